@@ -1,0 +1,69 @@
+"""darner: a graph compiler for neural networks.
+
+>>> import numpy as np
+>>> import darner
+>>> g = darner.Graph("mlp")
+>>> x = g.input("x", (2, 3))
+>>> w = g.parameter("w", (3, 2))
+>>> g.set_outputs([(x @ w).relu()])
+>>> darner.run(g, {"x": np.ones((2, 3))}, {"w": np.ones((3, 2))})
+[array([[3., 3.],
+       [3., 3.]], dtype=float32)]
+"""
+
+from . import ops as ops
+from .backends.reference import run
+from .graph.dims import symbol
+from .graph.dtypes import DType, promote
+from .graph.errors import (
+    ArgumentError,
+    DarnerError,
+    DTypeError,
+    FormatError,
+    InternalError,
+    NameTakenError,
+    RunError,
+    ShapeError,
+    UnknownNameError,
+    VerifyError,
+)
+from .graph.graph import Graph
+from .graph.module import GraphModule
+from .graph.node import Node
+from .graph.op import Op, builder, composite, primitive
+from .graph.types import TensorType
+from .graph.types import TensorType as Shape
+from .ops.elementwise import binary, unary
+from .transforms.expand import expand, in_float64
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "DType",
+    "DTypeError",
+    "DarnerError",
+    "FormatError",
+    "Graph",
+    "GraphModule",
+    "InternalError",
+    "NameTakenError",
+    "Node",
+    "Op",
+    "RunError",
+    "Shape",
+    "ShapeError",
+    "TensorType",
+    "UnknownNameError",
+    "VerifyError",
+    "binary",
+    "builder",
+    "composite",
+    "expand",
+    "in_float64",
+    "primitive",
+    "promote",
+    "run",
+    "symbol",
+    "unary",
+]

@@ -1,0 +1,200 @@
+"""The oracle: any graph, in NumPy, one node after another. Slow on purpose, short on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from ...graph import dtypes
+from ...graph.data import Array
+from ...graph.dims import SymbolicDim, bind_dim, format_shape
+from ...graph.errors import DarnerError, InternalError, RunError, caller, did_you_mean
+from ...graph.graph import LEAVES, Graph
+from ...graph.node import Node
+from ...graph.types import TensorType, TupleType
+from ...ops.leaves import stored_value
+from ...transforms.expand import expansion, in_float64
+
+Values = Mapping[str, Any]
+
+
+def run(
+    graph: Graph,
+    inputs: Values | None = None,
+    params: Values | None = None,
+    *,
+    state: MutableMapping[str, Any] | None = None,
+    float64: bool = False,
+) -> list[Array]:
+    """Run a graph once and return its outputs, in order.
+
+    Args:
+        graph: what to run.
+        inputs: a value for every input, by name. They also settle symbolic sizes.
+        params: a value for every parameter, by name.
+        state: values of state leaves, by name; absent ones start at their ``init``. After the run it holds
+            the updated values. Updated parameters are written back to it too.
+        float64: compute every float in f64, whatever the graph says.
+
+    >>> import darner, numpy as np
+    >>> g = darner.Graph()
+    >>> g.set_outputs([g.input("x", (3,)) * 2.0])
+    >>> darner.run(g, {"x": np.array([1, 2, 3], np.float32)})
+    [array([2., 4., 6.], dtype=float32)]
+    """
+    try:
+        given = {
+            **_checked(graph, "input", inputs or {}),
+            **_checked(graph, "parameter", params or {}),
+        }
+        given.update(_checked(graph, "state", state or {}, partial=True))
+        graph = _bind_sizes(graph, given)
+        if float64:
+            graph = in_float64(graph)
+        leaves = {name: _leaf(graph.nodes[i], given) for name, i in graph._names.items()}
+        results = evaluate(graph, leaves)
+    except DarnerError as error:
+        raise error.located("run", None, "", caller()) from error.__cause__
+    if state is not None:
+        for leaf in graph.states.values():
+            state[str(leaf.name)] = leaves[str(leaf.name)]
+        for leaf, value in graph.updates.items():
+            state[str(leaf.name)] = results[value.id]
+    return [results[node.id] for node in graph.outputs]
+
+
+def _checked(graph: Graph, kind: str, given: Values, partial: bool = False) -> dict[str, Any]:
+    """Every name must be a leaf of the graph, and every leaf must be there."""
+    leaves = graph._leaves(kind)
+    for name in given:
+        if name not in leaves and not (partial and name in graph.parameters):
+            hint = did_you_mean(str(name), leaves) or (
+                f"it has {', '.join(leaves)}" if leaves else f"it has no {kind}"
+            )
+            raise RunError(f"graph '{graph.name}' has no {kind} '{name}'", hint=hint)
+    missing = [name for name in leaves if name not in given]
+    if missing and not partial:
+        raise RunError(f"no value was given for {kind} {', '.join(repr(m) for m in missing)}")
+    return dict(given)
+
+
+def _bind_sizes(graph: Graph, given: dict[str, Any]) -> Graph:
+    """Settle symbolic sizes from the shapes of the values."""
+    symbols = graph.dynamic_symbols()
+    if not symbols:
+        return graph
+    sizes: dict[str, int] = {}
+    for name, index in graph._names.items():
+        declared = graph.nodes[index].shape
+        found = np.shape(given[name]) if name in given else ()
+        for size, actual in zip(declared, found, strict=False):
+            plain = isinstance(size, SymbolicDim) and size.terms == (((str(size),), 1),)
+            if plain and sizes.setdefault(str(size), actual) != actual:
+                raise RunError(
+                    f"'{size}' is {sizes[str(size)]} in one input and {actual} in '{name}'"
+                )
+    unknown = [symbol for symbol in symbols if symbol not in sizes]
+    if unknown:
+        raise RunError(f"no input settles the size {', '.join(unknown)}", hint="bind it first")
+    return graph.bind(sizes)
+
+
+def _leaf(node: Node, given: dict[str, Any]) -> Array:
+    """A leaf's value, checked against its type."""
+    shape = tuple(int(size) for size in node.shape)
+    if node.name not in given:  # only states may be absent
+        return np.full(shape, node.attrs["init"], node.dtype.numpy)
+    value = given[str(node.name)]
+    array = np.asarray(value)
+    if array.shape != shape:
+        raise RunError(
+            f"{node.op.name} '{node.name}' is {format_shape(node.shape)}, "
+            f"but the value is {format_shape(array.shape)}"
+        )
+    try:
+        found = dtypes.dtype(array.dtype)
+    except DarnerError:
+        raise RunError(
+            f"{node.op.name} '{node.name}' cannot take values of {array.dtype}"
+        ) from None
+    same_kind = found.kind == node.dtype.kind or (found.kind, node.dtype.kind) in _WIDENS
+    if not same_kind:
+        raise RunError(f"{node.op.name} '{node.name}' is {node.dtype}, but the value is {found}")
+    if node.dtype.is_int and found.is_int and array.size:
+        low, high = node.dtype.limits
+        if array.min() < low or array.max() > high:
+            raise RunError(f"{node.op.name} '{node.name}' is {node.dtype}: some values do not fit")
+    return stored_value(array.astype(node.dtype.numpy), node.attrs.get("storage", "dense"))
+
+
+_WIDENS = {("int", "float"), ("bool", "int"), ("bool", "float"), ("float", "complex")}
+
+
+def evaluate(graph: Graph, leaves: Mapping[str, Array]) -> dict[int, Any]:
+    """The value of every node that an output or an update needs."""
+    needed = [False] * len(graph)
+    for node in (*graph.outputs, *graph.updates.values()):
+        needed[node.id] = True
+    for node in graph.reverse_topo():
+        if needed[node.id]:
+            for i in node.inputs:
+                needed[i] = True
+    values: dict[int, Any] = {}
+    last_use = {i: node.id for node in graph.nodes if needed[node.id] for i in node.inputs}
+    kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            if needed[node.id]:
+                values[node.id] = _value(node, [values[i] for i in node.inputs], leaves)
+                for i in set(node.inputs):
+                    if last_use[i] == node.id and i not in kept:
+                        del values[i]
+    return values
+
+
+def _value(node: Node, operands: list[Any], leaves: Mapping[str, Array]) -> Any:
+    if node.op.name in LEAVES:
+        return leaves[str(node.name)]
+    try:
+        return compute(node, operands)
+    except DarnerError as error:
+        shown = ", ".join(
+            f"{slot} is {operand.type}"
+            for slot, operand in zip(node.slots, node.operands, strict=True)
+        )
+        raise error.located(node.op.name, node.label, shown, node.source) from error.__cause__
+
+
+def compute(node: Node, operands: list[Any]) -> Any:
+    """One node from the values of its operands."""
+    if node.op.rules.expand is not None:
+        body = expansion(node)
+        inner = evaluate(body, {str(i): value for i, value in enumerate(operands)})
+        results = [inner[output.id] for output in body.outputs]
+        return tuple(results) if isinstance(node.type, TupleType) else results[0]
+    reference = node.op.rules.reference
+    if reference is None:
+        raise InternalError(f"op '{node.op.name}' has no reference")
+    widened = [_wide(value) for value in operands]
+    answer = reference(**node.op.arguments(widened, node.slots), **node.attrs)
+    if isinstance(node.type, TupleType):
+        return tuple(_typed(node, a, t) for a, t in zip(answer, node.type.items, strict=True))
+    return _typed(node, answer, node.type)
+
+
+def _wide(value: Any) -> Any:
+    """16-bit floats are stored narrow and computed in f32."""
+    if isinstance(value, np.ndarray) and value.dtype.itemsize == 2 and value.dtype.kind not in "iu":
+        return value.astype(np.float32)
+    return value
+
+
+def _typed(node: Node, answer: Any, type_: TensorType) -> Array:
+    """Round to the node's element type; a wrong shape is a fault of the op."""
+    array = np.asarray(answer)
+    shape = tuple(int(bind_dim(size, {})) for size in type_.shape)
+    if array.shape != shape:
+        raise InternalError(f"the reference of '{node.op.name}' gave {array.shape}, not {shape}")
+    return array.astype(type_.dtype.numpy, copy=False)

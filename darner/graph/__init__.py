@@ -1,0 +1,1 @@
+"""Graphs, nodes, shapes, element types, errors, and how they print and save."""

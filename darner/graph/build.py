@@ -1,0 +1,340 @@
+"""From a call to a node: bind the arguments, find common types, run the shape rule, append.
+
+Whatever goes wrong, the error names the op, the label, the operands and the user's line, and the
+graph is as it was before the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import dtypes
+from .attributes import Attribute, Operand, explain, normalize_axes
+from .data import as_data
+from .dims import Shape, as_shape, format_shape
+from .dtypes import DType
+from .errors import ArgumentError, DarnerError, DTypeError, ShapeError, Source, caller, did_you_mean
+from .node import Node
+from .op import REQUIRED, Builder, Op, Param, get_op
+from .types import TensorType, TupleType
+
+if TYPE_CHECKING:
+    from .graph import Graph
+
+_KINDS = ("bool", "int", "float", "complex")
+
+
+def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Add ``op`` to a graph (found from the operands when None); returns its node or nodes."""
+    source = caller()
+    label = kwargs.pop("label", None)
+    operands: list[tuple[str, Any]] = []
+    try:
+        if graph is None:
+            graph = _graph_of(args, kwargs)
+        full_label = graph.labelled(label)
+    except DarnerError as error:
+        raise error.located(op.name, label, "", source) from error.__cause__
+    with located(graph, op.name, full_label, source, lambda: describe(operands)):
+        given = None if "shape" in op.by_name else kwargs.pop("shape", None)
+        if op.rules.spelling is not None:
+            answer = op.rules.spelling(graph, *args, **kwargs)
+            if not _is_call(answer):
+                return answer
+            args, kwargs = answer
+        bound, extra = _bind(op, args, kwargs)
+        operands.extend(_operands(op, graph, bound))
+        attrs = _attributes(op, bound)
+        for i, node in enumerate(_promote(op, graph, operands)):
+            operands[i] = (operands[i][0], node)
+        _settle_axes(op, attrs, operands)
+        nodes = [node for _, node in operands]
+        slots = tuple(slot for slot, _ in operands)
+        result = graph.insert(op, nodes, slots, attrs, label=full_label, source=source)
+        for wanted in (given, extra):
+            if wanted is not None:
+                check_given(result, wanted)
+        if isinstance(result.type, TupleType):
+            project = get_op("project")
+            return tuple(
+                graph.insert(project, [result], ("source",), {"index": i}, source=source)
+                for i in range(len(result.type.items))
+            )
+        return result
+
+
+def call_builder(
+    item: Builder, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Run a builder; its nodes all carry the user's line, and none stay if it fails."""
+    source = caller()
+    label = kwargs.pop("label", None)
+    if graph is None:
+        graph = _graph_of(args, kwargs)
+    full_label = graph.labelled(label)
+    nodes = [(f"argument {i}", a) for i, a in enumerate(args) if isinstance(a, Node)]
+    with located(graph, item.name, full_label, source, lambda: describe(nodes)):
+        try:
+            result = item.function(graph, *args, **kwargs)
+        except TypeError as error:
+            if "argument" in str(error) and item.function.__name__ in str(error):
+                text = str(error).replace(item.function.__name__ + "()", "it")
+                raise ArgumentError(f"{text}", hint=f"the call is {item.signature}") from None
+            raise
+        if full_label is not None and isinstance(result, Node):
+            graph.relabel(result, full_label)
+        return result
+
+
+@contextmanager
+def located(
+    graph: Graph, op: str, label: str | None, source: Source | None, operands: Callable[[], str]
+) -> Iterator[None]:
+    """Add context to errors, and undo what the failed call had appended."""
+    mark = graph.mark()
+    try:
+        yield
+    except DarnerError as error:
+        graph.rollback(mark)
+        raise error.located(op, label, operands(), source) from error.__cause__
+    except BaseException:
+        graph.rollback(mark)
+        raise
+
+
+def describe(operands: Iterable[tuple[str, Any]]) -> str:
+    """Operands as an error shows them: ``x is f32[32, 784] but w is f32[512, 128]``."""
+    nodes = [(slot, value) for slot, value in operands if isinstance(value, Node)]
+    repeated = {slot for slot, _ in nodes if sum(slot == other for other, _ in nodes) > 1}
+    counts: dict[str, int] = {}
+    texts = []
+    for slot, node in nodes:
+        index = counts[slot] = counts.get(slot, -1) + 1
+        name = f"{slot}[{index}]" if slot in repeated else slot
+        texts.append(f"{name} is {node.type}")
+    if len(texts) == 2:
+        return " but ".join(texts)
+    if len(texts) > 8:
+        texts = [*texts[:7], f"{len(texts) - 7} more"]
+    return ", ".join(texts)
+
+
+def _is_call(answer: Any) -> bool:
+    return (
+        isinstance(answer, tuple)
+        and len(answer) == 2
+        and isinstance(answer[0], tuple | list)
+        and isinstance(answer[1], dict)
+    )
+
+
+def _graph_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Graph:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Node):
+            return value.graph
+        if isinstance(value, list | tuple):
+            for item in value:
+                if isinstance(item, Node):
+                    return item.graph
+    raise ArgumentError("no argument is a node", hint="call it as a method of a Graph")
+
+
+def _bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Arguments by parameter name, and a trailing shape if the caller gave one."""
+    positional = [param for param in op.params if not param.keyword_only]
+    extra = None
+    if len(args) == len(positional) + 1 and _looks_like_shape(args[-1]):
+        *args, extra = args
+    if len(args) > len(positional):
+        raise ArgumentError(
+            f"takes {_count(len(positional))}, got {len(args)}", hint=f"the call is {op.signature}"
+        )
+    bound = {param.name: value for param, value in zip(positional, args, strict=False)}
+    for name, value in kwargs.items():
+        if name not in op.by_name:
+            hint = did_you_mean(name, op.by_name) or f"the call is {op.signature}"
+            raise ArgumentError(f"has no argument '{name}'", hint=hint)
+        if name in bound:
+            raise ArgumentError(f"argument '{name}' is given twice")
+        bound[name] = value
+    for param in op.params:
+        if param.name not in bound:
+            if param.default is REQUIRED:
+                raise ArgumentError(
+                    f"argument '{param.name}' is missing", hint=f"the call is {op.signature}"
+                )
+            bound[param.name] = param.default
+    return bound, extra
+
+
+def _count(n: int) -> str:
+    return "no arguments" if n == 0 else "1 argument" if n == 1 else f"{n} arguments"
+
+
+def _looks_like_shape(value: Any) -> bool:
+    if isinstance(value, TensorType):
+        return True
+    return isinstance(value, tuple | list) and not any(isinstance(item, Node) for item in value)
+
+
+def _operands(op: Op, graph: Graph, bound: dict[str, Any]) -> list[tuple[str, Any]]:
+    operands: list[tuple[str, Any]] = []
+    for param in op.operands:
+        value = bound[param.name]
+        if value is None:
+            if not param.optional:
+                raise ArgumentError(f"argument '{param.name}' is missing")
+            continue
+        if param.variadic:
+            if isinstance(value, Node) or not isinstance(value, list | tuple):
+                raise ArgumentError(
+                    f"'{param.name}' must be a list of nodes, got {_typename(value)}"
+                )
+            operands.extend((param.name, _operand(graph, param, item)) for item in value)
+        else:
+            operands.append((param.name, _operand(graph, param, value)))
+    return operands
+
+
+def _typename(value: Any) -> str:
+    return "one node" if isinstance(value, Node) else type(value).__name__
+
+
+def _operand(graph: Graph, param: Param, value: Any) -> Any:
+    """A node of this graph, or a number or array to become a constant."""
+    if isinstance(value, Node):
+        if value.graph is not graph:
+            raise ArgumentError(
+                f"'{param.name}' is a node of graph '{value.graph.name}', not of '{graph.name}'"
+            )
+        is_tuple = isinstance(value.type, TupleType)
+        if is_tuple != (isinstance(param.kind, Operand) and param.kind.exact == "tuple"):
+            raise ArgumentError(
+                f"'{param.name}' has type {value.type}: project one of its items first"
+            )
+        return value
+    if isinstance(value, bool | int | float | complex | np.ndarray | np.generic):
+        return value
+    if isinstance(value, list | tuple) and not any(isinstance(item, Node) for item in value):
+        return as_data(value).array if param.kind.name == "integer" else list(value)
+    raise ArgumentError(
+        f"'{param.name}' must be a node, a number or an array, got {_typename(value)}"
+    )
+
+
+def _attributes(op: Op, bound: dict[str, Any]) -> dict[str, Any]:
+    attrs: dict[str, Any] = {}
+    for param in op.attributes:
+        value = bound[param.name]
+        kind = param.kind
+        if value is None and (param.optional or param.default is None):
+            attrs[param.name] = None
+        elif value is None:
+            raise ArgumentError(f"argument '{param.name}' is missing")
+        elif isinstance(value, Node):
+            raise ArgumentError(f"'{param.name}' must be a fixed value ({kind.name}), not a node")
+        elif isinstance(kind, Attribute):
+            try:
+                attrs[param.name] = kind.coerce(value)
+            except DarnerError as error:
+                raise explain(param.name, error) from None
+    return attrs
+
+
+def _promote(op: Op, graph: Graph, operands: list[tuple[str, Any]]) -> Iterator[Node]:
+    """Each operand as a node, cast where the op's operands share a type."""
+    kinds = [op.by_name[slot].kind for slot, _ in operands]
+    common = _common_type(kinds, operands)
+    for (slot, value), kind in zip(operands, kinds, strict=True):
+        if not isinstance(kind, Operand):
+            continue
+        target = common if kind.promotes else None
+        if not isinstance(value, Node):
+            value = graph.literal(value, _literal_type(value, target, kind))
+        if isinstance(value.type, TupleType):
+            yield value
+            continue
+        _check_kind(slot, kind, value.dtype if target is None else target)
+        if target is not None and value.dtype is not target:
+            yield graph.insert(get_op("cast"), [value], ("x",), {"to": target}, source=caller())
+        else:
+            yield value
+
+
+def _common_type(kinds: Sequence[Any], operands: list[tuple[str, Any]]) -> DType | None:
+    """The promotion of all operands that take part; bare numbers only follow."""
+    pairs = [
+        (value, kind) for (_, value), kind in zip(operands, kinds, strict=True) if kind.promotes
+    ]
+    common: DType | None = None
+    for value, _ in pairs:
+        if isinstance(value, Node | np.ndarray | np.generic):
+            common = (
+                dtypes.dtype(value.dtype)
+                if common is None
+                else dtypes.promote(common, dtypes.dtype(value.dtype))
+            )
+    for value, _ in pairs:
+        if not isinstance(value, Node | np.ndarray | np.generic):
+            common = _weak_type(value, common)
+    if common is not None and any(kind.lowest == "float" for _, kind in pairs):
+        common = dtypes.at_least_float(common)
+    return common
+
+
+def _weak_type(value: Any, beside: DType | None) -> DType:
+    if isinstance(value, list):
+        own = as_data(value).type.dtype
+        if beside is not None and _KINDS.index(beside.kind) >= _KINDS.index(own.kind):
+            return beside
+        return own
+    return dtypes.of_python(value, beside)
+
+
+def _literal_type(value: Any, target: DType | None, kind: Operand) -> DType | None:
+    if target is not None:
+        return target
+    if isinstance(value, np.ndarray | np.generic):
+        return None
+    return dtypes.bool_ if kind.exact == "bool" else None
+
+
+def _check_kind(slot: str, kind: Operand, found: DType) -> None:
+    if kind.exact is not None and found.kind != kind.exact:
+        wanted = "integers" if kind.exact == "int" else kind.exact
+        raise DTypeError(f"{slot} must be {wanted}, not {found}", hint=_cast_hint(kind.exact))
+    if found.kind == "complex" and not kind.allows_complex:
+        raise DTypeError(f"complex values ({found}) have no meaning here")
+    if _KINDS.index(found.kind) < _KINDS.index(kind.lowest):
+        raise DTypeError(f"{found} has no arithmetic", hint="cast it to a number first")
+
+
+def _cast_hint(kind: str) -> str:
+    return {"int": "cast it to i32 first", "bool": "compare it with something first"}.get(kind, "")
+
+
+def _settle_axes(op: Op, attrs: dict[str, Any], operands: list[tuple[str, Any]]) -> None:
+    """Count axes from the front of the first operand."""
+    for param in op.attributes:
+        if isinstance(param.kind, Attribute) and param.kind.axes and operands:
+            rank = len(operands[0][1].shape)
+            value = attrs[param.name]
+            if value is None:
+                if param.kind.name == "axes":
+                    attrs[param.name] = tuple(range(rank))
+                continue
+            attrs[param.name] = normalize_axes(value, rank)
+
+
+def check_given(node: Node, wanted: Any) -> None:
+    """Compare an inferred type with the shape (and element type) that the caller stated."""
+    shape: Shape = wanted.shape if isinstance(wanted, TensorType) else as_shape(wanted)
+    if isinstance(node.type, TupleType) or node.shape != shape:
+        found = str(node.type) if isinstance(node.type, TupleType) else format_shape(node.shape)
+        raise ShapeError(f"the result is {found}, but {format_shape(shape)} was stated")
+    if isinstance(wanted, TensorType) and wanted.dtype is not node.dtype:
+        raise DTypeError(f"the result is {node.dtype}, but {wanted.dtype} was stated")

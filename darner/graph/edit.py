@@ -1,0 +1,158 @@
+"""Graphs from graphs: copies, substitution of sizes, removal of dead nodes, checked edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .attributes import Attribute
+from .dims import Dim
+from .errors import ArgumentError, DarnerError
+from .graph import LEAVES, Graph
+from .node import Node, change_node
+from .types import Type
+
+AttrMap = Callable[[Node], dict[str, Any]]
+
+
+def copy_graph(
+    graph: Graph,
+    *,
+    name: str | None = None,
+    attrs: AttrMap | None = None,
+    keep: Sequence[bool] | None = None,
+) -> Graph:
+    """Rebuild a graph node by node, every type inferred anew.
+
+    ``attrs`` gives a node's attributes in the copy; ``keep`` says which nodes to take.
+    """
+    result = Graph(graph.name if name is None else name)
+    mapped: dict[int, Node] = {}
+    for node in graph.nodes:
+        if keep is not None and not keep[node.id]:
+            continue
+        try:
+            mapped[node.id] = result.insert(
+                node.op,
+                [mapped[i] for i in node.inputs],
+                node.slots,
+                node.attrs if attrs is None else attrs(node),
+                label=node.label,
+                scope=node.scope,
+                source=node.source,
+            )
+        except DarnerError as error:
+            raise error.located(node.op.name, node.label, "", node.source) from error.__cause__
+    result.set_outputs([mapped[node.id] for node in graph.outputs])
+    for leaf, value in graph.updates.items():
+        result.set_update(mapped[leaf.id], mapped[value.id])
+    result._streams = graph._streams
+    return result
+
+
+def bind_graph(graph: Graph, bindings: Mapping[str, Dim]) -> Graph:
+    """The graph with sizes in place of symbols, in types and in attributes."""
+
+    def bound(node: Node) -> dict[str, Any]:
+        result = dict(node.attrs)
+        for param in node.op.attributes:
+            value = result[param.name]
+            if value is not None and isinstance(param.kind, Attribute):
+                result[param.name] = param.kind.bind(value, bindings)
+        return result
+
+    return copy_graph(graph, attrs=bound)
+
+
+def without_dead_nodes(graph: Graph) -> Graph:
+    """The nodes that an output or an update needs, and every named leaf."""
+    live = [node.op.name in LEAVES for node in graph.nodes]
+    for node in (*graph.outputs, *graph.updates.values()):
+        live[node.id] = True
+    for node in graph.reverse_topo():
+        if live[node.id]:
+            for i in node.inputs:
+                live[i] = True
+    return copy_graph(graph, keep=live)
+
+
+class NodeEditor:
+    """Changes one node in place, re-checking it and what depends on it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def set_inputs(self, inputs: Sequence[Node | int]) -> NodeEditor:
+        """Replace the operands."""
+        self.node.graph.set_inputs(self.node, inputs)
+        return self
+
+    def set_attrs(self, **attrs: Any) -> NodeEditor:
+        """Replace attributes by name."""
+        graph = self.node.graph
+        with graph._errors("set_attrs"):
+            graph._must_be_open()
+            replace_attrs(graph, self.node, attrs)
+        return self
+
+    def set_label(self, label: str | None) -> NodeEditor:
+        """Replace the label."""
+        self.node.graph.relabel(self.node, label)
+        return self
+
+
+def replace_inputs(graph: Graph, node: Node, inputs: Sequence[Node]) -> None:
+    """Give a node other operands; nothing changes unless every type still fits."""
+    if len(inputs) != len(node.inputs):
+        raise ArgumentError(f"{node.op.name} has {len(node.inputs)} operands, got {len(inputs)}")
+    for operand in inputs:
+        if operand.id >= node.id:
+            raise ArgumentError(
+                f"%{operand.id} comes after %{node.id}: an operand must come before"
+            )
+    ids = tuple(operand.id for operand in inputs)
+    _commit(graph, node, ids, node.attrs)
+
+
+def replace_attrs(graph: Graph, node: Node, attrs: Mapping[str, Any]) -> None:
+    """Give a node other attributes; nothing changes unless every type still fits."""
+    known = {param.name: param.kind for param in node.op.attributes}
+    updated = dict(node.attrs)
+    for name, value in attrs.items():
+        kind = known.get(name)
+        if not isinstance(kind, Attribute):
+            raise ArgumentError(f"{node.op.name} has no attribute '{name}'")
+        if name == "name":
+            raise ArgumentError("the name of a leaf cannot change")
+        updated[name] = None if value is None else kind.coerce(value)
+    _commit(graph, node, node.inputs, updated)
+
+
+def _commit(graph: Graph, node: Node, inputs: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    """Infer the types that follow from an edit, then apply it."""
+    types: dict[int, Type] = {}
+    settled: dict[int, dict[str, Any]] = {}
+    nodes = graph.nodes
+    for item in nodes[node.id :]:
+        edited = item is node
+        operands = inputs if edited else item.inputs
+        if not edited and not any(i in types for i in operands):
+            continue
+        operand_types = tuple(types.get(i, nodes[i].type) for i in operands)
+        try:
+            found = item.op.infer_type(operand_types, item.slots, attrs if edited else item.attrs)
+        except DarnerError as error:
+            shown = ", ".join(map(str, operand_types))
+            raise error.located(item.op.name, item.label, shown, item.source) from None
+        if edited or found[0] != item.type:
+            types[item.id], settled[item.id] = found
+    for leaf, value in graph.updates.items():
+        if types.get(leaf.id, leaf.type) != types.get(value.id, value.type):
+            raise ArgumentError(f"the update of '{leaf.name}' would no longer have its type")
+    for old in set(node.inputs) - set(inputs):
+        graph._users[old].remove(node.id)
+    for new in set(inputs) - set(node.inputs):
+        graph._users[new] = sorted([*graph._users[new], node.id])
+    change_node(node, inputs=inputs)
+    for id, type_ in types.items():
+        change_node(nodes[id], type=type_, attrs=settled[id])

@@ -1,0 +1,130 @@
+"""What darner raises, and how an error finds the user's line.
+
+Every message has one form, so that a reader knows where to look:
+
+    matmul 'ffn.up': x is (32, 784) but w is (512, 128): inner sizes 784 and 512 differ (train.py:41)
+
+A rule raises one of the classes below with the last part only ("inner sizes 784 and 512 differ");
+the code that ran the rule knows the op, the label, the operands and the line, and adds them once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import FrameType
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place in the user's own code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+def caller() -> Source | None:
+    """The nearest frame outside darner: the line the user would look at."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(PACKAGE):
+            return Source(file, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+class DarnerError(Exception):
+    """Base of everything darner raises on purpose.
+
+    Attributes:
+        rule: what was broken, without its context.
+        op: the op or builder that was called, when there is one.
+        label: the node's label, when it has one.
+        operands: the operands as the message shows them.
+        source: the user's file and line.
+        hint: the likely fix, when there is one.
+    """
+
+    def __init__(self, rule: str, *, hint: str | None = None) -> None:
+        super().__init__(rule)
+        self.rule = rule
+        self.hint = hint
+        self.op: str | None = None
+        self.label: str | None = None
+        self.operands: str = ""
+        self.source: Source | None = None
+
+    def located(
+        self, op: str, label: str | None, operands: str, source: Source | None
+    ) -> DarnerError:
+        """Add the context of the call that failed. The innermost call to do so is kept."""
+        if self.op is None:
+            self.op, self.label, self.operands = op, label, operands
+        if self.source is None:
+            self.source = source
+        return self
+
+    def __str__(self) -> str:
+        head = "" if self.op is None else self.op
+        if self.label:
+            head = f"{head} '{self.label}'" if head else f"'{self.label}'"
+        parts = [part for part in (head, self.operands, self.rule) if part]
+        text = ": ".join(parts)
+        if self.hint:
+            text += f"; {self.hint}"
+        if self.source is not None:
+            text += f" ({self.source})"
+        return text
+
+
+class ShapeError(DarnerError, ValueError):
+    """Sizes or ranks that do not fit."""
+
+
+class DTypeError(DarnerError, TypeError):
+    """An element type the op cannot take, or two with no common type."""
+
+
+class ArgumentError(DarnerError, ValueError):
+    """A wrong attribute, axis, number of arguments or keyword."""
+
+
+class NameTakenError(DarnerError, ValueError):
+    """A second leaf with a name already in use."""
+
+
+class UnknownNameError(DarnerError, KeyError):
+    """A name (input, parameter, op, symbol, node id) that nothing has."""
+
+    __str__ = DarnerError.__str__
+
+
+class VerifyError(DarnerError, ValueError):
+    """A graph that breaks a rule of its stage."""
+
+
+class FormatError(DarnerError, ValueError):
+    """Text or JSON that is not a darner graph."""
+
+
+class RunError(DarnerError, ValueError):
+    """Values that do not fit the graph being run, or that an op cannot compute."""
+
+
+class InternalError(DarnerError, RuntimeError):
+    """A fault in darner or in a declared op, never in the user's model."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint naming what the user probably meant, or None."""
+    matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean '{matches[0]}'?" if matches else None

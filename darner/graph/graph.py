@@ -1,0 +1,567 @@
+"""The graph: what a user writes, and what every pass reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, overload
+
+from .data import Data, as_data
+from .dims import Dim, as_dim
+from .dtypes import DType
+from .errors import (
+    ArgumentError,
+    DarnerError,
+    NameTakenError,
+    ShapeError,
+    Source,
+    UnknownNameError,
+    caller,
+    did_you_mean,
+)
+from .methods import GraphMethods
+from .node import Node, change_node, make_node
+from .op import Op, get_op
+from .types import TensorType, Type
+
+LEAVES = ("input", "parameter", "state")
+
+
+class NodeList(Sequence[Node]):
+    """A read-only view of nodes. Calling it returns it, so that ``g.nodes()`` reads as ``g.nodes``."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Sequence[Node]) -> None:
+        self._items = items
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+    @overload
+    def __getitem__(self, index: slice) -> NodeList: ...
+    def __getitem__(self, index: int | slice) -> Node | NodeList:
+        return NodeList(self._items[index]) if isinstance(index, slice) else self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._items)
+
+    def __reversed__(self) -> Iterator[Node]:
+        return reversed(self._items)
+
+    def __contains__(self, value: object) -> bool:
+        return any(item is value for item in self._items)
+
+    def __call__(self) -> NodeList:
+        """The list itself."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self._items))}]"
+
+
+class Graph(GraphMethods):
+    """A computation: nodes in topological order, outputs, and updates of its state.
+
+    >>> import darner
+    >>> g = darner.Graph("mlp")
+    >>> x = g.input("x", (4, 784))
+    >>> w = g.parameter("w", (784, 10))
+    >>> y = (x @ w).relu()
+    >>> g.set_outputs([y])
+    >>> print(g)
+    graph @mlp {
+      %0 = input(name="x") : f32[4, 784]
+      %1 = parameter(name="w") : f32[784, 10]
+      %2 = matmul(%0, %1) : f32[4, 10]
+      %3 = relu(%2) : f32[4, 10]
+      return %3
+    }
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        if not isinstance(name, str):
+            raise ArgumentError(f"a graph's name is text, got {name!r}").located(
+                "Graph", None, "", caller()
+            )
+        self.name = name
+        self._nodes: list[Node] = []
+        self._users: list[list[int]] = []
+        self._outputs: list[int] = []
+        self._updates: dict[int, int] = {}
+        self._names: dict[str, int] = {}
+        self._literals: dict[Data, int] = {}
+        self._scopes: list[str] = []
+        self._streams = 0
+        self._frozen = False
+
+    @classmethod
+    def new(cls, name: str = "graph") -> Graph:
+        """An empty graph."""
+        return cls(name)
+
+    # ------------------------------------------------------------- reading
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def len(self) -> int:
+        """The number of nodes."""
+        return len(self._nodes)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def is_empty(self) -> bool:
+        """True when there is no node."""
+        return not self._nodes
+
+    @property
+    def nodes(self) -> NodeList:
+        """All nodes; ids are their positions."""
+        return NodeList(self._nodes)
+
+    @property
+    def outputs(self) -> NodeList:
+        """The results, in the order they were set."""
+        return NodeList([self._nodes[i] for i in self._outputs])
+
+    @property
+    def updates(self) -> dict[Node, Node]:
+        """For each state leaf that a run changes, the node that is its next value."""
+        return {self._nodes[leaf]: self._nodes[value] for leaf, value in self._updates.items()}
+
+    @property
+    def inputs(self) -> dict[str, Node]:
+        """The inputs by name, in the order they were declared."""
+        return self._leaves("input")
+
+    @property
+    def parameters(self) -> dict[str, Node]:
+        """The parameters by name, in the order they were declared."""
+        return self._leaves("parameter")
+
+    @property
+    def states(self) -> dict[str, Node]:
+        """The state leaves by name, in the order they were declared."""
+        return self._leaves("state")
+
+    def _leaves(self, kind: str) -> dict[str, Node]:
+        found = ((name, self._nodes[i]) for name, i in self._names.items())
+        return {name: node for name, node in found if node.op.name == kind}
+
+    def node(self, id: int | Node) -> Node:
+        """The node of an id. A node of this graph is returned as it is."""
+        if isinstance(id, Node):
+            if id.graph is not self:
+                raise ArgumentError(
+                    f"%{id.id} is a node of graph '{id.graph.name}', not of '{self.name}'"
+                )
+            return id
+        if isinstance(id, bool) or not hasattr(id, "__index__"):
+            raise ArgumentError(f"a node's id is an integer, got {id!r}")
+        if not 0 <= int(id) < len(self._nodes):
+            raise UnknownNameError(
+                f"graph '{self.name}' has no node {id}: it has {len(self._nodes)} nodes"
+            )
+        return self._nodes[int(id)]
+
+    def shape(self, id: int | Node) -> tuple[Dim, ...]:
+        """The shape of a node."""
+        return self.node(id).shape
+
+    def users(self, id: int | Node) -> NodeList:
+        """The distinct nodes that read a node, in order."""
+        return NodeList([self._nodes[i] for i in self._users[self.node(id).id]])
+
+    def use_count(self, id: int | Node) -> int:
+        """How many distinct nodes read a node."""
+        return len(self._users[self.node(id).id])
+
+    def is_output(self, id: int | Node) -> bool:
+        """True when a node is one of the outputs."""
+        return self.node(id).id in self._outputs
+
+    def topo_order(self) -> NodeList:
+        """Nodes with every input before its users: the order of ids."""
+        return self.nodes
+
+    def reverse_topo(self) -> NodeList:
+        """Nodes with every user before its inputs."""
+        return NodeList(self._nodes[::-1])
+
+    # ------------------------------------------------------------- writing
+
+    def set_outputs(self, outputs: Any) -> None:
+        """State the results: a node, or a list of nodes or ids."""
+        with self._errors("set_outputs"):
+            self._must_be_open()
+            chosen = [outputs] if isinstance(outputs, Node | int) else outputs
+            if not isinstance(chosen, Iterable):
+                raise ArgumentError(f"expected nodes, got {outputs!r}")
+            nodes = [self.node(item) for item in chosen]
+            for node in nodes:
+                if not isinstance(node.type, TensorType):
+                    raise ArgumentError(f"%{node.id} has several results: project one first")
+            self._outputs = [node.id for node in nodes]
+
+    def set_update(self, leaf: Node | int, value: Node | int) -> None:
+        """State that after a run a state leaf takes the value of a node."""
+        with self._errors("set_update"):
+            self._must_be_open()
+            target, source = self.node(leaf), self.node(value)
+            if target.op.name not in ("state", "parameter"):
+                raise ArgumentError(f"%{target.id} is {target.op.name}, not a state or parameter")
+            if target.id in self._updates:
+                raise ArgumentError(
+                    f"'{target.name}' is already updated by %{self._updates[target.id]}",
+                    hint="chain the writes: give the second one the result of the first",
+                )
+            if target.type != source.type:
+                raise ShapeError(
+                    f"'{target.name}' is {target.type}, but its update is {source.type}"
+                )
+            self._updates[target.id] = source.id
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[Graph]:
+        """Prefix the names and labels made inside with ``name.``; scopes nest."""
+        with self._errors("scope"):
+            if not isinstance(name, str) or not name:
+                raise ArgumentError(f"a scope's name is non-empty text, got {name!r}")
+        self._scopes.append(name)
+        try:
+            yield self
+        finally:
+            self._scopes.pop()
+
+    @property
+    def current_scope(self) -> str:
+        """The prefix in force, without its last dot."""
+        return ".".join(self._scopes)
+
+    def labelled(self, label: str | None) -> str | None:
+        """A label with the current scope in front."""
+        if label is None:
+            return None
+        if not isinstance(label, str) or not label:
+            raise ArgumentError(f"a label is non-empty text, got {label!r}")
+        return ".".join([*self._scopes, label])
+
+    def relabel(self, id: int | Node, label: str | None) -> None:
+        """Give a node another label (the full one, scope included)."""
+        self._must_be_open()
+        change_node(self.node(id), label=label)
+
+    def insert(
+        self,
+        op: Op | str,
+        operands: Sequence[Node | int],
+        slots: tuple[str, ...],
+        attrs: dict[str, Any],
+        *,
+        label: str | None = None,
+        scope: str | None = None,
+        source: Source | None = None,
+    ) -> Node:
+        """Append a node from canonical parts, checking it by the op's shape rule.
+
+        This is the way of passes; users call the op. Nothing is promoted or cast here.
+        """
+        self._must_be_open()
+        record = op if isinstance(op, Op) else get_op(op)
+        nodes = [self.node(item) for item in operands]
+        type_, settled = record.infer_type(tuple(n.type for n in nodes), slots, attrs)
+        return self._append(record, nodes, slots, settled, type_, label, scope, source)
+
+    def _append(
+        self,
+        op: Op,
+        operands: Sequence[Node],
+        slots: tuple[str, ...],
+        attrs: dict[str, Any],
+        type: Type,
+        label: str | None,
+        scope: str | None,
+        source: Source | None,
+    ) -> Node:
+        index = len(self._nodes)
+        if op.name in LEAVES:
+            name = attrs["name"]
+            if name in self._names:
+                known = self._nodes[self._names[name]]
+                raise NameTakenError(
+                    f"the name '{name}' is taken by the {known.op.name} %{known.id}"
+                )
+            self._names[name] = index
+        node = make_node(
+            graph=self,
+            id=index,
+            op=op,
+            inputs=tuple(n.id for n in operands),
+            slots=slots,
+            attrs=attrs,
+            type=type,
+            label=label,
+            scope=self.current_scope if scope is None else scope,
+            source=source,
+        )
+        self._nodes.append(node)
+        self._users.append([])
+        for operand in operands:
+            users = self._users[operand.id]
+            if not users or users[-1] != index:
+                users.append(index)
+        return node
+
+    def literal(self, value: Any, dtype: DType | None) -> Node:
+        """The node of a bare number or array; equal ones are shared."""
+        data = as_data(value, dtype)
+        known = self._literals.get(data)
+        if known is not None:
+            return self._nodes[known]
+        node = self.insert("constant", [], (), {"values": data}, scope="", source=caller())
+        self._literals[data] = node.id
+        return node
+
+    def add_node(
+        self, op: Op | str, inputs: Sequence[Node | int], shape: Any = None, **attrs: Any
+    ) -> Any:
+        """Add any op by its record or name: ``g.add_node("tanh", [x])``."""
+        return self._generic("add_node", op, inputs, shape, None, attrs)
+
+    def append_node(
+        self,
+        op: Op | str,
+        inputs: Sequence[Node | int],
+        shape: Any = None,
+        name: str | None = None,
+        **attrs: Any,
+    ) -> Any:
+        """Like ``add_node``, with a label."""
+        return self._generic("append_node", op, inputs, shape, name, attrs)
+
+    def _generic(
+        self,
+        call: str,
+        op: Op | str,
+        inputs: Any,
+        shape: Any,
+        label: str | None,
+        attrs: dict[str, Any],
+    ) -> Any:
+        from .build import call as build
+
+        with self._errors(call):
+            record = op if isinstance(op, Op) else get_op(op)
+            if not isinstance(inputs, Iterable):
+                raise ArgumentError(f"inputs must be a list of nodes, got {inputs!r}")
+            nodes = [self.node(item) for item in inputs]
+            first = record.operands[0] if record.operands else None
+            args = [nodes] if first is not None and first.variadic else nodes
+            stated = {} if shape is None or "shape" in record.by_name else {"shape": shape}
+            if shape is not None and "shape" in record.by_name:
+                attrs = {"shape": shape, **attrs}
+        return build(record, self, args, {**attrs, **stated, "label": label})
+
+    def set_inputs(self, id: int | Node, inputs: Sequence[Node | int]) -> None:
+        """Replace a node's operands, re-checking it and everything after it."""
+        with self._errors("set_inputs"):
+            from .edit import replace_inputs
+
+            self._must_be_open()
+            replace_inputs(self, self.node(id), [self.node(item) for item in inputs])
+
+    def node_mut(self, id: int | Node) -> Any:
+        """An editor of one node: ``set_inputs``, ``set_attrs``, ``set_label``, each checked."""
+        from .edit import NodeEditor
+
+        return NodeEditor(self.node(id))
+
+    def nodes_mut(self) -> list[Any]:
+        """An editor for every node, in order."""
+        return [self.node_mut(node) for node in self._nodes]
+
+    def freeze(self) -> Graph:
+        """Refuse changes from now on; inner graphs of other nodes are frozen."""
+        self._frozen = True
+        return self
+
+    def next_stream(self) -> int:
+        """A number no other random op of this graph has."""
+        self._streams += 1
+        return self._streams - 1
+
+    def mark(self) -> tuple[int, int, dict[int, int]]:
+        """A point to return to if what follows fails."""
+        return len(self._nodes), self._streams, dict(self._updates)
+
+    def rollback(self, mark: tuple[int, int, dict[int, int]]) -> None:
+        """Forget everything after a mark."""
+        length, self._streams, self._updates = mark
+        if len(self._nodes) == length:
+            return
+        for node in self._nodes[length:]:
+            for operand in node.inputs:
+                users = self._users[operand]
+                while users and users[-1] >= length:
+                    users.pop()
+        del self._nodes[length:], self._users[length:]
+        self._names = {name: i for name, i in self._names.items() if i < length}
+        self._literals = {data: i for data, i in self._literals.items() if i < length}
+
+    def _must_be_open(self) -> None:
+        if self._frozen:
+            raise ArgumentError(f"graph '{self.name}' is frozen", hint="copy() it to change it")
+
+    @contextmanager
+    def _errors(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except DarnerError as error:
+            raise error.located(method, None, "", caller()) from error.__cause__
+
+    # ------------------------------------------------------------- comparing, printing, saving
+
+    def __eq__(self, other: object) -> bool:
+        """Same nodes in the same order, same outputs and updates; names of graphs, labels and lines aside."""
+        if not isinstance(other, Graph):
+            return NotImplemented
+        return self is other or (len(self) == len(other) and self.digest() == other.digest())
+
+    def __hash__(self) -> int:
+        return int(self.digest()[:15], 16)
+
+    def digest(self) -> str:
+        """A hash of the structure, the same in every process and on every machine."""
+        from .text import digest
+
+        return digest(self)
+
+    def __str__(self) -> str:
+        from .text import to_text
+
+        return to_text(self, data=False)
+
+    def __repr__(self) -> str:
+        return f"<Graph '{self.name}': {len(self)} nodes, {len(self._outputs)} outputs>"
+
+    def to_text(self) -> str:
+        """The exact text form, constants included; ``Graph.from_text`` reads it."""
+        from .text import to_text
+
+        return to_text(self, data=True)
+
+    @staticmethod
+    def from_text(text: str) -> Graph:
+        """The graph that ``to_text`` wrote."""
+        from .parse import from_text
+
+        return from_text(text)
+
+    def to_json(self) -> str:
+        """The graph as JSON, constants, labels and source lines included."""
+        from .serial import to_json
+
+        return to_json(self)
+
+    @staticmethod
+    def from_json(text: str) -> Graph:
+        """The graph that ``to_json`` wrote; everything is checked."""
+        from .serial import from_json
+
+        return from_json(text)
+
+    def verify(self) -> Graph:
+        """Check every rule a graph keeps; returns the graph, or raises naming the fault."""
+        from .verify import verify
+
+        return verify(self)
+
+    def inspect(self) -> str:
+        """An annotated dump: op counts, bytes, one line a node with labels and source lines."""
+        from .inspect import inspect_graph
+
+        return inspect_graph(self)
+
+    # ------------------------------------------------------------- whole-graph operations
+
+    def copy(self, name: str | None = None) -> Graph:
+        """A graph of the same nodes that can be changed on its own."""
+        from .edit import copy_graph
+
+        return copy_graph(self, name=name)
+
+    def toposort(self) -> Graph:
+        """A graph without the nodes that nothing needs; all named leaves stay. Ids are dense."""
+        from .edit import without_dead_nodes
+
+        return without_dead_nodes(self)
+
+    def has_dynamic_dims(self) -> bool:
+        """True when some size is a symbol."""
+        return any(node.type.symbols for node in self._nodes)
+
+    def dynamic_symbols(self) -> list[str]:
+        """The names of all symbolic sizes, sorted."""
+        return sorted(frozenset().union(*(node.type.symbols for node in self._nodes)))
+
+    def bind(self, bindings: Mapping[str, Any] | None = None, **sizes: Any) -> Graph:
+        """A graph with sizes in place of symbols: ``g.bind(seq=128)``."""
+        from .edit import bind_graph
+
+        with self._errors("bind"):
+            wanted = {**(bindings or {}), **sizes}
+            known = self.dynamic_symbols()
+            for name in wanted:
+                if name not in known:
+                    hint = did_you_mean(name, known) or (
+                        f"its symbols are {', '.join(known)}" if known else "it has no symbols"
+                    )
+                    raise UnknownNameError(f"graph '{self.name}' has no symbol '{name}'", hint=hint)
+            return bind_graph(self, {name: as_dim(size) for name, size in wanted.items()})
+
+    @staticmethod
+    def define(name: str, build: Callable[[Graph], Any]) -> Any:
+        """A module at the hir stage from a function that adds nodes and returns the outputs."""
+        from .module import define
+
+        return define(name, build)
+
+    @staticmethod
+    def hir(name: str = "graph") -> Any:
+        """An empty module at the hir stage."""
+        from .module import GraphModule
+
+        return GraphModule(Graph(name), "hir")
+
+    def module(self) -> Any:
+        """The graph as a module at the mir stage."""
+        from .module import GraphModule
+
+        return GraphModule(self, "mir")
+
+    @staticmethod
+    def from_hir(module: Any) -> Graph:
+        """Lower a module at the hir stage to a graph."""
+        from .module import lower_to_graph
+
+        return lower_to_graph(module)
+
+    def to_mir(self) -> Any:
+        """The graph as a module at the mir stage."""
+        return self.module()
+
+    @staticmethod
+    def from_lir(module: Any) -> Graph:
+        """The graph inside a module at the lir stage."""
+        from .module import graph_of_lir
+
+        return graph_of_lir(module)
+
+    @staticmethod
+    def inspect_module(module: Any) -> str:
+        """A dump that says its stage."""
+        return str(module.inspect())

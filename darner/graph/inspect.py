@@ -1,0 +1,60 @@
+"""The annotated dump of a graph, for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .attributes import Pool
+from .dims import Dim
+from .graph import Graph
+from .node import Node
+from .text import node_call
+
+
+def inspect_graph(graph: Graph) -> str:
+    """Counts and bytes first, then one aligned line a node: call, type, label, the user's line."""
+    total: Dim = 0
+    for node in graph.nodes:
+        total = total + node.type.nbytes
+    noun = "node" if len(graph) == 1 else "nodes"
+    outputs = len(graph.outputs)
+    header = (
+        f"graph @{graph.name} ({len(graph)} {noun}, "
+        f"{outputs} {'output' if outputs == 1 else 'outputs'}, {format_bytes(total)} unshared)"
+    )
+    counts = Counter(node.op.name for node in graph.nodes)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    lines = [header, f"  ops: {', '.join(f'{name}={count}' for name, count in ranked)}"]
+    calls = [_call(node) for node in graph.nodes]
+    width = min(max((len(call) for call in calls), default=0), 56)
+    id_width = len(str(len(graph)))
+    for node, call in zip(graph.nodes, calls, strict=True):
+        notes = [f'"{node.label}"'] if node.label else []
+        if node.source is not None:
+            notes.append(f"// {node.source}")
+        if graph.is_output(node):
+            notes.append("<- output")
+        note = "  " + "  ".join(notes) if notes else ""
+        lines.append(f"  %{node.id:<{id_width}} = {call:<{width}} : {node.type!s}{note}")
+    for leaf, value in graph.updates.items():
+        lines.append(f"  update %{leaf.id} '{leaf.name}' = %{value.id}")
+    lines.append(f"  return {', '.join(f'%{node.id}' for node in graph.outputs)}")
+    return "\n".join(lines)
+
+
+def _call(node: Node) -> str:
+    if node.name is not None:
+        return f'{node.op.name} "{node.name}"'
+    return node_call(node, Pool())
+
+
+def format_bytes(count: Dim) -> str:
+    """Bytes in powers of 1000: ``1.2 MB``; symbolic sizes as they are."""
+    if not isinstance(count, int):
+        return f"{count} B"
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError("unreachable")

@@ -1,0 +1,113 @@
+"""Every declared op and builder, as a method of graphs and nodes.
+
+The methods come from the registry when they are asked for, so an op declared anywhere has them too.
+``methods.pyi`` lists darner's own for editors and type checkers; it is generated
+(``python -m darner.cli.generate``) and a test compares it with the registry.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .errors import UnknownNameError
+from .op import BUILDERS, OPS, Builder, Op, find, suggest
+
+
+class GraphMethods:
+    """Gives a graph its builders. An ``int`` where a node is expected is a node's id."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        item = None if name.startswith("_") else find(name)
+        if item is None:
+            hint = suggest(name)
+            text = f"Graph has no method or op '{name}'" + (f"; {hint}" if hint else "")
+            raise AttributeError(text)
+        return _bound_to_graph(self, item)
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted({*super().__dir__(), *OPS, *BUILDERS})
+
+
+class NodeMethods:
+    """Gives a node the ops that take it first. A number is a number here, never an id."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        item = None if name.startswith("_") else find(name)
+        if item is None or not takes_node_first(item):
+            hint = suggest(name)
+            text = f"Node has no attribute or op '{name}'" + (f"; {hint}" if hint else "")
+            raise AttributeError(text)
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return _call(item, self.graph, (self, *args), kwargs)
+
+        return _described(method, item)
+
+    def __dir__(self) -> Iterable[str]:
+        items: list[Op | Builder] = [*OPS.values(), *BUILDERS.values()]
+        return sorted({*super().__dir__(), *(i.name for i in items if takes_node_first(i))})
+
+
+def takes_node_first(item: Op | Builder) -> bool:
+    """Whether the op or builder makes sense as a method of a node."""
+    if isinstance(item, Builder):
+        return item.takes_node
+    return bool(item.params) and item.params[0].is_operand and not item.params[0].variadic
+
+
+def _call(item: Op | Builder, graph: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from .build import call, call_builder
+
+    if isinstance(item, Op):
+        return call(item, graph, args, kwargs)
+    return call_builder(item, graph, args, kwargs)
+
+
+def _described(method: Callable[..., Any], item: Op | Builder) -> Callable[..., Any]:
+    method.__name__ = item.name
+    method.__doc__ = f"{item.signature}\n\n{item.doc}"
+    return method
+
+
+def _bound_to_graph(graph: Any, item: Op | Builder) -> Callable[..., Any]:
+    def method(*args: Any, **kwargs: Any) -> Any:
+        positions, names = _node_parameters(item)
+        resolved = tuple(
+            _from_id(graph, item, value) if i in positions else value
+            for i, value in enumerate(args)
+        )
+        keywords = {
+            name: _from_id(graph, item, value) if name in names else value
+            for name, value in kwargs.items()
+        }
+        return _call(item, graph, resolved, keywords)
+
+    return _described(method, item)
+
+
+def _node_parameters(item: Op | Builder) -> tuple[set[int], set[str]]:
+    """Where the item takes nodes: positions and names."""
+    if isinstance(item, Op):
+        places = [(i, p.name) for i, p in enumerate(item.params) if p.is_operand]
+    else:
+        params = list(inspect.signature(item.function).parameters.values())[1:]
+        places = [(i, p.name) for i, p in enumerate(params) if "Node" in str(p.annotation)]
+    return {i for i, _ in places}, {name for _, name in places}
+
+
+def _from_id(graph: Any, item: Op | Builder, value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return graph.node(value)
+        except UnknownNameError as error:
+            raise error.located(item.name, None, "", None) from None
+    if isinstance(value, list | tuple):
+        ints = [isinstance(entry, int) and not isinstance(entry, bool) for entry in value]
+        nodes = [hasattr(entry, "graph") for entry in value]
+        if any(nodes) or (value and all(ints)):
+            return [_from_id(graph, item, entry) for entry in value]
+    return value

@@ -1,0 +1,263 @@
+"""A node: one value of a graph, and the handle by which users compute with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .dims import Dim, Shape
+from .dtypes import DType
+from .errors import ArgumentError, Source, caller
+from .methods import NodeMethods
+from .types import TensorType, TupleType, Type
+
+if TYPE_CHECKING:
+    from .graph import Graph
+    from .op import Op
+
+
+class Node(NodeMethods):
+    """One value in a graph. There is one ``Node`` object per id, so ``is`` compares them.
+
+    Python's operators build nodes: ``x @ w + b``, ``x[:, 1:]``, ``-x``, ``x == y`` (which is a node too,
+    of type bool). Every op that takes a node first is a method: ``x.softmax(axis=-1)``.
+
+    Attributes:
+        graph: the graph it belongs to.
+        id: its place in the graph; inputs always have smaller ids.
+        op: the op record.
+        inputs: ids of the operands, in order.
+        slots: for each operand, the name of the parameter it fills.
+        attrs: the op's attributes in canonical form.
+        type: shape and element type.
+        label: the name the user gave it, scope included, or None.
+        scope: the scope it was made in.
+        source: the user's line that made it.
+    """
+
+    __slots__ = (
+        "attrs",
+        "graph",
+        "id",
+        "inputs",
+        "label",
+        "op",
+        "scope",
+        "slots",
+        "source",
+        "type",
+    )
+
+    graph: Graph
+    id: int
+    op: Op
+    inputs: tuple[int, ...]
+    slots: tuple[str, ...]
+    attrs: dict[str, Any]
+    type: Type
+    label: str | None
+    scope: str
+    source: Source | None
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise ArgumentError(
+            f"a node's {name} cannot be assigned", hint="use graph.set_inputs or graph.node_mut"
+        ).located(self.op.name, self.label, "", caller())
+
+    # ------------------------------------------------------------- what it is
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes of its axes."""
+        return self._tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Its element type."""
+        return self._tensor.dtype
+
+    @property
+    def rank(self) -> int:
+        """The number of its axes."""
+        return len(self._tensor.shape)
+
+    @property
+    def size(self) -> Dim:
+        """The number of its elements."""
+        return self._tensor.size
+
+    @property
+    def name(self) -> str | None:
+        """The name of an input, parameter or state; None for other nodes."""
+        name = self.attrs.get("name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        """The nodes it reads, in order."""
+        nodes = self.graph.nodes
+        return tuple(nodes[i] for i in self.inputs)
+
+    @property
+    def _tensor(self) -> TensorType:
+        if isinstance(self.type, TupleType):
+            raise ArgumentError(f"%{self.id} has {len(self.type.items)} results: project one first")
+        return self.type
+
+    # ------------------------------------------------------------- operators
+
+    def __add__(self, other: Any) -> Node:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Node:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Node:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Node:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Node:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Node:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Node:
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Node:
+        return _binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Node:
+        return _binary("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Node:
+        return _binary("floor_divide", other, self)
+
+    def __mod__(self, other: Any) -> Node:
+        return _binary("remainder", self, other)
+
+    def __rmod__(self, other: Any) -> Node:
+        return _binary("remainder", other, self)
+
+    def __pow__(self, other: Any) -> Node:
+        return _binary("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Node:
+        return _binary("pow", other, self)
+
+    def __matmul__(self, other: Any) -> Node:
+        return _binary("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Node:
+        return _binary("matmul", other, self)
+
+    def __and__(self, other: Any) -> Node:
+        return _binary("logical_and", self, other)
+
+    def __rand__(self, other: Any) -> Node:
+        return _binary("logical_and", other, self)
+
+    def __or__(self, other: Any) -> Node:
+        return _binary("logical_or", self, other)
+
+    def __ror__(self, other: Any) -> Node:
+        return _binary("logical_or", other, self)
+
+    def __xor__(self, other: Any) -> Node:
+        return _binary("logical_xor", self, other)
+
+    def __rxor__(self, other: Any) -> Node:
+        return _binary("logical_xor", other, self)
+
+    def __invert__(self) -> Node:
+        return self.logical_not()
+
+    def __neg__(self) -> Node:
+        return self.neg()
+
+    def __pos__(self) -> Node:
+        return self
+
+    def __abs__(self) -> Node:
+        return self.abs()
+
+    def __lt__(self, other: Any) -> Node:
+        return _binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Node:
+        return _binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Node:
+        return _binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Node:
+        return _binary("ge", self, other)
+
+    def __eq__(self, other: object) -> Node:  # type: ignore[override]
+        return _binary("eq", self, other)
+
+    def __ne__(self, other: object) -> Node:  # type: ignore[override]
+        return _binary("ne", self, other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __getitem__(self, key: Any) -> Node:
+        return self.getitem(key)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar node has no length")
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Node]:
+        for i in range(len(self)):
+            yield self[i]
+
+    def __bool__(self) -> bool:
+        raise ArgumentError(
+            "a node has no truth value: it has no numbers until the graph runs",
+            hint="use where(condition, a, b) to choose by value, 'is' to compare nodes",
+        ).located(self.op.name, self.label, "", caller())
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ArgumentError(
+            "a node is not an array: it has no numbers until the graph runs",
+            hint="darner.run(graph, inputs, params) computes it",
+        ).located(self.op.name, self.label, "", caller())
+
+    # NumPy arrays on the left leave operators to the node.
+    __array_ufunc__ = None
+
+    @property
+    def T(self) -> Node:
+        """The transpose: axes in reverse order."""
+        return self.transpose()
+
+    def __repr__(self) -> str:
+        label = f" '{self.label}'" if self.label else ""
+        return f"<%{self.id} = {self.op.name}{label} : {self.type}>"
+
+
+def make_node(**fields: Any) -> Node:
+    """A node with its fields set; only graphs call this."""
+    node = object.__new__(Node)
+    for name, value in fields.items():
+        object.__setattr__(node, name, value)
+    return node
+
+
+def change_node(node: Node, **fields: Any) -> None:
+    """Replace fields of a node; only graphs call this."""
+    for name, value in fields.items():
+        object.__setattr__(node, name, value)
+
+
+def _binary(name: str, a: Any, b: Any) -> Node:
+    from .op import get_op
+
+    result: Node = get_op(name)(a, b)
+    return result

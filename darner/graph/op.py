@@ -1,0 +1,383 @@
+"""The op record, and the registry of all ops.
+
+An op is declared once. The function under ``@primitive`` or ``@composite`` gives its name, its
+parameters (by their annotations), its documentation (by its docstring) and its shape rule (by its
+body); everything else that is known of it stands beside it:
+
+    @primitive(family="reduction", samples=[sample(spec(3, 4), axis=-1)])
+    def cumsum(x: Number, axis: Axis = -1) -> TensorType:
+        '''Running sum along ``axis``.'''
+        return x
+
+    @cumsum.reference
+    def _(x, axis):
+        return np.cumsum(x, axis)
+
+The op can then be called (``cumsum(x)``), is a method of every graph and node
+(``g.cumsum(x)``, ``x.cumsum()``), prints, saves, and appears in ``darner ops``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .attributes import Attribute, Operand, Parsed, parse_annotation
+from .dims import Dim
+from .errors import ArgumentError, InternalError, NameTakenError, caller, did_you_mean
+from .types import TensorType, TupleType, Type
+
+if TYPE_CHECKING:
+    pass
+
+Rule = Callable[..., Any]
+REQUIRED: Any = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a node costs at least: bytes read and written once, and arithmetic operations."""
+
+    bytes: Dim
+    flops: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A shape rule's answer when it also settles attributes (``-1`` in a reshape, a pair for one number)."""
+
+    type: TensorType | tuple[TensorType, ...]
+    attrs: dict[str, Any]
+
+
+def resolved(type: TensorType | tuple[TensorType, ...], **attrs: Any) -> Resolved:
+    """Return this from a shape rule to replace attributes by their settled form."""
+    return Resolved(type, attrs)
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One declared parameter."""
+
+    name: str
+    kind: Operand | Attribute
+    default: Any
+    keyword_only: bool
+    optional: bool
+    variadic: bool
+
+    @property
+    def is_operand(self) -> bool:
+        """True when the argument is a node rather than an attribute."""
+        return isinstance(self.kind, Operand)
+
+    def __str__(self) -> str:
+        if self.default is REQUIRED:
+            return self.name
+        return f"{self.name}={self.default!r}"
+
+
+@dataclass
+class Rules:
+    """What is known of an op beyond its shape. Absent rules are None."""
+
+    reference: Rule | None = None
+    expand: Rule | None = None
+    cost: Rule | None = None
+    spelling: Rule | None = None
+    vjp: Rule | None = None
+    jvp: Rule | None = None
+    vmap: Rule | None = None
+
+
+@dataclass(eq=False)
+class Op:
+    """Everything darner knows of one operation. See the module's text for how to declare one.
+
+    Attributes:
+        traits: facts that passes ask about: ``elementwise``, ``view``, ``leaf``, ``commutative``, ``random``.
+        samples: typical calls, from which the tests of every transform and backend are made.
+    """
+
+    name: str
+    family: str
+    doc: str
+    infer: Rule
+    params: tuple[Param, ...]
+    traits: frozenset[str] = frozenset()
+    samples: tuple[Any, ...] = ()
+    builtin: bool = False
+    rules: Rules = field(default_factory=Rules)
+    _memo: dict[Any, tuple[Type, dict[str, Any]]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def by_name(self) -> dict[str, Param]:
+        """Parameters by their name."""
+        return {param.name: param for param in self.params}
+
+    @cached_property
+    def operands(self) -> tuple[Param, ...]:
+        """The parameters that are nodes."""
+        return tuple(param for param in self.params if param.is_operand)
+
+    @cached_property
+    def attributes(self) -> tuple[Param, ...]:
+        """The parameters that are stored values."""
+        return tuple(param for param in self.params if not param.is_operand)
+
+    @property
+    def is_composite(self) -> bool:
+        """True when the op is a function of other ops."""
+        return self.rules.expand is not None
+
+    @property
+    def signature(self) -> str:
+        """The call as documentation shows it."""
+        shown, starred = [], False
+        for param in self.params:
+            if param.keyword_only and not starred:
+                shown.append("*")
+                starred = True
+            shown.append(str(param))
+        return f"{self.name}({', '.join(shown)})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Add this op to the graph of its operands."""
+        from .build import call
+
+        return call(self, None, args, kwargs)
+
+    # ------------------------------------------------------------- rules, used as decorators
+
+    def reference(self, rule: Rule) -> Rule:
+        """NumPy arrays in, NumPy arrays out: what the op means."""
+        return self._attach("reference", rule)
+
+    def expand(self, rule: Rule) -> Rule:
+        """Nodes in, nodes out: the op in terms of others."""
+        return self._attach("expand", rule)
+
+    def cost(self, rule: Rule) -> Rule:
+        """Types and attributes in, flops out (or a ``Cost``)."""
+        return self._attach("cost", rule)
+
+    def spelling(self, rule: Rule) -> Rule:
+        """Other ways to call the op.
+
+        The rule gets the graph and the call's arguments, and returns ``(args, kwargs)`` in the declared
+        form, or the node itself.
+        """
+        return self._attach("spelling", rule)
+
+    def vjp(self, rule: Rule) -> Rule:
+        """The reverse-mode derivative."""
+        return self._attach("vjp", rule)
+
+    def jvp(self, rule: Rule) -> Rule:
+        """The forward-mode derivative."""
+        return self._attach("jvp", rule)
+
+    def vmap(self, rule: Rule) -> Rule:
+        """The op over a batch of operands."""
+        return self._attach("vmap", rule)
+
+    def _attach(self, name: str, rule: Rule) -> Rule:
+        setattr(self.rules, name, rule)
+        return rule
+
+    # ------------------------------------------------------------- use of the rules
+
+    def arguments(self, values: Sequence[Any], slots: Sequence[str]) -> dict[str, Any]:
+        """Operand values by parameter name: None where absent, lists where variadic."""
+        named: dict[str, Any] = {p.name: [] if p.variadic else None for p in self.operands}
+        for value, slot in zip(values, slots, strict=True):
+            if isinstance(named[slot], list):
+                named[slot].append(value)
+            else:
+                named[slot] = value
+        return named
+
+    def infer_type(
+        self, types: tuple[Type, ...], slots: tuple[str, ...], attrs: dict[str, Any]
+    ) -> tuple[Type, dict[str, Any]]:
+        """The result's type and the settled attributes; remembered for equal questions."""
+        key = (types, slots, tuple(attrs.values()))
+        found = self._memo.get(key)
+        if found is None:
+            answer = self.infer(**self.arguments(types, slots), **attrs)
+            settled = attrs
+            if isinstance(answer, Resolved):
+                settled = {**attrs, **answer.attrs}
+                answer = answer.type
+            if isinstance(answer, tuple):
+                answer = TupleType(answer)
+            if not isinstance(answer, TensorType | TupleType):
+                raise InternalError(
+                    f"the shape rule of '{self.name}' returned {answer!r}, not a type"
+                )
+            if len(self._memo) > 50_000:
+                self._memo.clear()
+            found = self._memo[key] = (answer, settled)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<op {self.signature}>"
+
+
+# --------------------------------------------------------------------------- registry
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A graph method that only adds other ops: a spelling, a shorthand, a block of a model."""
+
+    name: str
+    family: str
+    doc: str
+    function: Rule
+    takes_node: bool
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call with nodes; the graph is theirs."""
+        from .build import call_builder
+
+        return call_builder(self, None, args, kwargs)
+
+    @property
+    def signature(self) -> str:
+        """The call as documentation shows it (the graph itself is left out)."""
+        shown = list(inspect.signature(self.function).parameters.values())[1:]
+        text = ", ".join(_shown_param(param) for param in shown)
+        return f"{self.name}({text})"
+
+
+def _shown_param(param: inspect.Parameter) -> str:
+    star = "*" if param.kind is inspect.Parameter.VAR_POSITIONAL else ""
+    if param.default is REQUIRED:
+        return star + param.name
+    return f"{param.name}={param.default!r}"
+
+
+OPS: dict[str, Op] = {}
+BUILDERS: dict[str, Builder] = {}
+
+
+def find(name: str) -> Op | Builder | None:
+    """The op or builder of that name."""
+    return OPS.get(name) or BUILDERS.get(name)
+
+
+def get_op(name: str) -> Op:
+    """The op of that name; an error with the nearest names otherwise."""
+    if name not in OPS:
+        raise ArgumentError(
+            f"no op is called '{name}'",
+            hint=did_you_mean(name, OPS) or "declare it with darner.primitive",
+        )
+    return OPS[name]
+
+
+def suggest(name: str) -> str | None:
+    """A hint towards an op or builder with a similar name."""
+    return did_you_mean(name, [*OPS, *BUILDERS])
+
+
+def _register(table: dict[str, Any], item: Op | Builder) -> None:
+    from .graph import Graph
+    from .node import Node
+
+    known = find(item.name)
+    if known is not None:
+        raise NameTakenError(f"an op called '{item.name}' is already declared")
+    for holder in (Graph, Node):
+        if item.name in vars(holder):
+            raise NameTakenError(f"'{item.name}' is already an attribute of {holder.__name__}")
+    table[item.name] = item
+
+
+def unregister(name: str) -> None:
+    """Remove a declared op (not one of darner's own); graphs that hold it keep working."""
+    if name not in OPS or OPS[name].builtin:
+        raise ArgumentError(f"'{name}' is not an op declared outside darner")
+    del OPS[name]
+
+
+def _is_builtin(function: Rule) -> bool:
+    return function.__module__.startswith("darner.ops")
+
+
+def _make_op(
+    function: Rule, name: str | None, family: str, samples: Iterable[Any], traits: Iterable[str]
+) -> Op:
+    hints = typing.get_type_hints(function, include_extras=True)
+    params = []
+    for item in inspect.signature(function).parameters.values():
+        if item.name not in hints:
+            raise ArgumentError(
+                f"parameter '{item.name}' of op '{function.__name__}' has no annotation"
+            )
+        parsed: Parsed = parse_annotation(hints[item.name])
+        default = item.default
+        if default is not REQUIRED and default is not None and isinstance(parsed.kind, Attribute):
+            default = parsed.kind.coerce(default)
+        keyword_only = item.kind is inspect.Parameter.KEYWORD_ONLY
+        params.append(
+            Param(item.name, parsed.kind, default, keyword_only, parsed.optional, parsed.variadic)
+        )
+    op = Op(
+        name=name or function.__name__,
+        family=family,
+        doc=inspect.cleandoc(function.__doc__ or ""),
+        infer=function,
+        params=tuple(params),
+        traits=frozenset(traits),
+        samples=tuple(samples),
+        builtin=_is_builtin(function),
+    )
+    if not op.doc:
+        raise ArgumentError(f"op '{op.name}' has no docstring").located(op.name, None, "", caller())
+    _register(OPS, op)
+    return op
+
+
+def primitive(
+    *,
+    family: str,
+    name: str | None = None,
+    samples: Iterable[Any] = (),
+    traits: Iterable[str] = (),
+) -> Callable[[Rule], Op]:
+    """Declare an op that is not made of others. It needs a ``reference``."""
+    return lambda function: _make_op(function, name, family, samples, traits)
+
+
+def composite(
+    *,
+    family: str,
+    name: str | None = None,
+    samples: Iterable[Any] = (),
+    traits: Iterable[str] = (),
+) -> Callable[[Rule], Op]:
+    """Declare an op that is a function of others. It needs an ``expand``."""
+    return lambda function: _make_op(function, name, family, samples, traits)
+
+
+def builder(*, family: str, name: str | None = None) -> Callable[[Rule], Builder]:
+    """Declare a graph method that only calls other ops; it receives the graph first."""
+
+    def declare(function: Rule) -> Builder:
+        parameters = list(inspect.signature(function).parameters.values())
+        doc = inspect.cleandoc(function.__doc__ or "")
+        label = name or function.__name__
+        if not doc:
+            raise ArgumentError(f"builder '{label}' has no docstring")
+        takes_node = len(parameters) > 1 and "Node" in str(parameters[1].annotation)
+        item = Builder(label, family, doc, function, takes_node)
+        _register(BUILDERS, item)
+        return item
+
+    return declare

@@ -1,0 +1,182 @@
+"""Where values come from: inputs, parameters, state, constants."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.attributes import Name, ShapeOf, Tuple, Values
+from ..graph.data import Array, Data, as_data
+from ..graph.dims import as_shape, format_shape, product
+from ..graph.dtypes import DType
+from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.op import builder, primitive
+from ..graph.types import TensorType, TupleType
+from .samples import sample
+
+Q_BLOCK = 32
+
+
+def _leaf_call(graph: Graph, name: Any, shape: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    """Put the scope in front of the name, and read a type given as one."""
+    if isinstance(shape, TensorType):
+        stated = shape.dtype
+        if dtype is not None and dtypes.dtype(dtype) is not stated:
+            raise DTypeError(f"the type says {stated} but dtype={dtypes.dtype(dtype)} was given")
+        shape, dtype = shape.shape, stated
+    if isinstance(name, str) and name:
+        name = graph.labelled(name)
+    return (name, shape, "f32" if dtype is None else dtype), kwargs
+
+
+@primitive(family="leaves", traits=["leaf"])
+def input(name: Name, shape: ShapeOf, dtype: DType = dtypes.f32) -> TensorType:
+    """A tensor given at every run, by its name."""
+    return TensorType(shape, dtype)
+
+
+input.spelling(_leaf_call)
+
+
+@primitive(family="leaves", traits=["leaf"])
+def parameter(
+    name: Name,
+    shape: ShapeOf,
+    dtype: DType = dtypes.f32,
+    *,
+    storage: Literal["dense", "q4", "q8"] = "dense",
+) -> TensorType:
+    """A trained tensor, kept between runs and saved by its name.
+
+    ``storage`` says how it is kept: as it is, or quantised in blocks of 32 values down each column (``q4``:
+    4 bits with a scale and a minimum, ``q8``: 8 bits with a scale). What is computed with is what the
+    stored form decodes to.
+    """
+    if storage != "dense":
+        if len(shape) != 2 or not dtype.is_float:
+            raise ShapeError(
+                f"{storage} storage needs a float matrix, got {dtype}{format_shape(shape)}"
+            )
+        if shape[0] % Q_BLOCK:
+            raise ShapeError(f"{storage} storage needs rows in blocks of {Q_BLOCK}, got {shape[0]}")
+    return TensorType(shape, dtype)
+
+
+parameter.spelling(_leaf_call)
+
+
+@primitive(family="leaves", traits=["leaf"])
+def state(
+    name: Name, shape: ShapeOf, dtype: DType = dtypes.f32, *, init: float = 0.0
+) -> TensorType:
+    """A tensor kept between runs and changed by them (a cache, a running mean), never trained.
+
+    It starts filled with ``init``; ``graph.set_update(state, value)`` says what follows.
+    """
+    return TensorType(shape, dtype)
+
+
+state.spelling(_leaf_call)
+
+
+@primitive(
+    family="leaves",
+    traits=["leaf"],
+    samples=[sample([1.0, 2.0, 3.0]), sample(2.5), sample([[1, 2], [3, 4]]), sample([True, False])],
+)
+def constant(values: Values) -> TensorType:
+    """A tensor whose values are part of the graph: ``g.constant(data, shape=None, dtype=None)``."""
+    return values.type
+
+
+@constant.spelling
+def _(graph: Graph, values: Any, shape: Any = None, dtype: Any = None) -> Any:
+    if isinstance(values, Node):
+        raise ArgumentError("a constant is made of numbers, not of a node")
+    data = as_data(values, None if dtype is None else dtypes.dtype(dtype))
+    if shape is not None:
+        sizes = as_shape(shape.shape if isinstance(shape, TensorType) else shape)
+        if product(sizes) != data.array.size:
+            raise ShapeError(f"{data.array.size} values do not fill {format_shape(sizes)}")
+        data = Data(data.array.reshape([int(size) for size in sizes]))
+    return (data,), {}
+
+
+@constant.reference
+def _(values: Data) -> Array:
+    return values.array
+
+
+@primitive(family="leaves", traits=["view"])
+def project(source: Tuple, index: int) -> TensorType:
+    """One result of a node that has several."""
+    if not isinstance(source, TupleType):
+        raise ArgumentError(f"only a node with several results can be projected, not {source}")
+    if not 0 <= index < len(source.items):
+        raise ArgumentError(f"index {index} is outside 0..{len(source.items) - 1}")
+    return source.items[index]
+
+
+@project.reference
+def _(source: tuple[Array, ...], index: int) -> Array:
+    return source[index]
+
+
+@builder(family="leaves")
+def param(graph: Graph, name: str, shape: Any, dtype: Any = None) -> Node:
+    """RLX's spelling of ``parameter``."""
+    return graph.parameter(name, shape, dtype)
+
+
+@builder(family="leaves")
+def input_u32(graph: Graph, name: str, shape: Any) -> Node:
+    """An input of u32, such as token ids."""
+    return graph.input(name, shape, dtypes.u32)
+
+
+@builder(family="leaves")
+def parameter_f16(graph: Graph, name: str, shape: Any) -> Node:
+    """A parameter stored as f16; arithmetic with f32 casts it."""
+    return graph.parameter(name, shape, dtypes.f16)
+
+
+@builder(family="leaves")
+def parameter_q4(graph: Graph, name: str, shape: Any) -> Node:
+    """A matrix kept as 4-bit blocks of 32 rows; see ``parameter``."""
+    return graph.parameter(name, shape, storage="q4")
+
+
+@builder(family="leaves")
+def parameter_q8(graph: Graph, name: str, shape: Any) -> Node:
+    """A matrix kept as 8-bit blocks of 32 rows; see ``parameter``."""
+    return graph.parameter(name, shape, storage="q8")
+
+
+@builder(family="leaves")
+def scalar(graph: Graph, value: float, dtype: Any = "f32") -> Node:
+    """A constant of shape [1]."""
+    return graph.constant([value], dtype=dtype)
+
+
+def stored_value(array: Array, storage: str) -> Array:
+    """What a quantised parameter decodes to, from the values it was given."""
+    if storage == "dense" or array.size == 0:
+        return array
+    rows, columns = array.shape
+    blocks = array.astype(np.float64).reshape(rows // Q_BLOCK, Q_BLOCK, columns)
+    if storage == "q8":
+        scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
+        scale = scale.astype(np.float16).astype(np.float64)
+        codes = np.round(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
+        decoded = np.clip(codes, -127, 127) * scale
+    else:
+        low = blocks.min(axis=1, keepdims=True).astype(np.float16).astype(np.float64)
+        scale = ((blocks.max(axis=1, keepdims=True) - low) / 15).astype(np.float16)
+        scale = scale.astype(np.float64)
+        codes = np.round(np.divide(blocks - low, scale, out=np.zeros_like(blocks), where=scale > 0))
+        decoded = np.clip(codes, 0, 15) * scale + low
+    return decoded.reshape(rows, columns).astype(array.dtype)

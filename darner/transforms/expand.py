@@ -1,0 +1,137 @@
+"""Composite ops, written out.
+
+A composite of 16-bit floats computes in f32 and rounds once at its end, on every backend: its
+expansion begins and ends with casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from ..graph import dtypes
+from ..graph.edit import copy_graph
+from ..graph.errors import InternalError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.op import Op
+from ..graph.types import TensorType, TupleType, Type
+
+
+def expansion(node: Node) -> Graph:
+    """The body of a composite node: inputs ``0``, ``1``, ... in the order of its operands."""
+    types = tuple(operand.type for operand in node.operands)
+    return expand_op(node.op, types, node.slots, tuple(node.attrs.items()))
+
+
+@lru_cache(maxsize=4096)
+def expand_op(
+    op: Op, types: tuple[Type, ...], slots: tuple[str, ...], attrs: tuple[tuple[str, Any], ...]
+) -> Graph:
+    """The body of a composite for given operand types and attributes; made once."""
+    if op.rules.expand is None:
+        raise InternalError(f"'{op.name}' is a primitive: it has no expansion")
+    graph = Graph(op.name)
+    operands = []
+    for i, type_ in enumerate(types):
+        if not isinstance(type_, TensorType):
+            raise InternalError(f"composite '{op.name}' takes a tuple")
+        leaf = graph.input(str(i), type_.shape, type_.dtype)
+        operands.append(leaf.cast(dtypes.f32) if type_.dtype.is_half else leaf)
+    declared, settled = op.infer_type(types, slots, dict(attrs))
+    wanted = declared.items if isinstance(declared, TupleType) else (declared,)
+    answer = op.rules.expand(**op.arguments(operands, slots), **settled)
+    found = answer if isinstance(answer, tuple | list) else (answer,)
+    outputs = []
+    for value, type_ in zip(found, wanted, strict=True):
+        if value.dtype is not type_.dtype and type_.dtype.is_half:
+            value = value.cast(type_.dtype)
+        if value.type != type_:
+            raise InternalError(
+                f"'{op.name}' is declared to give {type_}, but its expansion gives {value.type}"
+            )
+        outputs.append(value)
+    graph.set_outputs(outputs)
+    return graph.toposort().freeze()
+
+
+def inline(target: Graph, body: Graph, operands: list[Node], like: Node) -> list[Node]:
+    """Copy a body into a graph, its inputs replaced; labels and lines are those of ``like``."""
+    mapped: dict[int, Node] = {}
+    for name, leaf in body.inputs.items():
+        mapped[leaf.id] = operands[int(name)]
+    for node in body.nodes:
+        if node.id not in mapped:
+            mapped[node.id] = target.insert(
+                node.op,
+                [mapped[i] for i in node.inputs],
+                node.slots,
+                node.attrs,
+                label=like.label,
+                scope=like.scope,
+                source=like.source,
+            )
+    return [mapped[node.id] for node in body.outputs]
+
+
+def expand(graph: Graph, keep: Callable[[Node], bool] = lambda node: False) -> Graph:
+    """A graph of primitives, but for the composites that ``keep`` wants whole.
+
+    >>> import darner
+    >>> g = darner.Graph()
+    >>> g.set_outputs([g.input("x", (3,)).sigmoid()])
+    >>> [node.op.name for node in darner.expand(g).nodes]
+    ['input', 'neg', 'exp', 'constant', 'add', 'recip']
+    """
+    result = Graph(graph.name)
+    mapped: dict[int, list[Node]] = {}
+
+    def place(node: Node, operands: list[Node]) -> list[Node]:
+        if not node.op.is_composite or keep(node):
+            return [
+                result.insert(
+                    node.op,
+                    operands,
+                    node.slots,
+                    node.attrs,
+                    label=node.label,
+                    scope=node.scope,
+                    source=node.source,
+                )
+            ]
+        body = expand(expansion(node), keep)
+        return inline(result, body, operands, node)
+
+    for node in graph.nodes:
+        if node.op.name == "project" and len(mapped[node.inputs[0]]) > 1:
+            mapped[node.id] = [mapped[node.inputs[0]][node.attrs["index"]]]
+        else:
+            mapped[node.id] = place(node, [mapped[i][0] for i in node.inputs])
+    result.set_outputs([mapped[node.id][0] for node in graph.outputs])
+    for leaf, value in graph.updates.items():
+        result.set_update(mapped[leaf.id][0], mapped[value.id][0])
+    result._streams = graph._streams
+    return result
+
+
+def in_float64(graph: Graph) -> Graph:
+    """The same graph with every float type f64 (and c64 widened): the oracle's precision."""
+
+    def widened(node: Node) -> dict[str, Any]:
+        return {name: _widen(value) for name, value in node.attrs.items()}
+
+    return copy_graph(graph, attrs=widened)
+
+
+def _widen(value: Any) -> Any:
+    from ..graph.data import Data
+    from ..graph.dtypes import DType
+
+    if isinstance(value, DType):
+        return dtypes.f64 if value.is_float else dtypes.c128 if value is dtypes.c64 else value
+    if isinstance(value, Data) and value.type.dtype.kind in ("float", "complex"):
+        return Data(value.array.astype(_widen(value.type.dtype).numpy))
+    if isinstance(value, Graph):
+        return in_float64(value).freeze()
+    return value
