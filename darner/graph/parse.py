@@ -37,7 +37,7 @@ def from_text(text: str) -> Graph:
         elif line.startswith("graph @"):
             blocks.append((key, number))
         elif line.startswith("constant "):
-            with _at(number):
+            with _At(number):
                 _, name, body = line.split(" ", 2)
                 pool.data[name] = Data.from_json(json.loads(body))
     if not blocks or blocks[0][0] is not None:
@@ -48,7 +48,7 @@ def from_text(text: str) -> Graph:
     return _read_block(lines, blocks[0][1], pool)
 
 
-class _at:
+class _At:
     """Name the line in errors."""
 
     def __init__(self, number: int) -> None:
@@ -65,7 +65,7 @@ class _at:
 
 
 def _read_block(lines: list[str], start: int, pool: Pool) -> Graph:
-    with _at(start):
+    with _At(start):
         head = _HEAD.fullmatch(lines[start].rstrip())
         if head is None:
             raise FormatError("expected 'graph @name {'")
@@ -74,7 +74,7 @@ def _read_block(lines: list[str], start: int, pool: Pool) -> Graph:
     outputs: list[int] = []
     for number in range(start + 1, len(lines)):
         line = lines[number]
-        with _at(number):
+        with _At(number):
             if line.strip() == "}":
                 graph.set_outputs(outputs)
                 return graph
