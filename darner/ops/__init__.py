@@ -1,5 +1,47 @@
 """All of darner's ops; importing this fills the registry. One small file per family."""
 
-from . import elementwise, leaves
+from . import (
+    activations,
+    attention,
+    attention_gradients,
+    contract,
+    conv,
+    elementwise,
+    index,
+    leaves,
+    losses,
+    matrix,
+    norm_gradients,
+    norms,
+    pool,
+    random,
+    reduce,
+    reducing,
+    rope,
+    shapes,
+    shaping,
+    softmax,
+)
 
-__all__ = ["elementwise", "leaves"]
+__all__ = [
+    "activations",
+    "attention",
+    "attention_gradients",
+    "contract",
+    "conv",
+    "elementwise",
+    "index",
+    "leaves",
+    "losses",
+    "matrix",
+    "norm_gradients",
+    "norms",
+    "pool",
+    "random",
+    "reduce",
+    "reducing",
+    "rope",
+    "shapes",
+    "shaping",
+    "softmax",
+]

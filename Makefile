@@ -1,0 +1,73 @@
+# From a bare checkout with Python 3.11 to 3.13: `make demo` shows darner, `make test` checks all of it.
+# Both make .venv and install what they need from the package index; later runs find it there.
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check install -q
+JOBS ?= 2
+
+# The first interpreter that is new enough and able to make a virtual environment.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	if $$python -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	2>/dev/null; then echo $$python; break; fi; done)
+
+.PHONY: help setup demo quick test bench docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    build a small model, print it, run it"
+	@echo "make test    everything: format, lint, types, all tests"
+	@echo "make quick   the same without the slow tests: under a minute"
+	@echo "make bench   measurements, as JSON"
+	@echo "make docs    rewrite the files that are generated from the op registry"
+	@echo "make setup   install everything development needs"
+	@echo "make clean   remove what the other targets made"
+
+setup: $(VENV)/.dev
+
+demo: $(VENV)/.runtime
+	@$(BIN)/python examples/mnist_graph.py
+
+quick: $(VENV)/.dev
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+test: $(VENV)/.dev
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+bench: $(VENV)/.runtime
+	@$(BIN)/python bench/import_time.py
+
+docs: $(VENV)/.runtime
+	@$(BIN)/python -m darner.cli.generate
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "darner needs Python 3.11, 3.12 or 3.13 with the venv module; none was found." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.12" >&2; \
+		exit 1; \
+	fi
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+# What darner runs on, and darner itself in place.
+$(VENV)/.runtime: requirements/runtime.lock pyproject.toml | $(BIN)/python
+	@echo "installing runtime dependencies"
+	@$(INSTALL) -r requirements/runtime.lock
+	@$(INSTALL) --no-deps -e .
+	@touch $@
+
+# Besides, what tests and checks need (PyTorch is one of them, so the first time takes a while).
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.runtime
+	@echo "installing development dependencies"
+	@$(INSTALL) -r requirements/dev.lock
+	@touch $@

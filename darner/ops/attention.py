@@ -1,0 +1,3 @@
+"""Attention in all its forms."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Explicit derivatives of attention."""
+
+from __future__ import annotations

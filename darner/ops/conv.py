@@ -1,0 +1,3 @@
+"""Convolution and transposed convolution, and their derivatives."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Explicit derivatives of the normalisations."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Normalisation layers."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Pooling and resampling."""
+
+from __future__ import annotations

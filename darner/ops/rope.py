@@ -1,0 +1,3 @@
+"""Rotary position embeddings."""
+
+from __future__ import annotations

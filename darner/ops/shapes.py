@@ -1,0 +1,313 @@
+"""Primitives that only move elements: reshape, transpose, broadcast, slice, pad, concat, flip, iota."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.attributes import Axes, Axis, Ints, Pairs, ShapeOf, Sizes, Tensor, normalize_axes
+from ..graph.data import Array
+from ..graph.dims import Dim, divide, format_shape, product
+from ..graph.dtypes import DType
+from ..graph.errors import ArgumentError, ShapeError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.op import Resolved, primitive, resolved
+from ..graph.types import TensorType, broadcast
+from .samples import ints, sample, spec
+
+FAMILY = "shape"
+
+
+def certainly_less(a: Dim, b: Dim) -> bool:
+    """A < b for every value of the symbols; what only binding can tell is left to binding."""
+    try:
+        return bool(a < b)
+    except ShapeError:
+        return False
+
+
+@primitive(
+    family=FAMILY,
+    traits=["view"],
+    samples=[
+        sample(spec(2, 6), (3, 4)),
+        sample(spec(2, 3, 4), (-1, 2)),
+        sample(spec(1), ()),
+        sample(spec(), (1, 1)),
+        sample(spec(0, 3), (3, 0, 2)),
+        sample(ints(6, high=9), (2, -1)),
+    ],
+)
+def reshape(x: Tensor, shape: Sizes) -> Resolved:
+    """The same elements, in the same order, under another shape. One size may be -1: what is left."""
+    unknown = [i for i, size in enumerate(shape) if size == -1]
+    if len(unknown) > 1:
+        raise ArgumentError(f"only one size of {format_shape(shape)} may be -1")
+    for size in shape:
+        if isinstance(size, int) and size < -1:
+            raise ShapeError(f"size {size} is negative")
+    known = product([size for size in shape if size != -1])
+    if unknown:
+        rest = None if known == 0 else divide(x.size, known)
+        if rest is None:
+            raise ShapeError(f"{x.size} elements do not divide into {format_shape(shape)}")
+        shape = tuple(rest if size == -1 else size for size in shape)
+    elif known != x.size:
+        raise ShapeError(f"{x.size} elements do not fill {format_shape(shape)}")
+    return resolved(x.with_shape(shape), shape=shape)
+
+
+@reshape.reference
+def _(x: Array, shape: tuple[int, ...]) -> Array:
+    return x.reshape(shape)
+
+
+@primitive(
+    family=FAMILY,
+    traits=["view"],
+    samples=[
+        sample(spec(3, 5)),
+        sample(spec(2, 3, 4)),
+        sample(spec(2, 3, 4), (1, 2, 0)),
+        sample(spec(2, 0, 4), (-1, 0, 1)),
+        sample(spec(7)),
+        sample(spec()),
+    ],
+)
+def transpose(x: Tensor, perm: Ints | None = None) -> Resolved:
+    """Axes in another order: axis ``i`` of the result is axis ``perm[i]`` of ``x``; reversed by default."""
+    order = tuple(range(x.rank))[::-1] if perm is None else normalize_axes(perm, x.rank)
+    if len(order) != x.rank:
+        raise ArgumentError(f"perm has {len(order)} axes for a tensor of rank {x.rank}")
+    return resolved(x.with_shape([x.shape[i] for i in order]), perm=order)
+
+
+@transpose.reference
+def _(x: Array, perm: tuple[int, ...]) -> Array:
+    return np.transpose(x, perm)
+
+
+@primitive(
+    family=FAMILY,
+    traits=["view"],
+    samples=[
+        sample(spec(5), (3, 5)),
+        sample(spec(3, 1), (2, 3, 4)),
+        sample(spec(), (2, 2)),
+        sample(spec(1, 3), (0, 3)),
+        sample(spec(3), (3,)),
+    ],
+)
+def broadcast_to(x: Tensor, shape: ShapeOf) -> TensorType:
+    """``x`` repeated along axes of size 1, and along new axes in front, to fill ``shape``."""
+    if len(shape) < x.rank or broadcast(x.shape, shape) != shape:
+        raise ShapeError(f"{format_shape(x.shape)} does not broadcast to {format_shape(shape)}")
+    return x.with_shape(shape)
+
+
+@broadcast_to.reference
+def _(x: Array, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(x, shape)
+
+
+@primitive(
+    family=FAMILY,
+    name="slice",
+    traits=["view"],
+    samples=[
+        sample(spec(5, 7), (1, 2), (4, 7)),
+        sample(spec(9), (1,), (8,), (3,)),
+        sample(spec(4, 5), (0, 4), (4, 0), (2, 1)),
+        sample(spec(4, 5), (2, 1), (2, 4)),
+        sample(spec(2, 3, 4), (-1, 0, -3), (2, -1, 4)),
+    ],
+)
+def slice_(x: Tensor, starts: Sizes, stops: Sizes, steps: Ints | None = None) -> Resolved:
+    """Elements ``start, start + step, ...`` before ``stop`` along every axis; bounds are checked.
+
+    Negative bounds count from the end; a stop below its start gives no elements. ``x[1:4, ::2]`` is the same thing.
+    """
+    steps = (1,) * x.rank if steps is None else steps
+    for name, values in (("starts", starts), ("stops", stops), ("steps", steps)):
+        if len(values) != x.rank:
+            raise ArgumentError(f"{name} has {len(values)} entries for a tensor of rank {x.rank}")
+    shape: list[Dim] = []
+    low: list[Dim] = []
+    high: list[Dim] = []
+    for axis, (size, start, stop, step) in enumerate(
+        zip(x.shape, starts, stops, steps, strict=True)
+    ):
+        if step < 1:
+            raise ArgumentError(f"step {step} on axis {axis} is not positive", hint="flip the axis")
+        start = size + start if isinstance(start, int) and start < 0 else start
+        stop = size + stop if isinstance(stop, int) and stop < 0 else stop
+        for what, bound in (("start", start), ("stop", stop)):
+            if certainly_less(bound, 0) or certainly_less(size, bound):
+                raise ShapeError(f"{what} {bound} on axis {axis} is outside 0..{size}")
+        stop = start if certainly_less(stop, start) else stop
+        count = stop - start
+        shape.append(count if step == 1 else (count + step - 1) // step)
+        low.append(start)
+        high.append(stop)
+    return resolved(x.with_shape(shape), starts=tuple(low), stops=tuple(high), steps=steps)
+
+
+@slice_.reference
+def _(x: Array, starts: Any, stops: Any, steps: Any) -> Array:
+    return x[tuple(slice(a, b, c) for a, b, c in zip(starts, stops, steps, strict=True))]
+
+
+@primitive(
+    family=FAMILY,
+    samples=[
+        sample(spec(3, 4), ((1, 2), (0, 3))),
+        sample(spec(5), 2, 1.5),
+        sample(spec(3, 4), ((-1, 0), (2, -2))),
+        sample(spec(3), ((1, 0),), interior=2),
+        sample(spec(0, 2), ((2, 0), (0, 1)), -1.0),
+        sample(ints(3, high=9), ((1, 1),), 7.0),
+        sample(spec(4), ((0, 0),), -float("inf")),
+    ],
+)
+def pad(x: Tensor, padding: Pairs, value: float = 0.0, *, interior: Ints | None = None) -> Resolved:
+    """``x`` with ``value`` around it: (low, high) for every axis, or one number for all.
+
+    Negative padding crops. ``interior`` puts that many values between neighbours.
+    """
+    if len(padding) == 1 and x.rank != 1:
+        padding = padding * x.rank
+    between = (0,) * x.rank if interior is None else interior
+    if len(padding) != x.rank or len(between) != x.rank:
+        raise ArgumentError(f"{len(padding)} pairs for a tensor of rank {x.rank}")
+    if any(gap < 0 for gap in between):
+        raise ArgumentError(f"interior {between} is negative")
+    if x.dtype.is_int and not float(value).is_integer():
+        raise ArgumentError(f"{value} does not fit in {x.dtype}")
+    shape: list[Dim] = []
+    for axis, (size, (low, high), gap) in enumerate(zip(x.shape, padding, between, strict=True)):
+        spread = size if gap == 0 or size == 0 else size + (size - 1) * gap
+        if certainly_less(spread + low + high, 0):
+            raise ShapeError(
+                f"padding ({low}, {high}) crops more than axis {axis} of size {size} has"
+            )
+        shape.append(spread + low + high)
+    return resolved(x.with_shape(shape), padding=padding, interior=between)
+
+
+@pad.reference
+def _(x: Array, padding: Any, value: float, interior: Any) -> Array:
+    spread = [n + max(n - 1, 0) * gap for n, gap in zip(x.shape, interior, strict=True)]
+    wide = [n + max(low, 0) + max(high, 0) for n, (low, high) in zip(spread, padding, strict=True)]
+    result = np.full(wide, value, x.dtype)
+    place = tuple(
+        slice(max(low, 0), max(low, 0) + n, gap + 1)
+        for n, gap, (low, _) in zip(spread, interior, padding, strict=True)
+    )
+    result[place] = x
+    crop = tuple(
+        slice(max(-low, 0), n - max(-high, 0)) for n, (low, high) in zip(wide, padding, strict=True)
+    )
+    return result[crop]
+
+
+@primitive(
+    family=FAMILY,
+    samples=[
+        sample([spec(3, 4), spec(2, 4)], 0),
+        sample([spec(2, 3), spec(2, 1), spec(2, 0)], -1),
+        sample([spec(3)]),
+        sample([spec(0, 2), spec(0, 2)], 1),
+        sample([ints(2, high=5), spec(3)]),
+    ],
+)
+def concat(inputs: list[Tensor], axis: Axis = 0) -> TensorType:
+    """Tensors one after another along ``axis``; other sizes must be equal.
+
+    ``concat(a, b, batch, channels_a, channels_b, spatial)`` joins two flat NCHW tensors along their channels.
+    """
+    if not inputs:
+        raise ArgumentError("at least one tensor is needed")
+    first = inputs[0]
+    total: Dim = 0
+    for i, item in enumerate(inputs):
+        if item.rank != first.rank:
+            raise ShapeError(f"inputs[{i}] has rank {item.rank}, inputs[0] has rank {first.rank}")
+        for other, (a, b) in enumerate(zip(first.shape, item.shape, strict=True)):
+            if other != axis and a != b:
+                raise ShapeError(
+                    f"sizes {a} and {b} on axis {other} differ (inputs[0] and inputs[{i}])"
+                )
+        total = total + item.shape[axis]
+    return first.with_shape([total if i == axis else d for i, d in enumerate(first.shape)])
+
+
+@concat.spelling
+def _(graph: Graph, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(inputs, Node | int):
+        return (inputs, *args), kwargs
+    names = ("b", "batch", "channels_a", "channels_b", "spatial")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    missing = [name for name in names if name not in given]
+    if missing or len(args) > len(names):
+        raise ArgumentError(
+            "tensors must come in a list: concat([a, b], axis)",
+            hint="or flat: concat(a, b, batch, channels_a, channels_b, spatial)",
+        )
+    batch, ca, cb, spatial = (int(given[name]) for name in names[1:])
+    a = graph.node(inputs).reshape((batch, ca, spatial))
+    b = graph.node(given["b"]).reshape((batch, cb, spatial))
+    return concat([a, b], 1).reshape((-1,))
+
+
+@concat.reference
+def _(inputs: list[Array], axis: int) -> Array:
+    return np.concatenate(inputs, axis)
+
+
+@primitive(
+    family=FAMILY,
+    samples=[
+        sample(spec(3, 4)),
+        sample(spec(3, 4), -1),
+        sample(spec(2, 3, 4), (0, 2)),
+        sample(spec(0, 2), 1),
+        sample(spec(1), 0),
+    ],
+)
+def flip(x: Tensor, axes: Axes | None = None) -> TensorType:
+    """``x`` with the order of elements along some axes (all by default) reversed."""
+    return x
+
+
+@flip.reference
+def _(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.flip(x, axes)
+
+
+@primitive(
+    family=FAMILY,
+    samples=[
+        sample((5,)),
+        sample((2, 3), 1),
+        sample((2, 3), -2, "f32"),
+        sample((0, 4), 0),
+        sample((3, 1), 1, "i64"),
+    ],
+)
+def iota(shape: ShapeOf, axis: int = 0, dtype: DType = dtypes.i32) -> Resolved:
+    """0, 1, 2, ... along ``axis``, repeated along the others."""
+    if not shape:
+        raise ShapeError("a scalar has no axis to count along")
+    if dtype.kind not in ("int", "float"):
+        raise ArgumentError(f"{dtype} cannot count")
+    return resolved(TensorType(shape, dtype), axis=normalize_axes(axis, len(shape)))
+
+
+@iota.reference
+def _(shape: tuple[int, ...], axis: int, dtype: DType) -> Array:
+    view = [1] * len(shape)
+    view[axis] = shape[axis]
+    return np.broadcast_to(np.arange(shape[axis]).astype(dtype.numpy).reshape(view), shape)

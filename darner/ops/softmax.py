@@ -1,0 +1,3 @@
+"""Softmax, its logarithm, and their kin."""
+
+from __future__ import annotations
