@@ -208,10 +208,14 @@ def _(x: Array, sizes: Any, stride: Any, dilation: Any) -> Array:
         return result
     for offset in np.ndindex(*window):
         first = [o * d for o, d in zip(offset, dilation, strict=True)]
-        place = tuple(
-            slice(f, f + (n - 1) * s + 1, s) for f, n, s in zip(first, counts, stride, strict=True)
+        place: Any = (
+            ...,
+            *(
+                slice(f, f + (n - 1) * s + 1, s)
+                for f, n, s in zip(first, counts, stride, strict=True)
+            ),
         )
-        result[(..., *place)] += x[(..., *offset)]
+        result[place] += x[(..., *offset)]
     return result
 
 

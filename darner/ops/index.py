@@ -90,7 +90,8 @@ def _(indices: Array, src: Array, size: int, axis: int) -> Array:
     check_indices(indices, size)
     shape = (*src.shape[:axis], size, *src.shape[axis + indices.ndim :])
     result = np.zeros(shape, src.dtype)
-    np.add.at(result, (*(slice(None),) * axis, indices), src)
+    place: Any = (*(slice(None),) * axis, indices)
+    np.add.at(result, place, src)
     return result
 
 

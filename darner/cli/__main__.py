@@ -1,0 +1,7 @@
+"""``python -m darner.cli`` is the command ``darner``."""
+
+import sys
+
+from . import main
+
+sys.exit(main())
