@@ -18,7 +18,7 @@ help:
 	@echo "make demo    build a small model, print it, run it"
 	@echo "make test    everything: format, lint, types, all tests"
 	@echo "make quick   the same without the slow tests: under a minute"
-	@echo "make bench   measurements, as JSON"
+	@echo "make bench   measurements"
 	@echo "make docs    rewrite the files that are generated from the op registry"
 	@echo "make setup   install everything development needs"
 	@echo "make clean   remove what the other targets made"
@@ -41,7 +41,7 @@ test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS)
 
 bench: $(VENV)/.runtime
-	@$(BIN)/python bench/import_time.py
+	@for file in bench/*.py; do echo "$$file"; $(BIN)/python $$file || exit 1; done
 
 docs: $(VENV)/.runtime
 	@$(BIN)/python -m darner.cli.generate

@@ -30,16 +30,25 @@ from .graph.errors import (
 from .graph.graph import Graph
 from .graph.module import GraphModule
 from .graph.node import Node
-from .graph.op import Op, builder, composite, primitive
+from .graph.op import Cost, Op, builder, composite, primitive
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
+from .ops.attention import MaskKind, SlidingWindow
+from .ops.attention_gradients import AttentionBwdWrt
 from .ops.elementwise import binary, unary
+from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
+from .transforms.cost import cost, graph_cost
 from .transforms.expand import expand, in_float64
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Activation",
     "ArgumentError",
+    "AttentionBwdWrt",
+    "BinaryOp",
+    "CompareOp",
+    "Cost",
     "DType",
     "DTypeError",
     "DarnerError",
@@ -47,19 +56,24 @@ __all__ = [
     "Graph",
     "GraphModule",
     "InternalError",
+    "MaskKind",
     "NameTakenError",
     "Node",
     "Op",
+    "ReduceOp",
     "RunError",
     "Shape",
     "ShapeError",
+    "SlidingWindow",
     "TensorType",
     "UnknownNameError",
     "VerifyError",
     "binary",
     "builder",
     "composite",
+    "cost",
     "expand",
+    "graph_cost",
     "in_float64",
     "primitive",
     "promote",

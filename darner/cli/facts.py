@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from ..graph.attributes import Operand
 from ..graph.graph import LEAVES
-from ..graph.op import BUILDERS, OPS, REQUIRED, Builder, Op
+from ..graph.op import BUILDERS, OPS, REQUIRED, Builder, Op, Resolved
+from ..graph.types import TupleType
 
 Item: TypeAlias = Op | Builder
 
@@ -18,7 +19,7 @@ RULES = ("reference", "vjp", "jvp", "vmap")
 
 
 def builtin_items() -> list[Item]:
-    """darner's own ops and builders, by name."""
+    """The ops and builders that come with darner, by name."""
     own: list[Item] = [op for op in OPS.values() if op.builtin]
     own += [b for b in BUILDERS.values() if b.function.__module__.startswith("darner.ops")]
     return sorted(own, key=lambda item: item.name)
@@ -58,8 +59,8 @@ def supports(item: Item) -> tuple[str, ...]:
 def summary(item: Item) -> str:
     """The first sentence of the documentation, on one line."""
     paragraph = " ".join(item.doc.split("\n\n")[0].split())
-    match = re.match(r"(.+?[.!?])(?=\s|$)(?!\s+[a-z])", paragraph)
-    return match.group(1) if match else paragraph
+    match = re.match(r".+?(?<!e\.g)(?<!i\.e)(?<!\.)[.!?](?=\s|$)", paragraph)
+    return match.group() if match else paragraph
 
 
 def arguments_text(item: Item) -> str:
@@ -117,9 +118,20 @@ def element_types(operand: Operand) -> str:
 
 
 def has_several_results(op: Op) -> bool:
-    """Whether the shape rule is annotated to return a tuple of types."""
+    """Whether a call gives a tuple of nodes.
+
+    The annotation of the shape rule says it, unless it is ``Resolved``; then the op's first sample does.
+    """
     result = typing.get_type_hints(op.infer).get("return")
-    return result is not None and any(_is_tuple(part) for part in _members(result))
+    members = _members(result)
+    if any(_is_tuple(part) for part in members):
+        return True
+    if Resolved in members and op.samples:
+        from ..testing import make_case
+
+        nodes = make_case(op, 0).graph.nodes
+        return any(node.op is op and isinstance(node.type, TupleType) for node in nodes)
+    return False
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .. import ops as ops  # fills the registry
 from .pages import fill_blocks, ops_page
 from .stubs import stub_text
 
@@ -26,7 +25,7 @@ FILES: dict[str, Callable[[str], str]] = {
 """Each generated file, with the function from its present text to the right one."""
 
 
-def stale_files(root: Path = ROOT) -> dict[str, str]:
+def stale_files(root: Path) -> dict[str, str]:
     """The files that are not what the registry says, each with the text it should have."""
     stale = {}
     for name, make in FILES.items():
@@ -38,20 +37,20 @@ def stale_files(root: Path = ROOT) -> dict[str, str]:
     return stale
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Write or check; returns the exit code."""
     parser = argparse.ArgumentParser(prog=COMMAND, description="Write the generated files.")
     parser.add_argument("--check", action="store_true", help="write nothing, only compare")
     options = parser.parse_args(argv)
-    if not (ROOT / "docs").is_dir():
-        print(f"{ROOT} is not a checkout of darner: there is no docs folder", file=sys.stderr)
+    if not (root / "docs").is_dir():
+        print(f"{root} is not a checkout of darner: there is no docs folder", file=sys.stderr)
         return 2
-    stale = stale_files()
+    stale = stale_files(root)
     for name, text in stale.items():
         if options.check:
             print(f"{name} is out of date; run {COMMAND}")
         else:
-            (ROOT / name).write_text(text, encoding="utf-8")
+            (root / name).write_text(text, encoding="utf-8")
             print(f"wrote {name}")
     if not stale:
         print(f"{len(FILES)} generated files are up to date")

@@ -39,12 +39,14 @@ def add_command(commands: Any) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="explain this op in full")
     parser.add_argument("--family", metavar="FAMILY", help="list only the ops of this family")
     parser.add_argument("--json", action="store_true", help="write JSON, for other programs")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Carry out ``darner ops``."""
     items = builtin_items()
+    if options.name is not None and options.family is not None:
+        options.parser.error("give either NAME or --family, not both")
     if options.name is not None:
         known = {item.name: item for item in items}
         if options.name not in known:
@@ -160,7 +162,7 @@ def _print_table(items: Sequence[Item]) -> None:
         table.add_row(Text(family, style="bold cyan"))
         for item in members:
             name, call, _, kind, can, text = _cells(item)
-            cell = Text.assemble("  ", (name, "bold"), (call, "dim"))
+            cell = Text.assemble((name, "bold"), (call, "dim"))
             table.add_row(cell, kind, can, Text(text))
         table.add_section()
     console.print(table)

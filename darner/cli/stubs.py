@@ -220,13 +220,16 @@ def _default(value: Any) -> str:
     return "..."
 
 
+_STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+
+
 def _builder_method(item: Any) -> Method:
     signature = inspect.signature(item.function)
     parameters = []
     for parameter in list(signature.parameters.values())[1:]:
         if parameter.name == "label":
             continue
-        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        star = _STARS.get(parameter.kind.name, "")
         annotation = _builder_annotation(parameter.annotation, node="NodeLike")
         default = None if parameter.default is REQUIRED else _default(parameter.default)
         keyword_only = parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD)

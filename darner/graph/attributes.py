@@ -8,9 +8,12 @@ hashed, written as JSON and read back.
 
 from __future__ import annotations
 
+import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -68,6 +71,13 @@ class Pool:
         self.unread: dict[str, Callable[[], Graph]] = {}
         """Inner graphs still to be read, by key."""
 
+    def add_data(self, key: str, document: Any) -> None:
+        """Read a stored constant, whose key is the hash of its content."""
+        data = Data.from_json(document)
+        if data.digest != key:
+            raise FormatError(f"constant {key} is damaged: its content is now {data.digest}")
+        self.data[key] = data
+
     def take_data(self, key: str) -> Data:
         """The constant stored under ``key``."""
         if key not in self.data:
@@ -80,7 +90,14 @@ class Pool:
     def take_graph(self, key: str) -> Graph:
         """The inner graph stored under ``key``, read now if it has not been."""
         if key in self.unread:
-            self.graphs[key] = self.unread.pop(key)().freeze()
+            read = self.unread.pop(key)
+            try:
+                graph = read().freeze()
+            except FormatError as error:
+                raise FormatError(f"inner graph {key}: {error}") from error
+            if graph.digest() != key:
+                raise FormatError(f"inner graph {key} is damaged: it is now {graph.digest()}")
+            self.graphs[key] = graph
         if key not in self.graphs:
             raise FormatError(f"inner graph {key} is not in the document")
         return self.graphs[key]
@@ -96,48 +113,60 @@ def _bool(value: Any) -> bool:
 
 
 def _int(value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
         raise ArgumentError(f"expected an integer, got {value!r}")
-    return int(value.__index__())
+    return number
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, bool | str):
-        raise ArgumentError(f"expected a number, got {value!r}")
-    try:
+    if isinstance(value, float):
         return float(value)
-    except (TypeError, ValueError):
-        raise ArgumentError(f"expected a number, got {value!r}") from None
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool | str) and np.ndim(value) == 0:
+            return float(value)
+    raise ArgumentError(f"expected a number, got {value!r}")
+
+
+def as_text(value: Any, what: str = "it", *, empty: bool = True) -> str:
+    """Text that can be written to a file, or an error that says ``what`` it was for."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"{what} must be text, got {value!r}")
+    if not value and not empty:
+        raise ArgumentError(f"{what} must be non-empty text, got {value!r}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"{what} cannot be {value!r}: {error.reason}") from None
+    return value
 
 
 def _str(value: Any) -> str:
-    if isinstance(value, Enum):
-        value = value.value
-    if not isinstance(value, str):
-        raise ArgumentError(f"expected text, got {value!r}")
-    return value
+    return as_text(value.value if isinstance(value, Enum) else value)
 
 
 def _name(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ArgumentError(f"a name must be non-empty text, got {value!r}")
-    return value
+    return as_text(value, "a name", empty=False)
 
 
 def _ints(value: Any) -> tuple[int, ...]:
-    if hasattr(value, "__index__"):
+    if isinstance(value, str) or not _is_sequence(value):
         return (_int(value),)
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        raise ArgumentError(f"expected integers, got {value!r}")
     return tuple(_int(item) for item in value)
+
+
+def _is_sequence(value: Any) -> bool:
+    return hasattr(value, "__iter__") and not (isinstance(value, np.ndarray) and value.ndim == 0)
 
 
 def _pairs(value: Any) -> tuple[tuple[int, int], ...]:
     """Padding-like values: (low, high) for each axis; one integer stands for both."""
-    if hasattr(value, "__index__"):
-        value = (value,)
     pairs = []
-    for item in value:
+    for item in value if _is_sequence(value) else (value,):
         both = _ints(item)
         if len(both) == 1:
             both = both * 2
@@ -157,10 +186,8 @@ def _signed_dim(value: Any) -> Dim:
 def _sizes(value: Any) -> tuple[Dim, ...]:
     if isinstance(value, TensorType):
         return value.shape
-    if isinstance(value, str | SymbolicDim) or hasattr(value, "__index__"):
+    if isinstance(value, str) or not _is_sequence(value):
         return (_signed_dim(value),)
-    if not hasattr(value, "__iter__"):
-        raise ArgumentError(f"expected sizes, got {value!r}")
     return tuple(_signed_dim(size) for size in value)
 
 
@@ -170,6 +197,15 @@ def _shape(value: Any) -> tuple[Dim, ...]:
 
 def _as_is(value: Any, pool: Pool) -> Any:
     return value
+
+
+def _write_float(value: float, pool: Pool) -> Any:
+    """JSON has no infinities and no NaN: these are written as text."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _read_float(value: Any, pool: Pool) -> Any:
+    return float(value) if value in ("nan", "inf", "-inf") else value
 
 
 def _listed(value: Any, pool: Pool) -> Any:
@@ -233,7 +269,9 @@ def _read_graph(value: Any, pool: Pool) -> Any:
 
 
 def _bind_graph(value: Any, bindings: Mapping[str, Dim]) -> Any:
-    return value.bind(bindings)
+    from .edit import bind_graph
+
+    return bind_graph(value, bindings).freeze()
 
 
 def _write_dtype(value: DType, pool: Pool) -> str:
@@ -242,7 +280,7 @@ def _write_dtype(value: DType, pool: Pool) -> str:
 
 BOOL = Attribute("bool", _bool, _as_is, _as_is)
 INT = Attribute("int", _int, _as_is, _as_is)
-FLOAT = Attribute("float", _float, _as_is, _as_is)
+FLOAT = Attribute("float", _float, _write_float, _read_float)
 TEXT = Attribute("text", _str, _as_is, _as_is)
 NAME = Attribute("name", _name, _as_is, _as_is)
 INTS = Attribute("integers", _ints, _listed, _tupled)

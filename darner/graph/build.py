@@ -6,14 +6,14 @@ graph is as it was before the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import dtypes
-from .attributes import Attribute, Operand, explain, normalize_axes
+from .attributes import Operand
+from .check import KINDS, canonical, check_kind, check_tuple, settle_axes
 from .data import as_data
 from .dims import Shape, as_shape, format_shape
 from .dtypes import DType
@@ -24,8 +24,6 @@ from .types import TensorType, TupleType
 
 if TYPE_CHECKING:
     from .graph import Graph
-
-_KINDS = ("bool", "int", "float", "complex")
 
 
 def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -39,21 +37,22 @@ def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any
         full_label = graph.labelled(label)
     except DarnerError as error:
         raise error.located(op.name, label, "", source) from error.__cause__
-    with located(graph, op.name, full_label, source, lambda: describe(operands)):
+    before = len(graph)
+    with Located(graph, op.name, full_label, source, operands):
         given = None if "shape" in op.by_name else kwargs.pop("shape", None)
         if op.rules.spelling is not None:
             answer = op.rules.spelling(graph, *args, **kwargs)
             if not _is_call(answer):
-                return answer
+                return _finished(answer, graph, before, full_label, given)
             args, kwargs = answer
         bound, extra = _bind(op, args, kwargs)
         operands.extend(_operands(op, graph, bound))
         attrs = _attributes(op, bound)
-        for i, node in enumerate(_promote(op, graph, operands)):
-            operands[i] = (operands[i][0], node)
-        _settle_axes(op, attrs, operands)
-        nodes = [node for _, node in operands]
-        slots = tuple(slot for slot, _ in operands)
+        nodes = _promote(op, graph, operands, source)
+        slots = tuple([slot for slot, _ in operands])
+        operands[:] = zip(slots, nodes, strict=True)
+        if op.axis_params:
+            attrs = settle_axes(op, attrs, [node.type for node in nodes])
         result = graph.insert(op, nodes, slots, attrs, label=full_label, source=source)
         for wanted in (given, extra):
             if wanted is not None:
@@ -73,11 +72,16 @@ def call_builder(
     """Run a builder; its nodes all carry the user's line, and none stay if it fails."""
     source = caller()
     label = kwargs.pop("label", None)
-    if graph is None:
-        graph = _graph_of(args, kwargs)
-    full_label = graph.labelled(label)
-    nodes = [(f"argument {i}", a) for i, a in enumerate(args) if isinstance(a, Node)]
-    with located(graph, item.name, full_label, source, lambda: describe(nodes)):
+    try:
+        if graph is None:
+            graph = _graph_of(args, kwargs)
+        full_label = graph.labelled(label)
+    except DarnerError as error:
+        raise error.located(item.name, label, "", source) from error.__cause__
+    given = [*zip(item.parameters, args, strict=False), *kwargs.items()]
+    nodes = [(name, value) for name, value in given if isinstance(value, Node)]
+    before = len(graph)
+    with Located(graph, item.name, full_label, source, nodes):
         try:
             result = item.function(graph, *args, **kwargs)
         except TypeError as error:
@@ -85,25 +89,46 @@ def call_builder(
                 text = str(error).replace(item.function.__name__ + "()", "it")
                 raise ArgumentError(f"{text}", hint=f"the call is {item.signature}") from None
             raise
-        if full_label is not None and isinstance(result, Node):
-            graph.relabel(result, full_label)
-        return result
+        return _finished(result, graph, before, full_label, None)
 
 
-@contextmanager
-def located(
-    graph: Graph, op: str, label: str | None, source: Source | None, operands: Callable[[], str]
-) -> Iterator[None]:
-    """Add context to errors, and undo what the failed call had appended."""
-    mark = graph.mark()
-    try:
-        yield
-    except DarnerError as error:
-        graph.rollback(mark)
-        raise error.located(op, label, operands(), source) from error.__cause__
-    except BaseException:
-        graph.rollback(mark)
-        raise
+def _finished(result: Any, graph: Graph, before: int, label: str | None, given: Any) -> Any:
+    """A node made through other calls takes the label and must have the stated shape."""
+    if isinstance(result, Node):
+        if given is not None:
+            check_given(result, given)
+        if label is not None and result.id >= before:
+            graph.relabel(result, label)
+    return result
+
+
+class Located:
+    """Adds context to errors, and undoes what the failed call had appended."""
+
+    __slots__ = ("_context", "_graph", "_mark", "_operands")
+
+    def __init__(
+        self,
+        graph: Graph,
+        op: str,
+        label: str | None,
+        source: Source | None,
+        operands: list[tuple[str, Any]],
+    ) -> None:
+        self._graph = graph
+        self._context = (op, label, source)
+        self._operands = operands
+
+    def __enter__(self) -> None:
+        self._mark = self._graph.mark()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            return
+        self._graph.rollback(self._mark)
+        if isinstance(error, DarnerError):
+            op, label, source = self._context
+            error.located(op, label, describe(self._operands), source)
 
 
 def describe(operands: Iterable[tuple[str, Any]]) -> str:
@@ -211,11 +236,8 @@ def _operand(graph: Graph, param: Param, value: Any) -> Any:
             raise ArgumentError(
                 f"'{param.name}' is a node of graph '{value.graph.name}', not of '{graph.name}'"
             )
-        is_tuple = isinstance(value.type, TupleType)
-        if is_tuple != (isinstance(param.kind, Operand) and param.kind.exact == "tuple"):
-            raise ArgumentError(
-                f"'{param.name}' has type {value.type}: project one of its items first"
-            )
+        if isinstance(param.kind, Operand):
+            check_tuple(param.name, param.kind, value.type)
         return value
     if isinstance(value, bool | int | float | complex | np.ndarray | np.generic):
         return value
@@ -230,58 +252,47 @@ def _attributes(op: Op, bound: dict[str, Any]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
     for param in op.attributes:
         value = bound[param.name]
-        kind = param.kind
-        if value is None and (param.optional or param.default is None):
-            attrs[param.name] = None
-        elif value is None:
-            raise ArgumentError(f"argument '{param.name}' is missing")
-        elif isinstance(value, Node):
-            raise ArgumentError(f"'{param.name}' must be a fixed value ({kind.name}), not a node")
-        elif isinstance(kind, Attribute):
-            try:
-                attrs[param.name] = kind.coerce(value)
-            except DarnerError as error:
-                raise explain(param.name, error) from None
+        if isinstance(value, Node):
+            raise ArgumentError(
+                f"'{param.name}' must be a fixed value ({param.kind.name}), not a node"
+            )
+        attrs[param.name] = canonical(param, value)
     return attrs
 
 
-def _promote(op: Op, graph: Graph, operands: list[tuple[str, Any]]) -> Iterator[Node]:
+def _promote(
+    op: Op, graph: Graph, operands: list[tuple[str, Any]], source: Source | None
+) -> list[Node]:
     """Each operand as a node, cast where the op's operands share a type."""
-    kinds = [op.by_name[slot].kind for slot, _ in operands]
+    kinds: list[Any] = [op.by_name[slot].kind for slot, _ in operands]
     common = _common_type(kinds, operands)
+    nodes: list[Node] = []
     for (slot, value), kind in zip(operands, kinds, strict=True):
-        if not isinstance(kind, Operand):
-            continue
         target = common if kind.promotes else None
         if not isinstance(value, Node):
-            value = graph.literal(value, _literal_type(value, target, kind))
-        if isinstance(value.type, TupleType):
-            yield value
-            continue
-        _check_kind(slot, kind, value.dtype if target is None else target)
+            value = graph.literal(value, _literal_type(value, target, kind), source)
         if target is not None and value.dtype is not target:
-            yield graph.insert(get_op("cast"), [value], ("x",), {"to": target}, source=caller())
-        else:
-            yield value
+            check_kind(slot, kind, target)
+            value = graph.insert("cast", [value], ("x",), {"to": target}, source=source)
+        nodes.append(value)
+    return nodes
 
 
-def _common_type(kinds: Sequence[Any], operands: list[tuple[str, Any]]) -> DType | None:
+def _common_type(kinds: Sequence[Operand], operands: list[tuple[str, Any]]) -> DType | None:
     """The promotion of all operands that take part; bare numbers only follow."""
-    pairs = [
-        (value, kind) for (_, value), kind in zip(operands, kinds, strict=True) if kind.promotes
-    ]
     common: DType | None = None
-    for value, _ in pairs:
-        if isinstance(value, Node | np.ndarray | np.generic):
-            common = (
-                dtypes.dtype(value.dtype)
-                if common is None
-                else dtypes.promote(common, dtypes.dtype(value.dtype))
-            )
-    for value, _ in pairs:
+    weak: list[Any] = []
+    for (_, value), kind in zip(operands, kinds, strict=True):
+        if not kind.promotes:
+            continue
         if not isinstance(value, Node | np.ndarray | np.generic):
-            common = _weak_type(value, common)
-    if common is not None and any(kind.lowest == "float" for _, kind in pairs):
+            weak.append(value)
+            continue
+        own = value.dtype if isinstance(value, Node) else dtypes.dtype(value.dtype)
+        common = own if common is None or common is own else dtypes.promote(common, own)
+    for value in weak:
+        common = _weak_type(value, common)
+    if common is not None and any(kind.promotes and kind.lowest == "float" for kind in kinds):
         common = dtypes.at_least_float(common)
     return common
 
@@ -289,7 +300,7 @@ def _common_type(kinds: Sequence[Any], operands: list[tuple[str, Any]]) -> DType
 def _weak_type(value: Any, beside: DType | None) -> DType:
     if isinstance(value, list):
         own = as_data(value).type.dtype
-        if beside is not None and _KINDS.index(beside.kind) >= _KINDS.index(own.kind):
+        if beside is not None and KINDS.index(beside.kind) >= KINDS.index(own.kind):
             return beside
         return own
     return dtypes.of_python(value, beside)
@@ -301,33 +312,6 @@ def _literal_type(value: Any, target: DType | None, kind: Operand) -> DType | No
     if isinstance(value, np.ndarray | np.generic):
         return None
     return dtypes.bool_ if kind.exact == "bool" else None
-
-
-def _check_kind(slot: str, kind: Operand, found: DType) -> None:
-    if kind.exact is not None and found.kind != kind.exact:
-        wanted = "integers" if kind.exact == "int" else kind.exact
-        raise DTypeError(f"{slot} must be {wanted}, not {found}", hint=_cast_hint(kind.exact))
-    if found.kind == "complex" and not kind.allows_complex:
-        raise DTypeError(f"complex values ({found}) have no meaning here")
-    if _KINDS.index(found.kind) < _KINDS.index(kind.lowest):
-        raise DTypeError(f"{found} has no arithmetic", hint="cast it to a number first")
-
-
-def _cast_hint(kind: str) -> str:
-    return {"int": "cast it to i32 first", "bool": "compare it with something first"}.get(kind, "")
-
-
-def _settle_axes(op: Op, attrs: dict[str, Any], operands: list[tuple[str, Any]]) -> None:
-    """Count axes from the front of the first operand."""
-    for param in op.attributes:
-        if isinstance(param.kind, Attribute) and param.kind.axes and operands:
-            rank = len(operands[0][1].shape)
-            value = attrs[param.name]
-            if value is None:
-                if param.kind.name == "axes":
-                    attrs[param.name] = tuple(range(rank))
-                continue
-            attrs[param.name] = normalize_axes(value, rank)
 
 
 def check_given(node: Node, wanted: Any) -> None:

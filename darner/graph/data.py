@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,14 +73,19 @@ class Data:
 
         try:
             kind = parse_type(document["type"])
-            if "zlib" in document:
-                raw = zlib.decompress(base64.b64decode(document["zlib"], validate=True))
-            else:
-                raw = base64.b64decode(document["raw"], validate=True)
             if not isinstance(kind, TensorType):
-                raise ValueError("a constant is one tensor")
+                raise ValueError("it is not one tensor")
+            count = int(kind.nbytes)
+            codec = "zlib" if "zlib" in document else "raw"
+            raw = base64.b64decode(document[codec], validate=True)
+            if codec == "zlib":  # never more than the type asks for, whatever was packed
+                raw = zlib.decompressobj().decompress(raw, count + 1)
+            if len(raw) != count:
+                raise ValueError(f"{kind} needs {count} bytes")
             array = np.frombuffer(raw, kind.dtype.numpy).reshape([int(d) for d in kind.shape])
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
+        except KeyError as error:
+            raise FormatError(f"a stored constant has no field {error}") from error
+        except (AttributeError, TypeError, ValueError, OverflowError, zlib.error) as error:
             raise FormatError(f"a stored constant cannot be read: {error}") from error
         return cls(array)
 
@@ -93,10 +99,25 @@ def as_data(value: Any, dtype: DType | None = None) -> Data:
         return (
             value if dtype is None or dtype is value.type.dtype else Data(_cast(value.array, dtype))
         )
+    if type(value) in (bool, int, float):
+        # A key of its own for -0.0, which is equal to 0.0.
+        return _of_number(value, dtype, repr(value) if value == 0 else "")
+    return _of_array(value, dtype)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _of_number(value: float, dtype: DType | None, zero: str) -> Data:
+    """The data of a bare number; the same few are met again and again."""
+    return _of_array(value, dtype)
+
+
+def _of_array(value: Any, dtype: DType | None) -> Data:
     strong = isinstance(value, np.ndarray | np.generic)
     try:
+        if isinstance(value, int) and dtype is not None and dtype.is_float:
+            value = float(value)  # NumPy has no integers above 64 bits
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ArgumentError(f"cannot make a constant of {_shown(value)}: {error}") from None
     if array.dtype == object or (array.dtype.kind in "USOMmV" and not _known(array.dtype)):
         raise ArgumentError(f"cannot make a constant of {_shown(value)}: it is not numbers")
@@ -124,14 +145,22 @@ def _shown(value: Any) -> str:
 
 def _cast(array: Array, dtype: DType) -> Array:
     """Cast to ``dtype``, refusing values it cannot hold."""
+    if array.dtype == dtype.numpy or array.size == 0:
+        return array.astype(dtype.numpy, copy=False)
     if array.dtype.kind == "c" and dtype.kind != "complex":
         raise ArgumentError(f"complex values do not fit in {dtype}")
-    if dtype.is_int and array.size and array.dtype.kind in "iufb":
+    if dtype.is_int:
         low, high = dtype.limits
-        smallest, largest = array.min(), array.max()
+        # As Python's numbers, which compare exactly where floats would round the limits.
+        smallest, largest = array.min().item(), array.max().item()
         if not (low <= smallest and largest <= high):
-            worst = smallest if smallest < low else largest
+            worst = largest if largest > high else smallest
             raise ArgumentError(f"{worst} does not fit in {dtype} ({low} to {high})")
-        if array.dtype.kind == "f" and not np.all(np.equal(np.trunc(array), array)):
+        if array.dtype.kind not in "iub" and not np.array_equal(np.trunc(array), array):
             raise ArgumentError(f"fractions do not fit in {dtype}", hint="round or cast them first")
-    return array.astype(dtype.numpy)
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype.numpy)
+    grown = np.isinf(result) & np.isfinite(array)
+    if grown.any():
+        raise ArgumentError(f"{array[grown].flat[0]} is too large for {dtype}")
+    return result

@@ -6,7 +6,7 @@ that stand for sizes (never negative). Arithmetic that comes out constant gives 
     >>> seq = symbol("seq")
     >>> 2 * seq + 1
     2*seq+1
-    >>> (2 * seq + 2) // 2
+    >>> (2 * seq + 3) // 2
     seq+1
     >>> bind_dim(2 * seq + 1, {"seq": 5})
     11
@@ -14,6 +14,7 @@ that stand for sizes (never negative). Arithmetic that comes out constant gives 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ from .errors import ShapeError
 Monomial: TypeAlias = tuple[str, ...]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_LONGEST = 1000  # digits of a number that is read; Python itself refuses to read very long ones
 
 
 class SymbolicDim:
@@ -87,29 +89,18 @@ class SymbolicDim:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
-        """Exact division only: a size that may or may not divide has no name here."""
-        quotient = divide(self, other)
-        if quotient is None:
-            raise ShapeError(
-                f"{self} // {other} is not known until {_listed(self)} is bound",
-                hint="bind it first",
-            )
-        return quotient
+        """The quotient, where the remainder is the same for every value of the symbols."""
+        return _split(self, other, "//")[0]
 
     def __rfloordiv__(self, other: int) -> Dim:
-        if other == 0:
-            return 0
-        raise ShapeError(
-            f"{other} // {self} is not known until {_listed(self)} is bound", hint="bind it first"
-        )
+        return _split(other, self, "//")[0]
 
-    def __mod__(self, other: int) -> int:
-        if divide(self, other) is None:
-            raise ShapeError(
-                f"{self} % {other} is not known until {_listed(self)} is bound",
-                hint="bind it first",
-            )
-        return 0
+    def __mod__(self, other: Dim) -> int:
+        """The remainder, where it is the same for every value of the symbols."""
+        return _split(self, other, "%")[1]
+
+    def __rmod__(self, other: int) -> int:
+        return _split(other, self, "%")[1]
 
     def __lt__(self, other: Dim) -> bool:
         return _less(self, other)
@@ -156,8 +147,9 @@ def _simplify(terms: Mapping[Monomial, int]) -> Dim:
     return SymbolicDim(kept)
 
 
-def _listed(value: SymbolicDim) -> str:
-    return ", ".join(f"'{name}'" for name in sorted(value.symbols))
+def _listed(*values: SymbolicDim) -> str:
+    names = frozenset().union(*(value.symbols for value in values))
+    return ", ".join(f"'{name}'" for name in sorted(names))
 
 
 def _less(a: Dim, b: Dim) -> bool:
@@ -178,43 +170,73 @@ def _less(a: Dim, b: Dim) -> bool:
 
 def divide(a: Dim, b: Dim) -> Dim | None:
     """A / b where that is exact, else None."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b if b and a % b == 0 else None
-    divisor = _terms(b)
-    if len(divisor) != 1 or not divisor[0][1]:
-        return 1 if a == b else None
-    below, scale = divisor[0]
-    quotient: dict[Monomial, int] = {}
-    for monomial, factor in _terms(a):
-        rest = list(monomial)
-        for name in below:
-            if name not in rest:
-                return None
-            rest.remove(name)
-        if factor % scale:
+    if not isinstance(b, SymbolicDim):
+        if b == 0 or any(factor % b for _, factor in _terms(a)):
             return None
-        quotient[tuple(rest)] = factor // scale
-    return _simplify(quotient)
+        return _simplify({monomial: factor // b for monomial, factor in _terms(a)})
+    # Long division: the terms are in a monomial order, so each step must cancel the first one.
+    below, scale = b.terms[0]
+    quotient: Dim = 0
+    while a != 0:
+        above, factor = _terms(a)[0]
+        rest = _without(above, below)
+        if rest is None or factor % scale:
+            return None
+        step = _simplify({rest: factor // scale})
+        quotient, a = quotient + step, a - step * b
+    return quotient
+
+
+def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
+    """A monomial divided by another, or None where that leaves a fraction."""
+    rest = list(monomial)
+    for name in part:
+        if name not in rest:
+            return None
+        rest.remove(name)
+    return tuple(rest)
+
+
+def _split(a: Dim, b: Dim, sign: str) -> tuple[Dim, int]:
+    """Quotient and remainder of a division with symbols in it."""
+    if b == 0:
+        raise ShapeError(f"{a} {sign} 0 divides by zero")
+    # 2*seq+5 by 2: the constant alone decides the remainder when all other terms divide.
+    remainder = dict(_terms(a)).get((), 0) % b if isinstance(b, int) else 0
+    quotient = divide(a - remainder, b)
+    if quotient is None:
+        symbols = _listed(*(value for value in (a, b) if isinstance(value, SymbolicDim)))
+        raise ShapeError(
+            f"{a} {sign} {b} is not known until {symbols} is bound", hint="bind it first"
+        )
+    return quotient, remainder
+
+
+_SIZE = re.compile(r"[+-]?[^+-]+([+-][^+-]+)*")
 
 
 def parse_dim(text: str) -> Dim:
     """Read a size as it prints: ``"seq"``, ``"2*seq+1"``, ``"batch*seq"``."""
-    pieces = re.findall(r"[+-]?[^+-]+", text.replace(" ", ""))
     total: Dim = 0
-    for piece in pieces:
-        sign = -1 if piece.startswith("-") else 1
-        term: Dim = sign
-        for factor in piece.lstrip("+-").split("*"):
-            if factor.isascii() and factor.isdigit():
+    stripped = text.strip()
+    if not _SIZE.fullmatch(stripped):
+        raise _not_a_size(text)
+    for piece in re.findall(r"[+-]?[^+-]+", stripped):
+        term: Dim = -1 if piece.startswith("-") else 1
+        for factor in map(str.strip, piece.lstrip("+-").split("*")):
+            if factor.isascii() and factor.isdigit() and len(factor) <= _LONGEST:
                 term = term * int(factor)
             elif _NAME.fullmatch(factor):
                 term = term * symbol(factor)
             else:
-                raise ShapeError(f"'{text}' is not a size: write a number, a name, or 2*seq+1")
+                raise _not_a_size(text)
         total = total + term
-    if not pieces:
-        raise ShapeError("'' is not a size: write a number, a name, or 2*seq+1")
     return total
+
+
+def _not_a_size(text: str) -> ShapeError:
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    return ShapeError(f"'{shown}' is not a size: write a number, a name, or 2*seq+1")
 
 
 def as_dim(value: Any) -> Dim:
@@ -222,10 +244,15 @@ def as_dim(value: Any) -> Dim:
     if isinstance(value, str):
         value = parse_dim(value)
     if isinstance(value, SymbolicDim):
+        if all(factor < 0 for _, factor in value.terms) and value.terms[-1][0] == ():
+            raise ShapeError(f"size {value} is negative")
         return value
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        size = operator.index(value)
+    except TypeError:
+        raise ShapeError(f"size {value!r} is not an integer") from None
+    if isinstance(value, bool):
         raise ShapeError(f"size {value!r} is not an integer")
-    size = int(value.__index__())
     if size < 0:
         raise ShapeError(f"size {size} is negative")
     return size
@@ -233,13 +260,17 @@ def as_dim(value: Any) -> Dim:
 
 def as_shape(value: Any) -> Shape:
     """A shape from an int or any sequence of sizes."""
-    if isinstance(value, int | SymbolicDim | str) and not isinstance(value, bool):
+    if isinstance(value, tuple | list):
+        return tuple(map(as_dim, value))
+    if isinstance(value, str | SymbolicDim):
         return (as_dim(value),)
     try:
         sizes = tuple(value)
     except TypeError:
+        if hasattr(value, "__index__"):
+            return (as_dim(value),)
         raise ShapeError(f"{value!r} is not a shape: write a tuple of sizes") from None
-    return tuple(as_dim(size) for size in sizes)
+    return tuple(map(as_dim, sizes))
 
 
 def bind_dim(value: Dim, bindings: Mapping[str, Dim]) -> Dim:

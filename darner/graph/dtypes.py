@@ -105,6 +105,8 @@ ALL = (f64, f32, f16, bf16, i64, i32, i16, i8, u32, u8, bool_, c64)
 FLOATS = (f64, f32, f16, bf16)
 _BY_NAME = {t.name: t for t in (*ALL, c128)}
 _BY_NUMPY = {t.numpy: t for t in (*ALL, c128)}
+_BY_SCALAR: dict[Any, DType] = {t.numpy.type: t for t in (*ALL, c128)}
+_SPELLINGS = {**{t.numpy.name: t for t in (*ALL, c128)}, **_BY_NAME}
 _PYTHON: dict[Any, DType] = {bool: bool_, int: i32, float: f32, complex: c64}
 for _type in (*ALL, c128):
     setattr(DType, "Bool" if _type is bool_ else _type.name.upper(), _type)
@@ -114,18 +116,17 @@ def dtype(value: Any) -> DType:
     """The DType of a name (``"f32"``, ``"float32"``), a NumPy dtype or a Python type."""
     if isinstance(value, DType):
         return value
-    if isinstance(value, str) and value in _BY_NAME:
-        return _BY_NAME[value]
-    if isinstance(value, type) and value in _PYTHON:
-        return _PYTHON[value]
-    try:
-        found = _BY_NUMPY.get(np.dtype(value))
-    except TypeError:
-        found = None
+    found = None
+    if isinstance(value, np.dtype):
+        found = _BY_NUMPY.get(value)
+    elif isinstance(value, str):  # NumPy's codes are not read: its "i8" has 64 bits, ours 8
+        found = _SPELLINGS.get(value)
+    elif isinstance(value, type):
+        found = _PYTHON.get(value) or _BY_SCALAR.get(value)
     if found is None:
-        shown = value if isinstance(value, str) else repr(value)
+        shown = f"'{value}'" if isinstance(value, str) else repr(value)
         raise DTypeError(
-            f"no element type is called '{shown}'",
+            f"{shown} is not an element type",
             hint=did_you_mean(str(value), _BY_NAME) or f"the types are {', '.join(_BY_NAME)}",
         )
     return found
@@ -157,7 +158,8 @@ def promote(a: DType, b: DType) -> DType:
 
 def of_python(value: complex | bool, beside: DType | None) -> DType:
     """The type a bare Python number takes next to a tensor: the tensor's, if it can hold the kind."""
-    own = _PYTHON[type(value)]
+    # bool is a kind of int, and enumerations may be too: the first match counts.
+    own = next(dtype for kind, dtype in _PYTHON.items() if isinstance(value, kind))
     if beside is not None and _RANK[beside.kind] >= _RANK[own.kind]:
         return beside
     return own

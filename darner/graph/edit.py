@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .attributes import Attribute
+from .check import canonical, settle_axes
 from .dims import Dim
-from .errors import ArgumentError, DarnerError
+from .errors import ArgumentError, Calling, DarnerError, did_you_mean
 from .graph import LEAVES, Graph
 from .node import Node, change_node
 from .types import Type
@@ -47,6 +48,11 @@ def copy_graph(
     for leaf, value in graph.updates.items():
         result.set_update(mapped[leaf.id], mapped[value.id])
     result._streams = graph._streams
+    result._literals = {
+        data: mapped[id].id
+        for data, id in graph._literals.items()
+        if id in mapped and mapped[id].attrs.get("values") == data
+    }
     return result
 
 
@@ -90,7 +96,7 @@ class NodeEditor:
     def set_attrs(self, **attrs: Any) -> NodeEditor:
         """Replace attributes by name."""
         graph = self.node.graph
-        with graph._errors("set_attrs"):
+        with Calling("set_attrs"):
             graph._must_be_open()
             replace_attrs(graph, self.node, attrs)
         return self
@@ -116,15 +122,16 @@ def replace_inputs(graph: Graph, node: Node, inputs: Sequence[Node]) -> None:
 
 def replace_attrs(graph: Graph, node: Node, attrs: Mapping[str, Any]) -> None:
     """Give a node other attributes; nothing changes unless every type still fits."""
-    known = {param.name: param.kind for param in node.op.attributes}
+    names = node.op.attribute_names
     updated = dict(node.attrs)
     for name, value in attrs.items():
-        kind = known.get(name)
-        if not isinstance(kind, Attribute):
-            raise ArgumentError(f"{node.op.name} has no attribute '{name}'")
-        if name == "name":
+        if name not in names:
+            hint = did_you_mean(name, names) or f"it has {', '.join(names) or 'none'}"
+            raise ArgumentError(f"{node.op.name} has no attribute '{name}'", hint=hint)
+        if name == "name" and node.op.name in LEAVES:
             raise ArgumentError("the name of a leaf cannot change")
-        updated[name] = None if value is None else kind.coerce(value)
+        updated[name] = canonical(node.op.by_name[name], value)
+    updated = settle_axes(node.op, updated, [operand.type for operand in node.operands])
     _commit(graph, node, node.inputs, updated)
 
 
@@ -144,7 +151,7 @@ def _commit(graph: Graph, node: Node, inputs: tuple[int, ...], attrs: dict[str, 
         except DarnerError as error:
             shown = ", ".join(map(str, operand_types))
             raise error.located(item.op.name, item.label, shown, item.source) from None
-        if edited or found[0] != item.type:
+        if edited or found[0] != item.type or found[1] != item.attrs:
             types[item.id], settled[item.id] = found
     for leaf, value in graph.updates.items():
         if types.get(leaf.id, leaf.type) != types.get(value.id, value.type):
@@ -153,6 +160,8 @@ def _commit(graph: Graph, node: Node, inputs: tuple[int, ...], attrs: dict[str, 
         graph._users[old].remove(node.id)
     for new in set(inputs) - set(node.inputs):
         graph._users[new] = sorted([*graph._users[new], node.id])
+    # A number met later must not be taken for a constant that no longer has its value.
+    graph._literals = {data: id for data, id in graph._literals.items() if id != node.id}
     change_node(node, inputs=inputs)
     for id, type_ in types.items():
         change_node(nodes[id], type=type_, attrs=settled[id])

@@ -10,14 +10,17 @@ the code that ran the rule knows the op, the label, the operands and the line, a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from types import FrameType
+from types import FrameType, TracebackType
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Frames that are never the user's: darner's own, and those that run its context managers.
+_INSIDE = (PACKAGE, contextlib.__file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ def caller() -> Source | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(PACKAGE):
+        if not file.startswith(_INSIDE):
             return Source(file, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -73,6 +76,16 @@ class DarnerError(Exception):
             self.source = source
         return self
 
+    def inside(
+        self, op: str, label: str | None, operands: str, source: Source | None
+    ) -> DarnerError:
+        """Put the context of a composite in place of that of the part of it that failed."""
+        parts = [part for part in (self.op, self.operands, self.rule) if part]
+        self.rule = f"in its expansion, {': '.join(parts)}" if self.op else self.rule
+        self.args = (self.rule,)
+        self.op, self.label, self.operands, self.source = op, label, operands, source
+        return self
+
     def __str__(self) -> str:
         head = "" if self.op is None else self.op
         if self.label:
@@ -84,6 +97,27 @@ class DarnerError(Exception):
         if self.source is not None:
             text += f" ({self.source})"
         return text
+
+
+class Calling:
+    """Adds the method and the user's line to errors: ``with Calling("set_outputs"): ...``."""
+
+    __slots__ = ("_method",)
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, DarnerError):
+            error.located(self._method, None, "", caller())
 
 
 class ShapeError(DarnerError, ValueError):

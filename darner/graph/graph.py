@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
 
+from .attributes import as_text
 from .data import Data, as_data
 from .dims import Dim, as_dim
 from .dtypes import DType
 from .errors import (
     ArgumentError,
-    DarnerError,
+    Calling,
     NameTakenError,
     ShapeError,
     Source,
     UnknownNameError,
-    caller,
     did_you_mean,
 )
 from .methods import GraphMethods
@@ -46,13 +46,30 @@ class NodeList(Sequence[Node]):
         return len(self._items)
 
     def __iter__(self) -> Iterator[Node]:
-        return iter(self._items)
-
-    def __reversed__(self) -> Iterator[Node]:
-        return reversed(self._items)
+        return iter(self._items[:])  # nodes that the loop adds are not visited
 
     def __contains__(self, value: object) -> bool:
         return any(item is value for item in self._items)
+
+    # Sequence would compare nodes by ==, which builds one.
+
+    def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
+        """The position of a node."""
+        for i in range(*slice(start, stop).indices(len(self))):
+            if self._items[i] is value:
+                return i
+        raise ValueError(f"{value!r} is not in the list")
+
+    def count(self, value: object) -> int:
+        """How often a node is in the list."""
+        return sum(item is value for item in self._items)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NodeList | list | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(a is b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __call__(self) -> NodeList:
         """The list itself."""
@@ -82,11 +99,8 @@ class Graph(GraphMethods):
     """
 
     def __init__(self, name: str = "graph") -> None:
-        if not isinstance(name, str):
-            raise ArgumentError(f"a graph's name is text, got {name!r}").located(
-                "Graph", None, "", caller()
-            )
-        self.name = name
+        with Calling("Graph"):
+            self.name = as_text(name, "a graph's name")
         self._nodes: list[Node] = []
         self._users: list[list[int]] = []
         self._outputs: list[int] = []
@@ -96,6 +110,7 @@ class Graph(GraphMethods):
         self._scopes: list[str] = []
         self._streams = 0
         self._frozen = False
+        self._digest: str | None = None
 
     @classmethod
     def new(cls, name: str = "graph") -> Graph:
@@ -196,25 +211,27 @@ class Graph(GraphMethods):
 
     def set_outputs(self, outputs: Any) -> None:
         """State the results: a node, or a list of nodes or ids."""
-        with self._errors("set_outputs"):
+        with Calling("set_outputs"):
             self._must_be_open()
-            chosen = [outputs] if isinstance(outputs, Node | int) else outputs
-            if not isinstance(chosen, Iterable):
-                raise ArgumentError(f"expected nodes, got {outputs!r}")
+            single = isinstance(outputs, Node) or not isinstance(outputs, Iterable)
+            chosen = [outputs] if single else outputs
             nodes = [self.node(item) for item in chosen]
             for node in nodes:
                 if not isinstance(node.type, TensorType):
                     raise ArgumentError(f"%{node.id} has several results: project one first")
             self._outputs = [node.id for node in nodes]
 
-    def set_update(self, leaf: Node | int, value: Node | int) -> None:
-        """State that after a run a state leaf takes the value of a node."""
-        with self._errors("set_update"):
+    def set_update(self, leaf: Node | int, value: Node | int, *, replace: bool = False) -> None:
+        """State that after a run a state leaf takes the value of a node.
+
+        A leaf has one update; a second is an error unless it is to ``replace`` the first.
+        """
+        with Calling("set_update"):
             self._must_be_open()
             target, source = self.node(leaf), self.node(value)
             if target.op.name not in ("state", "parameter"):
                 raise ArgumentError(f"%{target.id} is {target.op.name}, not a state or parameter")
-            if target.id in self._updates:
+            if target.id in self._updates and not replace:
                 raise ArgumentError(
                     f"'{target.name}' is already updated by %{self._updates[target.id]}",
                     hint="chain the writes: give the second one the result of the first",
@@ -228,9 +245,8 @@ class Graph(GraphMethods):
     @contextmanager
     def scope(self, name: str) -> Iterator[Graph]:
         """Prefix the names and labels made inside with ``name.``; scopes nest."""
-        with self._errors("scope"):
-            if not isinstance(name, str) or not name:
-                raise ArgumentError(f"a scope's name is non-empty text, got {name!r}")
+        with Calling("scope"):
+            as_text(name, "a scope", empty=False)
         self._scopes.append(name)
         try:
             yield self
@@ -246,14 +262,15 @@ class Graph(GraphMethods):
         """A label with the current scope in front."""
         if label is None:
             return None
-        if not isinstance(label, str) or not label:
-            raise ArgumentError(f"a label is non-empty text, got {label!r}")
-        return ".".join([*self._scopes, label])
+        return ".".join([*self._scopes, as_text(label, "a label", empty=False)])
 
     def relabel(self, id: int | Node, label: str | None) -> None:
         """Give a node another label (the full one, scope included)."""
-        self._must_be_open()
-        change_node(self.node(id), label=label)
+        with Calling("relabel"):
+            self._must_be_open()
+            if label is not None:
+                as_text(label, "a label", empty=False)
+            change_node(self.node(id), label=label)
 
     def insert(
         self,
@@ -308,6 +325,8 @@ class Graph(GraphMethods):
             scope=self.current_scope if scope is None else scope,
             source=source,
         )
+        if isinstance(stream := attrs.get("stream"), int):
+            self._streams = max(self._streams, stream + 1)
         self._nodes.append(node)
         self._users.append([])
         for operand in operands:
@@ -316,13 +335,13 @@ class Graph(GraphMethods):
                 users.append(index)
         return node
 
-    def literal(self, value: Any, dtype: DType | None) -> Node:
+    def literal(self, value: Any, dtype: DType | None, source: Source | None = None) -> Node:
         """The node of a bare number or array; equal ones are shared."""
         data = as_data(value, dtype)
         known = self._literals.get(data)
         if known is not None:
             return self._nodes[known]
-        node = self.insert("constant", [], (), {"values": data}, scope="", source=caller())
+        node = self.insert("constant", [], (), {"values": data}, scope="", source=source)
         self._literals[data] = node.id
         return node
 
@@ -330,7 +349,7 @@ class Graph(GraphMethods):
         self, op: Op | str, inputs: Sequence[Node | int], shape: Any = None, **attrs: Any
     ) -> Any:
         """Add any op by its record or name: ``g.add_node("tanh", [x])``."""
-        return self._generic("add_node", op, inputs, shape, None, attrs)
+        return self._generic("add_node", op, inputs, shape, attrs)
 
     def append_node(
         self,
@@ -340,8 +359,8 @@ class Graph(GraphMethods):
         name: str | None = None,
         **attrs: Any,
     ) -> Any:
-        """Like ``add_node``, with a label."""
-        return self._generic("append_node", op, inputs, shape, name, attrs)
+        """Like ``add_node``, with a label (for a leaf, its name)."""
+        return self._generic("append_node", op, inputs, shape, attrs, name)
 
     def _generic(
         self,
@@ -349,26 +368,27 @@ class Graph(GraphMethods):
         op: Op | str,
         inputs: Any,
         shape: Any,
-        label: str | None,
         attrs: dict[str, Any],
+        name: str | None = None,
     ) -> Any:
         from .build import call as build
 
-        with self._errors(call):
+        with Calling(call):
             record = op if isinstance(op, Op) else get_op(op)
+            if name is not None:
+                attrs = {"name" if "name" in record.by_name else "label": name, **attrs}
             if not isinstance(inputs, Iterable):
                 raise ArgumentError(f"inputs must be a list of nodes, got {inputs!r}")
             nodes = [self.node(item) for item in inputs]
             first = record.operands[0] if record.operands else None
             args = [nodes] if first is not None and first.variadic else nodes
-            stated = {} if shape is None or "shape" in record.by_name else {"shape": shape}
-            if shape is not None and "shape" in record.by_name:
+            if shape is not None:
                 attrs = {"shape": shape, **attrs}
-        return build(record, self, args, {**attrs, **stated, "label": label})
+        return build(record, self, args, attrs)
 
     def set_inputs(self, id: int | Node, inputs: Sequence[Node | int]) -> None:
         """Replace a node's operands, re-checking it and everything after it."""
-        with self._errors("set_inputs"):
+        with Calling("set_inputs"):
             from .edit import replace_inputs
 
             self._must_be_open()
@@ -394,13 +414,15 @@ class Graph(GraphMethods):
         self._streams += 1
         return self._streams - 1
 
-    def mark(self) -> tuple[int, int, dict[int, int]]:
+    def mark(self) -> tuple[int, int, int]:
         """A point to return to if what follows fails."""
-        return len(self._nodes), self._streams, dict(self._updates)
+        return len(self._nodes), self._streams, len(self._updates)
 
-    def rollback(self, mark: tuple[int, int, dict[int, int]]) -> None:
+    def rollback(self, mark: tuple[int, int, int]) -> None:
         """Forget everything after a mark."""
-        length, self._streams, self._updates = mark
+        length, self._streams, updates = mark
+        while len(self._updates) > updates:
+            self._updates.popitem()
         if len(self._nodes) == length:
             return
         for node in self._nodes[length:]:
@@ -415,13 +437,6 @@ class Graph(GraphMethods):
     def _must_be_open(self) -> None:
         if self._frozen:
             raise ArgumentError(f"graph '{self.name}' is frozen", hint="copy() it to change it")
-
-    @contextmanager
-    def _errors(self, method: str) -> Iterator[None]:
-        try:
-            yield
-        except DarnerError as error:
-            raise error.located(method, None, "", caller()) from error.__cause__
 
     # ------------------------------------------------------------- comparing, printing, saving
 
@@ -438,7 +453,12 @@ class Graph(GraphMethods):
         """A hash of the structure, the same in every process and on every machine."""
         from .text import digest
 
-        return digest(self)
+        if self._digest is not None:
+            return self._digest
+        found = digest(self)
+        if self._frozen:
+            self._digest = found
+        return found
 
     def __str__(self) -> str:
         from .text import to_text
@@ -459,7 +479,8 @@ class Graph(GraphMethods):
         """The graph that ``to_text`` wrote."""
         from .parse import from_text
 
-        return from_text(text)
+        with Calling("from_text"):
+            return from_text(text)
 
     def to_json(self) -> str:
         """The graph as JSON, constants, labels and source lines included."""
@@ -472,7 +493,8 @@ class Graph(GraphMethods):
         """The graph that ``to_json`` wrote; everything is checked."""
         from .serial import from_json
 
-        return from_json(text)
+        with Calling("from_json"):
+            return from_json(text)
 
     def verify(self) -> Graph:
         """Check every rule a graph keeps; returns the graph, or raises naming the fault."""
@@ -502,17 +524,24 @@ class Graph(GraphMethods):
 
     def has_dynamic_dims(self) -> bool:
         """True when some size is a symbol."""
-        return any(node.type.symbols for node in self._nodes)
+        return bool(self.dynamic_symbols())
 
     def dynamic_symbols(self) -> list[str]:
         """The names of all symbolic sizes, sorted."""
-        return sorted(frozenset().union(*(node.type.symbols for node in self._nodes)))
+        found: set[str] = set()
+        for type_ in {node.type for node in self._nodes}:
+            found |= type_.symbols
+        for node in self._nodes:
+            for value in node.attrs.values():
+                if isinstance(value, Graph):
+                    found.update(value.dynamic_symbols())
+        return sorted(found)
 
     def bind(self, bindings: Mapping[str, Any] | None = None, **sizes: Any) -> Graph:
         """A graph with sizes in place of symbols: ``g.bind(seq=128)``."""
         from .edit import bind_graph
 
-        with self._errors("bind"):
+        with Calling("bind"):
             wanted = {**(bindings or {}), **sizes}
             known = self.dynamic_symbols()
             for name in wanted:

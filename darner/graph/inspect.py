@@ -8,7 +8,7 @@ from .attributes import Pool
 from .dims import Dim
 from .graph import Graph
 from .node import Node
-from .text import node_call
+from .text import dumps, node_call, shown_name
 
 
 def inspect_graph(graph: Graph) -> str:
@@ -17,10 +17,11 @@ def inspect_graph(graph: Graph) -> str:
     for node in graph.nodes:
         total = total + node.type.nbytes
     noun = "node" if len(graph) == 1 else "nodes"
-    outputs = len(graph.outputs)
+    outputs = {node.id for node in graph.outputs}
+    count = len(graph.outputs)
     header = (
-        f"graph @{graph.name} ({len(graph)} {noun}, "
-        f"{outputs} {'output' if outputs == 1 else 'outputs'}, {format_bytes(total)} unshared)"
+        f"graph @{shown_name(graph)} ({len(graph)} {noun}, "
+        f"{count} {'output' if count == 1 else 'outputs'}, {format_bytes(total)} unshared)"
     )
     counts = Counter(node.op.name for node in graph.nodes)
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -29,22 +30,22 @@ def inspect_graph(graph: Graph) -> str:
     width = min(max((len(call) for call in calls), default=0), 56)
     id_width = len(str(len(graph)))
     for node, call in zip(graph.nodes, calls, strict=True):
-        notes = [f'"{node.label}"'] if node.label else []
+        notes = [dumps(node.label)] if node.label else []
         if node.source is not None:
             notes.append(f"// {node.source}")
-        if graph.is_output(node):
+        if node.id in outputs:
             notes.append("<- output")
         note = "  " + "  ".join(notes) if notes else ""
         lines.append(f"  %{node.id:<{id_width}} = {call:<{width}} : {node.type!s}{note}")
     for leaf, value in graph.updates.items():
-        lines.append(f"  update %{leaf.id} '{leaf.name}' = %{value.id}")
+        lines.append(f"  update %{leaf.id} {dumps(leaf.name)} = %{value.id}")
     lines.append(f"  return {', '.join(f'%{node.id}' for node in graph.outputs)}")
     return "\n".join(lines)
 
 
 def _call(node: Node) -> str:
     if node.name is not None:
-        return f'{node.op.name} "{node.name}"'
+        return f"{node.op.name} {dumps(node.name)}"
     return node_call(node, Pool())
 
 
@@ -53,8 +54,10 @@ def format_bytes(count: Dim) -> str:
     if not isinstance(count, int):
         return f"{count} B"
     value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+    if value < 1000:
+        return f"{count} B"
+    for unit in ("kB", "MB"):
         value /= 1000
-    raise AssertionError("unreachable")
+        if value < 1000:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} GB"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
-from .errors import UnknownNameError
+from .errors import UnknownNameError, caller
 from .op import BUILDERS, OPS, Builder, Op, find, suggest
 
 
@@ -69,19 +70,25 @@ def _call(item: Op | Builder, graph: Any, args: tuple[Any, ...], kwargs: dict[st
 
 def _described(method: Callable[..., Any], item: Op | Builder) -> Callable[..., Any]:
     method.__name__ = item.name
-    method.__doc__ = f"{item.signature}\n\n{item.doc}"
+    method.__doc__ = _documentation(item)
     return method
 
 
+@cache
+def _documentation(item: Op | Builder) -> str:
+    return f"{item.signature}\n\n{item.doc}"
+
+
 def _bound_to_graph(graph: Any, item: Op | Builder) -> Callable[..., Any]:
+    positions, names = _node_parameters(item)
+
     def method(*args: Any, **kwargs: Any) -> Any:
-        positions, names = _node_parameters(item)
         resolved = tuple(
-            _from_id(graph, item, value) if i in positions else value
+            _from_id(graph, item, value, positions[i]) if i in positions else value
             for i, value in enumerate(args)
         )
         keywords = {
-            name: _from_id(graph, item, value) if name in names else value
+            name: _from_id(graph, item, value, names[name]) if name in names else value
             for name, value in kwargs.items()
         }
         return _call(item, graph, resolved, keywords)
@@ -89,25 +96,32 @@ def _bound_to_graph(graph: Any, item: Op | Builder) -> Callable[..., Any]:
     return _described(method, item)
 
 
-def _node_parameters(item: Op | Builder) -> tuple[set[int], set[str]]:
-    """Where the item takes nodes: positions and names."""
+@cache
+def _node_parameters(item: Op | Builder) -> tuple[dict[int, bool], dict[str, bool]]:
+    """Where the item takes nodes, by position and by name, and whether it takes a list of them."""
     if isinstance(item, Op):
-        places = [(i, p.name) for i, p in enumerate(item.params) if p.is_operand]
+        places = [(i, p.name, p.variadic) for i, p in enumerate(item.params) if p.is_operand]
     else:
         params = list(inspect.signature(item.function).parameters.values())[1:]
-        places = [(i, p.name) for i, p in enumerate(params) if "Node" in str(p.annotation)]
-    return {i for i, _ in places}, {name for _, name in places}
+        places = [
+            (i, p.name, "list[Node]" in str(p.annotation))
+            for i, p in enumerate(params)
+            if "Node" in str(p.annotation)
+        ]
+    return {i: many for i, _, many in places}, {name: many for _, name, many in places}
 
 
-def _from_id(graph: Any, item: Op | Builder, value: Any) -> Any:
+def _from_id(graph: Any, item: Op | Builder, value: Any, many: bool) -> Any:
+    """The node an id stands for; other values, and lists of numbers that are data, stay."""
     if isinstance(value, int) and not isinstance(value, bool):
         try:
             return graph.node(value)
         except UnknownNameError as error:
-            raise error.located(item.name, None, "", None) from None
-    if isinstance(value, list | tuple):
-        ints = [isinstance(entry, int) and not isinstance(entry, bool) for entry in value]
-        nodes = [hasattr(entry, "graph") for entry in value]
-        if any(nodes) or (value and all(ints)):
-            return [_from_id(graph, item, entry) for entry in value]
+            raise error.located(item.name, None, "", caller()) from None
+    if isinstance(value, list | tuple) and (many or _holds_nodes(value)):
+        return [_from_id(graph, item, entry, many=False) for entry in value]
     return value
+
+
+def _holds_nodes(values: Iterable[Any]) -> bool:
+    return any(isinstance(entry, NodeMethods) for entry in values)

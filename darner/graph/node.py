@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .dims import Dim, Shape
 from .dtypes import DType
-from .errors import ArgumentError, Source, caller
+from .errors import ArgumentError, Calling, Source, caller
 from .methods import NodeMethods
 from .types import TensorType, TupleType, Type
 
@@ -211,11 +211,18 @@ class Node(NodeMethods):
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a scalar node has no length")
-        return int(self.shape[0])
+        with Calling("len"):
+            return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Node]:
         for i in range(len(self)):
             yield self[i]
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise ArgumentError(
+            "whether a node contains a value is not known until the graph runs",
+            hint="reduce (x == value) with any()",
+        ).located(self.op.name, self.label, "", caller())
 
     def __bool__(self) -> bool:
         raise ArgumentError(

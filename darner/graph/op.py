@@ -24,15 +24,13 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .attributes import Attribute, Operand, Parsed, parse_annotation
+from .check import check_call
 from .dims import Dim
 from .errors import ArgumentError, InternalError, NameTakenError, caller, did_you_mean
 from .types import TensorType, TupleType, Type
-
-if TYPE_CHECKING:
-    pass
 
 Rule = Callable[..., Any]
 REQUIRED: Any = inspect.Parameter.empty
@@ -75,6 +73,11 @@ class Param:
         """True when the argument is a node rather than an attribute."""
         return isinstance(self.kind, Operand)
 
+    @property
+    def may_be_none(self) -> bool:
+        """True when None is a legal value."""
+        return self.optional or self.default is None
+
     def __str__(self) -> str:
         if self.default is REQUIRED:
             return self.name
@@ -99,7 +102,8 @@ class Op:
     """Everything darner knows of one operation. See the module's text for how to declare one.
 
     Attributes:
-        traits: facts that passes ask about: ``elementwise``, ``view``, ``leaf``, ``commutative``, ``random``.
+        traits: facts that passes ask about: ``elementwise``, ``view``, ``leaf``, ``commutative``, ``random``,
+            ``moves`` (a composite without arithmetic).
         samples: typical calls, from which the tests of every transform and backend are made.
     """
 
@@ -128,6 +132,21 @@ class Op:
     def attributes(self) -> tuple[Param, ...]:
         """The parameters that are stored values."""
         return tuple(param for param in self.params if not param.is_operand)
+
+    @cached_property
+    def attribute_names(self) -> tuple[str, ...]:
+        """The names of the attributes, in the order that every node keeps them in."""
+        return tuple(param.name for param in self.attributes)
+
+    @cached_property
+    def axis_params(self) -> tuple[Param, ...]:
+        """The attributes that name axes of the first operand."""
+        return tuple(p for p in self.attributes if isinstance(p.kind, Attribute) and p.kind.axes)
+
+    @cached_property
+    def plain(self) -> bool:
+        """True when every operand is there once, so that their number alone says which is which."""
+        return not any(param.optional or param.variadic for param in self.operands)
 
     @property
     def is_composite(self) -> bool:
@@ -205,24 +224,39 @@ class Op:
         self, types: tuple[Type, ...], slots: tuple[str, ...], attrs: dict[str, Any]
     ) -> tuple[Type, dict[str, Any]]:
         """The result's type and the settled attributes; remembered for equal questions."""
+        if tuple(attrs) != self.attribute_names:
+            attrs = self._in_order(attrs)
         key = (types, slots, tuple(attrs.values()))
         found = self._memo.get(key)
         if found is None:
-            answer = self.infer(**self.arguments(types, slots), **attrs)
-            settled = attrs
-            if isinstance(answer, Resolved):
-                settled = {**attrs, **answer.attrs}
-                answer = answer.type
-            if isinstance(answer, tuple):
-                answer = TupleType(answer)
-            if not isinstance(answer, TensorType | TupleType):
-                raise InternalError(
-                    f"the shape rule of '{self.name}' returned {answer!r}, not a type"
-                )
             if len(self._memo) > 50_000:
                 self._memo.clear()
-            found = self._memo[key] = (answer, settled)
-        return found
+            found = self._memo[key] = self._infer(types, slots, attrs)
+        type_, changed = found
+        return type_, {**attrs, **changed} if changed else attrs
+
+    def _infer(
+        self, types: tuple[Type, ...], slots: tuple[str, ...], attrs: dict[str, Any]
+    ) -> tuple[Type, dict[str, Any]]:
+        """The result's type, and the attributes that the rule replaces."""
+        check_call(self, types, slots, attrs)
+        answer = self.infer(**self.arguments(types, slots), **attrs)
+        changed: dict[str, Any] = {}
+        if isinstance(answer, Resolved):
+            changed = {name: new for name, new in answer.attrs.items() if new != attrs[name]}
+            answer = answer.type
+        if isinstance(answer, tuple):
+            answer = TupleType(answer)
+        if not isinstance(answer, TensorType | TupleType):
+            raise InternalError(f"the shape rule of '{self.name}' returned {answer!r}, not a type")
+        return answer, changed
+
+    def _in_order(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs.keys() != set(self.attribute_names):
+            raise ArgumentError(
+                f"{self.name} has the attributes {list(self.attribute_names)}, got {list(attrs)}"
+            )
+        return {name: attrs[name] for name in self.attribute_names}
 
     def __repr__(self) -> str:
         return f"<op {self.signature}>"
@@ -231,7 +265,7 @@ class Op:
 # --------------------------------------------------------------------------- registry
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Builder:
     """A graph method that only adds other ops: a spelling, a shorthand, a block of a model."""
 
@@ -246,6 +280,11 @@ class Builder:
         from .build import call_builder
 
         return call_builder(self, None, args, kwargs)
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of what it takes, the graph itself left out."""
+        return tuple(inspect.signature(self.function).parameters)[1:]
 
     @property
     def signature(self) -> str:
@@ -375,7 +414,7 @@ def builder(*, family: str, name: str | None = None) -> Callable[[Rule], Builder
         label = name or function.__name__
         if not doc:
             raise ArgumentError(f"builder '{label}' has no docstring")
-        takes_node = len(parameters) > 1 and "Node" in str(parameters[1].annotation)
+        takes_node = len(parameters) > 1 and str(parameters[1].annotation).startswith("Node")
         item = Builder(label, family, doc, function, takes_node)
         _register(BUILDERS, item)
         return item

@@ -8,18 +8,18 @@ from functools import partial
 from typing import Any
 
 from .attributes import Pool
-from .data import Data
 from .errors import DarnerError, FormatError
 from .graph import Graph
-from .node import Node
-from .op import OPS, Op, suggest
-from .serial import decode_attrs
-from .types import Type, parse_type
+from .op import Op
+from .serial import find_op, read_node
+from .types import parse_type
 
 _decoder = json.JSONDecoder()
 _HEAD = re.compile(r"graph @(.*) \{")
 _NODE = re.compile(r"\s*%(\d+) = (\w+)\(")
+_IDS = re.compile(r"%\d+(, %\d+)*")
 _OPERAND = re.compile(r"%(\d+)")
+_LIST = re.compile(r"\[((?:%\d+(?:, %\d+)*)?)\]")
 _KEYWORD = re.compile(r"(\w+)=")
 _UPDATE = re.compile(r"\s*update %(\d+) = %(\d+)")
 _RETURN = re.compile(r"\s*return (.*)")
@@ -27,95 +27,109 @@ _RETURN = re.compile(r"\s*return (.*)")
 
 def from_text(text: str) -> Graph:
     """The graph written by ``to_text``. An error names the line."""
-    lines = text.splitlines()
+    if not isinstance(text, str):
+        raise FormatError(f"expected text, got {type(text).__name__}")
+    # Not splitlines: names may hold other characters that it takes for line ends.
+    lines = text.replace("\r\n", "\n").split("\n")
     pool = Pool()
-    blocks: list[tuple[str | None, int]] = []
+    main: int | None = None
     key: str | None = None
+    inside = False
     for number, line in enumerate(lines):
-        if line.startswith("inner "):
-            key = line[6:].strip()
+        if inside:
+            inside = line != "}"
         elif line.startswith("graph @"):
-            blocks.append((key, number))
+            inside = True
+            if main is None and key is None:
+                main = number
+            elif key is not None:
+                pool.unread[key] = partial(_read_block, lines, number, pool)
+                key = None
+            else:
+                raise FormatError(f"line {number + 1}: a second graph needs 'inner' before it")
+        elif line.startswith("inner "):
+            key = line[6:]
         elif line.startswith("constant "):
-            with _At(number):
-                _, name, body = line.split(" ", 2)
-                pool.data[name] = Data.from_json(json.loads(body))
-    if not blocks or blocks[0][0] is not None:
+            _read_constant(number, line, pool)
+        elif line.strip():
+            raise FormatError(
+                f"line {number + 1}: expected 'graph @name {{', 'inner' or 'constant', "
+                f"got {_shown(line)}"
+            )
+    if main is None:
         raise FormatError("no line starts with 'graph @'")
-    for inner, start in blocks[1:]:
-        if inner is not None:
-            pool.unread[inner] = partial(_read_block, lines, start, pool)
-    return _read_block(lines, blocks[0][1], pool)
+    return _read_block(lines, main, pool)
 
 
-class _At:
-    """Name the line in errors."""
+def _shown(line: str) -> str:
+    return repr(line if len(line) <= 60 else line[:57] + "...")
 
-    def __init__(self, number: int) -> None:
-        self.number = number + 1
 
-    def __enter__(self) -> None:
-        return None
+def _at(number: int, error: Exception) -> FormatError:
+    """The error with its line."""
+    if isinstance(error, DarnerError):
+        return FormatError(f"line {number + 1}: {error}")
+    return FormatError(f"line {number + 1} cannot be read: {error}")
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, DarnerError):
-            raise FormatError(f"line {self.number}: {error}") from error
-        if isinstance(error, ValueError | KeyError | IndexError):
-            raise FormatError(f"line {self.number} cannot be read: {error}") from error
+
+def _read_constant(number: int, line: str, pool: Pool) -> None:
+    try:
+        _, key, body = line.split(" ", 2)
+        pool.add_data(key, json.loads(body))
+    except (DarnerError, ValueError, RecursionError) as error:
+        raise _at(number, error) from error
 
 
 def _read_block(lines: list[str], start: int, pool: Pool) -> Graph:
-    with _At(start):
-        head = _HEAD.fullmatch(lines[start].rstrip())
-        if head is None:
-            raise FormatError("expected 'graph @name {'")
-        name = head.group(1)
-        graph = Graph(json.loads(name) if name.startswith('"') else name)
+    graph = Graph()
     outputs: list[int] = []
-    for number in range(start + 1, len(lines)):
+    for number in range(start, len(lines)):
         line = lines[number]
-        with _At(number):
-            if line.strip() == "}":
+        try:
+            if number == start:
+                graph.name = _read_name(line)
+            elif line == "}":
                 graph.set_outputs(outputs)
                 return graph
-            if update := _UPDATE.fullmatch(line):
-                graph.set_update(int(update.group(1)), int(update.group(2)))
+            elif update := _UPDATE.fullmatch(line):
+                graph.set_update(int(update[1]), int(update[2]))
             elif returned := _RETURN.fullmatch(line):
-                outputs = [int(i) for i in _OPERAND.findall(returned.group(1))]
+                outputs = _read_return(graph, returned[1])
             elif line.strip():
-                _read_node(graph, line, pool)
+                _read_line(graph, line, pool)
+        except Exception as error:  # a shape rule may stumble over anything a document says
+            raise _at(number, error) from error
     raise FormatError("the text ends before the closing '}'")
 
 
-def _read_node(graph: Graph, line: str, pool: Pool) -> Node:
+def _read_name(line: str) -> str:
+    head = _HEAD.fullmatch(line.rstrip())
+    if head is None:
+        raise FormatError(f"expected 'graph @name {{', got {_shown(line)}")
+    name = json.loads(head[1]) if head[1].startswith('"') else head[1]
+    return Graph(name).name
+
+
+def _read_return(graph: Graph, text: str) -> list[int]:
+    if not _IDS.fullmatch(text):
+        raise FormatError(f"expected 'return %id, %id', got {_shown(text)}")
+    return [graph.node(int(i)).id for i in _OPERAND.findall(text)]
+
+
+def _read_line(graph: Graph, line: str, pool: Pool) -> None:
     match = _NODE.match(line)
     if match is None:
-        raise FormatError(f"expected '%id = op(...) : type', got {line.strip()!r}")
-    index, name = int(match.group(1)), match.group(2)
+        raise FormatError(f"expected '%id = op(...) : type', got {_shown(line.strip())}")
+    index, op = int(match[1]), find_op(match[2])
     if index != len(graph):
         raise FormatError(f"expected node %{len(graph)}, got %{index}")
-    op = OPS.get(name)
-    if op is None:
-        raise FormatError(f"no op is called '{name}'", hint=suggest(name))
     inputs, slots, raw, position = _read_arguments(op, line, match.end())
     rest = line[position:]
     if not rest.startswith(" : "):
-        raise FormatError(f"expected ' : type' after the call, got {rest!r}")
+        raise FormatError(f"expected ' : type' after the call, got {_shown(rest)}")
     type_text, quote, tail = rest[3:].partition(' "')
-    label = _decoder.decode(quote.strip() + tail) if quote else None
-    declared = parse_type(type_text)
-    attrs = decode_attrs(op, raw, declared, pool)
-    node = graph.insert(op, inputs, tuple(slots), attrs, label=label, scope="")
-    check_declared(node, declared)
-    return node
-
-
-def check_declared(node: Node, declared: Type) -> None:
-    """The type a document states must be the one inferred."""
-    if node.type != declared:
-        raise FormatError(
-            f"%{node.id} is stated to be {declared}, but {node.op.name} gives {node.type}"
-        )
+    label = _decoder.decode('"' + tail) if quote else None
+    read_node(graph, op, inputs, tuple(slots), raw, parse_type(type_text), pool, label)
 
 
 def _read_arguments(
@@ -125,21 +139,28 @@ def _read_arguments(
     inputs: list[int] = []
     slots: list[str] = []
     raw: dict[str, Any] = {}
-    names = [param.name for param in op.operands if not param.optional]
+    expected = [param.name for param in op.operands if not param.optional]
     while not line.startswith(")", position):
-        keyword = _KEYWORD.match(line, position)
-        slot = names.pop(0) if keyword is None and names else keyword.group(1) if keyword else ""
-        position = keyword.end() if keyword else position
+        if keyword := _KEYWORD.match(line, position):
+            slot, position = keyword[1], keyword.end()
+            if slot in raw or slot in slots:
+                raise FormatError(f"argument '{slot}' is given twice")
+        elif expected:
+            slot = expected.pop(0)
+        else:
+            raise FormatError(f"too many operands at column {position + 1}: {op.signature}")
         if operand := _OPERAND.match(line, position):
-            inputs.append(int(operand.group(1)))
+            inputs.append(int(operand[1]))
             slots.append(slot)
             position = operand.end()
-        elif line.startswith(("[%", "[]"), position) and slot in {p.name for p in op.operands}:
-            end = line.index("]", position)
-            ids = [int(i) for i in _OPERAND.findall(line[position:end])]
+        elif slot in op.by_name and op.by_name[slot].is_operand:
+            several = _LIST.match(line, position)
+            if several is None:
+                raise FormatError(f"expected %id for '{slot}' at column {position + 1}")
+            ids = [int(i) for i in _OPERAND.findall(several[1])]
             inputs += ids
             slots += [slot] * len(ids)
-            position = end + 1
+            position = several.end()
         else:
             raw[slot], position = _decoder.raw_decode(line, position)
         if line.startswith(", ", position):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .attributes import Attribute, Pool
+from .attributes import Attribute, Pool, as_text
+from .check import canonical, settle_axes
 from .data import Data, as_data
-from .errors import ArgumentError, DarnerError, FormatError, Source
+from .errors import DarnerError, FormatError, Source, did_you_mean
 from .graph import LEAVES, Graph
 from .op import OPS, REQUIRED, Op, suggest
 from .text import encode_attrs
@@ -18,6 +20,8 @@ from .types import TensorType, Type, parse_type
 
 FORMAT = "darner.graph"
 VERSION = 1
+
+# --------------------------------------------------------------------------- writing
 
 
 def to_json(graph: Graph) -> str:
@@ -30,33 +34,35 @@ def to_json(graph: Graph) -> str:
             inner[key] = _write(pool.graphs[key], pool)
     document["inner"] = inner
     document["constants"] = {key: data.to_json() for key, data in pool.data.items()}
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _write(graph: Graph, pool: Pool) -> dict[str, Any]:
-    types: dict[str, int] = {}
+    types: dict[Type, int] = {}
     files: dict[str, int] = {}
     nodes = []
     for node in graph.nodes:
-        source = None
-        if node.source is not None:
-            source = [files.setdefault(node.source.file, len(files)), node.source.line]
-        extra = {"label": node.label, "scope": node.scope, "source": source}
         record: dict[str, Any] = {
             "op": node.op.name,
-            "inputs": list(node.inputs),
+            "inputs": node.inputs,
             "attrs": encode_attrs(node, pool, defaults=True),
-            "type": types.setdefault(str(node.type), len(types)),
-            **{key: value for key, value in extra.items() if value},
+            "type": types.setdefault(node.type, len(types)),
         }
-        if any(param.optional or param.variadic for param in node.op.operands):
-            record["slots"] = list(node.slots)
+        if node.label:
+            record["label"] = node.label
+        if node.scope:
+            record["scope"] = node.scope
+        if node.source is not None:
+            file = files.setdefault(node.source.file, len(files))
+            record["source"] = [file, node.source.line]
+        if not node.op.plain:
+            record["slots"] = node.slots
         nodes.append(record)
     return {
         "format": FORMAT,
         "version": VERSION,
         "name": graph.name,
-        "types": list(types),
+        "types": list(map(str, types)),
         "files": list(files),
         "nodes": nodes,
         "outputs": [node.id for node in graph.outputs],
@@ -65,127 +71,173 @@ def _write(graph: Graph, pool: Pool) -> dict[str, Any]:
     }
 
 
+# --------------------------------------------------------------------------- reading
+
+
 def from_json(text: str) -> Graph:
     """Read a document, checking every node as if the user had written it."""
     try:
         document = json.loads(text)
     except (ValueError, TypeError) as error:
         raise FormatError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise FormatError("not a graph: the JSON is nested too deeply") from None
     pool = Pool()
-    _require(document, dict, "the document")
+    _check_version(document)
     for key, item in _field(document, "constants", dict).items():
-        pool.data[key] = Data.from_json(item)
+        pool.add_data(key, item)
     for key, item in _field(document, "inner", dict).items():
         pool.unread[key] = partial(_read, item, pool)
     return _read(document, pool)
 
 
-def _require(value: Any, kind: type, what: str) -> None:
-    if not isinstance(value, kind):
-        raise FormatError(f"{what} should be {kind.__name__}, not {type(value).__name__}")
+def _require(value: Any, kind: type, what: str) -> Any:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise FormatError(f"{what} should be {_KINDS[kind]}, not {_shown(value)}")
+    return value
+
+
+_KINDS = {dict: "an object", list: "a list", str: "text", int: "an integer"}
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _field(document: Any, name: str, kind: type, default: Any = None) -> Any:
-    _require(document, dict, "the document")
-    if name not in document and default is not None:
-        return default
-    if name not in document:
+    value = document.get(name, default)
+    if value is None:
         raise FormatError(f"the field '{name}' is missing")
-    _require(document[name], kind, f"the field '{name}'")
-    return document[name]
+    return _require(value, kind, f"the field '{name}'")
+
+
+def _entry(table: list[Any], index: Any, what: str) -> Any:
+    """An item of one of the document's tables."""
+    if not 0 <= _require(index, int, f"the {what}") < len(table):
+        raise FormatError(f"{what} {index} is outside the document's table of {len(table)}")
+    return table[index]
+
+
+def _check_version(document: Any) -> None:
+    _require(document, dict, "the document")
+    if (found := _field(document, "format", str)) != FORMAT:
+        raise FormatError(f"the format is {_shown(found)}, not '{FORMAT}'")
+    if (version := _field(document, "version", int)) != VERSION:
+        raise FormatError(
+            f"version {version} is not known here: this darner reads version {VERSION}"
+        )
 
 
 def _read(document: Any, pool: Pool) -> Graph:
-    if _field(document, "format", str) != FORMAT:
-        raise FormatError(f"the format is '{document['format']}', not '{FORMAT}'")
-    if _field(document, "version", int) != VERSION:
-        raise FormatError(
-            f"version {document['version']} is not known here: this darner reads version {VERSION}"
-        )
-    types = [parse_type(text) for text in _field(document, "types", list)]
+    _check_version(document)
+    types = [_type(i, text) for i, text in enumerate(_field(document, "types", list))]
     files = _field(document, "files", list)
+    for file in files:
+        _require(file, str, "an entry of 'files'")
     graph = Graph(_field(document, "name", str))
     for number, record in enumerate(_field(document, "nodes", list)):
         try:
-            _read_node(graph, record, types, files, pool)
+            _read_record(graph, record, types, files, pool)
         except DarnerError as error:
             raise FormatError(f"node {number}: {error}") from error
-        except (TypeError, ValueError, IndexError, KeyError) as error:
+        except Exception as error:  # a shape rule may stumble over anything a document says
             raise FormatError(f"node {number} cannot be read: {error!r}") from error
     try:
         graph.set_outputs(_field(document, "outputs", list))
-        for leaf, value in _field(document, "updates", list):
-            graph.set_update(leaf, value)
+        for pair in _field(document, "updates", list):
+            if len(_require(pair, list, "an entry of 'updates'")) != 2:
+                raise FormatError(f"an entry of 'updates' should be two ids, not {_shown(pair)}")
+            graph.set_update(*pair)
     except DarnerError as error:
         raise FormatError(error.rule) from error
-    graph._streams = _field(document, "streams", int, 0)
+    graph._streams = max(graph._streams, _field(document, "streams", int, 0))
     return graph
 
 
-def _read_node(graph: Graph, record: Any, types: list[Type], files: list[str], pool: Pool) -> None:
-    name = _field(record, "op", str)
+def _type(number: int, text: Any) -> Type:
+    try:
+        return parse_type(_require(text, str, "a type"))
+    except DarnerError as error:
+        raise FormatError(f"type {number}: {error}") from error
+
+
+def _read_record(
+    graph: Graph, record: Any, types: list[Type], files: list[str], pool: Pool
+) -> None:
+    _require(record, dict, "a node")
+    op = find_op(_field(record, "op", str))
+    declared = _entry(types, record.get("type"), "type")
+    inputs = _field(record, "inputs", list)
+    slots = tuple(_field(record, "slots", list, [param.name for param in op.operands]))
+    for slot in slots:
+        _require(slot, str, "a slot")
+    attrs = _field(record, "attrs", dict)
+    source = None
+    if "source" in record:
+        place = _field(record, "source", list)
+        if len(place) != 2:
+            raise FormatError(f"the field 'source' should be [file, line], not {_shown(place)}")
+        source = Source(_entry(files, place[0], "file"), _require(place[1], int, "a line"))
+    label = _field(record, "label", str) if "label" in record else None
+    scope = _field(record, "scope", str, "")
+    read_node(graph, op, inputs, slots, attrs, declared, pool, label, scope, source)
+
+
+def find_op(name: str) -> Op:
+    """The op of a document; an unknown one is the document's fault."""
     op = OPS.get(name)
     if op is None:
         raise FormatError(f"no op is called '{name}'", hint=suggest(name))
-    declared = types[_field(record, "type", int)]
-    inputs = _field(record, "inputs", list)
-    slots = tuple(_field(record, "slots", list, [param.name for param in op.operands]))
-    if len(slots) != len(inputs):
-        raise FormatError(f"{name} takes {len(slots)} operands, got {len(inputs)}")
-    check_slots(op, slots)
-    attrs = decode_attrs(op, _field(record, "attrs", dict), declared, pool)
-    source = record.get("source")
-    node = graph.insert(
-        op,
-        inputs,
-        slots,
-        attrs,
-        label=record.get("label"),
-        scope=record.get("scope", ""),
-        source=None if source is None else Source(files[source[0]], source[1]),
-    )
+    return op
+
+
+def read_node(
+    graph: Graph,
+    op: Op,
+    inputs: Sequence[int],
+    slots: tuple[str, ...],
+    raw: dict[str, Any],
+    declared: Type,
+    pool: Pool,
+    label: str | None,
+    scope: str = "",
+    source: Source | None = None,
+) -> None:
+    """Append one node of a document; its type must be the one stated."""
+    operands = [graph.node(i) for i in inputs]
+    attrs = decode_attrs(op, raw, declared, pool)
+    if op.axis_params:
+        attrs = settle_axes(op, attrs, [node.type for node in operands])
+    if label is not None:
+        as_text(label, "a label", empty=False)
+    as_text(scope, "a scope")
+    node = graph.insert(op, operands, slots, attrs, label=label, scope=scope, source=source)
     if node.type != declared:
-        raise FormatError(f"it is stated to be {declared}, but {name} gives {node.type}")
-
-
-def check_slots(op: Op, slots: tuple[str, ...]) -> None:
-    """The operands present must be ones the op can have, in its order."""
-    order = [param.name for param in op.operands]
-    for slot in slots:
-        if slot not in order:
-            raise ArgumentError(f"{op.name} has no operand '{slot}'")
-    if [order.index(slot) for slot in slots] != sorted(order.index(slot) for slot in slots):
-        raise ArgumentError(f"the operands of {op.name} are out of order: {', '.join(slots)}")
-    for param in op.operands:
-        count = slots.count(param.name)
-        if count > 1 and not param.variadic:
-            raise ArgumentError(f"{op.name} has operand '{param.name}' {count} times")
-        if count == 0 and not (param.optional or param.variadic):
-            raise ArgumentError(f"{op.name} has no operand '{param.name}'")
+        raise FormatError(f"it is stated to be {declared}, but {op.name} gives {node.type}")
 
 
 def decode_attrs(op: Op, raw: dict[str, Any], declared: Type, pool: Pool) -> dict[str, Any]:
     """Attributes from their JSON values; absent ones take the default."""
-    known = {param.name: param for param in op.attributes}
     for name in raw:
-        if name not in known:
-            raise FormatError(f"{op.name} has no attribute '{name}'")
-    attrs: dict[str, Any] = {}
+        if name not in op.attribute_names:
+            hint = did_you_mean(name, op.attribute_names)
+            raise FormatError(f"{op.name} has no attribute '{name}'", hint=hint)
     if op.name in LEAVES and isinstance(declared, TensorType):
         raw = {"shape": [str(d) for d in declared.shape], "dtype": declared.dtype.name, **raw}
-    for name, param in known.items():
-        value = raw.get(name, param.default)
-        if name not in raw:
-            if value is REQUIRED:
-                raise FormatError(f"{op.name} needs the attribute '{name}'")
-            attrs[name] = value
-        elif value is None or not isinstance(param.kind, Attribute):
-            attrs[name] = None
-        else:
+    attrs: dict[str, Any] = {}
+    for param in op.attributes:
+        if param.name not in raw:
+            if param.default is REQUIRED:
+                raise FormatError(f"{op.name} needs the attribute '{param.name}'")
+            attrs[param.name] = param.default
+            continue
+        value = raw[param.name]
+        if value is not None and isinstance(param.kind, Attribute):
             value = param.kind.decode(value, pool)
             if param.kind.name == "values" and not isinstance(value, Data):
                 value = _literal(value, declared)
-            attrs[name] = param.kind.coerce(value)
+        attrs[param.name] = canonical(param, value)
     return attrs
 
 
@@ -193,5 +245,8 @@ def _literal(value: Any, declared: Type) -> Data:
     """A constant written in place: its node's type says how to read it."""
     if not isinstance(declared, TensorType):
         raise FormatError(f"a constant cannot be {declared}")
-    array = np.array(value).reshape([int(size) for size in declared.shape])
-    return as_data(array, declared.dtype)
+    data = as_data(value, declared.dtype)
+    # An empty list says nothing of the sizes beside the empty one.
+    if data.array.size == 0 and declared.size == 0:
+        return Data(np.zeros([int(size) for size in declared.shape], declared.dtype.numpy))
+    return data

@@ -22,8 +22,17 @@ from typing import Any
 from .attributes import Attribute, Pool
 from .graph import LEAVES, Graph
 from .node import Node
+from .types import Type
 
-_dumps = json.JSONEncoder(ensure_ascii=False).encode
+dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+class _TypeNames(dict[Type, str]):
+    """Types as they print, each made once: a large graph has few."""
+
+    def __missing__(self, key: Type) -> str:
+        text = self[key] = str(key)
+        return text
 
 
 def encode_attrs(node: Node, pool: Pool, *, defaults: bool) -> dict[str, Any]:
@@ -33,39 +42,53 @@ def encode_attrs(node: Node, pool: Pool, *, defaults: bool) -> dict[str, Any]:
         value = node.attrs[param.name]
         if not defaults and node.op.name in LEAVES and param.name in ("shape", "dtype"):
             continue  # the node's type says it
-        if not defaults and value == param.default and type(value) is type(param.default):
+        if not defaults and _is_default(value, param.default):
             continue
         encode = param.kind.encode if isinstance(param.kind, Attribute) else None
         result[param.name] = None if value is None or encode is None else encode(value, pool)
     return result
 
 
+def _is_default(value: Any, default: Any) -> bool:
+    if isinstance(value, float) and isinstance(default, float):
+        return repr(value) == repr(default)  # -0.0 is not 0.0, and NaN is NaN
+    return type(value) is type(default) and value == default
+
+
 def node_call(node: Node, pool: Pool, *, defaults: bool = False) -> str:
     """``matmul(%0, %1)``: the op, operands and attributes of a node."""
-    parts = []
-    for param, ids in operand_groups(node):
-        text = ", ".join(f"%{i}" for i in ids)
-        if param.variadic:
-            text = f"[{text}]"
-        parts.append(f"{param.name}={text}" if param.optional else text)
-    attrs = encode_attrs(node, pool, defaults=defaults)
-    parts.extend(f"{name}={_dumps(value)}" for name, value in attrs.items())
+    if node.op.plain:
+        parts = [f"%{i}" for i in node.inputs]
+    else:
+        parts = list(_operand_groups(node))
+    if node.op.attributes:
+        attrs = encode_attrs(node, pool, defaults=defaults)
+        parts.extend(f"{name}={dumps(value)}" for name, value in attrs.items())
     return f"{node.op.name}({', '.join(parts)})"
 
 
-def operand_groups(node: Node) -> Iterator[tuple[Any, list[int]]]:
-    """Each operand parameter that is present, with the ids that fill it."""
+def _operand_groups(node: Node) -> Iterator[str]:
+    """Each operand that is present: lists in brackets, optional ones by name."""
     for param in node.op.operands:
         ids = [i for i, slot in zip(node.inputs, node.slots, strict=True) if slot == param.name]
         if ids or param.variadic:
-            yield param, ids
+            text = ", ".join(f"%{i}" for i in ids)
+            if param.variadic:
+                text = f"[{text}]"
+            yield f"{param.name}={text}" if param.optional else text
+
+
+def shown_name(graph: Graph) -> str:
+    """The graph's name: bare where it reads as one word, else as JSON."""
+    return graph.name if graph.name.isidentifier() else dumps(graph.name)
 
 
 def _body(graph: Graph, pool: Pool) -> Iterator[str]:
-    yield f"graph @{_dumps(graph.name) if not graph.name.isidentifier() else graph.name} {{"
+    yield f"graph @{shown_name(graph)} {{"
+    types = _TypeNames()
     for node in graph.nodes:
-        label = f" {_dumps(node.label)}" if node.label else ""
-        yield f"  %{node.id} = {node_call(node, pool)} : {node.type}{label}"
+        label = f" {dumps(node.label)}" if node.label else ""
+        yield f"  %{node.id} = {node_call(node, pool)} : {types[node.type]}{label}"
     yield from _ends(graph, "  ")
     yield "}"
 
@@ -88,16 +111,17 @@ def to_text(graph: Graph, *, data: bool) -> str:
             inner = list(_body(pool.graphs[key], pool))
             lines += [f"inner {key}", *inner]
     if data:
-        lines += [f"constant {key} {_dumps(item.to_json())}" for key, item in pool.data.items()]
+        lines += [f"constant {key} {dumps(item.to_json())}" for key, item in pool.data.items()]
     return "\n".join(lines)
 
 
 def digest(graph: Graph) -> str:
     """A 128-bit hash of ops, operands, attributes, types, constants, outputs and updates."""
     pool = Pool()
+    types = _TypeNames()
     state = hashlib.blake2b(digest_size=16)
     for node in graph.nodes:
-        state.update(f"{node_call(node, pool, defaults=True)}:{node.type}\n".encode())
+        state.update(f"{node_call(node, pool, defaults=True)}:{types[node.type]}\n".encode())
     for line in _ends(graph, ""):
         state.update(line.encode())
     return state.hexdigest()

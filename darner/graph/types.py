@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from . import dtypes
@@ -102,35 +103,35 @@ class TupleType:
 
 Type: TypeAlias = TensorType | TupleType
 
-_TENSOR = re.compile(r"\s*([a-z]+\d*)\[([^\]]*)\]")
+_TENSOR = re.compile(r"([a-z]+\d*)\[([^\[\]]*)\]")
+_TUPLE = re.compile(r"\(([a-z]+\d*\[[^\[\]]*\](, [a-z]+\d*\[[^\[\]]*\])*)?\)")
 
 
+@lru_cache(maxsize=4096)
 def parse_type(text: str) -> Type:
     """Read a type as it prints."""
     stripped = text.strip()
-    if stripped.startswith("(") and stripped.endswith(")"):
-        return TupleType(tuple(map(_parse_tensor, _TENSOR_ITEMS.findall(stripped[1:-1]))))
+    if _TUPLE.fullmatch(stripped):
+        return TupleType(tuple(_parse_tensor(item[0]) for item in _TENSOR.finditer(stripped)))
     return _parse_tensor(stripped)
-
-
-_TENSOR_ITEMS = re.compile(r"[a-z]+\d*\[[^\]]*\]")
 
 
 def _parse_tensor(text: str) -> TensorType:
     match = _TENSOR.fullmatch(text)
     if match is None:
-        raise FormatError(f"'{text}' is not a type: expected a form like f32[32, 784]")
-    sizes = [size.strip() for size in match.group(2).split(",") if size.strip()]
-    return TensorType(as_shape(sizes), dtypes.dtype(match.group(1)))
+        shown = text if len(text) <= 40 else text[:37] + "..."
+        raise FormatError(f"'{shown}' is not a type: expected a form like f32[32, 784]")
+    sizes = match[2].split(",") if match[2] else []
+    return TensorType(as_shape(sizes), dtypes.dtype(match[1]))
 
 
 def broadcast(*shapes: Shape) -> Shape:
     """NumPy's rule: aligned at the right, equal sizes or 1."""
-    rank = max(len(shape) for shape in shapes)
+    rank = max(map(len, shapes), default=0)
     result: list[Dim] = [1] * rank
     for shape in shapes:
-        offset = rank - len(shape)
-        for i, size in enumerate(shape, start=offset):
+        # From the last axis, where the shapes are aligned: that is the mismatch a reader sees first.
+        for i, size in zip(range(rank - 1, -1, -1), reversed(shape), strict=False):
             if size == 1 or size == result[i]:
                 continue
             if result[i] != 1:

@@ -14,6 +14,7 @@ from ..graph.errors import ArgumentError, RunError, ShapeError
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
 from .samples import ints, sample, spec
+from .shapes import certainly_less
 
 FAMILY = "contraction"
 
@@ -82,9 +83,10 @@ def _(a: Array, b: Array, a_contract: Any, b_contract: Any, a_batch: Any, b_batc
     batch = [a.shape[i] for i in a_batch]
     inner = int(np.prod([a.shape[i] for i in a_contract]))
     rows, columns = [a.shape[i] for i in a_free], [b.shape[i] for i in b_free]
+    # The order of summation inside NumPy follows the layout, so that is fixed.
     flat = np.matmul(
-        left.reshape((*batch, int(np.prod(rows)), inner)),
-        right.reshape((*batch, inner, int(np.prod(columns)))),
+        np.ascontiguousarray(left.reshape((*batch, int(np.prod(rows)), inner))),
+        np.ascontiguousarray(right.reshape((*batch, inner, int(np.prod(columns))))),
     )
     return flat.reshape((*batch, *rows, *columns))
 
@@ -180,7 +182,7 @@ def _(x: Array, window: Any, stride: Any, dilation: Any) -> Array:
         sample(spec(1, 0, 3), (2,)),
     ],
 )
-def fold(x: Tensor, sizes: Sizes, stride: Ints = (1,), dilation: Ints = (1,)) -> Resolved:
+def fold(x: Number, sizes: Sizes, stride: Ints = (1,), dilation: Ints = (1,)) -> Resolved:
     """Windows added back to where they came from: the transpose of ``windows`` over axes of ``sizes``."""
     count = len(sizes)
     if count == 0 or 2 * count > x.rank:
@@ -190,6 +192,8 @@ def fold(x: Tensor, sizes: Sizes, stride: Ints = (1,), dilation: Ints = (1,)) ->
     lead = x.shape[: -2 * count]
     counts, window = x.shape[-2 * count : -count], x.shape[-count:]
     for i in range(count):
+        if certainly_less(sizes[i], 0):
+            raise ShapeError(f"size {sizes[i]} is negative")
         fits = window_count(sizes[i], int(window[i]), stride[i], dilation[i])
         if fits != counts[i]:
             raise ShapeError(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.attributes import Axis, Index, Real, Size, Sizes, Tensor, normalize_axes
+from ..graph.attributes import Axis, Index, Number, Real, Size, Sizes, Tensor, normalize_axes
 from ..graph.data import Array
 from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, RunError, ShapeError
@@ -22,7 +22,10 @@ def check_indices(indices: Array, size: int) -> None:
     """Refuse indices outside 0..size-1, naming the first."""
     wrong = (indices < 0) | (indices >= size)
     if wrong.any():
-        raise RunError(f"index {indices[wrong].flat[0]} is outside 0..{size - 1}")
+        first = indices[wrong].flat[0]
+        if size == 0:
+            raise RunError(f"index {first}: the axis has no elements")
+        raise RunError(f"index {first} is outside 0..{size - 1}")
 
 
 @primitive(
@@ -65,7 +68,7 @@ def _(table: Array, indices: Array, axis: int) -> Array:
         sample(ints(6, high=2), ints(6, high=9), 2),
     ],
 )
-def scatter_add(indices: Index, src: Tensor, size: Size, *, axis: int = 0) -> Resolved:
+def scatter_add(indices: Index, src: Number, size: Size, *, axis: int = 0) -> Resolved:
     """Slices of ``src`` added up by index into a tensor of zeros with ``size`` entries along ``axis``.
 
     The transpose of ``gather``: ``result[indices[i]] += src[i]``. Repeated indices accumulate, in order.
@@ -132,7 +135,7 @@ def _(x: Array, indices: Array, axis: int) -> Array:
         sample(ints(0, 2, high=3), spec(0, 2), 3),
     ],
 )
-def scatter_add_along_axis(indices: Index, src: Tensor, size: Size, axis: Axis = -1) -> TensorType:
+def scatter_add_along_axis(indices: Index, src: Number, size: Size, axis: Axis = -1) -> TensorType:
     """Each element of ``src`` added to zeros at the place along ``axis`` that its index gives."""
     if indices.shape != src.shape:
         raise ShapeError("indices and src must have equal shapes")

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.attributes import Axes, Axis, Mask, Number, Real, Tensor
+from ..graph.attributes import Axes, Axis, Mask, Real, Tensor
 from ..graph.data import Array
-from ..graph.errors import ShapeError
+from ..graph.errors import ArgumentError, ShapeError
+from ..graph.graph import Graph
 from ..graph.op import Op, Rule, primitive
 from ..graph.types import TensorType
 from .samples import Sample, bools, ints, sample, spec
@@ -51,6 +52,16 @@ def require_elements(x: TensorType, axes: tuple[int, ...]) -> None:
             raise ShapeError(f"axis {axis} has no elements to choose from")
 
 
+def reduction_call(graph: Graph, *args: Any, **kwargs: Any) -> Any:
+    """Other names for the arguments of a reduction: ``axis`` for one axis, ``keep_dim`` as RLX says."""
+    for other, name in (("axis", "axes"), ("keep_dim", "keepdims")):
+        if other in kwargs:
+            if name in kwargs:
+                raise ArgumentError(f"'{other}' and '{name}' are one argument, given twice")
+            kwargs[name] = kwargs.pop(other)
+    return args, kwargs
+
+
 def _reduction(
     name: str, doc: str, numpy: Rule, kind: Any, samples: list[Sample], *, empty: bool, widen: bool
 ) -> Op:
@@ -64,11 +75,13 @@ def _reduction(
     infer.__defaults__ = (None, False)
     infer.__doc__ = doc
     op = primitive(family=FAMILY, name=name, samples=samples)(infer)
+    op.spelling(reduction_call)
 
     @op.reference
     def _(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-        # Small integers are summed in the type of the result.
-        wide = x.astype(dtypes.accumulator(dtypes.dtype(x.dtype)).numpy) if widen else x
+        # Small integers are summed in the type of the result, and NumPy's order of summation follows
+        # the layout, so that one is fixed too.
+        wide = x.astype(dtypes.accumulator(dtypes.dtype(x.dtype)).numpy, order="C") if widen else x
         return numpy(wide, axis=axes, keepdims=keepdims)
 
     return op
@@ -209,9 +222,9 @@ def _(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
     return np.flip(total, axis) if reverse else total
 
 
-def _running(name: str, doc: str, numpy: Rule, kind: Any) -> Op:
+def _running(name: str, doc: str, numpy: Rule, kind: Any, *, widen: bool = False) -> Op:
     def infer(x: TensorType, axis: int = -1, *, reverse: bool = False) -> TensorType:
-        return x
+        return x.with_dtype(dtypes.accumulator(x.dtype)) if widen else x
 
     infer.__annotations__ = {"x": kind, "axis": Axis, "reverse": bool}
     infer.__doc__ = doc
@@ -220,12 +233,19 @@ def _running(name: str, doc: str, numpy: Rule, kind: Any) -> Op:
 
     @op.reference
     def _(x: Array, axis: int, reverse: bool) -> Array:
+        x = x.astype(dtypes.accumulator(dtypes.dtype(x.dtype)).numpy) if widen else x
         answer = numpy(np.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
         return np.flip(answer, axis) if reverse else answer
 
     return op
 
 
-cumprod = _running("cumprod", "Running products along ``axis``.", np.multiply.accumulate, Number)
+cumprod = _running(
+    "cumprod",
+    "Running products along ``axis``. bool and integers below 32 bits widen to i32.",
+    np.multiply.accumulate,
+    Tensor,
+    widen=True,
+)
 cummax = _running("cummax", "Running maxima along ``axis``.", np.maximum.accumulate, Real)
 cummin = _running("cummin", "Running minima along ``axis``.", np.minimum.accumulate, Real)

@@ -1,3 +1,220 @@
 """Means, variances and norms, and the named reductions of the seeds."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..graph.attributes import Analytic, Axes, Float
+from ..graph.errors import ArgumentError, ShapeError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.op import builder, composite
+from ..graph.types import TensorType
+from .elementwise import choose
+from .reduce import max_, min_, prod, reduced, reduction_call, require_elements, sum_
+from .samples import Sample, ints, sample, spec
+
+FAMILY = "reduction"
+
+
+def _samples(*extra: Sample, **options: Any) -> list[Sample]:
+    """Calls of a reduction to floats."""
+    return [
+        sample(spec(3, 5), **options),
+        sample(spec(3, 5), -1, **options),
+        sample(spec(2, 3, 4), (0, 2), True, **options),
+        sample(spec(1, 7), 1, **options),
+        sample(spec(3, 0, 2), 0, **options),
+        sample(spec(), **options),
+        *extra,
+    ]
+
+
+def element_count(x: Node, axes: tuple[int, ...]) -> Any:
+    """How many elements are reduced to one: a number, or a node where a size is still a symbol."""
+    count: Any = None
+    for axis in axes:
+        size: Any = x.shape[axis]
+        if not isinstance(size, int):
+            # A sum of ones is the size as a value; binding the symbol makes it a constant.
+            size = x.graph.literal(1, x.dtype).broadcast_to((size,)).sum()
+        count = size if count is None else size * count
+    return 1 if count is None else count
+
+
+@composite(
+    family=FAMILY,
+    samples=_samples(sample(ints(3, 4, low=-5, high=6), 1), sample(spec(2, 0), 1)),
+)
+def mean(x: Analytic, axes: Axes | None = None, keepdims: bool = False) -> TensorType:
+    """The mean over ``axes`` (all by default). Integers and bool give f32; no elements give NaN."""
+    return reduced(x, axes or (), keepdims)
+
+
+mean.spelling(reduction_call)
+
+
+@mean.expand
+def _(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    return x.sum(axes, keepdims) / element_count(x, axes)
+
+
+@composite(
+    family=FAMILY,
+    samples=_samples(
+        sample(spec(3, 5), 1, correction=1),
+        sample(spec(2, 3, 4), (1, 2), correction=0.5),
+        sample(spec(4, 1), 1, correction=1),
+        sample(spec(3, 4, low=99, high=101), 0),
+        sample(ints(3, 4, low=-5, high=6), 1),
+    ),
+)
+def var(
+    x: Float, axes: Axes | None = None, keepdims: bool = False, *, correction: float = 0.0
+) -> TensorType:
+    """The variance over ``axes`` (all by default): squared distances from the mean over ``n - correction``.
+
+    ``correction=1`` estimates the variance of what the elements were drawn from. No elements, or fewer than
+    the correction, divide by 0.
+    """
+    return reduced(x, axes or (), keepdims)
+
+
+var.spelling(reduction_call)
+
+
+@var.expand
+def _(x: Node, axes: tuple[int, ...], keepdims: bool, correction: float) -> Node:
+    total = (x - x.mean(axes, True)).square().sum(axes, keepdims)
+    count = element_count(x, axes)
+    if isinstance(count, Node):
+        return total / (count - correction).maximum(0.0)
+    return total / max(count - correction, 0.0)
+
+
+@composite(
+    family=FAMILY,
+    samples=_samples(sample(spec(3, 5), 1, correction=1), sample(ints(3, 4, low=-5, high=6), 1)),
+)
+def std(
+    x: Float, axes: Axes | None = None, keepdims: bool = False, *, correction: float = 0.0
+) -> TensorType:
+    """The standard deviation over ``axes``: the square root of ``var``."""
+    return reduced(x, axes or (), keepdims)
+
+
+std.spelling(reduction_call)
+
+
+@std.expand
+def _(x: Node, axes: tuple[int, ...], keepdims: bool, correction: float) -> Node:
+    return x.var(axes, keepdims, correction=correction).sqrt()
+
+
+@composite(
+    family=FAMILY,
+    samples=_samples(
+        *_samples(order=1)[1:4],
+        *_samples(order=math.inf)[:3],
+        sample(spec(2, 0), 1),
+        sample(ints(3, 4, low=-5, high=6), 1, order=1),
+    ),
+)
+def norm(
+    x: Float, axes: Axes | None = None, keepdims: bool = False, *, order: float = 2.0
+) -> TensorType:
+    """The length of vectors over ``axes`` (all by default).
+
+    ``order`` is 2 (root of the sum of squares), 1 (sum of absolute values) or infinity (the largest one).
+    """
+    if order not in (1.0, 2.0, math.inf):
+        raise ArgumentError(f"order {order} is not 1, 2 or infinity")
+    if order == math.inf:
+        require_elements(x, axes or ())
+    return reduced(x, axes or (), keepdims)
+
+
+norm.spelling(reduction_call)
+
+
+@norm.expand
+def _(x: Node, axes: tuple[int, ...], keepdims: bool, order: float) -> Node:
+    if order == 2.0:
+        return x.square().sum(axes, keepdims).sqrt()
+    sizes = x.abs()
+    return sizes.sum(axes, keepdims) if order == 1.0 else sizes.max(axes, keepdims)
+
+
+@composite(
+    family=FAMILY,
+    samples=_samples(sample(spec(3, 5, low=-900, high=900), 1), sample(spec(2, 0), 1)),
+)
+def logsumexp(x: Float, axes: Axes | None = None, keepdims: bool = False) -> TensorType:
+    """The logarithm of the sum of exponentials over ``axes`` (all by default), without overflow.
+
+    It is -inf where all elements are (or there are none), and inf where one is.
+    """
+    return reduced(x, axes or (), keepdims)
+
+
+logsumexp.spelling(reduction_call)
+
+
+@logsumexp.expand
+def _(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    if any(x.shape[axis] == 0 for axis in axes):
+        return x.exp().sum(axes, keepdims).log()
+    # Any finite shift gives the same value, so no gradient passes through the one chosen.
+    peak = x.max(axes, True).stop_gradient()
+    shift = peak.is_finite().where(peak, 0.0)
+    total = (x - shift).exp().sum(axes, True).log() + shift
+    return total if keepdims else total.squeeze(axes)
+
+
+# --------------------------------------------------------------------------- by name
+
+REDUCTIONS = {"sum": sum_, "mean": mean, "max": max_, "min": min_, "prod": prod}
+
+
+@builder(family=FAMILY)
+def reduce(
+    graph: Graph, x: Node, op: Any, axes: Any = None, keep_dim: bool = False, shape: Any = None
+) -> Node:
+    """A reduction by its kind: sum, mean, max, min or prod."""
+    return choose(REDUCTIONS, op, "reduction")(x, axes, keep_dim, shape=shape)
+
+
+@builder(family=FAMILY)
+def sum_all(graph: Graph, x: Node) -> Node:
+    """The sum of all elements, as a tensor of shape [1]."""
+    return x.sum().reshape((1,))
+
+
+@builder(family=FAMILY)
+def mean_all(graph: Graph, x: Node) -> Node:
+    """The mean of all elements, as a tensor of shape [1]."""
+    return x.mean().reshape((1,))
+
+
+@builder(family=FAMILY)
+def sum_rows(graph: Graph, x: Node) -> Node:
+    """The rows of a matrix added up: [M, N] gives [N]."""
+    if x.rank != 2:
+        raise ShapeError(f"x must be a matrix, not of rank {x.rank}", hint="use sum(x, axes)")
+    return x.sum(0)
+
+
+@builder(family=FAMILY)
+def count_nonzero(graph: Graph, x: Node, axes: Any = None, keepdims: bool = False) -> Node:
+    """How many elements over ``axes`` (all by default) are not 0, as i32."""
+    return (x != graph.literal(0, x.dtype)).sum(axes, keepdims)
+
+
+@builder(family=FAMILY)
+def cumsum_backward(
+    graph: Graph, dy: Node, out_shape: Any = None, axis: int = -1, exclusive: bool = False
+) -> Node:
+    """The derivative of ``cumsum``: running sums of ``dy`` from the end."""
+    result: Node = dy.cumsum(axis, exclusive, reverse=True, shape=out_shape)
+    return result

@@ -15,7 +15,7 @@ from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
-from ..graph.types import TensorType, broadcast
+from ..graph.types import TensorType
 from .samples import ints, sample, spec
 
 FAMILY = "shape"
@@ -27,6 +27,14 @@ def certainly_less(a: Dim, b: Dim) -> bool:
         return bool(a < b)
     except ShapeError:
         return False
+
+
+def check_fits(value: float, x: TensorType) -> None:
+    """Refuse a number that the element type of ``x`` cannot hold."""
+    if x.dtype.kind in ("int", "bool"):
+        low, high = x.dtype.limits
+        if not (float(value).is_integer() and low <= value <= high):
+            raise ArgumentError(f"{value} does not fit in {x.dtype}")
 
 
 @primitive(
@@ -103,7 +111,8 @@ def _(x: Array, perm: tuple[int, ...]) -> Array:
 )
 def broadcast_to(x: Tensor, shape: ShapeOf) -> TensorType:
     """``x`` repeated along axes of size 1, and along new axes in front, to fill ``shape``."""
-    if len(shape) < x.rank or broadcast(x.shape, shape) != shape:
+    padded = (1,) * (len(shape) - x.rank) + x.shape
+    if any(a not in (1, b) for a, b in zip(padded, shape, strict=False)) or len(shape) < x.rank:
         raise ShapeError(f"{format_shape(x.shape)} does not broadcast to {format_shape(shape)}")
     return x.with_shape(shape)
 
@@ -149,7 +158,8 @@ def slice_(x: Tensor, starts: Sizes, stops: Sizes, steps: Ints | None = None) ->
                 raise ShapeError(f"{what} {bound} on axis {axis} is outside 0..{size}")
         stop = start if certainly_less(stop, start) else stop
         count = stop - start
-        shape.append(count if step == 1 else (count + step - 1) // step)
+        exact = divide(count, step)
+        shape.append((count + step - 1) // step if exact is None else exact)
         low.append(start)
         high.append(stop)
     return resolved(x.with_shape(shape), starts=tuple(low), stops=tuple(high), steps=steps)
@@ -167,6 +177,7 @@ def _(x: Array, starts: Any, stops: Any, steps: Any) -> Array:
         sample(spec(5), 2, 1.5),
         sample(spec(3, 4), ((-1, 0), (2, -2))),
         sample(spec(3), ((1, 0),), interior=2),
+        sample(spec(2, 3), ((0, -1), (-2, 4)), 0.5, interior=(1, 2)),
         sample(spec(0, 2), ((2, 0), (0, 1)), -1.0),
         sample(ints(3, high=9), ((1, 1),), 7.0),
         sample(spec(4), ((0, 0),), -float("inf")),
@@ -180,12 +191,15 @@ def pad(x: Tensor, padding: Pairs, value: float = 0.0, *, interior: Ints | None 
     if len(padding) == 1 and x.rank != 1:
         padding = padding * x.rank
     between = (0,) * x.rank if interior is None else interior
-    if len(padding) != x.rank or len(between) != x.rank:
+    if len(between) == 1:
+        between = between * x.rank
+    if len(padding) != x.rank:
         raise ArgumentError(f"{len(padding)} pairs for a tensor of rank {x.rank}")
+    if len(between) != x.rank:
+        raise ArgumentError(f"interior has {len(between)} entries for a tensor of rank {x.rank}")
     if any(gap < 0 for gap in between):
         raise ArgumentError(f"interior {between} is negative")
-    if x.dtype.is_int and not float(value).is_integer():
-        raise ArgumentError(f"{value} does not fit in {x.dtype}")
+    check_fits(value, x)
     shape: list[Dim] = []
     for axis, (size, (low, high), gap) in enumerate(zip(x.shape, padding, between, strict=True)):
         spread = size if gap == 0 or size == 0 else size + (size - 1) * gap
@@ -256,7 +270,7 @@ def _(graph: Graph, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             "tensors must come in a list: concat([a, b], axis)",
             hint="or flat: concat(a, b, batch, channels_a, channels_b, spatial)",
         )
-    batch, ca, cb, spatial = (int(given[name]) for name in names[1:])
+    batch, ca, cb, spatial = (given[name] for name in names[1:])
     a = graph.node(inputs).reshape((batch, ca, spatial))
     b = graph.node(given["b"]).reshape((batch, cb, spatial))
     return concat([a, b], 1).reshape((-1,))

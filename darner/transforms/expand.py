@@ -6,6 +6,7 @@ expansion begins and ends with casts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -22,14 +23,23 @@ from ..graph.types import TensorType, TupleType, Type
 def expansion(node: Node) -> Graph:
     """The body of a composite node: inputs ``0``, ``1``, ... in the order of its operands."""
     types = tuple(operand.type for operand in node.operands)
-    return expand_op(node.op, types, node.slots, tuple(node.attrs.items()))
+    values = node.attrs.values()
+    signs = tuple(math.copysign(1, value) for value in values if isinstance(value, float))
+    return expand_op(node.op, types, node.slots, tuple(node.attrs.items()), signs)
 
 
 @lru_cache(maxsize=4096)
 def expand_op(
-    op: Op, types: tuple[Type, ...], slots: tuple[str, ...], attrs: tuple[tuple[str, Any], ...]
+    op: Op,
+    types: tuple[Type, ...],
+    slots: tuple[str, ...],
+    attrs: tuple[tuple[str, Any], ...],
+    signs: tuple[float, ...] = (),
 ) -> Graph:
-    """The body of a composite for given operand types and attributes; made once."""
+    """The body of a composite for given operand types and attributes; made once.
+
+    ``signs`` of the float attributes keep -0.0 apart from 0.0, which is equal to it.
+    """
     if op.rules.expand is None:
         raise InternalError(f"'{op.name}' is a primitive: it has no expansion")
     graph = Graph(op.name)
@@ -38,7 +48,9 @@ def expand_op(
         if not isinstance(type_, TensorType):
             raise InternalError(f"composite '{op.name}' takes a tuple")
         leaf = graph.input(str(i), type_.shape, type_.dtype)
-        operands.append(leaf.cast(dtypes.f32) if type_.dtype.is_half else leaf)
+        # What only moves elements has nothing to round.
+        widens = type_.dtype.is_half and "moves" not in op.traits
+        operands.append(leaf.cast(dtypes.f32) if widens else leaf)
     declared, settled = op.infer_type(types, slots, dict(attrs))
     wanted = declared.items if isinstance(declared, TupleType) else (declared,)
     answer = op.rules.expand(**op.arguments(operands, slots), **settled)
@@ -86,6 +98,7 @@ def expand(graph: Graph, keep: Callable[[Node], bool] = lambda node: False) -> G
     """
     result = Graph(graph.name)
     mapped: dict[int, list[Node]] = {}
+    written_out: set[int] = set()
 
     def place(node: Node, operands: list[Node]) -> list[Node]:
         if not node.op.is_composite or keep(node):
@@ -94,17 +107,18 @@ def expand(graph: Graph, keep: Callable[[Node], bool] = lambda node: False) -> G
                     node.op,
                     operands,
                     node.slots,
-                    node.attrs,
+                    {name: _expanded(value, keep) for name, value in node.attrs.items()},
                     label=node.label,
                     scope=node.scope,
                     source=node.source,
                 )
             ]
+        written_out.add(node.id)
         body = expand(expansion(node), keep)
         return inline(result, body, operands, node)
 
     for node in graph.nodes:
-        if node.op.name == "project" and len(mapped[node.inputs[0]]) > 1:
+        if node.op.name == "project" and node.inputs[0] in written_out:
             mapped[node.id] = [mapped[node.inputs[0]][node.attrs["index"]]]
         else:
             mapped[node.id] = place(node, [mapped[i][0] for i in node.inputs])
@@ -113,6 +127,10 @@ def expand(graph: Graph, keep: Callable[[Node], bool] = lambda node: False) -> G
         result.set_update(mapped[leaf.id][0], mapped[value.id][0])
     result._streams = graph._streams
     return result
+
+
+def _expanded(value: Any, keep: Callable[[Node], bool]) -> Any:
+    return expand(value, keep).freeze() if isinstance(value, Graph) else value
 
 
 def in_float64(graph: Graph) -> Graph:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...graph import dtypes
-from ...graph.data import Array
-from ...graph.dims import SymbolicDim, bind_dim, format_shape
+from ...graph.build import describe
+from ...graph.data import Array, as_data
+from ...graph.dims import Dim, bind_dim, format_shape
 from ...graph.errors import DarnerError, InternalError, RunError, caller, did_you_mean
 from ...graph.graph import LEAVES, Graph
 from ...graph.node import Node
@@ -62,7 +63,7 @@ def run(
             state[str(leaf.name)] = leaves[str(leaf.name)]
         for leaf, value in graph.updates.items():
             state[str(leaf.name)] = results[value.id]
-    return [results[node.id] for node in graph.outputs]
+    return [np.array(results[node.id]) for node in graph.outputs]  # the caller's own
 
 
 def _checked(graph: Graph, kind: str, given: Values, partial: bool = False) -> dict[str, Any]:
@@ -86,28 +87,48 @@ def _bind_sizes(graph: Graph, given: dict[str, Any]) -> Graph:
     if not symbols:
         return graph
     sizes: dict[str, int] = {}
+    origin: dict[str, str] = {}
     for name, index in graph._names.items():
         declared = graph.nodes[index].shape
-        found = np.shape(given[name]) if name in given else ()
+        found = _as_array(graph.nodes[index], given[name]).shape if name in given else ()
         for size, actual in zip(declared, found, strict=False):
-            plain = isinstance(size, SymbolicDim) and size.terms == (((str(size),), 1),)
-            if plain and sizes.setdefault(str(size), actual) != actual:
-                raise RunError(
-                    f"'{size}' is {sizes[str(size)]} in one input and {actual} in '{name}'"
-                )
+            for symbol, value in _solve(size, actual).items():
+                if sizes.setdefault(symbol, value) != value:
+                    raise RunError(
+                        f"'{symbol}' is {sizes[symbol]} in '{origin[symbol]}' but {value} in '{name}'"
+                    )
+                origin.setdefault(symbol, name)
     unknown = [symbol for symbol in symbols if symbol not in sizes]
     if unknown:
         raise RunError(f"no input settles the size {', '.join(unknown)}", hint="bind it first")
     return graph.bind(sizes)
 
 
+def _solve(size: Dim, actual: int) -> dict[str, int]:
+    """The symbol that an actual size settles: ``2*seq+1`` is 7 for a seq of 3."""
+    if isinstance(size, int):
+        return {}
+    factors = dict(size.terms)
+    rest = actual - factors.pop((), 0)
+    (names, factor), *others = factors.items()
+    if others or len(names) > 1 or rest % factor or rest // factor < 0:
+        return {}
+    return {names[0]: rest // factor}
+
+
+def _as_array(node: Node, value: Any) -> Array:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{node.op.name} '{node.name}' is not given an array: {error}") from None
+
+
 def _leaf(node: Node, given: dict[str, Any]) -> Array:
     """A leaf's value, checked against its type."""
     shape = tuple(int(size) for size in node.shape)
     if node.name not in given:  # only states may be absent
-        return np.full(shape, node.attrs["init"], node.dtype.numpy)
-    value = given[str(node.name)]
-    array = np.asarray(value)
+        return np.full(shape, as_data(node.attrs["init"], node.dtype).array)
+    array = _as_array(node, given[str(node.name)])
     if array.shape != shape:
         raise RunError(
             f"{node.op.name} '{node.name}' is {format_shape(node.shape)}, "
@@ -126,7 +147,9 @@ def _leaf(node: Node, given: dict[str, Any]) -> Array:
         low, high = node.dtype.limits
         if array.min() < low or array.max() > high:
             raise RunError(f"{node.op.name} '{node.name}' is {node.dtype}: some values do not fit")
-    return stored_value(array.astype(node.dtype.numpy), node.attrs.get("storage", "dense"))
+    with np.errstate(over="ignore"):  # what is too large for the type is infinite in it
+        typed = array.astype(node.dtype.numpy)
+    return stored_value(typed, node.attrs.get("storage", "dense"))
 
 
 _WIDENS = {("int", "float"), ("bool", "int"), ("bool", "float"), ("float", "complex")}
@@ -159,12 +182,12 @@ def _value(node: Node, operands: list[Any], leaves: Mapping[str, Array]) -> Any:
         return leaves[str(node.name)]
     try:
         return compute(node, operands)
-    except DarnerError as error:
-        shown = ", ".join(
-            f"{slot} is {operand.type}"
-            for slot, operand in zip(node.slots, node.operands, strict=True)
-        )
-        raise error.located(node.op.name, node.label, shown, node.source) from error.__cause__
+    except Exception as error:
+        fault = error if isinstance(error, DarnerError) else RunError(f"cannot compute: {error}")
+        context = (node.op.name, node.label, describe(zip(node.slots, node.operands, strict=True)))
+        place = fault.inside if node.op.is_composite else fault.located
+        cause = error.__cause__ if fault is error else error
+        raise place(*context, node.source) from cause
 
 
 def compute(node: Node, operands: list[Any]) -> Any:
@@ -180,6 +203,11 @@ def compute(node: Node, operands: list[Any]) -> Any:
     widened = [_wide(value) for value in operands]
     answer = reference(**node.op.arguments(widened, node.slots), **node.attrs)
     if isinstance(node.type, TupleType):
+        if len(answer) != len(node.type.items):
+            raise InternalError(
+                f"the reference of '{node.op.name}' gave {len(answer)} results, "
+                f"not {len(node.type.items)}"
+            )
         return tuple(_typed(node, a, t) for a, t in zip(answer, node.type.items, strict=True))
     return _typed(node, answer, node.type)
 

@@ -1,0 +1,252 @@
+"""``einsum``: products and sums of tensors whose axes have letters.
+
+An equation is read once into labels (letters, and numbers for the axes of an ellipsis); operands are then
+reduced on their own (diagonals, sums) and joined two at a time, cheapest first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.build import check_given
+from ..graph.dims import Dim, SymbolicDim
+from ..graph.errors import ArgumentError, ShapeError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.op import builder
+from .elementwise import cast, mul
+from .matrix import contraction, permuted, without_ones
+from .reduce import sum_
+from .shapes import reshape, transpose
+
+ELLIPSIS = "..."
+Label: TypeAlias = str | int
+Term: TypeAlias = tuple[Node, list[Label]]
+
+
+@builder(family="matrix")
+def einsum(graph: Graph, equation: str, *operands: Node, shape: Any = None) -> Node:
+    """Sums of products by an equation of letters, as in NumPy: ``einsum("bij,bjk->bik", a, b)``.
+
+    A letter that the result lacks is summed over; one that an operand repeats takes its diagonal. Without
+    ``->`` the result has the letters that occur once, in alphabetical order. ``...`` stands for any axes,
+    which broadcast, as do axes of size 1. Integers below 32 bits sum to i32.
+    """
+    nodes = [_node(graph, i, value) for i, value in enumerate(_flat(operands))]
+    labels, wanted = _read(equation, nodes)
+    terms: list[Term] = list(zip(nodes, labels, strict=True))
+    _check_sizes(terms)
+    terms = [_alone(*term, _needed(terms, [i], wanted)) for i, term in enumerate(terms)]
+    while len(terms) > 1:
+        i, j = _cheapest(terms, wanted)
+        terms[i] = _joined(terms[i], terms[j], _needed(terms, (i, j), wanted))
+        del terms[j]
+    result = permuted(*terms[0], wanted)
+    if shape is not None:
+        check_given(result, shape)
+    return result
+
+
+# --------------------------------------------------------------------------- reading
+
+
+def _flat(operands: Sequence[Any]) -> Sequence[Any]:
+    """Operands may also come in one list."""
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        return operands[0]
+    return operands
+
+
+def _node(graph: Graph, index: int, value: Any) -> Node:
+    if isinstance(value, np.ndarray):
+        return graph.constant(value)
+    if not isinstance(value, Node | int) or isinstance(value, bool):
+        raise ArgumentError(
+            f"operand {index} must be a node or an array, got {type(value).__name__}"
+        )
+    node = graph.node(value)
+    if node.graph is not graph:
+        raise ArgumentError(f"operand {index} is a node of graph '{node.graph.name}'")
+    return node
+
+
+def _read(equation: Any, nodes: Sequence[Node]) -> tuple[list[list[Label]], list[Label]]:
+    """The labels of every operand and of the result."""
+    if not isinstance(equation, str):
+        raise ArgumentError(
+            f"the equation must be text, got {type(equation).__name__}",
+            hint='the call is einsum("ij,jk->ik", a, b)',
+        )
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    sources = [_tokens(source, equation) for source in left.split(",")]
+    result = _tokens(right, equation) if arrow else None
+    if len(sources) != len(nodes):
+        raise ArgumentError(
+            f"'{equation}' is for {_count(len(sources))}, but {_count(len(nodes))} came with it"
+        )
+    terms = [
+        _labels(i, source, node.rank)
+        for i, (source, node) in enumerate(zip(sources, nodes, strict=True))
+    ]
+    counts = Counter(label for labels in terms for label in labels)
+    # The axes of an ellipsis are numbered from its right end, since that is how they broadcast.
+    spread: list[Label] = sorted((n for n in counts if isinstance(n, int)), reverse=True)
+    if result is None:
+        once = sorted(n for n, count in counts.items() if isinstance(n, str) and count == 1)
+        return terms, [*spread, *once]
+    for letter in result:
+        if result.count(letter) > 1:
+            raise ArgumentError(f"'{letter}' is twice in the result of '{equation}'")
+        if letter != ELLIPSIS and letter not in counts:
+            raise ArgumentError(f"'{letter}' of the result is in no operand of '{equation}'")
+    if spread and ELLIPSIS not in result:
+        raise ArgumentError(
+            f"the result of '{equation}' has no '...' for the {len(spread)} axes of the operands'"
+        )
+    wanted: list[Label] = []
+    for letter in result:
+        wanted.extend(spread if letter == ELLIPSIS else [letter])
+    return terms, wanted
+
+
+def _count(n: int) -> str:
+    return "1 operand" if n == 1 else f"{n} operands"
+
+
+def _tokens(text: str, equation: str) -> list[str]:
+    """Letters, and at most one ellipsis."""
+    tokens = re.findall(r"\.\.\.|.", text)
+    for token in tokens:
+        if token != ELLIPSIS and not (token.isascii() and token.isalpha()):
+            raise ArgumentError(
+                f"{token!r} in '{equation}' is neither a letter nor part of '...'",
+                hint="an equation is like 'ij,jk->ik'",
+            )
+    if tokens.count(ELLIPSIS) > 1:
+        raise ArgumentError(f"'{text}' in '{equation}' has more than one '...'")
+    return tokens
+
+
+def _labels(index: int, tokens: list[str], rank: int) -> list[Label]:
+    """One label for each axis of an operand."""
+    letters = len(tokens) - tokens.count(ELLIPSIS)
+    text = "".join(tokens)
+    if rank < letters or (rank > letters and ELLIPSIS not in tokens):
+        raise ShapeError(
+            f"'{text}' has {letters} letters, but operand {index} has rank {rank}",
+            hint="'...' stands for any further axes" if rank > letters else None,
+        )
+    labels: list[Label] = []
+    for token in tokens:
+        labels.extend(range(rank - letters, 0, -1) if token == ELLIPSIS else [token])
+    return labels
+
+
+def _check_sizes(terms: Sequence[Term]) -> None:
+    """A label has one size (a letter within one operand exactly so), or 1."""
+    known: dict[Label, tuple[Dim, int]] = {}
+    for i, (node, labels) in enumerate(terms):
+        own: dict[Label, Dim] = {}
+        for label, size in zip(labels, node.shape, strict=True):
+            what = f"'{label}'" if isinstance(label, str) else "an axis of '...'"
+            if own.setdefault(label, size) != size:
+                raise ShapeError(f"{what} has sizes {own[label]} and {size} in operand {i}")
+            if size == 1:
+                continue
+            first, place = known.setdefault(label, (size, i))
+            if first != size:
+                raise ShapeError(
+                    f"{what} has size {first} in operand {place} but {size} in operand {i}"
+                )
+
+
+# --------------------------------------------------------------------------- computing
+
+
+def _needed(terms: Sequence[Term], taken: Iterable[int], wanted: list[Label]) -> set[Label]:
+    """The labels that something after the taken terms still asks for."""
+    others = [labels for i, (_, labels) in enumerate(terms) if i not in taken]
+    return set(wanted).union(*others)
+
+
+def _alone(x: Node, labels: list[Label], needed: set[Label]) -> Term:
+    """An operand with each label once, and without those that nothing needs."""
+    for label in [n for n, count in Counter(labels).items() for _ in range(count - 1)]:
+        x, labels = _diagonal(x, labels, label)
+    return _summed(x, labels, needed)
+
+
+def _diagonal(x: Node, labels: list[Label], label: Label) -> Term:
+    """Two axes of one label made one: the elements with equal indices."""
+    first = labels.index(label)
+    second = labels.index(label, first + 1)
+    rest = [i for i in range(x.rank) if i not in (first, second)]
+    moved = transpose(x, (*rest, first, second))
+    return moved.diagonal(), [*(labels[i] for i in rest), label]
+
+
+def _summed(x: Node, labels: list[Label], needed: set[Label]) -> Term:
+    axes = tuple(i for i, label in enumerate(labels) if label not in needed)
+    if not axes:
+        return x, labels
+    return sum_(x, axes), [label for label in labels if label in needed]
+
+
+def _joined(left: Term, right: Term, needed: set[Label]) -> Term:
+    """The product of two terms, with the labels that nothing else needs summed over."""
+    a, a_labels = without_ones(*left, *right)
+    b, b_labels = without_ones(*right, a, a_labels)
+    a, a_labels = _summed(a, a_labels, needed.union(b_labels))
+    b, b_labels = _summed(b, b_labels, needed.union(a_labels))
+    both = [label for label in a_labels if label in b_labels]
+    result = [label for label in both if label in needed]
+    result += [label for label in (*a_labels, *b_labels) if label not in both]
+    if len(result) == len({*a_labels, *b_labels}):
+        return _multiplied(a, a_labels, b, b_labels, result), result
+    return contraction(a, a_labels, b, b_labels, result), result
+
+
+def _multiplied(
+    a: Node, a_labels: list[Label], b: Node, b_labels: list[Label], result: list[Label]
+) -> Node:
+    """A product with nothing to sum: element-wise, each operand spread over the axes it lacks."""
+    wide = dtypes.accumulator(dtypes.promote(a.dtype, b.dtype))
+    spread = []
+    for x, labels in ((a, a_labels), (b, b_labels)):
+        x = permuted(x, labels, [label for label in result if label in labels])
+        sizes = iter(x.shape)
+        shape = tuple(next(sizes) if label in labels else 1 for label in result)
+        spread.append(x if shape == x.shape else reshape(x, shape))
+    if wide is dtypes.promote(a.dtype, b.dtype):
+        return mul(*spread)
+    # Sums of small integers are i32, and so is a product that happens to sum nothing.
+    return mul(*(cast(x, wide) for x in spread))
+
+
+def _cheapest(terms: Sequence[Term], wanted: list[Label]) -> tuple[int, int]:
+    """The pair whose product adds fewest elements; the first two where sizes are not known."""
+    best = (0, 1)
+    if len(terms) == 2 or any(isinstance(size, SymbolicDim) for x, _ in terms for size in x.shape):
+        return best
+    least: int | None = None
+    for i, j in combinations(range(len(terms)), 2):
+        needed = _needed(terms, (i, j), wanted)
+        sizes: dict[Label, int] = {}
+        for x, labels in (terms[i], terms[j]):
+            for label, size in zip(labels, x.shape, strict=True):
+                sizes[label] = (
+                    max(sizes.get(label, 0), int(size)) if size != 1 else sizes.get(label, 1)
+                )
+        grown = math.prod(size for label, size in sizes.items() if label in needed)
+        grown -= int(terms[i][0].size) + int(terms[j][0].size)
+        if least is None or grown < least:
+            best, least = (i, j), grown
+    return best

@@ -1,0 +1,270 @@
+"""Resampling of images: nearest and linear, doubling, and channels against space.
+
+``x`` is [batch, channels, *spatial]; batch and channels stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..graph.attributes import INT, Float, Ints, Sizes, Tensor
+from ..graph.data import Array
+from ..graph.dims import Dim, Shape, SymbolicDim, divide
+from ..graph.errors import ArgumentError, ShapeError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.op import Resolved, builder, composite, resolved
+from ..graph.types import TensorType
+from .contract import per_axis
+from .index import gather
+from .samples import ints, sample, spec
+from .spatial import (
+    flattened,
+    is_size,
+    require_axes,
+    require_node,
+    spatial_axes,
+    unflattened,
+)
+
+FAMILY = "resampling"
+
+
+def _target(x: TensorType, sizes: Shape | None, factor: tuple[int, ...] | None) -> Shape:
+    """The spatial sizes asked for, stated or as multiples of those of ``x``."""
+    count = spatial_axes(x)
+    if (sizes is None) == (factor is None):
+        raise ArgumentError("give either sizes or factor")
+    if factor is not None:
+        factors = per_axis(factor, count, "factor", 1)
+        return tuple(size * n for size, n in zip(x.shape[2:], factors, strict=True))
+    wanted = sizes or ()
+    wanted = wanted * count if len(wanted) == 1 else wanted
+    if len(wanted) != count:
+        raise ArgumentError(f"sizes has {len(wanted)} entries for {count} spatial axes")
+    for axis, (old, new) in enumerate(zip(x.shape[2:], wanted, strict=True)):
+        if isinstance(new, int) and new < 1:
+            raise ArgumentError(f"size {new} on spatial axis {axis} must be at least 1")
+        if old == 0:
+            raise ShapeError(f"spatial axis {axis} has no elements to read")
+    return wanted
+
+
+def _ratio(old: Dim, new: Dim) -> int | None:
+    """How often each element is repeated, where that is the same for all."""
+    times = divide(new, old) if old != 0 else 1
+    return times if isinstance(times, int) else None
+
+
+def _known(old: Dim, new: Dim, axis: int) -> None:
+    for size in (old, new):
+        if isinstance(size, SymbolicDim):
+            raise ShapeError(
+                f"from size {old} to {new} on spatial axis {axis}: {size} is not a number yet",
+                hint="bind it first",
+            )
+
+
+@composite(
+    family=FAMILY,
+    samples=[
+        sample(spec(2, 3, 4), factor=2),
+        sample(spec(1, 2, 3, 2), factor=(2, 3)),
+        sample(spec(1, 2, 3, 5), (6, 15)),
+        sample(spec(1, 2, 5, 6), (3, 4)),
+        sample(spec(1, 2, 4, 3), (7, 3)),
+        sample(spec(1, 1, 2, 3, 2), (4, 2, 3)),
+        sample(spec(0, 2, 3), 5),
+        sample(ints(1, 2, 3, 3, high=9), factor=2),
+    ],
+)
+def resize_nearest(
+    x: Tensor, sizes: Sizes | None = None, *, factor: Ints | None = None
+) -> Resolved:
+    """``x`` at other spatial ``sizes``, or ``factor`` times its own, each element the nearest one.
+
+    Element ``i`` of ``n`` along an axis of ``size`` is ``i * size // n``. Either argument is one
+    number for all spatial axes or one for each.
+    """
+    wanted = _target(x, sizes, factor)
+    for axis, (old, new) in enumerate(zip(x.shape[2:], wanted, strict=True)):
+        if _ratio(old, new) is None:
+            _known(old, new, axis)
+    return resolved(x.with_shape((*x.shape[:2], *wanted)), sizes=wanted, factor=None)
+
+
+@resize_nearest.expand
+def _(x: Node, sizes: Shape, factor: None) -> Node:
+    ratios = [_ratio(old, new) for old, new in zip(x.shape[2:], sizes, strict=True)]
+    repeated: list[int] = [n for n in ratios if n is not None]
+    if len(repeated) == len(sizes):
+        apart = [part for size in x.shape[2:] for part in (size, 1)]
+        filled = [part for size, n in zip(x.shape[2:], repeated, strict=True) for part in (size, n)]
+        wide = x.reshape((*x.shape[:2], *apart)).broadcast_to((*x.shape[:2], *filled))
+        return wide.reshape((*x.shape[:2], *sizes))
+    for axis, new in enumerate(sizes, start=2):
+        if new != x.shape[axis]:
+            places = np.arange(int(new)) * int(x.shape[axis]) // int(new)
+            x = gather(x, places.astype(np.int32), axis)
+    return x
+
+
+@composite(
+    family=FAMILY,
+    samples=[
+        sample(spec(2, 3, 4), 7),
+        sample(spec(1, 2, 3, 5), (6, 4)),
+        sample(spec(1, 2, 3, 5), (6, 4), align_corners=True),
+        sample(spec(1, 2, 5, 1), (1, 3), align_corners=True),
+        sample(spec(1, 2, 4, 6), (2, 3)),
+        sample(spec(1, 1, 2, 3, 2), (4, 2, 3)),
+        sample(spec(1, 2, 3, 3), (3, 5)),
+        sample(spec(0, 2, 3), 5),
+    ],
+)
+def resize_linear(x: Float, sizes: Sizes, *, align_corners: bool = False) -> Resolved:
+    """``x`` at other spatial ``sizes``, linear between neighbours along every spatial axis.
+
+    Elements are squares that fill the image; with ``align_corners`` they are points, and the
+    outermost ones of both images coincide.
+    """
+    wanted = _target(x, sizes, None)
+    for axis, (old, new) in enumerate(zip(x.shape[2:], wanted, strict=True)):
+        if old != new:
+            _known(old, new, axis)
+    return resolved(x.with_shape((*x.shape[:2], *wanted)), sizes=wanted)
+
+
+def _neighbours(old: int, new: int, align_corners: bool) -> tuple[Array, Array, Array]:
+    """For each new element: the old ones below and above it, and how far between them it lies."""
+    i = np.arange(new)
+    if align_corners:
+        place = i * ((old - 1) / max(new - 1, 1))
+    else:
+        place = np.maximum((i + 0.5) * (old / new) - 0.5, 0.0)
+    below = np.minimum(np.floor(place), old - 1).astype(np.int32)
+    return below, np.minimum(below + 1, old - 1), place - below
+
+
+@resize_linear.expand
+def _(x: Node, sizes: Shape, align_corners: bool) -> Node:
+    for axis, new in enumerate(sizes, start=2):
+        if new == x.shape[axis]:
+            continue
+        below, above, share = _neighbours(int(x.shape[axis]), int(new), align_corners)
+        along = share.reshape((int(new), *(1,) * (x.rank - axis - 1)))
+        upper = x.graph.constant(along, dtype=x.dtype)
+        lower = x.graph.constant(1.0 - along, dtype=x.dtype)
+        x = gather(x, below, axis) * lower + gather(x, above, axis) * upper
+    return x
+
+
+@builder(family=FAMILY)
+def resize_bilinear(graph: Graph, x: Node, sizes: Any, align_corners: bool = False) -> Node:
+    """[batch, channels, height, width] at another height and width; see ``resize_linear``."""
+    require_axes(x, 2)
+    result: Node = resize_linear(x, sizes, align_corners=align_corners)
+    return result
+
+
+# --------------------------------------------------------------------------- doubling
+
+
+def _image(x: Node, geometry: tuple[Any, ...], scale: int = 1) -> Node:
+    """[batch, channels, *spatial], from that or from a flat tensor and its sizes (times scale)."""
+    if not geometry:
+        require_node(x)
+        spatial_axes(x)
+        return x
+    if len(geometry) != 4 or not all(map(is_size, geometry)):
+        raise ArgumentError(
+            f"got {len(geometry)} arguments after x, expected none, or the sizes of a flat tensor",
+            hint="flat: (x, batch, channels, in_h, in_w)",
+        )
+    batch, channels, in_h, in_w = geometry
+    return unflattened(x, (batch, channels, scale * in_h, scale * in_w))
+
+
+@builder(family=FAMILY)
+def upsample_2x(graph: Graph, x: Node, *geometry: int) -> Node:
+    """Every element twice along each spatial axis: [n, c, h, w] becomes [n, c, 2h, 2w].
+
+    Flat: ``upsample_2x(x, batch, channels, in_h, in_w)``, with a flat result.
+    """
+    result: Node = resize_nearest(_image(x, geometry), factor=2)
+    return flattened(result) if geometry else result
+
+
+@builder(family=FAMILY)
+def resize_nearest_2x(graph: Graph, x: Node) -> Node:
+    """RLX's spelling of ``upsample_2x``."""
+    require_node(x)
+    result: Node = resize_nearest(x, factor=2)
+    return result
+
+
+@builder(family=FAMILY)
+def upsample_2x_grad(graph: Graph, dy: Node, *geometry: int) -> Node:
+    """The gradient of ``upsample_2x``: the sum of each block of 2 along every spatial axis.
+
+    Flat: ``upsample_2x_grad(dy, batch, channels, in_h, in_w)`` with the sizes before doubling, as
+    in ``upsample_2x``.
+    """
+    image = _image(dy, geometry, 2)
+    halves = []
+    for axis, size in enumerate(image.shape[2:]):
+        half = divide(size, 2)
+        if half is None:
+            raise ShapeError(f"size {size} on spatial axis {axis} is odd")
+        halves.append(half)
+    blocks = image.reshape((*image.shape[:2], *(part for half in halves for part in (half, 2))))
+    result: Node = blocks.sum(tuple(range(3, blocks.rank, 2)))
+    return flattened(result) if geometry else result
+
+
+# --------------------------------------------------------------------------- channels and space
+
+
+def _factor(value: Any) -> int:
+    factor: int = INT.coerce(value)
+    if factor < 1:
+        raise ArgumentError(f"factor {factor} must be at least 1")
+    return factor
+
+
+@builder(family=FAMILY)
+def pixel_shuffle(graph: Graph, x: Node, factor: int) -> Node:
+    """Channels laid out as blocks: [n, c * f * f, h, w] becomes [n, c, h * f, w * f]."""
+    require_node(x)
+    count = spatial_axes(x)
+    f = _factor(factor)
+    channels = divide(x.shape[1], f**count)
+    if channels is None:
+        raise ShapeError(f"{x.shape[1]} channels do not divide into blocks of {f**count}")
+    parts = x.reshape((x.shape[0], channels, *(f,) * count, *x.shape[2:]))
+    sizes = [size * f for size in x.shape[2:]]
+    # Each spatial axis, followed by the part of the channels that goes inside it.
+    axes = (0, 1, *(i for axis in range(2, 2 + count) for i in (count + axis, axis)))
+    result: Node = parts.transpose(axes).reshape((x.shape[0], channels, *sizes))
+    return result
+
+
+@builder(family=FAMILY)
+def pixel_unshuffle(graph: Graph, x: Node, factor: int) -> Node:
+    """Blocks laid out as channels: [n, c, h * f, w * f] becomes [n, c * f * f, h, w]."""
+    require_node(x)
+    count = spatial_axes(x)
+    f = _factor(factor)
+    sizes = []
+    for axis, size in enumerate(x.shape[2:]):
+        each = divide(size, f)
+        if each is None:
+            raise ShapeError(f"size {size} on spatial axis {axis} does not divide by {f}")
+        sizes.append(each)
+    blocks = x.reshape((*x.shape[:2], *(part for size in sizes for part in (size, f))))
+    inner, outer = range(3, 3 + 2 * count, 2), range(2, 2 + 2 * count, 2)
+    channels = x.shape[1] * f**count
+    result: Node = blocks.transpose((0, 1, *inner, *outer)).reshape((x.shape[0], channels, *sizes))
+    return result

@@ -1,0 +1,1049 @@
+"""Every name that Meganeura's and RLX's documents promise, under its own spelling.
+
+``tests/seed_names.txt`` is the list. Each builder in scope is called here positionally, as its documents call it,
+beside the same computation in darner's own words (or in NumPy); both run and must agree. What comes with later parts
+(sessions, quantisation, FFT, scans, custom functions, splats) is listed as such: when one of those names starts to
+work, its line here must move.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import darner
+from darner import DType, Graph, Shape
+
+NAMES = Path(__file__).parents[1].joinpath("seed_names.txt").read_text().split()
+
+LATER = {
+    "session": """build_inference_session build_session build_session_cached build_session_with_report
+        load_checkpoint memory_summary num_outputs plan read_loss read_output_by_index read_param
+        save_checkpoint set_adam set_input set_learning_rate set_parameter step wait""",
+    "quantisation": """dequant_matmul dequant_matmul_nvfp4 dequant_matmul_packed dequantize
+        dequantize_per_channel q_conv2d q_matmul quantize quantize_per_channel""",
+    "fft and complex": """complex_norm_sq complex_norm_sq_backward conjugate fft fft_axis fft_batch_real
+        fft_conv1d fft_norm fft_real fftfreq_tensor fftn ifft_spectrum ifftn irfft
+        pad_last_axis_to_pow2 psd psd_real rfft rfftfreq_tensor split_spectrum stft""",
+    "scans": """scan scan_backward scan_backward_with_checkpoints scan_backward_xs
+        scan_backward_xs_with_checkpoints scan_checkpointed scan_trajectory
+        scan_with_bcasts_and_xs scan_with_xs""",
+    "state space": "gated_delta_net gated_delta_net_carry selective_scan",
+    "custom": "custom_fn custom_fn_multi custom_op custom_op_packed",
+    "splats": """gaussian_splat_prepare gaussian_splat_rasterize gaussian_splat_render
+        gaussian_splat_render_backward gaussian_splat_render_decomposed
+        gaussian_splat_render_meta""",
+}
+LATER_NAMES = {name for names in LATER.values() for name in names.split()}
+
+
+class Desk:
+    """A graph with made-up inputs, and the arrays behind them."""
+
+    def __init__(self):
+        self.graph = Graph("seed")
+        self.values = {}
+        self.rng = np.random.default_rng(7)
+
+    def f32(self, *shape, low=-2.0, high=2.0):
+        return self._add(self.rng.uniform(low, high, shape).astype(np.float32))
+
+    def u32(self, *shape, high):
+        return self._add(self.rng.integers(0, high, shape).astype(np.uint32))
+
+    def _add(self, array):
+        name = f"v{len(self.values)}"
+        self.values[name] = array
+        return self.graph.input(name, array.shape, array.dtype)
+
+    def run(self, *nodes):
+        self.graph.set_outputs(list(nodes))
+        return darner.run(self.graph, self.values)
+
+
+BUILDERS = {}
+
+
+def row(function):
+    """Declare a row: the seed's call, and the same thing said otherwise."""
+    BUILDERS[function.__name__.removesuffix("__")] = function
+    return function
+
+
+for unary in ("abs", "relu", "sigmoid", "silu", "gelu", "gelu_approx", "neg", "tanh", "exp"):
+    BUILDERS[unary] = lambda d, n=unary: (
+        getattr(d.graph, n)(x := d.f32(3, 5)),
+        getattr(x, n)(),
+    )
+for unary in ("log", "recip", "sqrt"):
+    BUILDERS[unary] = lambda d, n=unary: (
+        getattr(d.graph, n)(x := d.f32(3, 5, low=0.5)),
+        getattr(x, n)(),
+    )
+
+
+@row
+def add(d):
+    a, b = d.f32(3, 4), d.f32(3, 4)
+    return d.graph.add(a, b), a + b
+
+
+@row
+def sub(d):
+    a, b = d.f32(3, 4), d.f32(3, 4)
+    return d.graph.sub(a, b), a - b
+
+
+@row
+def mul(d):
+    a, b = d.f32(3, 4), d.f32(3, 4)
+    return d.graph.mul(a, b), a * b
+
+
+@row
+def div(d):
+    a, b = d.f32(3, 4), d.f32(3, 4, low=1)
+    return d.graph.div(a, b), a / b
+
+
+@row
+def greater(d):
+    a, b = d.f32(3, 4), d.f32(3, 4)
+    return d.graph.greater(a, b), (a > b).where(1.0, 0.0)
+
+
+@row
+def eq(d):
+    a = d.f32(3, 4)
+    return d.graph.eq(a, a), a == a
+
+
+@row
+def lt(d):
+    a, b = d.f32(3, 4), d.f32(3, 4)
+    return d.graph.lt(a, b), a < b
+
+
+@row
+def binary(d):
+    a, b = d.f32(3, 4), d.f32(4, low=0.5)
+    shape = Shape.new([3, 4], DType.F32)
+    return [
+        (d.graph.binary("Add", a, b, shape), a + b),
+        (d.graph.binary("sub", a, b, shape), a - b),
+        (d.graph.binary("Mul", a, b, shape), a * b),
+        (d.graph.binary("Div", a, b, shape), a / b),
+        (d.graph.binary("Max", a, b, shape), a.maximum(b)),
+        (d.graph.binary("Min", a, b, shape), a.minimum(b)),
+        (d.graph.binary("Pow", b, a, shape), b**a),
+        (d.graph.binary(darner.BinaryOp.Add, a, b, shape), b + a),
+    ]
+
+
+@row
+def activation(d):
+    x = d.f32(3, 4, low=0.1)
+    shape = Shape.new([3, 4], DType.F32)
+    kinds = (
+        "Gelu GeluApprox Silu Relu Sigmoid Tanh Exp Log Sqrt Rsqrt Neg Abs Sin Cos Tan Atan Round"
+    )
+    names = (
+        "gelu gelu_approx silu relu sigmoid tanh exp log sqrt rsqrt neg abs sin cos tan atan round"
+    )
+    return [
+        (d.graph.activation(getattr(darner.Activation, kind), x, shape), getattr(x, name)())
+        for kind, name in zip(kinds.split(), names.split(), strict=True)
+    ]
+
+
+@row
+def cast(d):
+    x = d.f32(3)
+    return d.graph.cast(x, DType.I32), x.trunc().cast("i32")
+
+
+@row
+def input__(d):
+    x = d.graph.input("hidden", Shape.new([2, 3], DType.F32))
+    d.values["hidden"] = np.ones((2, 3), np.float32)
+    return x, d.graph.ones((2, 3))
+
+
+@row
+def input_u32(d):
+    x = d.graph.input_u32("tokens", [4])
+    d.values["tokens"] = np.arange(4, dtype=np.uint32)
+    return x, d.graph.constant(np.arange(4, dtype=np.uint32))
+
+
+@row
+def parameter(d):
+    d.graph.parameter("fc.weight", [784, 128])
+    assert d.graph.parameters["fc.weight"].shape == (784, 128)
+    return []
+
+
+@row
+def param(d):
+    d.graph.param("qkv_weight", Shape.new([384, 1152], DType.F32))
+    assert d.graph.parameters["qkv_weight"].type == Shape.new([384, 1152])
+    return []
+
+
+@row
+def constant(d):
+    c = d.graph.constant([1.0, 2.0, 3.0, 4.0], [2, 2])
+    return c, d.graph.constant(np.array([[1, 2], [3, 4]], np.float32))
+
+
+@row
+def scalar(d):
+    one = d.graph.scalar(1.0)
+    assert one.shape == (1,)
+    return one, d.graph.ones((1,))
+
+
+@row
+def matmul(d):
+    a, b = d.f32(3, 4), d.f32(4, 5)
+    return [
+        (d.graph.matmul(a, b), a @ b),
+        (d.graph.matmul(a, b, Shape.new([3, 5], DType.F32)), a @ b),
+    ]
+
+
+@row
+def mm(d):
+    a, b = d.f32(3, 4), d.f32(4, 5)
+    return d.graph.mm(a, b), a @ b
+
+
+@row
+def matmul_at(d):
+    a, b = d.f32(4, 3), d.f32(4, 5)
+    return d.graph.matmul_at(a, b), a.T @ b
+
+
+@row
+def matmul_bt(d):
+    a, b = d.f32(3, 4), d.f32(5, 4)
+    return d.graph.matmul_bt(a, b), a @ b.T
+
+
+@row
+def transpose(d):
+    x = d.f32(4, 8)
+    return d.graph.transpose(x), x.T
+
+
+@row
+def transpose_(d):
+    x = d.f32(2, 3, 4)
+    return d.graph.transpose_(x, [2, 0, 1]), x.transpose((2, 0, 1))
+
+
+@row
+def bias_add(d):
+    a, b = d.f32(3, 4), d.f32(4)
+    return d.graph.bias_add(a, b), a + b
+
+
+@row
+def broadcast_add(d):
+    a, b = d.f32(3, 4), d.f32(1, 4)
+    return d.graph.broadcast_add(a, b), a + b
+
+
+@row
+def swiglu(d):
+    gate, up = d.f32(3, 4), d.f32(3, 4)
+    return d.graph.swiglu(gate, up), gate.silu() * up
+
+
+@row
+def swiglu_concat(d):
+    x = d.f32(3, 8)
+    return d.graph.swiglu_concat(x), x[:, :4].silu() * x[:, 4:]
+
+
+@row
+def sum_all(d):
+    x = d.f32(3, 4)
+    return d.graph.sum_all(x), x.sum().reshape((1,))
+
+
+@row
+def mean_all(d):
+    x = d.f32(3, 4)
+    return d.graph.mean_all(x), x.mean().reshape((1,))
+
+
+@row
+def sum__(d):
+    x = d.f32(2, 3, 4)
+    return d.graph.sum(x, [0, 2], True), x.sum((0, 2), keepdims=True)
+
+
+@row
+def mean(d):
+    x = d.f32(2, 3, 4)
+    return d.graph.mean(x, [1], False), x.sum(1) / 3.0
+
+
+@row
+def reduce(d):
+    x = d.f32(2, 3, 4)
+    shape = Shape.new([2, 1, 4], DType.F32)
+    return [
+        (
+            d.graph.reduce(x, getattr(darner.ReduceOp, kind), [1], True, shape),
+            getattr(x, kind.lower())(1, keepdims=True),
+        )
+        for kind in ("Sum", "Mean", "Max", "Min", "Prod")
+    ]
+
+
+@row
+def softmax(d):
+    x = d.f32(2, 3, 4)
+    e = (x - x.max(1, keepdims=True)).exp()
+    return [
+        (d.graph.softmax(x), x.softmax(axis=-1)),
+        (d.graph.softmax(x, 1, Shape.new([2, 3, 4], DType.F32)), e / e.sum(1, keepdims=True)),
+    ]
+
+
+@row
+def sm(d):
+    x = d.f32(3, 4)
+    return d.graph.sm(x, 0), x.softmax(axis=0)
+
+
+@row
+def log_softmax(d):
+    x = d.f32(3, 4)
+    return d.graph.log_softmax(x), x.softmax().log()
+
+
+@row
+def cumsum(d):
+    x = d.f32(3, 4)
+    shape = Shape.new([3, 4], DType.F32)
+    return [
+        (d.graph.cumsum(x, 1, False, shape), x @ d.graph.ones((4, 4)).triu()),
+        (d.graph.cumsum(x, -1, True, shape), x @ d.graph.ones((4, 4)).triu(1)),
+    ]
+
+
+@row
+def sample(d):
+    logits = d.f32(3, 16)
+    drawn = d.graph.sample(logits, 1, 1.0, 0.7, 42, [3])
+    return drawn, logits.argmax(-1)
+
+
+@row
+def embedding(d):
+    tokens, table = d.u32(5, high=7), d.f32(7, 3)
+    return d.graph.embedding(tokens, table), table.gather(tokens)
+
+
+@row
+def scatter_add(d):
+    tokens, src = d.u32(5, high=7), d.f32(5, 3)
+    return d.graph.scatter_add(tokens, src, 7), tokens.one_hot(7).T @ src
+
+
+@row
+def gather(d):
+    table, index = d.f32(2, 7, 3), d.u32(5, high=7)
+    return d.graph.gather(table, index, 1, Shape.new([2, 5, 3])), table.take(index, 1)
+
+
+@row
+def gather_(d):
+    table, index = d.f32(7, 3), d.u32(5, high=7)
+    return d.graph.gather_(table, index, 0), table.gather(index)
+
+
+@row
+def reshape(d):
+    x = d.f32(2, 6)
+    return [
+        (d.graph.reshape(x, [3, -1], Shape.new([3, 4])), x.reshape((3, 4))),
+        (d.graph.reshape(x, [12]), x.flatten()),
+    ]
+
+
+@row
+def reshape_(d):
+    x = d.f32(2, 6)
+    return d.graph.reshape_(x, [-1]), x.flatten()
+
+
+@row
+def narrow_(d):
+    x = d.f32(4, 6)
+    return d.graph.narrow_(x, 1, 2, 3), x[:, 2:5]
+
+
+@row
+def concat(d):
+    a, b = d.f32(2 * 3 * 5), d.f32(2 * 4 * 5)
+    joined = d.graph.concat([a.reshape((2, 3, 5)), b.reshape((2, 4, 5))], 1, Shape.new([2, 7, 5]))
+    return d.graph.concat(a, b, 2, 3, 4, 5), joined.flatten()
+
+
+@row
+def concat_(d):
+    a, b = d.f32(2, 3), d.f32(2, 4)
+    return d.graph.concat_([a, b], 1), d.graph.concat([a, b], -1)
+
+
+@row
+def split_a(d):
+    x = d.f32(2 * 7 * 5)
+    return d.graph.split_a(x, 2, 3, 4, 5), x.reshape((2, 7, 5))[:, :3].flatten()
+
+
+@row
+def split_b(d):
+    x = d.f32(2 * 7 * 5)
+    return d.graph.split_b(x, 2, 3, 4, 5), x.reshape((2, 7, 5))[:, 3:].flatten()
+
+
+@row
+def upsample_2x(d):
+    x = d.f32(2 * 3 * 4 * 5)
+    wide = x.reshape((2, 3, 4, 5)).repeat(2, 2).repeat(2, 3)
+    return d.graph.upsample_2x(x, 2, 3, 4, 5), wide.flatten()
+
+
+@row
+def conv2d(d):
+    x, k = d.f32(2 * 3 * 6 * 5), d.f32(4 * 3 * 3 * 3)
+    x4, k4 = x.reshape((2, 3, 6, 5)), k.reshape((4, 3, 3, 3))
+    whole = x4.conv(k4, stride=2, padding=1)
+    return [
+        (d.graph.conv2d(x, k, 2, 3, 6, 5, 4, 3, 3, 2, 1), whole.flatten()),
+        (d.graph.conv2d(x4, k4, [3, 3], [2, 2], [1, 1], [1, 1], 1), whole),
+        (d.graph.conv2d(x4, k4, stride=2, padding=1), whole),
+    ]
+
+
+@row
+def conv_transpose2d(d):
+    x, w = d.f32(2, 3, 4, 4), d.f32(3, 2, 3, 3)
+    found = d.graph.conv_transpose2d(x, w, [3, 3], [2, 2], [1, 1], [1, 1], [1, 1], 1)
+    assert found.shape == (2, 2, 8, 8)
+    return found, x.conv_input_grad(w, sizes=(8, 8), stride=2, padding=1)
+
+
+@row
+def conv2d_backward_input(d):
+    dy, w = d.f32(2, 4, 3, 3), d.f32(4, 3, 3, 3)
+    shape = Shape.new([2, 3, 6, 6])
+    found = d.graph.conv2d_backward_input(dy, w, shape, [3, 3], [2, 2], [1, 1], [1, 1], 1)
+    return found, dy.conv_input_grad(w, sizes=(6, 6), stride=2, padding=1)
+
+
+@row
+def conv2d_backward_weight(d):
+    x, dy = d.f32(2, 3, 6, 6), d.f32(2, 4, 3, 3)
+    shape = Shape.new([4, 3, 3, 3])
+    found = d.graph.conv2d_backward_weight(x, dy, shape, [3, 3], [2, 2], [1, 1], [1, 1], 1)
+    return found, x.conv_weight_grad(dy, kernel=(3, 3), stride=2, padding=1)
+
+
+@row
+def maxpool2d_backward(d):
+    x, dy = d.f32(2, 3, 4, 4), d.f32(2, 3, 2, 2)
+    found = d.graph.maxpool2d_backward(x, dy, [2, 2], [2, 2], [0, 0])
+    wide = dy.repeat(2, 2).repeat(2, 3)
+    highest = x.max_pool((2, 2)).repeat(2, 2).repeat(2, 3)
+    return found, (x == highest).where(wide, 0.0)
+
+
+def losses(d):
+    return d.f32(4, 5), d.f32(4, 5, low=0.1, high=0.9)
+
+
+@row
+def cross_entropy_loss(d):
+    logits, labels = losses(d)
+    own = -(labels * logits.log_softmax()).sum() / 4.0
+    return d.graph.cross_entropy_loss(logits, labels), own.reshape((1,))
+
+
+@row
+def bce_loss(d):
+    _, p = losses(d)
+    t = d.f32(4, 5, low=0, high=1)
+    own = -(t * p.log() + (1.0 - t) * (1.0 - p).log()).mean()
+    return d.graph.bce_loss(p, t), own.reshape((1,))
+
+
+@row
+def mse_loss(d):
+    a, b = losses(d)
+    return d.graph.mse_loss(a, b), ((a - b) ** 2.0).mean().reshape((1,))
+
+
+@row
+def l1_loss(d):
+    a, b = losses(d)
+    return d.graph.l1_loss(a, b), abs(a - b).mean().reshape((1,))
+
+
+@row
+def softmax_cross_entropy_with_logits(d):
+    logits = d.f32(4, 5)
+    labels = d.graph.constant([0.0, 2.0, 4.0, 1.0])
+    hot = labels.cast("i32").one_hot(5)
+    own = -(hot * logits.log_softmax()).sum(-1)
+    return d.graph.softmax_cross_entropy_with_logits(logits, labels), own
+
+
+@row
+def softmax_cross_entropy_backward(d):
+    logits, d_loss = d.f32(4, 5), d.f32(4)
+    labels = d.graph.constant([0.0, 2.0, 4.0, 1.0])
+    own = (logits.softmax() - labels.cast("i32").one_hot(5)) * d_loss.unsqueeze(1)
+    return d.graph.softmax_cross_entropy_backward(logits, labels, d_loss), own
+
+
+@row
+def rms_norm(d):
+    x, w, b = d.f32(3, 8), d.f32(8), d.f32(8)
+    own = x * ((x * x).mean(-1, keepdims=True) + 1e-5).rsqrt() * w
+    return [
+        (d.graph.rms_norm(x, w, 1e-5), own),
+        (d.graph.rms_norm(x, w, b, 1e-5), own + b),
+    ]
+
+
+def normalised(x, axis=-1):
+    centred = x - x.mean(axis, keepdims=True)
+    return centred * ((centred * centred).mean(axis, keepdims=True) + 1e-5).rsqrt()
+
+
+@row
+def layer_norm(d):
+    x, w, b = d.f32(3, 8), d.f32(8), d.f32(8)
+    own = normalised(x) * w + b
+    return [
+        (d.graph.layer_norm(x, w, b, 1e-5), own),
+        (d.graph.layer_norm(x, w, b, -1, 1e-5, Shape.new([3, 8])), own),
+    ]
+
+
+@row
+def ln(d):
+    x, w, b = d.f32(3, 8), d.f32(8), d.f32(8)
+    return d.graph.ln(x, w, b, 1e-5), normalised(x) * w + b
+
+
+@row
+def layer_norm2d(d):
+    x, w, b = d.f32(2, 8, 3, 3), d.f32(8), d.f32(8)
+    own = normalised(x, 1) * w.reshape((8, 1, 1)) + b.reshape((8, 1, 1))
+    return d.graph.layer_norm2d(x, w, b, 1e-5), own
+
+
+@row
+def group_norm(d):
+    x, w, b = d.f32(2, 8, 3, 3), d.f32(8), d.f32(8)
+    own = normalised(x.reshape((2, 4, 18))).reshape((2, 8, 3, 3))
+    own = own * w.reshape((8, 1, 1)) + b.reshape((8, 1, 1))
+    return [
+        (d.graph.group_norm(x, w, b, 4, 1e-5), own),
+        (d.graph.group_norm(x.flatten(), w, b, 2, 8, 9, 4, 1e-5), own.flatten()),
+    ]
+
+
+@row
+def fused_residual_ln(d):
+    x, r, c, w, b = d.f32(3, 8), d.f32(3, 8), d.f32(8), d.f32(8), d.f32(8)
+    shape = Shape.new([3, 8])
+    return [
+        (d.graph.fused_residual_ln(x, r, c, w, b, 1e-5, shape), normalised(x + r + c) * w + b),
+        (d.graph.fused_residual_ln(x, r, None, w, b, 1e-5, shape), normalised(x + r) * w + b),
+    ]
+
+
+@row
+def fused_residual_rms_norm(d):
+    x, r, c, w, b = d.f32(3, 8), d.f32(3, 8), d.f32(8), d.f32(8), d.f32(8)
+    found = d.graph.fused_residual_rms_norm(x, r, c, w, b, 1e-5, Shape.new([3, 8]))
+    return found, (x + r + c).rms_norm(w, b, 1e-5)
+
+
+@row
+def layer_norm_backward_input(d):
+    x, w, dy = d.f32(3, 8), d.f32(8), d.f32(3, 8)
+    hat, g = normalised(x), dy * w
+    centred = x - x.mean(-1, keepdims=True)
+    scale = ((centred * centred).mean(-1, keepdims=True) + 1e-5).rsqrt()
+    own = scale * (g - g.mean(-1, keepdims=True) - hat * (g * hat).mean(-1, keepdims=True))
+    return d.graph.layer_norm_backward_input(x, w, dy, -1, 1e-5), own
+
+
+@row
+def layer_norm_backward_gamma(d):
+    x, dy = d.f32(3, 8), d.f32(3, 8)
+    found = d.graph.layer_norm_backward_gamma(x, dy, Shape.new([8]), -1, 1e-5)
+    return found, (dy * normalised(x)).sum(0)
+
+
+def rms_parts(d):
+    x, w, b, dy = d.f32(3, 8), d.f32(8), d.f32(8), d.f32(3, 8)
+    return x, w, b, dy, ((x * x).mean(-1, keepdims=True) + 1e-5).rsqrt()
+
+
+@row
+def rms_norm_backward_input(d):
+    x, w, b, dy, r = rms_parts(d)
+    g = dy * w
+    own = r * (g - x * r * r * (g * x).mean(-1, keepdims=True))
+    return d.graph.rms_norm_backward_input(x, w, b, dy, -1, 1e-5), own
+
+
+@row
+def rms_norm_backward_gamma(d):
+    x, w, b, dy, r = rms_parts(d)
+    return d.graph.rms_norm_backward_gamma(x, w, b, dy, -1, 1e-5), (dy * x * r).sum(0)
+
+
+@row
+def rms_norm_backward_beta(d):
+    x, w, b, dy, _ = rms_parts(d)
+    return d.graph.rms_norm_backward_beta(x, w, b, dy, -1, 1e-5), dy.sum(0)
+
+
+def group_parts(d):
+    x, w, b, dy = d.f32(2, 4, 3, 3), d.f32(4), d.f32(4), d.f32(2, 4, 3, 3)
+    hat = normalised(x.reshape((2, 2, 18))).reshape((2, 4, 3, 3))
+    return x, w, b, dy, hat
+
+
+@row
+def group_norm_backward_input(d):
+    x, w, b, dy, hat = group_parts(d)
+    flat = x.reshape((2, 2, 18))
+    centred = flat - flat.mean(-1, keepdims=True)
+    scale = ((centred * centred).mean(-1, keepdims=True) + 1e-5).rsqrt()
+    g = (dy * w.reshape((4, 1, 1))).reshape((2, 2, 18))
+    hat = hat.reshape((2, 2, 18))
+    own = scale * (g - g.mean(-1, keepdims=True) - hat * (g * hat).mean(-1, keepdims=True))
+    found = d.graph.group_norm_backward_input(x, w, b, dy, 2, 1e-5)
+    return found, own.reshape((2, 4, 3, 3))
+
+
+@row
+def group_norm_backward_gamma(d):
+    x, _, _, dy, hat = group_parts(d)
+    found = d.graph.group_norm_backward_gamma(x, dy, Shape.new([4]), 2, 1e-5)
+    return found, (dy * hat).sum((0, 2, 3))
+
+
+@row
+def group_norm_backward_beta(d):
+    x, _, _, dy, _ = group_parts(d)
+    found = d.graph.group_norm_backward_beta(x, dy, Shape.new([4]), 2, 1e-5)
+    return found, dy.sum((0, 2, 3))
+
+
+@row
+def relu_backward(d):
+    x, dy = d.f32(3, 4), d.f32(3, 4)
+    return d.graph.relu_backward(x, dy), (x > 0.0).where(dy, 0.0)
+
+
+@row
+def activation_backward(d):
+    x, dy = d.f32(3, 4), d.f32(3, 4)
+    y = x.tanh()
+    return d.graph.activation_backward(darner.Activation.Tanh, x, dy), dy * (1.0 - y * y)
+
+
+@row
+def rope_backward(d):
+    dy, cos, sin = d.f32(2, 5, 3 * 8), d.f32(5, 4), d.f32(5, 4)
+    return d.graph.rope_backward(dy, cos, sin, 8, 8), d.graph.rope(dy, cos, -sin, 8)
+
+
+@row
+def cumsum_backward(d):
+    dy = d.f32(3, 4)
+    found = d.graph.cumsum_backward(dy, Shape.new([3, 4]), 1, False)
+    return found, dy.cumsum(1, reverse=True)
+
+
+@row
+def gather_backward(d):
+    dy, index = d.f32(2, 5, 3), d.u32(5, high=7)
+    found = d.graph.gather_backward(dy, index, Shape.new([2, 7, 3]), 1)
+    return found, index.scatter_add(dy, 7, axis=1)
+
+
+@row
+def rope(d):
+    x, cos, sin = d.f32(5, 2 * 8), d.f32(5, 4), d.f32(5, 4)
+    a, b = (x.reshape((5, 2, 8))[..., :4], x.reshape((5, 2, 8))[..., 4:])
+    c, s = cos.unsqueeze(1), sin.unsqueeze(1)
+    turned = d.graph.concat([a * c - b * s, b * c + a * s], -1).reshape((5, 16))
+    angles = np.arange(5)[:, None] * 10000.0 ** (-np.arange(4) / 4)
+    tables = [d.graph.constant(f(angles).astype(np.float32)) for f in (np.cos, np.sin)]
+    return [
+        (d.graph.rope(x, cos, sin, 8), turned),
+        (d.graph.rope(x, 10000.0, 8), d.graph.rope(x, *tables, 8)),
+    ]
+
+
+@row
+def rope_n(d):
+    x, cos, sin = d.f32(5, 8), d.f32(5, 4), d.f32(5, 4)
+    a, b, rest = x[:, :2], x[:, 2:4], x[:, 4:]
+    c, s = cos[:, :2], sin[:, :2]
+    own = d.graph.concat([a * c - b * s, b * c + a * s, rest], -1)
+    return d.graph.rope_n(x, cos, sin, 8, 4), own
+
+
+@row
+def axial_rope2d(d):
+    x = d.f32(1, 6, 2 * 8)
+    angles = np.zeros((6, 4))
+    for token in range(6):
+        tx, ty = token % 3, token // 3
+        frequency = 100.0 ** (-4 * np.arange(2) / 8)
+        angles[token] = np.concatenate([tx * frequency, ty * frequency])
+    c, s = (
+        d.graph.constant(f(angles).astype(np.float32)).reshape((6, 1, 4)) for f in (np.cos, np.sin)
+    )
+    pairs = x.reshape((6, 2, 4, 2))
+    a, b = pairs[..., 0], pairs[..., 1]
+    own = d.graph.stack([a * c - b * s, b * c + a * s], -1).reshape((1, 6, 16))
+    return d.graph.axial_rope2d(x, 3, 2, 8, 2, 100.0, 1), own
+
+
+def attended(d, q, k, v, visible=None, bias=None, scale=8**-0.5, cap=None):
+    """Attention of (batch, heads, length, size) tensors, spelled out."""
+    scores = (q @ k.transpose((0, 1, 3, 2))) * scale
+    if cap is not None:
+        scores = (scores / cap).tanh() * cap
+    if bias is not None:
+        scores = scores + bias
+    if visible is not None:
+        scores = d.graph.constant(visible).where(scores, -1e30)
+    return scores.softmax() @ v
+
+
+def heads(x, count):
+    length = x.shape[-2]
+    return x.reshape((-1, length, count, 8)).transpose((0, 2, 1, 3))
+
+
+def rows_of(y):
+    b, h, s, n = y.shape
+    return y.transpose((0, 2, 1, 3)).reshape((b, s, h * n))
+
+
+def three(d, *lead):
+    return [d.f32(*lead, 16) for _ in range(3)]
+
+
+def rlx(d, **kwargs):
+    q, k, v = three(d, 2, 5)
+    own = rows_of(attended(d, *(heads(x, 2) for x in (q, k, v)), **kwargs))
+    return q, k, v, Shape.new([2, 5, 16]), own
+
+
+LOWER = np.tril(np.ones((5, 5), bool))
+PADDED = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+
+
+def padding_mask(d):
+    return d.graph.constant(PADDED.astype(np.float32))
+
+
+@row
+def attention(d):
+    q, k, v, shape, own = rlx(d, visible=PADDED[:, None, None, :])
+    return d.graph.attention(q, k, v, padding_mask(d), 2, 8, shape), own
+
+
+@row
+def attention_(d):
+    q, k, v, _, own = rlx(d, visible=PADDED[:, None, None, :])
+    return d.graph.attention_(q, k, v, padding_mask(d), 2, 8), own
+
+
+@row
+def attention_opts(d):
+    q, k, v, shape, own = rlx(d, visible=PADDED[:, None, None, :], scale=0.3, cap=5.0)
+    return d.graph.attention_opts(q, k, v, padding_mask(d), 2, 8, shape, 0.3, 5.0), own
+
+
+@row
+def attention_kind(d):
+    rows = []
+    near = LOWER & ~np.tril(LOWER, -3)  # RLX's window of 2 holds three keys
+    for kind, visible in (
+        (darner.MaskKind.NONE, None),
+        (darner.MaskKind.CAUSAL, LOWER),
+        (darner.SlidingWindow(2), near),
+    ):
+        q, k, v, shape, own = rlx(d, visible=visible)
+        rows.append((d.graph.attention_kind(q, k, v, 2, 8, kind, shape), own))
+    return rows
+
+
+@row
+def attention_kind_opts(d):
+    q, k, v, shape, own = rlx(d, visible=LOWER, scale=0.5, cap=3.0)
+    kind = darner.MaskKind.CAUSAL
+    return d.graph.attention_kind_opts(q, k, v, 2, 8, kind, shape, 0.5, 3.0), own
+
+
+@row
+def attention_bias(d):
+    bias = d.f32(2, 2, 5, 5)
+    q, k, v, shape, own = rlx(d, bias=bias)
+    return d.graph.attention_bias(q, k, v, bias, 2, 8, shape), own
+
+
+def attention_gradients(d):
+    """dQ, dK, dV of causal attention, by the chain rule through its probabilities."""
+    q, k, v = three(d, 2, 5)
+    dy = d.f32(2, 5, 16)
+    hq, hk, hv, hdy = (heads(x, 2) for x in (q, k, v, dy))
+    scores = (hq @ hk.transpose((0, 1, 3, 2))) * 8**-0.5
+    p = d.graph.constant(LOWER).where(scores, -1e30).softmax()
+    dp = hdy @ hv.transpose((0, 1, 3, 2))
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * 8**-0.5
+    flip = (0, 1, 3, 2)
+    grads = [ds @ hk, ds.transpose(flip) @ hq, p.transpose(flip) @ hdy]
+    return (q, k, v, dy), [rows_of(g) for g in grads]
+
+
+@row
+def attention_backward(d):
+    args, grads = attention_gradients(d)
+    causal = darner.MaskKind.CAUSAL
+    return [
+        (d.graph.attention_backward(wrt, *args, 2, 8, causal, None), own)
+        for wrt, own in zip(darner.AttentionBwdWrt, grads, strict=True)
+    ]
+
+
+@row
+def attention_backward_all(d):
+    args, grads = attention_gradients(d)
+    found = d.graph.attention_backward_all(*args, 2, 8, darner.MaskKind.CAUSAL, None)
+    return list(zip(found, grads, strict=True))
+
+
+@row
+def dense_solve(d):
+    a = d.f32(4, 4) + d.graph.eye(4) * 6.0
+    b, m = d.f32(4), d.f32(4, 2)
+    return [
+        (a @ d.graph.dense_solve(a, b, Shape.new([4])), b),
+        (a @ d.graph.dense_solve(a, m, Shape.new([4, 2])), m),
+    ]
+
+
+@row
+def batched_dense_solve(d):
+    a = d.f32(3, 4, 4) + d.graph.eye(4) * 6.0
+    b = d.f32(3, 4, 2)
+    v = d.f32(3, 4)
+    return [
+        (a @ d.graph.batched_dense_solve(a, b, Shape.new([3, 4, 2])), b),
+        ((a @ d.graph.batched_dense_solve(a, v).unsqueeze(-1)).squeeze(-1), v),
+    ]
+
+
+@row
+def lora_matmul(d):
+    x, w, a, b = d.f32(3, 4), d.f32(4, 5), d.f32(4, 2), d.f32(2, 5)
+    return d.graph.lora_matmul(x, w, a, b, 0.5, Shape.new([3, 5])), x @ w + (x @ a @ b) * 0.5
+
+
+@row
+def linear_bias(d):
+    x, w, b = d.f32(3, 4), d.f32(4, 5), d.f32(5)
+    return [
+        (d.graph.linear_bias(x, w, b), x @ w + b),
+        (d.graph.linear_bias(x, w, None), x @ w),
+    ]
+
+
+@row
+def linear_bias_act(d):
+    x, w, b = d.f32(3, 4), d.f32(4, 5), d.f32(5)
+    return d.graph.linear_bias_act(x, w, b, darner.Activation.Gelu), (x @ w + b).gelu()
+
+
+@row
+def linear_fused(d):
+    x, w, b = d.f32(3, 4), d.f32(4, 5), d.f32(5)
+    found = d.graph.linear_fused(x, w, b, darner.Activation.Silu, Shape.new([3, 5]))
+    return found, (x @ w + b).silu()
+
+
+@row
+def fused_matmul_bias_act(d):
+    x, w, b = d.f32(3, 4), d.f32(4, 5), d.f32(5)
+    found = d.graph.fused_matmul_bias_act(x, w, b, None, Shape.new([3, 5]))
+    return found, x @ w + b
+
+
+@row
+def shared_matmul_pair(d):
+    x, w1, w2 = d.f32(3, 4), d.f32(4, 5), d.f32(4, 6)
+    first, second = d.graph.shared_matmul_pair(x, w1, w2)
+    return [(first, x @ w1), (second, x @ w2)]
+
+
+def ffn(d):
+    x, up, gate, down = d.f32(3, 4), d.f32(4, 6), d.f32(4, 6), d.f32(6, 4)
+    return (x, up, gate, down), ((x @ up) * (x @ gate).silu()) @ down
+
+
+@row
+def swiglu_ffn(d):
+    args, own = ffn(d)
+    return d.graph.swiglu_ffn(*args), own
+
+
+@row
+def fused_swiglu_ffn(d):
+    args, own = ffn(d)
+    return d.graph.fused_swiglu_ffn(*args, Shape.new([3, 4])), own
+
+
+# Meganeura's names beyond the list: the rest of the Graph page.
+
+
+@row
+def parameter_f16(d):
+    w = d.graph.parameter_f16("w", [4, 5])
+    assert w.dtype is DType.F16
+    return []
+
+
+@row
+def causal_attention(d):
+    q, k, v = d.f32(5, 16), d.f32(5, 8), d.f32(5, 8)
+    wide = [heads(x, 1).broadcast_to((1, 2, 5, 8)) for x in (k, v)]
+    own = rows_of(attended(d, heads(q, 2), *wide, visible=LOWER)).squeeze(0)
+    return d.graph.causal_attention(q, k, v, 2, 1, 8), own
+
+
+@row
+def sliding_window_attention(d):
+    q, k, v = three(d, 5)
+    near = LOWER & ~np.tril(LOWER, -2)
+    own = rows_of(attended(d, *(heads(x, 2) for x in (q, k, v)), visible=near)).squeeze(0)
+    return d.graph.sliding_window_attention(q, k, v, 2, 2, 8, 2), own
+
+
+@row
+def full_attention(d):
+    q, k, v = three(d, 5)
+    own = rows_of(attended(d, *(heads(x, 2) for x in (q, k, v)))).squeeze(0)
+    return d.graph.full_attention(q, k, v, 2, 2, 8), own
+
+
+@row
+def cross_attention(d):
+    q, (k, v) = d.f32(3, 16), three(d, 5)[:2]
+    own = rows_of(attended(d, *(heads(x, 2) for x in (q, k, v)))).squeeze(0)
+    return [
+        (d.graph.cross_attention(q, k, v, 2, 2, 8), own),
+        (d.graph.multi_head_attn(q, k, v, 2, 2, 8, True), own),
+    ]
+
+
+@row
+def rope_with_offset(d):
+    x = d.f32(7, 8)
+    return [
+        (d.graph.rope_with_offset(x[3:], 1e4, 3, 8), d.graph.rope(x, 1e4, 8)[3:]),
+        (
+            d.graph.rope_dynamic_offset(x[3:], 1e4, d.graph.constant([3], dtype="u32"), 8),
+            d.graph.rope(x, 1e4, 8)[3:],
+        ),
+    ]
+
+
+@row
+def sum_rows(d):
+    x = d.f32(3, 4)
+    return d.graph.sum_rows(x), x.sum(0)
+
+
+@row
+def max_pool_2d(d):
+    x = d.f32(2 * 3 * 4 * 4)
+    own = x.reshape((2, 3, 2, 2, 2, 2)).max((3, 5))
+    return d.graph.max_pool_2d(x, 2, 3, 4, 4, 2, 2, 2, 0), own.flatten()
+
+
+@row
+def global_avg_pool(d):
+    x = d.f32(2 * 3 * 16)
+    return d.graph.global_avg_pool(x, 2, 3, 16), x.reshape((2, 3, 16)).mean(-1)
+
+
+@row
+def conv2d_hw(d):
+    x, k = d.f32(2 * 3 * 6), d.f32(4 * 3 * 3)
+    own = x.reshape((2, 3, 1, 6)).conv(k.reshape((4, 3, 1, 3)), padding=((0, 0), (1, 1)))
+    return d.graph.conv2d_hw(x, k, 2, 3, 1, 6, 4, 1, 3, 1, 0, 1), own.flatten()
+
+
+@row
+def stop_gradient(d):
+    x = d.f32(3)
+    return d.graph.stop_gradient(x), x
+
+
+# Names that are methods of the graph itself, or Python's own words for them; tests/pure/test_graph.py
+# and test_module.py call each.
+STRUCTURE = """add_node append_node bind define dynamic_symbols from_hir from_lir has_dynamic_dims hir inspect
+    inspect_module is_empty len module new node node_mut nodes nodes_mut reverse_topo set_inputs
+    set_outputs shape to_mir topo_order use_count users""".split()
+
+
+def test_the_list_is_covered_with_nothing_left_over():
+    in_scope = BUILDERS.keys() | set(STRUCTURE)
+    assert sorted(set(NAMES) - in_scope - LATER_NAMES) == []
+    assert sorted((LATER_NAMES | set(STRUCTURE)) - set(NAMES)) == []
+    assert not LATER_NAMES & in_scope
+
+
+@pytest.mark.parametrize("name", sorted(LATER_NAMES))
+def test_names_of_later_parts_are_not_pretended(name):
+    assert not hasattr(Graph(), name)
+
+
+@pytest.mark.parametrize("name", sorted(set(STRUCTURE)))
+def test_structural_names_exist(name):
+    assert callable(getattr(Graph(), name))
+
+
+@pytest.mark.parametrize("name", sorted(BUILDERS))
+def test_seed_spelling_means_what_it_says(name):
+    desk = Desk()
+    rows = BUILDERS[name](desk)
+    pairs = rows if isinstance(rows, list) else [rows]
+    if not pairs:
+        return  # a leaf: the row itself asserted its type
+    desk.graph.verify()
+    flat = [node for pair in pairs for node in pair]
+    results = desk.run(*flat)
+    for found, wanted in zip(results[::2], results[1::2], strict=True):
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
