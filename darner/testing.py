@@ -95,6 +95,9 @@ def make_array(
         values = rng.integers(0, 2, spec.shape).astype(np.bool_)
     elif spec.kind == "int":
         values = rng.integers(int(spec.low), int(spec.high), spec.shape)
+    elif spec.kind == "definite":
+        root = rng.uniform(-1, 1, spec.shape)
+        values = root @ root.swapaxes(-1, -2) + np.eye(spec.shape[-1])
     elif spec.distinct:
         count = int(np.prod(spec.shape))
         steps = np.linspace(spec.low, spec.high, count) if count else np.zeros(0)
@@ -103,7 +106,7 @@ def make_array(
         values = rng.uniform(spec.low, spec.high, spec.shape)
     if spec.dtype is not None:
         target = dtypes.dtype(spec.dtype)
-    elif spec.kind == "float":
+    elif spec.kind in ("float", "definite"):
         target = dtype
     else:
         target = dtypes.bool_ if spec.kind == "bool" else dtypes.i32

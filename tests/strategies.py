@@ -196,3 +196,24 @@ def built_graphs(draw, max_steps: int = 6):
 def graphs(max_steps: int = 6):
     """A random graph."""
     return built_graphs(max_steps).map(lambda built: built.graph)
+
+
+def snapshot(graph: Graph) -> dict[str, Any]:
+    """Everything a graph holds, so that two moments of it can be compared."""
+    return {
+        "fields": [
+            (n.id, n.op, n.inputs, n.slots, dict(n.attrs), n.type, n.label, n.scope, n.source)
+            for n in graph.nodes
+        ],
+        "objects": [id(n) for n in graph.nodes],
+        "users": [list(users) for users in graph._users],
+        "outputs": list(graph._outputs),
+        "updates": dict(graph._updates),
+        "names": dict(graph._names),
+        "literals": dict(graph._literals),
+        "scopes": list(graph._scopes),
+        "streams": graph._streams,
+        "frozen": graph._frozen,
+        "digest": graph.digest(),
+        "json": graph.to_json(),
+    }

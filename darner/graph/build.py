@@ -13,14 +13,14 @@ import numpy as np
 
 from . import dtypes
 from .attributes import Operand
-from .check import KINDS, canonical, check_kind, check_tuple, settle_axes
+from .check import canonical, check_kind, check_tuple, settle_axes
 from .data import as_data
 from .dims import Shape, as_shape, format_shape
 from .dtypes import DType
 from .errors import ArgumentError, DarnerError, DTypeError, ShapeError, Source, caller, did_you_mean
 from .node import Node
-from .op import REQUIRED, Builder, Op, Param, get_op
-from .types import TensorType, TupleType
+from .op import REQUIRED, Builder, Op, Param, Rule, get_op
+from .types import TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Add ``op`` to a graph (found from the operands when None); returns its node or nodes."""
-    source = caller()
     label = kwargs.pop("label", None)
     operands: list[tuple[str, Any]] = []
     try:
@@ -36,12 +35,13 @@ def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any
             graph = _graph_of(args, kwargs)
         full_label = graph.labelled(label)
     except DarnerError as error:
-        raise error.located(op.name, label, "", source) from error.__cause__
+        raise error.located(op.name, label, "", caller()) from error.__cause__
     before = len(graph)
+    source = graph.source_of_call()
     with Located(graph, op.name, full_label, source, operands):
         given = None if "shape" in op.by_name else kwargs.pop("shape", None)
         if op.rules.spelling is not None:
-            answer = op.rules.spelling(graph, *args, **kwargs)
+            answer = _spelled(op.rules.spelling, op.signature, graph, args, kwargs)
             if not _is_call(answer):
                 return _finished(answer, graph, before, full_label, given)
             args, kwargs = answer
@@ -70,26 +70,37 @@ def call_builder(
     item: Builder, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Run a builder; its nodes all carry the user's line, and none stay if it fails."""
-    source = caller()
     label = kwargs.pop("label", None)
     try:
         if graph is None:
             graph = _graph_of(args, kwargs)
         full_label = graph.labelled(label)
     except DarnerError as error:
-        raise error.located(item.name, label, "", source) from error.__cause__
+        raise error.located(item.name, label, "", caller()) from error.__cause__
     given = [*zip(item.parameters, args, strict=False), *kwargs.items()]
     nodes = [(name, value) for name, value in given if isinstance(value, Node)]
     before = len(graph)
+    source = graph.source_of_call()
+    stated = None if "shape" in item.parameters else kwargs.pop("shape", None)
     with Located(graph, item.name, full_label, source, nodes):
-        try:
-            result = item.function(graph, *args, **kwargs)
-        except TypeError as error:
-            if "argument" in str(error) and item.function.__name__ in str(error):
-                text = str(error).replace(item.function.__name__ + "()", "it")
-                raise ArgumentError(f"{text}", hint=f"the call is {item.signature}") from None
+        result = _spelled(item.function, item.signature, graph, args, kwargs)
+        return _finished(result, graph, before, full_label, stated)
+
+
+def _spelled(
+    function: Rule, signature: str, graph: Graph, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Run a builder or a spelling; arguments it cannot take are the caller's error."""
+    try:
+        return function(graph, *args, **kwargs)
+    except TypeError as error:
+        own = f"{function.__qualname__}() "  # not one from a call further in
+        if not str(error).startswith(own):
             raise
-        return _finished(result, graph, before, full_label, None)
+        text = str(error).removeprefix(own)
+        if text.startswith("takes"):  # Python would count the graph too
+            text = f"takes fewer than {len(args)} arguments by position"
+        raise ArgumentError(text, hint=f"the call is {signature}") from None
 
 
 def _finished(result: Any, graph: Graph, before: int, label: str | None, given: Any) -> Any:
@@ -133,14 +144,20 @@ class Located:
 
 def describe(operands: Iterable[tuple[str, Any]]) -> str:
     """Operands as an error shows them: ``x is f32[32, 784] but w is f32[512, 128]``."""
-    nodes = [(slot, value) for slot, value in operands if isinstance(value, Node)]
-    repeated = {slot for slot, _ in nodes if sum(slot == other for other, _ in nodes) > 1}
+    return describe_types(
+        [(slot, value.type) for slot, value in operands if isinstance(value, Node)]
+    )
+
+
+def describe_types(operands: Sequence[tuple[str, Type]]) -> str:
+    """The same, for operands whose types alone are at hand."""
+    repeated = {slot for slot, _ in operands if sum(slot == other for other, _ in operands) > 1}
     counts: dict[str, int] = {}
     texts = []
-    for slot, node in nodes:
+    for slot, type_ in operands:
         index = counts[slot] = counts.get(slot, -1) + 1
         name = f"{slot}[{index}]" if slot in repeated else slot
-        texts.append(f"{name} is {node.type}")
+        texts.append(f"{name} is {type_}")
     if len(texts) == 2:
         return " but ".join(texts)
     if len(texts) > 8:
@@ -299,10 +316,7 @@ def _common_type(kinds: Sequence[Operand], operands: list[tuple[str, Any]]) -> D
 
 def _weak_type(value: Any, beside: DType | None) -> DType:
     if isinstance(value, list):
-        own = as_data(value).type.dtype
-        if beside is not None and KINDS.index(beside.kind) >= KINDS.index(own.kind):
-            return beside
-        return own
+        return dtypes.beside_or_own(as_data(value).type.dtype, beside)
     return dtypes.of_python(value, beside)
 
 

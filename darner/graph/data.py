@@ -50,8 +50,9 @@ class Data:
     def literal(self) -> Any:
         """Nested lists that read back to the same bits, or None where there are none."""
         kind = self.type.dtype
-        if kind.kind == "complex" or not np.all(np.isfinite(self.array)):
-            return None
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            if kind.kind == "complex" or not np.all(np.isfinite(self.array)):
+                return None
         if kind.kind != "float":
             return self.array.tolist()
         # The shortest decimal that rounds back: 0.1 for an f32, not 0.10000000149011612.
@@ -158,9 +159,9 @@ def _cast(array: Array, dtype: DType) -> Array:
             raise ArgumentError(f"{worst} does not fit in {dtype} ({low} to {high})")
         if array.dtype.kind not in "iub" and not np.array_equal(np.trunc(array), array):
             raise ArgumentError(f"fractions do not fit in {dtype}", hint="round or cast them first")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         result = array.astype(dtype.numpy)
-    grown = np.isinf(result) & np.isfinite(array)
+        grown = np.isinf(result) & np.isfinite(array)
     if grown.any():
         raise ArgumentError(f"{array[grown].flat[0]} is too large for {dtype}")
     return result

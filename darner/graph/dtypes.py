@@ -160,9 +160,14 @@ def of_python(value: complex | bool, beside: DType | None) -> DType:
     """The type a bare Python number takes next to a tensor: the tensor's, if it can hold the kind."""
     # bool is a kind of int, and enumerations may be too: the first match counts.
     own = next(dtype for kind, dtype in _PYTHON.items() if isinstance(value, kind))
-    if beside is not None and _RANK[beside.kind] >= _RANK[own.kind]:
-        return beside
-    return own
+    return beside_or_own(own, beside)
+
+
+def beside_or_own(own: DType, beside: DType | None) -> DType:
+    """The type that values without one of their own take next to a tensor."""
+    if beside is None:
+        return own
+    return beside if _RANK[beside.kind] >= _RANK[own.kind] else promote(own, beside)
 
 
 def at_least_float(t: DType) -> DType:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .attributes import Attribute
+from .build import describe_types
 from .check import canonical, settle_axes
 from .dims import Dim
 from .errors import ArgumentError, Calling, DarnerError, did_you_mean
@@ -149,7 +150,7 @@ def _commit(graph: Graph, node: Node, inputs: tuple[int, ...], attrs: dict[str, 
         try:
             found = item.op.infer_type(operand_types, item.slots, attrs if edited else item.attrs)
         except DarnerError as error:
-            shown = ", ".join(map(str, operand_types))
+            shown = describe_types(list(zip(item.slots, operand_types, strict=True)))
             raise error.located(item.op.name, item.label, shown, item.source) from None
         if edited or found[0] != item.type or found[1] != item.attrs:
             types[item.id], settled[item.id] = found

@@ -72,6 +72,8 @@ class DarnerError(Exception):
         """Add the context of the call that failed. The innermost call to do so is kept."""
         if self.op is None:
             self.op, self.label, self.operands = op, label, operands
+        if self.label is None:
+            self.label = label
         if self.source is None:
             self.source = source
         return self

@@ -17,6 +17,7 @@ from .errors import (
     ShapeError,
     Source,
     UnknownNameError,
+    caller,
     did_you_mean,
 )
 from .methods import GraphMethods
@@ -108,6 +109,7 @@ class Graph(GraphMethods):
         self._names: dict[str, int] = {}
         self._literals: dict[Data, int] = {}
         self._scopes: list[str] = []
+        self._origin: Node | None = None
         self._streams = 0
         self._frozen = False
         self._digest: str | None = None
@@ -256,7 +258,20 @@ class Graph(GraphMethods):
     @property
     def current_scope(self) -> str:
         """The prefix in force, without its last dot."""
-        return ".".join(self._scopes)
+        return ".".join(self._scopes) if self._origin is None else self._origin.scope
+
+    @contextmanager
+    def derived_from(self, node: Node) -> Iterator[None]:
+        """Give the nodes made inside the scope and the source line of ``node``; passes use it."""
+        before, self._origin = self._origin, node
+        try:
+            yield
+        finally:
+            self._origin = before
+
+    def source_of_call(self) -> Source | None:
+        """The line a node made now belongs to."""
+        return caller() if self._origin is None else self._origin.source
 
     def labelled(self, label: str | None) -> str | None:
         """A label with the current scope in front."""

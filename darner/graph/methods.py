@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from .errors import UnknownNameError, caller
-from .op import BUILDERS, OPS, Builder, Op, find, suggest
+from .op import BUILDERS, OPS, Builder, Op, find, shown_annotation, suggest
 
 
 class GraphMethods:
@@ -100,15 +100,23 @@ def _bound_to_graph(graph: Any, item: Op | Builder) -> Callable[..., Any]:
 def _node_parameters(item: Op | Builder) -> tuple[dict[int, bool], dict[str, bool]]:
     """Where the item takes nodes, by position and by name, and whether it takes a list of them."""
     if isinstance(item, Op):
-        places = [(i, p.name, p.variadic) for i, p in enumerate(item.params) if p.is_operand]
+        params = [(p.name, p.is_operand, p.variadic, p.keyword_only) for p in item.params]
     else:
-        params = list(inspect.signature(item.function).parameters.values())[1:]
-        places = [
-            (i, p.name, "list[Node]" in str(p.annotation))
-            for i, p in enumerate(params)
-            if "Node" in str(p.annotation)
+        params = [
+            (
+                p.name,
+                "Node" in shown_annotation(p),
+                "list[Node]" in shown_annotation(p),
+                p.kind is inspect.Parameter.KEYWORD_ONLY,
+            )
+            for p in list(inspect.signature(item.function).parameters.values())[1:]
         ]
-    return {i: many for i, _, many in places}, {name: many for _, name, many in places}
+    names = {name: many for name, takes, many, _ in params if takes}
+    # A keyword-only parameter has no position: it may stand behind any number of others.
+    positions = {
+        i: many for i, (_, takes, many, keyword) in enumerate(params) if takes and not keyword
+    }
+    return positions, names
 
 
 def _from_id(graph: Any, item: Op | Builder, value: Any, many: bool) -> Any:

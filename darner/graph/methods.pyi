@@ -109,6 +109,8 @@ class GraphMethods:
         """The gradients of ``batch_norm_training(x, weight, bias, eps)[0]``: of x, of the weight and of the bias."""
     def batch_norm_training(self, x: NodeLike, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
         """(batch, channels, ...) normalised over everything but channels; also gives mean and biased variance."""
+    def batched_dense_solve(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """``dense_solve`` for each matrix of a batch: a [B, N, N] and b [B, N] or [B, N, K]."""
     def bce_loss(self, pred: NodeLike, labels: NodeLike, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
         """Binary cross-entropy of probabilities: the mean of -(t log p + (1 - t) log(1 - p))."""
     def bce_with_logits_loss(self, logits: NodeLike, labels: NodeLike, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
@@ -143,6 +145,8 @@ class GraphMethods:
         """The smallest integer not below x."""
     def celu(self, x: NodeLike, alpha: float = 1.0, shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below; smooth for every alpha."""
+    def cholesky(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The lower triangular ``l`` with ``l @ l.T = a``, for each positive definite matrix."""
     def chunk(self, x: NodeLike, count: int, axis: int = 0, *, label: str | None = None) -> list[Node]:
         """At most ``count`` pieces along ``axis``, equal but for the last, which may be smaller."""
     def clip(self, x: NodeLike, low: NodeLike | None = None, high: NodeLike | None = None, shape: Any = None, *, label: str | None = None) -> Node:
@@ -211,6 +215,10 @@ class GraphMethods:
         """Running sums along ``axis``; ``exclusive`` leaves each element out of its own sum."""
     def cumsum_backward(self, dy: NodeLike, out_shape: Any = None, axis: int = -1, exclusive: bool = False, *, label: str | None = None) -> Node:
         """The derivative of ``cumsum``: running sums of ``dy`` from the end."""
+    def dense_solve(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
+    def det(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The determinant of each square matrix."""
     def diagonal(self, x: NodeLike, k: int = 0, *, label: str | None = None) -> Node:
         """The diagonal of the last two axes, as the last axis; ``k`` diagonals above the main one."""
     def div(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -228,6 +236,8 @@ class GraphMethods:
         """A block of fixed ``sizes`` at a position computed in the graph (one entry of ``starts`` an axis)."""
     def dynamic_update_slice(self, x: NodeLike, update: NodeLike, starts: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` with a block replaced at a position computed in the graph; see ``dynamic_slice``."""
+    def einsum(self, equation: str, *operands: NodeLike, label: str | None = None) -> Node:
+        """Sums of products by an equation of letters, as in NumPy: ``einsum("bij,bjk->bik", a, b)``."""
     def elu(self, x: NodeLike, alpha: float = 1.0, shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` above 0, ``alpha * (exp(x) - 1)`` below."""
     def embedding(self, indices: NodeLike, table: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -341,6 +351,8 @@ class GraphMethods:
         """An input of u32, such as token ids."""
     def instance_norm(self, x: NodeLike, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> Node:
         """(batch, channels, space ...) normalised over space, for each sample and channel by itself."""
+    def inverse(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The inverse of each square matrix."""
     def iota(self, shape: ShapeLike, axis: int = 0, dtype: DTypeLike = ..., *, label: str | None = None) -> Node:
         """0, 1, 2, ... along ``axis``, repeated along the others."""
     def is_finite(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -402,6 +414,8 @@ class GraphMethods:
         """The logarithm of softmax: ``x`` less the log of the sum of exp(x) along ``axis``."""
     def log_softmax_backward(self, y: NodeLike, dy: NodeLike, axis: int = -1, shape: Any = None, *, label: str | None = None) -> Node:
         """The gradient of log_softmax for its input, from its result ``y`` and the gradient ``dy``."""
+    def logdet(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The logarithm of each determinant: -inf where it is 0, NaN where it is negative."""
     def logical_and(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """a and b."""
     def logical_not(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -678,6 +692,8 @@ class GraphMethods:
         """Elements ``start, start + step, ...`` before ``stop`` along every axis; bounds are checked."""
     def sliding_window_attention(self, q: NodeLike, k: NodeLike, v: NodeLike, num_heads: int, num_kv_heads: int, head_dim: int, window: int, *, label: str | None = None) -> Node:
         """Causal attention to the last ``window`` keys, the query's own among them."""
+    def slogdet(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The sign of each determinant (0 for a singular matrix) and the logarithm of its absolute value."""
     def sm(self, x: NodeLike, axis: int = -1, shape: object = None, *, label: str | None = None) -> Node:
         """RLX's short name of ``softmax``."""
     def smooth_l1_loss(self, pred: NodeLike, target: NodeLike, beta: float = 1.0, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
@@ -880,6 +896,8 @@ class NodeMethods:
         """The gradients of ``batch_norm_training(x, weight, bias, eps)[0]``: of x, of the weight and of the bias."""
     def batch_norm_training(self, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
         """(batch, channels, ...) normalised over everything but channels; also gives mean and biased variance."""
+    def batched_dense_solve(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """``dense_solve`` for each matrix of a batch: a [B, N, N] and b [B, N] or [B, N, K]."""
     def bce_loss(self, labels: NodeLike, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
         """Binary cross-entropy of probabilities: the mean of -(t log p + (1 - t) log(1 - p))."""
     def bce_with_logits_loss(self, labels: NodeLike, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
@@ -910,6 +928,8 @@ class NodeMethods:
         """The smallest integer not below x."""
     def celu(self, alpha: float = 1.0, shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below; smooth for every alpha."""
+    def cholesky(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """The lower triangular ``l`` with ``l @ l.T = a``, for each positive definite matrix."""
     def chunk(self, count: int, axis: int = 0, *, label: str | None = None) -> list[Node]:
         """At most ``count`` pieces along ``axis``, equal but for the last, which may be smaller."""
     def clip(self, low: NodeLike | None = None, high: NodeLike | None = None, shape: Any = None, *, label: str | None = None) -> Node:
@@ -964,6 +984,10 @@ class NodeMethods:
         """Running sums along ``axis``; ``exclusive`` leaves each element out of its own sum."""
     def cumsum_backward(self, out_shape: Any = None, axis: int = -1, exclusive: bool = False, *, label: str | None = None) -> Node:
         """The derivative of ``cumsum``: running sums of ``dy`` from the end."""
+    def dense_solve(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
+    def det(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """The determinant of each square matrix."""
     def diagonal(self, k: int = 0, *, label: str | None = None) -> Node:
         """The diagonal of the last two axes, as the last axis; ``k`` diagonals above the main one."""
     def div(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1083,6 +1107,8 @@ class NodeMethods:
         """Half the square of pred - target up to ``delta``, and beyond it a line of slope ``delta``."""
     def instance_norm(self, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> Node:
         """(batch, channels, space ...) normalised over space, for each sample and channel by itself."""
+    def inverse(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """The inverse of each square matrix."""
     def is_finite(self, shape: Any = None, *, label: str | None = None) -> Node:
         """Whether x is neither infinite nor NaN."""
     def is_inf(self, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1140,6 +1166,8 @@ class NodeMethods:
         """The logarithm of softmax: ``x`` less the log of the sum of exp(x) along ``axis``."""
     def log_softmax_backward(self, dy: NodeLike, axis: int = -1, shape: Any = None, *, label: str | None = None) -> Node:
         """The gradient of log_softmax for its input, from its result ``y`` and the gradient ``dy``."""
+    def logdet(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """The logarithm of each determinant: -inf where it is 0, NaN where it is negative."""
     def logical_and(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """a and b."""
     def logical_not(self, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1368,6 +1396,8 @@ class NodeMethods:
         """Elements ``start, start + step, ...`` before ``stop`` along every axis; bounds are checked."""
     def sliding_window_attention(self, k: NodeLike, v: NodeLike, num_heads: int, num_kv_heads: int, head_dim: int, window: int, *, label: str | None = None) -> Node:
         """Causal attention to the last ``window`` keys, the query's own among them."""
+    def slogdet(self, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The sign of each determinant (0 for a singular matrix) and the logarithm of its absolute value."""
     def sm(self, axis: int = -1, shape: object = None, *, label: str | None = None) -> Node:
         """RLX's short name of ``softmax``."""
     def smooth_l1_loss(self, target: NodeLike, beta: float = 1.0, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:

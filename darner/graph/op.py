@@ -294,6 +294,13 @@ class Builder:
         return f"{self.name}({text})"
 
 
+def shown_annotation(param: inspect.Parameter) -> str:
+    """An annotation as it was written, whether or not its module keeps annotations as text."""
+    found = param.annotation
+    text = found if isinstance(found, str) else inspect.formatannotation(found)
+    return text.replace("darner.graph.node.", "")
+
+
 def _shown_param(param: inspect.Parameter) -> str:
     star = "*" if param.kind is inspect.Parameter.VAR_POSITIONAL else ""
     if param.default is REQUIRED:
@@ -339,10 +346,13 @@ def _register(table: dict[str, Any], item: Op | Builder) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove a declared op (not one of darner's own); graphs that hold it keep working."""
-    if name not in OPS or OPS[name].builtin:
+    """Remove a declared op or builder (not one of darner's own); graphs that hold it still run."""
+    item = find(name)
+    rule = item.infer if isinstance(item, Op) else item.function if item is not None else None
+    if rule is None or _is_builtin(rule):
         raise ArgumentError(f"'{name}' is not an op declared outside darner")
-    del OPS[name]
+    OPS.pop(name, None)
+    BUILDERS.pop(name, None)
 
 
 def _is_builtin(function: Rule) -> bool:
@@ -414,7 +424,7 @@ def builder(*, family: str, name: str | None = None) -> Callable[[Rule], Builder
         label = name or function.__name__
         if not doc:
             raise ArgumentError(f"builder '{label}' has no docstring")
-        takes_node = len(parameters) > 1 and str(parameters[1].annotation).startswith("Node")
+        takes_node = len(parameters) > 1 and shown_annotation(parameters[1]).startswith("Node")
         item = Builder(label, family, doc, function, takes_node)
         _register(BUILDERS, item)
         return item

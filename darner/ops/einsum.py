@@ -2,6 +2,11 @@
 
 An equation is read once into labels (letters, and numbers for the axes of an ellipsis); operands are then
 reduced on their own (diagonals, sums) and joined two at a time, cheapest first.
+
+    >>> import darner
+    >>> g = darner.Graph()
+    >>> g.einsum("bij,jk->bik", g.input("x", (2, 3, 4)), g.input("w", (4, 5)))
+    <%2 = dot_general : f32[2, 3, 5]>
 """
 
 from __future__ import annotations
@@ -16,24 +21,22 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.build import check_given
 from ..graph.dims import Dim, SymbolicDim
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder
 from .elementwise import cast, mul
-from .matrix import contraction, permuted, without_ones
+from .matrix import Label, contraction, permuted, without_ones
 from .reduce import sum_
 from .shapes import reshape, transpose
 
 ELLIPSIS = "..."
-Label: TypeAlias = str | int
 Term: TypeAlias = tuple[Node, list[Label]]
 
 
 @builder(family="matrix")
-def einsum(graph: Graph, equation: str, *operands: Node, shape: Any = None) -> Node:
+def einsum(graph: Graph, equation: str, *operands: Node) -> Node:
     """Sums of products by an equation of letters, as in NumPy: ``einsum("bij,bjk->bik", a, b)``.
 
     A letter that the result lacks is summed over; one that an operand repeats takes its diagonal. Without
@@ -47,12 +50,9 @@ def einsum(graph: Graph, equation: str, *operands: Node, shape: Any = None) -> N
     terms = [_alone(*term, _needed(terms, [i], wanted)) for i, term in enumerate(terms)]
     while len(terms) > 1:
         i, j = _cheapest(terms, wanted)
-        terms[i] = _joined(terms[i], terms[j], _needed(terms, (i, j), wanted))
+        terms[i] = _joined(terms[i], terms[j], _needed(terms, (i, j), wanted), wanted)
         del terms[j]
-    result = permuted(*terms[0], wanted)
-    if shape is not None:
-        check_given(result, shape)
-    return result
+    return permuted(*terms[0], wanted)
 
 
 # --------------------------------------------------------------------------- reading
@@ -90,7 +90,8 @@ def _read(equation: Any, nodes: Sequence[Node]) -> tuple[list[list[Label]], list
     result = _tokens(right, equation) if arrow else None
     if len(sources) != len(nodes):
         raise ArgumentError(
-            f"'{equation}' is for {_count(len(sources))}, but {_count(len(nodes))} came with it"
+            f"'{equation}' is for {_count(len(sources), 'operand', 'operands')}, "
+            f"but {len(nodes)} came with it"
         )
     terms = [
         _labels(i, source, node.rank)
@@ -109,7 +110,9 @@ def _read(equation: Any, nodes: Sequence[Node]) -> tuple[list[list[Label]], list
             raise ArgumentError(f"'{letter}' of the result is in no operand of '{equation}'")
     if spread and ELLIPSIS not in result:
         raise ArgumentError(
-            f"the result of '{equation}' has no '...' for the {len(spread)} axes of the operands'"
+            f"'...' stands for {_count(len(spread), 'axis', 'axes')} that the result of "
+            f"'{equation}' lacks",
+            hint="write '...' in the result too",
         )
     wanted: list[Label] = []
     for letter in result:
@@ -117,8 +120,8 @@ def _read(equation: Any, nodes: Sequence[Node]) -> tuple[list[list[Label]], list
     return terms, wanted
 
 
-def _count(n: int) -> str:
-    return "1 operand" if n == 1 else f"{n} operands"
+def _count(n: int, one: str, many: str) -> str:
+    return f"1 {one}" if n == 1 else f"{n} {many}"
 
 
 def _tokens(text: str, equation: str) -> list[str]:
@@ -141,7 +144,7 @@ def _labels(index: int, tokens: list[str], rank: int) -> list[Label]:
     text = "".join(tokens)
     if rank < letters or (rank > letters and ELLIPSIS not in tokens):
         raise ShapeError(
-            f"'{text}' has {letters} letters, but operand {index} has rank {rank}",
+            f"'{text}' has {_count(letters, 'letter', 'letters')}, but operand {index} has rank {rank}",
             hint="'...' stands for any further axes" if rank > letters else None,
         )
     labels: list[Label] = []
@@ -200,53 +203,56 @@ def _summed(x: Node, labels: list[Label], needed: set[Label]) -> Term:
     return sum_(x, axes), [label for label in labels if label in needed]
 
 
-def _joined(left: Term, right: Term, needed: set[Label]) -> Term:
+def _joined(left: Term, right: Term, needed: set[Label], wanted: list[Label]) -> Term:
     """The product of two terms, with the labels that nothing else needs summed over."""
     a, a_labels = without_ones(*left, *right)
     b, b_labels = without_ones(*right, a, a_labels)
     a, a_labels = _summed(a, a_labels, needed.union(b_labels))
     b, b_labels = _summed(b, b_labels, needed.union(a_labels))
     both = [label for label in a_labels if label in b_labels]
+    if all(label in needed for label in both):
+        result = [*a_labels, *(label for label in b_labels if label not in both)]
+        if set(result) == set(wanted):
+            result = wanted
+        return _multiplied((a, a_labels), (b, b_labels), result), result
     result = [label for label in both if label in needed]
     result += [label for label in (*a_labels, *b_labels) if label not in both]
-    if len(result) == len({*a_labels, *b_labels}):
-        return _multiplied(a, a_labels, b, b_labels, result), result
     return contraction(a, a_labels, b, b_labels, result), result
 
 
-def _multiplied(
-    a: Node, a_labels: list[Label], b: Node, b_labels: list[Label], result: list[Label]
-) -> Node:
-    """A product with nothing to sum: element-wise, each operand spread over the axes it lacks."""
-    wide = dtypes.accumulator(dtypes.promote(a.dtype, b.dtype))
+def _multiplied(left: Term, right: Term, result: list[Label]) -> Node:
+    """A product with nothing to sum: element-wise, with axes of size 1 for the labels one lacks."""
+    common = dtypes.promote(left[0].dtype, right[0].dtype)
+    wide = dtypes.accumulator(common)
     spread = []
-    for x, labels in ((a, a_labels), (b, b_labels)):
+    for x, labels in (left, right):
         x = permuted(x, labels, [label for label in result if label in labels])
+        first = min((result.index(label) for label in labels), default=len(result))
         sizes = iter(x.shape)
-        shape = tuple(next(sizes) if label in labels else 1 for label in result)
-        spread.append(x if shape == x.shape else reshape(x, shape))
-    if wide is dtypes.promote(a.dtype, b.dtype):
-        return mul(*spread)
-    # Sums of small integers are i32, and so is a product that happens to sum nothing.
-    return mul(*(cast(x, wide) for x in spread))
+        shape = tuple(next(sizes) if label in labels else 1 for label in result[first:])
+        x = x if shape == x.shape else reshape(x, shape)
+        # Sums of small integers are i32, and so is a product that happens to sum nothing.
+        spread.append(x if wide is common else cast(x, wide))
+    return mul(*spread)
 
 
 def _cheapest(terms: Sequence[Term], wanted: list[Label]) -> tuple[int, int]:
-    """The pair whose product adds fewest elements; the first two where sizes are not known."""
-    best = (0, 1)
+    """The pair whose product adds the fewest elements, then the one with the least arithmetic.
+
+    The first two where sizes are not known.
+    """
     if len(terms) == 2 or any(isinstance(size, SymbolicDim) for x, _ in terms for size in x.shape):
-        return best
-    least: int | None = None
-    for i, j in combinations(range(len(terms)), 2):
-        needed = _needed(terms, (i, j), wanted)
+        return 0, 1
+
+    def cost(pair: tuple[int, int]) -> tuple[int, int]:
+        needed = _needed(terms, pair, wanted)
         sizes: dict[Label, int] = {}
-        for x, labels in (terms[i], terms[j]):
+        for x, labels in (terms[i] for i in pair):
             for label, size in zip(labels, x.shape, strict=True):
-                sizes[label] = (
-                    max(sizes.get(label, 0), int(size)) if size != 1 else sizes.get(label, 1)
-                )
-        grown = math.prod(size for label, size in sizes.items() if label in needed)
-        grown -= int(terms[i][0].size) + int(terms[j][0].size)
-        if least is None or grown < least:
-            best, least = (i, j), grown
-    return best
+                if sizes.get(label, 1) == 1:
+                    sizes[label] = int(size)
+        kept = math.prod(size for label, size in sizes.items() if label in needed)
+        removed = sum(int(terms[i][0].size) for i in pair)
+        return kept - removed, math.prod(sizes.values())
+
+    return min(combinations(range(len(terms)), 2), key=cost)

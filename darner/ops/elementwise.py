@@ -21,7 +21,7 @@ from ..graph.attributes import (
 )
 from ..graph.data import Array
 from ..graph.dtypes import DType
-from ..graph.errors import ArgumentError
+from ..graph.errors import ArgumentError, did_you_mean
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, Rule, builder, composite, primitive
@@ -415,7 +415,9 @@ def choose(table: dict[str, Any], kind: Any, what: str) -> Any:
     for name, item in table.items():
         if name.replace("_", "") == text:
             return item
-    raise ArgumentError(f"no {what} is called {kind!r}", hint=f"they are {', '.join(table)}")
+    close = did_you_mean(str(getattr(kind, "value", kind)).lower(), table)
+    hint = close if close and len(table) > 10 else f"they are {', '.join(table)}"
+    raise ArgumentError(f"no {what} is called {kind!r}", hint=hint)
 
 
 @builder(family=FAMILY, name="binary")

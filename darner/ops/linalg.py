@@ -8,7 +8,7 @@ import numpy as np
 
 from ..graph.attributes import Float
 from ..graph.data import Array
-from ..graph.dims import Dim, format_shape
+from ..graph.dims import Dim, format_shape, symbol
 from ..graph.errors import RunError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -82,9 +82,9 @@ def _solution(a: TensorType, b: TensorType) -> TensorType:
     """The type of ``x``, which is that of ``b``."""
     lead = _square(a).shape[:-2]
     if b.rank not in (a.rank - 1, a.rank) or b.shape[: len(lead)] != lead:
-        vector = format_shape(a.shape[:-1])
+        vector, matrix = a.shape[:-1], (*a.shape[:-1], symbol("K"))
         raise ShapeError(
-            f"b must be {vector} or have columns after that, not {format_shape(b.shape)}"
+            f"b must be {format_shape(vector)} or {format_shape(matrix)}, not {format_shape(b.shape)}"
         )
     if b.shape[len(lead)] != a.shape[-1]:
         raise ShapeError(f"a has {a.shape[-1]} rows, b has {b.shape[len(lead)]}")
@@ -123,15 +123,12 @@ def _(a: Node) -> Node:
 
 # --------------------------------------------------------------------------- factors, determinants
 
-# Positive definite: a random matrix is not.
-_DEFINITE = np.array([[4.0, 2.0, -1.0], [2.0, 5.0, 0.5], [-1.0, 0.5, 3.0]])
-
 
 @primitive(
     family=FAMILY,
     samples=[
-        sample(_DEFINITE),
-        sample(np.stack([_DEFINITE, np.eye(3), 2 * _DEFINITE]).astype(np.float32)),
+        sample(spec(3, 3, kind="definite")),
+        sample(spec(3, 4, 4, kind="definite")),
         sample(spec(1, 1, low=0.5, high=3)),
         sample(spec(2, 3, 1, 1, low=0.5, high=3)),
         sample(spec(0, 0)),

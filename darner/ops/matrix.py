@@ -6,8 +6,8 @@ lacks is summed over, and sizes of 1 stand for any size. Nothing is copied to ma
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from ..graph import dtypes
 from ..graph.attributes import Number
@@ -23,7 +23,8 @@ from .shapes import reshape, transpose
 
 FAMILY = "matrix"
 
-Labels = Sequence[Hashable]
+Label: TypeAlias = str | int
+Labels: TypeAlias = Sequence[Label]
 
 
 # --------------------------------------------------------------------------- the one contraction
@@ -65,9 +66,7 @@ def permuted(x: Node, labels: Labels, wanted: Labels) -> Node:
     return result
 
 
-def without_ones(
-    x: Node, labels: Labels, other: Node, others: Labels
-) -> tuple[Node, list[Hashable]]:
+def without_ones(x: Node, labels: Labels, other: Node, others: Labels) -> tuple[Node, list[Label]]:
     """``x`` without the axes of size 1 that the other operand has at another size."""
     sizes = dict(zip(others, other.shape, strict=True))
     kept = [

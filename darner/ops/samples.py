@@ -29,7 +29,8 @@ class Spec:
     """A tensor to be made for a test.
 
     Attributes:
-        kind: ``float`` tensors are tried in every float type; ``int``, ``bool`` are what they say.
+        kind: ``float`` tensors are tried in every float type, and so are ``definite`` ones (symmetric positive
+            definite matrices); ``int``, ``bool`` are what they say.
         distinct: no two elements are close, for ops whose answer changes at ties.
         dtype: a fixed element type instead of the one under test.
     """

@@ -40,7 +40,7 @@ CALLS = [pytest.param(op, i, id=f"{op.name}-{i}") for op in BUILTIN for i in ran
 def has_float_operand(value):
     if isinstance(value, list | tuple):
         return any(map(has_float_operand, value))
-    return isinstance(value, Spec) and value.kind == "float" and value.dtype is None
+    return isinstance(value, Spec) and value.kind in ("float", "definite") and value.dtype is None
 
 
 TYPED_CALLS = [

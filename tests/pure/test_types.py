@@ -152,7 +152,9 @@ def test_literals_round_to_the_same_bits(kind):
     width = {16: np.uint16, 32: np.uint32, 64: np.uint64}[kind.bits]
     raw = rng.integers(0, np.iinfo(width).max, 20_000, dtype=width, endpoint=True)
     values = raw.view(kind.numpy)
-    values = values[np.isfinite(values.astype(np.float64))]
+    assert Data(values).literal() is None  # some are NaN, perhaps signalling ones
+    with np.errstate(invalid="ignore"):
+        values = values[np.isfinite(values)]
     literal = Data(values).literal()
     assert as_data(literal, kind).array.tobytes() == values.tobytes()
 
@@ -190,12 +192,10 @@ def test_constants_cannot_be_written_to():
         (np.zeros(2, np.float64), "f64[2]"),
         (np.int8(3), "i8[]"),
         ([], "f32[0]"),
-        (10**30, "f32[]"),
     ],
 )
 def test_constants_take_the_type_of_their_values(value, type_):
-    kind = dtypes.f32 if value == 10**30 else None
-    assert str(as_data(value, kind).type) == type_
+    assert str(as_data(value).type) == type_
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,7 @@ def test_infinities_and_exact_conversions_fit():
     assert np.isinf(as_data(float("inf"), dtypes.f16).array)
     assert as_data(65504.0, dtypes.f16).array == 65504.0
     assert as_data(2.0, dtypes.u8).array == 2
+    assert as_data(10**30, dtypes.f64).array == 1e30
     assert as_data(np.array([2**53 + 1]), dtypes.i64).array == 2**53 + 1
     assert as_data([], dtypes.i8).array.dtype == np.int8
 
