@@ -35,7 +35,7 @@ from .graph.types import TensorType
 from .graph.types import TensorType as Shape
 from .ops.attention import MaskKind, SlidingWindow
 from .ops.attention_gradients import AttentionBwdWrt
-from .ops.elementwise import binary, unary
+from .ops.declare import binary, unary
 from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from .transforms.cost import cost, graph_cost
 from .transforms.expand import expand, in_float64

@@ -30,7 +30,8 @@ from .activations import (
     silu,
     softplus,
 )
-from .elementwise import choose, cos, cosh, erf, exp, exp2, rsqrt, sign, sin, sinh, tan, tanh, where
+from .elementwise import choose, where
+from .functions import cos, cosh, erf, exp, exp2, rsqrt, sign, sin, sinh, tan, tanh
 from .samples import SHAPES, Sample, sample, spec
 from .shapes import concat
 

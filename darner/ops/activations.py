@@ -13,7 +13,8 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, Rule, builder, composite, get_op
 from ..graph.types import TensorType
-from .elementwise import choose, erf, exp, expm1, log1p, maximum, minimum, tanh, where
+from .elementwise import choose, maximum, minimum, where
+from .functions import erf, exp, expm1, log1p, tanh
 from .samples import Sample, ints, sample, spec, uniform
 from .shapes import slice_
 

@@ -21,8 +21,9 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType, broadcast
+from .comparison import logical_and
 from .contract import dot_general
-from .elementwise import logical_and, maximum, where
+from .elementwise import maximum, where
 from .samples import bools, ints, sample, spec
 
 FAMILY = "attention"

@@ -16,7 +16,7 @@ from ..graph.node import Node
 from ..graph.op import Op, composite
 from ..graph.types import TensorType
 from .activations import silu
-from .elementwise import rsqrt
+from .functions import rsqrt
 from .norms import FAMILY, affine, from_axis, is_int, require_eps, standardised
 from .samples import Spec, sample, spec
 

@@ -14,8 +14,10 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite, primitive
 from ..graph.types import TensorType
+from .comparison import lt
 from .contract import solve
-from .elementwise import exp, lt, mul, where
+from .elementwise import mul, where
+from .functions import exp
 from .samples import sample, spec
 from .shapes import broadcast_to, reshape
 

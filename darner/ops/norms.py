@@ -18,7 +18,8 @@ from ..graph.node import Node
 from ..graph.op import builder, composite
 from ..graph.types import TensorType
 from .activations import require_equal_shapes
-from .elementwise import maximum, rsqrt
+from .elementwise import maximum
+from .functions import rsqrt
 from .samples import sample, spec
 
 FAMILY = "normalisation"

@@ -242,12 +242,12 @@ def test_errors_are_also_the_builtin_kind_a_caller_expects():
 
 
 def test_text_that_is_not_a_graph_is_refused():
-    with pytest.raises(FormatError, match="line 1: expected 'graph @name {'"):
+    with pytest.raises(FormatError, match=r"line 1: expected 'graph @name \{'"):
         Graph.from_text("hello")
     with pytest.raises(FormatError, match="not JSON"):
         Graph.from_json("{")
     with pytest.raises(
-        FormatError, match="line 2: .*no op is called 'sofmax'.*did you mean 'softmax'"
+        FormatError, match=r"line 2: .*no op is called 'sofmax'.*did you mean 'softmax'"
     ):
         Graph.from_text("graph @g {\n  %0 = sofmax() : f32[]\n}")
 

@@ -1,0 +1,86 @@
+"""Comparison, logic and bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.attributes import Mask, Real, RealNumber, Tensor
+from ..graph.errors import ArgumentError
+from ..graph.op import Op, Rule, primitive
+from ..graph.types import TensorType, broadcast
+from .declare import binary, unary
+from .samples import PAIRS, bools, ints, pairs, sample
+
+_INTS = [sample(ints(*a, low=-9, high=10), ints(*b, low=-9, high=10)) for a, b in PAIRS]
+_BITS = [sample(ints(*a, high=250, dtype="u8"), ints(*b, high=7, dtype="u8")) for a, b in PAIRS]
+_BOOLS = [sample(bools(*a), bools(*b)) for a, b in PAIRS]
+
+
+def _comparison(
+    name: str, doc: str, numpy: Rule, *, kind: Any = Real, commutative: bool = False
+) -> Op:
+    return binary(
+        name,
+        doc,
+        numpy,
+        kind=kind,
+        result=dtypes.bool_,
+        commutative=commutative,
+        samples=[*pairs(), *_INTS, *_BOOLS[:2]],
+        family="comparison",
+    )
+
+
+eq = _comparison("eq", "a == b, as bool.", np.equal, kind=Tensor, commutative=True)
+ne = _comparison("ne", "a != b, as bool.", np.not_equal, kind=Tensor, commutative=True)
+lt = _comparison("lt", "a < b, as bool.", np.less)
+le = _comparison("le", "a <= b, as bool.", np.less_equal)
+gt = _comparison("gt", "a > b, as bool.", np.greater)
+ge = _comparison("ge", "a >= b, as bool.", np.greater_equal)
+
+
+def _logic(name: str, doc: str, numpy: Rule) -> Op:
+    return binary(
+        name, doc, numpy, kind=Mask, commutative=True, samples=_BOOLS, family="comparison"
+    )
+
+
+logical_and = _logic("logical_and", "a and b.", np.logical_and)
+logical_or = _logic("logical_or", "a or b.", np.logical_or)
+logical_xor = _logic("logical_xor", "Exactly one of a and b.", np.logical_xor)
+logical_not = unary(
+    "logical_not",
+    "not x.",
+    np.logical_not,
+    kind=Mask,
+    samples=[sample(bools(*shape)) for shape in ((), (0,), (3, 5))],
+    family="comparison",
+)
+
+
+def _bitwise(name: str, doc: str, numpy: Rule, *, commutative: bool = False) -> Op:
+    def infer(a: TensorType, b: TensorType) -> TensorType:
+        if not a.dtype.is_int:
+            raise ArgumentError(f"bits of {a.dtype} cannot be combined", hint="cast to an integer")
+        return TensorType(broadcast(a.shape, b.shape), a.dtype)
+
+    infer.__annotations__ = {"a": RealNumber, "b": RealNumber}
+    infer.__doc__ = doc
+    traits = ["elementwise", *(["commutative"] if commutative else [])]
+    op = primitive(family="bits", name=name, samples=_BITS, traits=traits)(infer)
+    op.reference(lambda a, b: numpy(a, b))
+    return op
+
+
+bitwise_and = _bitwise(
+    "bitwise_and", "The bits set in both integers.", np.bitwise_and, commutative=True
+)
+bitwise_or = _bitwise("bitwise_or", "The bits set in either.", np.bitwise_or, commutative=True)
+bitwise_xor = _bitwise("bitwise_xor", "The bits set in one.", np.bitwise_xor, commutative=True)
+shift_left = _bitwise("shift_left", "a moved b bits up; b is below the width.", np.left_shift)
+shift_right = _bitwise("shift_right", "a moved b bits down, keeping the sign.", np.right_shift)
+
+COMPARE = {"eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge}
