@@ -39,6 +39,7 @@ from .ops.declare import binary, unary
 from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from .transforms.cost import cost, graph_cost
 from .transforms.expand import expand, in_float64
+from .transforms.gradients import differentiate, grad, hvp, jvp, value_and_grad, vjp
 
 __version__ = "0.1.0"
 
@@ -72,12 +73,18 @@ __all__ = [
     "builder",
     "composite",
     "cost",
+    "differentiate",
     "expand",
+    "grad",
     "graph_cost",
+    "hvp",
     "in_float64",
+    "jvp",
     "primitive",
     "promote",
     "run",
     "symbol",
     "unary",
+    "value_and_grad",
+    "vjp",
 ]

@@ -309,7 +309,7 @@ def test_every_truncation_is_noticed():
 def test_deep_junk_in_an_attribute_is_refused():
     deep = "[" * 900 + "]" * 900
     text = model().to_json().replace('"axes":[1]', f'"axes":{deep}')
-    with pytest.raises(FormatError, match="node 5|not JSON|nested too deeply"):
+    with pytest.raises(FormatError, match=r"node 5|nested too deeply"):
         Graph.from_json(text)
 
 
