@@ -37,6 +37,7 @@ from .ops.attention import MaskKind, SlidingWindow
 from .ops.attention_gradients import AttentionBwdWrt
 from .ops.declare import binary, unary
 from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
+from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.expand import expand, in_float64
 from .transforms.gradients import differentiate, grad, hvp, jvp, value_and_grad, vjp
@@ -87,4 +88,5 @@ __all__ = [
     "unary",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]
