@@ -179,7 +179,7 @@ class Grower:
         graph.set_outputs(self.draw(st.lists(st.sampled_from(tensors), max_size=3)))
         for leaf in (*graph.states.values(), *graph.parameters.values()):
             same = [node for node in tensors if node.type == leaf.type]
-            if self.draw(st.integers(0, 3)) == 0:
+            if leaf not in graph.updates and self.draw(st.integers(0, 3)) == 0:
                 graph.set_update(leaf, self.draw(st.sampled_from(same)))
         return self.built
 

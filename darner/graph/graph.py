@@ -242,6 +242,8 @@ class Graph(GraphMethods):
                 raise ShapeError(
                     f"'{target.name}' is {target.type}, but its update is {source.type}"
                 )
+            if target.id in self._updates:
+                self._updates = dict(self._updates)  # a mark may hold the old one
             self._updates[target.id] = source.id
 
     @contextmanager
@@ -429,13 +431,13 @@ class Graph(GraphMethods):
         self._streams += 1
         return self._streams - 1
 
-    def mark(self) -> tuple[int, int, int]:
+    def mark(self) -> tuple[int, int, dict[int, int], int]:
         """A point to return to if what follows fails."""
-        return len(self._nodes), self._streams, len(self._updates)
+        return len(self._nodes), self._streams, self._updates, len(self._updates)
 
-    def rollback(self, mark: tuple[int, int, int]) -> None:
+    def rollback(self, mark: tuple[int, int, dict[int, int], int]) -> None:
         """Forget everything after a mark."""
-        length, self._streams, updates = mark
+        length, self._streams, self._updates, updates = mark
         while len(self._updates) > updates:
             self._updates.popitem()
         if len(self._nodes) == length:

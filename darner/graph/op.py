@@ -20,8 +20,7 @@ The op can then be called (``cumsum(x)``), is a method of every graph and node
 from __future__ import annotations
 
 import inspect
-import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -359,23 +358,46 @@ def _is_builtin(function: Rule) -> bool:
     return function.__module__.startswith("darner.ops")
 
 
+def _declared_parameters(function: Rule) -> Iterator[tuple[str, Any, bool]]:
+    """Name, default and whether it is keyword-only; ``inspect`` would take most of darner's import."""
+    code = function.__code__
+    positional = code.co_varnames[: code.co_argcount]
+    keyword = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    defaults = function.__defaults__ or ()
+    required = len(positional) - len(defaults)
+    for i, name in enumerate(positional):
+        yield name, REQUIRED if i < required else defaults[i - required], False
+    for name in keyword:
+        yield name, (function.__kwdefaults__ or {}).get(name, REQUIRED), True
+
+
+_PARSED: dict[tuple[str, str], Parsed] = {}
+
+
+def _parsed(function: Rule, annotation: Any) -> Parsed:
+    """An annotation's meaning; as text it is read in the function's module, once."""
+    if not isinstance(annotation, str):
+        return parse_annotation(annotation)
+    key = (function.__module__, annotation)
+    if not _is_builtin(function):  # a session's names may change their meaning
+        return parse_annotation(eval(annotation, function.__globals__))
+    if key not in _PARSED:
+        _PARSED[key] = parse_annotation(eval(annotation, function.__globals__))
+    return _PARSED[key]
+
+
 def _make_op(
     function: Rule, name: str | None, family: str, samples: Iterable[Any], traits: Iterable[str]
 ) -> Op:
-    hints = typing.get_type_hints(function, include_extras=True)
     params = []
-    for item in inspect.signature(function).parameters.values():
-        if item.name not in hints:
-            raise ArgumentError(
-                f"parameter '{item.name}' of op '{function.__name__}' has no annotation"
-            )
-        parsed: Parsed = parse_annotation(hints[item.name])
-        default = item.default
+    for item, default, keyword_only in _declared_parameters(function):
+        if item not in function.__annotations__:
+            raise ArgumentError(f"parameter '{item}' of op '{function.__name__}' has no annotation")
+        parsed = _parsed(function, function.__annotations__[item])
         if default is not REQUIRED and default is not None and isinstance(parsed.kind, Attribute):
             default = parsed.kind.coerce(default)
-        keyword_only = item.kind is inspect.Parameter.KEYWORD_ONLY
         params.append(
-            Param(item.name, parsed.kind, default, keyword_only, parsed.optional, parsed.variadic)
+            Param(item, parsed.kind, default, keyword_only, parsed.optional, parsed.variadic)
         )
     op = Op(
         name=name or function.__name__,

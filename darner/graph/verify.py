@@ -54,7 +54,8 @@ def _verify(graph: Graph, done: set[int]) -> None:
         raise VerifyError(f"the name table of graph '{graph.name}' does not match its leaves")
     if users != graph._users:
         pairs = zip(users, graph._users, strict=False)
-        wrong = next((i for i, (a, b) in enumerate(pairs) if a != b), len(users))
+        shorter = min(len(users), len(graph._users))
+        wrong = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
         raise VerifyError(f"the users recorded for %{wrong} are not those of the graph")
     _check_literals(graph)
     _check_ends(graph)

@@ -11,6 +11,7 @@ from ..graph.attributes import Axes, Axis, Mask, Real, Tensor
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
+from ..graph.node import Node
 from ..graph.op import Op, Rule, primitive
 from ..graph.types import TensorType
 from .samples import Sample, bools, ints, sample, spec
@@ -43,6 +44,13 @@ def reduced(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType:
     if keepdims:
         return x.with_shape([1 if i in axes else size for i, size in enumerate(x.shape)])
     return x.with_shape([size for i, size in enumerate(x.shape) if i not in axes])
+
+
+def with_axes(value: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    """A reduction's result (or its cotangent) with the axes of ``x`` that went kept at size 1."""
+    if keepdims or not axes:
+        return value
+    return value.reshape(tuple(1 if i in axes else size for i, size in enumerate(x.shape)))
 
 
 def require_elements(x: TensorType, axes: tuple[int, ...]) -> None:
@@ -96,6 +104,13 @@ sum_ = _reduction(
     empty=True,
     widen=True,
 )
+
+
+@sum_.vjp
+def _(g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    return with_axes(g, x, axes, keepdims).broadcast_to(x.shape)
+
+
 prod = _reduction(
     "prod",
     """The product over ``axes`` (all by default). bool and integers below 32 bits widen to i32.""",
@@ -220,6 +235,11 @@ def _(x: Array, axis: int, exclusive: bool, reverse: bool) -> Array:
         total = np.roll(total, 1, axis)
         total[(slice(None),) * axis + (slice(0, 1),)] = 0
     return np.flip(total, axis) if reverse else total
+
+
+@cumsum.vjp
+def _(g: Node, out: Node, x: Node, axis: int, exclusive: bool, reverse: bool) -> Node:
+    return cumsum(g, axis, exclusive, reverse=not reverse)
 
 
 def _running(name: str, doc: str, numpy: Rule, kind: Any, *, widen: bool = False) -> Op:

@@ -12,7 +12,7 @@ from ..graph.node import Node
 from ..graph.op import builder, composite
 from ..graph.types import TensorType
 from .elementwise import choose
-from .reduce import max_, min_, prod, reduced, reduction_call, require_elements, sum_
+from .reduce import max_, min_, prod, reduced, reduction_call, require_elements, sum_, with_axes
 from .samples import Sample, ints, sample, spec
 
 FAMILY = "reduction"
@@ -58,6 +58,12 @@ mean.spelling(reduction_call)
 @mean.expand
 def _(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
     return x.sum(axes, keepdims) / element_count(x, axes)
+
+
+@mean.vjp
+def _(g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    each = with_axes(g, x, axes, keepdims) / element_count(x, axes)
+    return each.broadcast_to(x.shape)
 
 
 @composite(

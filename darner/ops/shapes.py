@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
+from ..transforms.reverse import sum_to
 from .samples import ints, sample, spec
 
 FAMILY = "shape"
@@ -73,6 +75,11 @@ def _(x: Array, shape: tuple[int, ...]) -> Array:
     return x.reshape(shape)
 
 
+@reshape.vjp
+def _(g: Node, out: Node, x: Node, shape: Any) -> Node:
+    return reshape(g, x.shape)
+
+
 @primitive(
     family=FAMILY,
     traits=["view"],
@@ -98,6 +105,11 @@ def _(x: Array, perm: tuple[int, ...]) -> Array:
     return np.transpose(x, perm)
 
 
+@transpose.vjp
+def _(g: Node, out: Node, x: Node, perm: tuple[int, ...]) -> Node:
+    return transpose(g, tuple(perm.index(axis) for axis in range(x.rank)))
+
+
 @primitive(
     family=FAMILY,
     traits=["view"],
@@ -120,6 +132,11 @@ def broadcast_to(x: Tensor, shape: ShapeOf) -> TensorType:
 @broadcast_to.reference
 def _(x: Array, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(x, shape)
+
+
+@broadcast_to.vjp
+def _(g: Node, out: Node, x: Node, shape: Any) -> Node:
+    return sum_to(g, x.shape)
 
 
 @primitive(
@@ -168,6 +185,33 @@ def slice_(x: Tensor, starts: Sizes, stops: Sizes, steps: Ints | None = None) ->
 @slice_.reference
 def _(x: Array, starts: Any, stops: Any, steps: Any) -> Array:
     return x[tuple(slice(a, b, c) for a, b, c in zip(starts, stops, steps, strict=True))]
+
+
+@slice_.vjp
+def _(g: Node, out: Node, x: Node, starts: Any, stops: Any, steps: Any) -> Node:
+    padding = [(0, 0)] * x.rank
+    unknown: list[tuple[int, Dim, Dim]] = []
+    for axis, (size, start, step) in enumerate(zip(x.shape, starts, steps, strict=True)):
+        count = g.shape[axis]
+        covered = 0 if count == 0 else (count - 1) * step + 1
+        rest = size - start - covered
+        if isinstance(start, int) and isinstance(rest, int):
+            padding[axis] = (start, rest)
+        else:
+            unknown.append((axis, start, rest))
+    gaps = tuple(step - 1 for step in steps)
+    if any(gaps) or any(pair != (0, 0) for pair in padding):
+        g = pad(g, tuple(padding), 0.0, interior=gaps)
+    # Padding is counted in integers; where a symbol says how much, zeros are put beside.
+    for axis, low, high in unknown:
+        g = concat([_zeros(g, axis, low), g, _zeros(g, axis, high)], axis)
+    return g
+
+
+def _zeros(x: Node, axis: int, size: Dim) -> Node:
+    """Zeros in the shape of ``x`` but for the size of one axis."""
+    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    return broadcast_to(x.graph.literal(0, x.dtype), shape)
 
 
 @primitive(
@@ -227,6 +271,20 @@ def _(x: Array, padding: Any, value: float, interior: Any) -> Array:
     return result[crop]
 
 
+@pad.vjp
+def _(g: Node, out: Node, x: Node, padding: Any, value: float, interior: Any) -> Node:
+    # What was cropped off is put back as zeros, then every element is taken from its place.
+    cropped = tuple((max(-low, 0), max(-high, 0)) for low, high in padding)
+    if any(pair != (0, 0) for pair in cropped):
+        g = pad(g, cropped)
+    starts = tuple(max(low, 0) for low, _ in padding)
+    stops = tuple(
+        start if size == 0 else start + (size - 1) * (gap + 1) + 1
+        for start, size, gap in zip(starts, x.shape, interior, strict=True)
+    )
+    return slice_(g, starts, stops, tuple(gap + 1 for gap in interior))
+
+
 @primitive(
     family=FAMILY,
     samples=[
@@ -281,6 +339,21 @@ def _(inputs: list[Array], axis: int) -> Array:
     return np.concatenate(inputs, axis)
 
 
+@concat.vjp
+def _(g: Node, out: Node, inputs: list[Node], axis: int) -> Any:
+    def part(start: Dim, stop: Dim) -> Node:
+        starts = [start if i == axis else 0 for i in range(g.rank)]
+        stops = [stop if i == axis else size for i, size in enumerate(g.shape)]
+        return slice_(g, tuple(starts), tuple(stops))
+
+    parts = []
+    start: Dim = 0
+    for item in inputs:
+        parts.append(partial(part, start, start + item.shape[axis]))
+        start = start + item.shape[axis]
+    return {"inputs": parts}
+
+
 @primitive(
     family=FAMILY,
     samples=[
@@ -299,6 +372,11 @@ def flip(x: Tensor, axes: Axes | None = None) -> TensorType:
 @flip.reference
 def _(x: Array, axes: tuple[int, ...]) -> Array:
     return np.flip(x, axes)
+
+
+@flip.vjp
+def _(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> Node:
+    return flip(g, axes)
 
 
 @primitive(

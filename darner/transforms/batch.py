@@ -17,8 +17,6 @@ from ..graph.node import Node
 from ..graph.types import TupleType
 from .expand import expansion
 
-Batched = dict[int, bool]
-
 
 def spread(node: Node, size: Dim) -> Node:
     """A node repeated along a new first axis, without a copy."""
@@ -66,8 +64,19 @@ def vmap(
     with Calling("vmap"):
         if size is None:
             raise ArgumentError("the size of the batch is missing", hint="vmap(graph, names, size)")
-        count = as_dim(size)
-        return _Batcher(graph, _axes(graph, in_axes), count).run(out_axis)
+        axes = _axes(graph, in_axes)
+        walk = _Walk(Graph(graph.name), as_dim(size))
+        for node in graph.nodes:
+            if node.name in axes and not node.inputs:
+                walk.give(node, _batched_leaf(walk, node, axes[node.name]), batched=True)
+            else:
+                walk.visit(node)
+        result = walk.graph
+        result.set_outputs([_placed(walk.whole(node), out_axis) for node in graph.outputs])
+        for leaf, value in graph.updates.items():
+            _set_update(walk, axes, leaf, value)
+        result._streams = graph._streams
+        return result.toposort()
 
 
 def _axes(graph: Graph, given: Any) -> dict[str, int]:
@@ -76,75 +85,83 @@ def _axes(graph: Graph, given: Any) -> dict[str, int]:
     if isinstance(given, str):
         given = [given]
     chosen = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, 0)
-    for name in chosen:
+    axes: dict[str, int] = {}
+    for name, axis in chosen.items():
         if name not in graph._names:
             raise UnknownNameError(
                 f"graph '{graph.name}' has no leaf '{name}'", hint=did_you_mean(name, graph._names)
             )
-    return {name: axis for name, axis in chosen.items() if axis is not None}
+        rank = graph.nodes[graph._names[name]].rank + 1
+        if axis is not None:
+            if not -rank <= axis < rank:
+                raise ShapeError(f"'{name}' has rank {rank - 1}: its batch axis cannot be {axis}")
+            axes[name] = axis % rank
+    return axes
 
 
-class _Batcher:
-    """Walks a graph and builds the batched one."""
+def _batched_leaf(walk: _Walk, node: Node, axis: int) -> Node:
+    """A leaf with a batch axis, moved to the front."""
+    shape = (*node.shape[:axis], walk.size, *node.shape[axis:])
+    leaf = walk.graph.insert(
+        node.op,
+        [],
+        (),
+        {**node.attrs, "shape": shape},
+        label=node.label,
+        scope=node.scope,
+        source=node.source,
+    )
+    return to_front(leaf, axis)
 
-    def __init__(self, graph: Graph, axes: dict[str, int], size: Dim) -> None:
-        self.source, self.axes, self.size = graph, axes, size
-        self.graph = Graph(graph.name)
+
+def _placed(value: Node, axis: int) -> Node:
+    """An output with its batch axis where it was asked for."""
+    if not -value.rank <= axis < value.rank:
+        raise ArgumentError(f"out_axis {axis} does not fit an output of rank {value.rank}")
+    return from_front(value, axis % value.rank)
+
+
+def _set_update(walk: _Walk, axes: Mapping[str, int], leaf: Node, value: Node) -> None:
+    name = str(leaf.name)
+    if walk.batched[value.id] and name not in axes:
+        raise ArgumentError(
+            f"'{name}' is shared by the batch, but its update differs along it",
+            hint=f"give '{name}' a batch axis too",
+        )
+    update = walk.values[value.id]
+    if name in axes:
+        update = from_front(walk.whole(value), axes[name])
+    walk.graph.set_update(walk.graph._leaves(leaf.op.name)[name], update)
+
+
+class _Walk:
+    """The nodes of a source graph, over a batch, in another graph."""
+
+    def __init__(self, graph: Graph, size: Dim) -> None:
+        self.graph, self.size = graph, size
         self.values: dict[int, Any] = {}
-        self.batched: Batched = {}
+        self.batched: dict[int, bool] = {}
 
-    def run(self, out_axis: int) -> Graph:
-        self._walk(self.source)
-        outputs = []
-        for node in self.source.outputs:
-            value = self._whole(node)
-            if not -value.rank <= out_axis < value.rank:
-                raise ArgumentError(
-                    f"out_axis {out_axis} does not fit an output of rank {value.rank}"
-                )
-            outputs.append(from_front(value, out_axis % value.rank))
-        self.graph.set_outputs(outputs)
-        for leaf, value in self.source.updates.items():
-            if self.batched[value.id] and not self.batched[leaf.id]:
-                raise ArgumentError(
-                    f"'{leaf.name}' is shared by the batch, but its update differs along it",
-                    hint=f"give '{leaf.name}' a batch axis too",
-                )
-            target = self.values[leaf.id]
-            if self.batched[leaf.id]:
-                # The walk moved the batch axis to the front; the leaf itself comes before that.
-                target = self.graph.nodes[self.graph._names[str(leaf.name)]]
-                update = from_front(self._whole(value), self.axes[str(leaf.name)])
-            else:
-                update = self.values[value.id]
-            self.graph.set_update(target, update)
-        self.graph._streams = self.source._streams
-        return self.graph.toposort()
+    def give(self, node: Node, value: Any, *, batched: bool) -> None:
+        """State what a node became."""
+        self.values[node.id], self.batched[node.id] = value, batched
 
-    def _whole(self, node: Node) -> Node:
+    def whole(self, node: Node) -> Node:
+        """A node's value with a batch axis in front, repeated if it had none."""
         value: Node = self.values[node.id]
         return value if self.batched[node.id] else spread(value, self.size)
 
-    def _walk(self, source: Graph) -> None:
-        for node in source.nodes:
-            with self.graph.derived_from(node):
-                self._place(node)
-
-    def _place(self, node: Node) -> None:
-        name = node.name
-        if name is not None and name in self.axes and not node.inputs:
-            self.values[node.id], self.batched[node.id] = self._leaf(node, self.axes[name]), True
-            return
+    def visit(self, node: Node) -> None:
+        """Place a node whose operands are placed."""
         operands = [self.values[i] for i in node.inputs]
         flags = [self.batched[i] for i in node.inputs]
-        self.batched[node.id] = any(flags)
-        if node.op.name == "project":
-            source = operands[0]
-            if isinstance(source, tuple):
-                self.values[node.id] = source[node.attrs["index"]]
-                return
-        if not any(flags):
-            self.values[node.id] = self.graph.insert(
+        if node.op.name == "project" and isinstance(operands[0], tuple):
+            value = operands[0][node.attrs["index"]]
+        elif any(flags):
+            with self.graph.derived_from(node):
+                value = batch_node(self.graph, node, operands, flags, self.size)
+        else:
+            value = self.graph.insert(
                 node.op,
                 operands,
                 node.slots,
@@ -153,21 +170,7 @@ class _Batcher:
                 scope=node.scope,
                 source=node.source,
             )
-            return
-        self.values[node.id] = batch_node(self.graph, node, operands, flags, self.size)
-
-    def _leaf(self, node: Node, axis: int) -> Node:
-        rank = node.rank + 1
-        if not -rank <= axis < rank:
-            raise ShapeError(f"'{node.name}' has rank {node.rank}: its batch axis cannot be {axis}")
-        axis %= rank
-        shape = (*node.shape[:axis], self.size, *node.shape[axis:])
-        attrs = {**node.attrs, "shape": shape}
-        leaf = self.graph.insert(
-            node.op, [], (), attrs, label=node.label, scope=node.scope, source=node.source
-        )
-        self.axes[str(node.name)] = axis
-        return to_front(leaf, axis)
+        self.give(node, value, batched=any(flags))
 
 
 def batch_node(graph: Graph, node: Node, operands: list[Node], flags: list[bool], size: Dim) -> Any:
@@ -187,8 +190,13 @@ def batch_node(graph: Graph, node: Node, operands: list[Node], flags: list[bool]
         )
     if op.is_composite:
         body = expansion(node)
-        inner = _Inner(graph, body, operands, flags, size)
-        results = inner.run()
+        walk = _Walk(graph, size)
+        for name, leaf in body.inputs.items():
+            walk.give(leaf, operands[int(name)], batched=flags[int(name)])
+        for part in body.nodes:
+            if part.id not in walk.values:
+                walk.visit(part)
+        results = [walk.whole(output) for output in body.outputs]
         return tuple(results) if isinstance(node.type, TupleType) else results[0]
     raise ArgumentError("has no rule for batches").located(op.name, node.label, "", node.source)
 
@@ -199,37 +207,3 @@ def align(operand: Node, batched: bool, rank: int) -> Node:
         return operand
     batch, *rest = operand.shape
     return operand.reshape((batch, *(1,) * (rank + 1 - operand.rank), *rest))
-
-
-class _Inner:
-    """A composite's body over a batch, in place."""
-
-    def __init__(
-        self, graph: Graph, body: Graph, operands: list[Node], flags: list[bool], size: Dim
-    ) -> None:
-        self.graph, self.body, self.size = graph, body, size
-        self.values: dict[int, Any] = {}
-        self.flags: Batched = {}
-        for name, leaf in body.inputs.items():
-            self.values[leaf.id] = operands[int(name)]
-            self.flags[leaf.id] = flags[int(name)]
-
-    def run(self) -> list[Node]:
-        for node in self.body.nodes:
-            if node.id in self.values:
-                continue
-            operands = [self.values[i] for i in node.inputs]
-            flags = [self.flags[i] for i in node.inputs]
-            self.flags[node.id] = any(flags)
-            if node.op.name == "project" and isinstance(operands[0], tuple):
-                self.values[node.id] = operands[0][node.attrs["index"]]
-            elif any(flags):
-                self.values[node.id] = batch_node(self.graph, node, operands, flags, self.size)
-            else:
-                self.values[node.id] = self.graph.insert(
-                    node.op, operands, node.slots, node.attrs, source=self.graph.source_of_call()
-                )
-        return [
-            self.values[node.id] if self.flags[node.id] else spread(self.values[node.id], self.size)
-            for node in self.body.outputs
-        ]

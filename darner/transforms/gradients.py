@@ -22,7 +22,6 @@ from ..graph.node import Node
 from .forward import push_forward
 from .reverse import (
     Rebuilt,
-    active_nodes,
     is_differentiable,
     needed_nodes,
     passes_gradient,
@@ -178,20 +177,31 @@ def _pulled(
 def _check_paths(graph: Graph, chosen: Sequence[Node], outputs: Sequence[Node]) -> None:
     """A node that reaches the outputs only through ops without a derivative has no gradient to give."""
     needed = needed_nodes(graph, outputs)
+    reaching = _reaching_nodes(graph, outputs)
     for node in chosen:
-        if not needed[node.id] or active_nodes(graph, [node], outputs)[node.id] is False:
-            continue
-        if any(active_nodes(graph, [node], outputs)[o.id] for o in outputs):
+        if not needed[node.id] or reaching[node.id]:
             continue
         path = _blocked_path(graph, node, needed)
         blocked = path[-1]
-        if "stop_gradient" in {item.op.name for item in path} or blocked.op.name == "stop_gradient":
-            continue
-        shown = " -> ".join(item.op.name if item.name is None else item.name for item in path)
+        if blocked.op.name == "stop_gradient":
+            continue  # the user said so
+        shown = " -> ".join(item.name or item.op.name for item in path)
         raise ArgumentError(
             f"no gradient reaches '{_name(node)}': the only way is through {blocked.op.name}, "
             f"which has no derivative ({shown})"
         ).located(blocked.op.name, blocked.label, "", blocked.source)
+
+
+def _reaching_nodes(graph: Graph, outputs: Sequence[Node]) -> list[bool]:
+    """The nodes from which a differentiable path leads to ``outputs``."""
+    reaching = [False] * len(graph)
+    for node in outputs:
+        reaching[node.id] = is_differentiable(node)
+    for node in graph.reverse_topo():
+        if reaching[node.id] and passes_gradient(node):
+            for operand in node.operands:
+                reaching[operand.id] = reaching[operand.id] or is_differentiable(operand)
+    return reaching
 
 
 def _blocked_path(graph: Graph, start: Node, needed: Sequence[bool]) -> list[Node]:

@@ -144,6 +144,8 @@ def test_an_error_inside_a_composite_builder_undoes_everything():
         """Adds nodes of all kinds, then fails."""
         state = graph.state("inner_state", (2,))
         graph.set_update(state, state + 41.0)
+        graph.set_update(graph.states["s"], x, replace=True)
+        graph.set_update(graph.parameters["w"], graph.parameters["w"] * 2.0)
         graph.next_stream()
         y = (x * 42.0).tanh() + graph.random_bits((2, 3), stream=graph.next_stream()).cast("f32")
         return y @ y
