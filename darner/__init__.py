@@ -31,6 +31,7 @@ from .graph.graph import Graph
 from .graph.module import GraphModule
 from .graph.node import Node
 from .graph.op import Cost, Op, builder, composite, primitive
+from .graph.regions import RematPolicy
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
 from .ops.attention import MaskKind, SlidingWindow
@@ -39,8 +40,14 @@ from .ops.declare import binary, unary
 from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
+from .transforms.custom_gradient import custom_gradient
 from .transforms.expand import expand, in_float64
 from .transforms.gradients import differentiate, grad, hvp, jvp, value_and_grad, vjp
+from .transforms.jacobians import hessian, jacfwd, jacrev
+from .transforms.linearize import linearize
+from .transforms.memory import leaf_bytes, live_bytes, peak_live_bytes
+from .transforms.remat import remat
+from .transforms.substitute import substitute
 
 __version__ = "0.1.0"
 
@@ -63,6 +70,7 @@ __all__ = [
     "Node",
     "Op",
     "ReduceOp",
+    "RematPolicy",
     "RunError",
     "Shape",
     "ShapeError",
@@ -74,16 +82,26 @@ __all__ = [
     "builder",
     "composite",
     "cost",
+    "custom_gradient",
     "differentiate",
     "expand",
     "grad",
     "graph_cost",
+    "hessian",
     "hvp",
     "in_float64",
+    "jacfwd",
+    "jacrev",
     "jvp",
+    "leaf_bytes",
+    "linearize",
+    "live_bytes",
+    "peak_live_bytes",
     "primitive",
     "promote",
+    "remat",
     "run",
+    "substitute",
     "symbol",
     "unary",
     "value_and_grad",

@@ -4,6 +4,7 @@ A graph is grown call by call. A call is one of an op's own samples; each operan
 of the right type, or a new leaf. So every op that is declared takes part without being named here.
 """
 
+import random
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from darner.graph.build import call
 from darner.graph.node import Node
 from darner.graph.op import OPS
 from darner.graph.types import TensorType
-from darner.ops.samples import Sample, Spec
+from darner.ops.samples import Spec
 from darner.testing import make_array
 
 ODD_CHARACTERS = "aB9_.-/ \"'\\\n\r\t\x00\x0b\x0c\x1c\x85\u2028\u2029äπ日🙂\u0301%={}[]():,@#"
@@ -38,14 +39,17 @@ SPECIAL = (0.0, -0.0, 1.0, float("nan"), float("inf"), -float("inf"), 1e-45, 6e-
 SYMBOLIC_SHAPES = (("n",), ("n", 3), ("m", "n"), ("2*n+1", 1), (2, "m"))
 
 
-def samples_of(*traits: str) -> list[tuple[Any, Sample]]:
-    """Every sample of darner's own ops that have all the traits, with its op."""
-    return [
-        (op, sample)
-        for op in OPS.values()
-        if op.builtin and (op.rules.reference or op.rules.expand) and op.traits.issuperset(traits)
-        for sample in op.samples
-    ]
+@st.composite
+def op_samples(draw):
+    """One of darner's own ops and one of its samples; every family is as likely.
+
+    They are chosen by a drawn seed: choices drawn one by one come from few families.
+    """
+    choose = random.Random(draw(st.integers(0, 2**32 - 1))).choice
+    usable = [op for op in OPS.values() if op.builtin and op.samples]
+    family = choose(sorted({op.family for op in usable}))
+    op = choose([op for op in usable if op.family == family])
+    return op, choose(op.samples)
 
 
 @st.composite
@@ -121,7 +125,7 @@ class Grower:
 
     def call_sample(self) -> None:
         """One of an op's own samples."""
-        op, sample = self.draw(st.sampled_from(samples_of()))
+        op, sample = self.draw(op_samples())
         dtype = self.draw(float_types)
 
         def filled(value: Any) -> Any:

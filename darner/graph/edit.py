@@ -48,7 +48,7 @@ def copy_graph(
     result.set_outputs([mapped[node.id] for node in graph.outputs])
     for leaf, value in graph.updates.items():
         result.set_update(mapped[leaf.id], mapped[value.id])
-    result._streams = graph._streams
+    result.inherit(graph)
     result._literals = {
         data: mapped[id].id
         for data, id in graph._literals.items()

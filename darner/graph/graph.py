@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, overload
+from typing import Any
 
 from .attributes import as_text
 from .data import Data, as_data
@@ -22,62 +22,12 @@ from .errors import (
 )
 from .methods import GraphMethods
 from .node import Node, change_node, make_node
+from .nodelist import NodeList
 from .op import Op, get_op
+from .regions import RematPolicy, as_policy
 from .types import TensorType, Type
 
 LEAVES = ("input", "parameter", "state")
-
-
-class NodeList(Sequence[Node]):
-    """A read-only view of nodes. Calling it returns it, so that ``g.nodes()`` reads as ``g.nodes``."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Sequence[Node]) -> None:
-        self._items = items
-
-    @overload
-    def __getitem__(self, index: int) -> Node: ...
-    @overload
-    def __getitem__(self, index: slice) -> NodeList: ...
-    def __getitem__(self, index: int | slice) -> Node | NodeList:
-        return NodeList(self._items[index]) if isinstance(index, slice) else self._items[index]
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[Node]:
-        return iter(self._items[:])  # nodes that the loop adds are not visited
-
-    def __contains__(self, value: object) -> bool:
-        return any(item is value for item in self._items)
-
-    # Sequence would compare nodes by ==, which builds one.
-
-    def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
-        """The position of a node."""
-        for i in range(*slice(start, stop).indices(len(self))):
-            if self._items[i] is value:
-                return i
-        raise ValueError(f"{value!r} is not in the list")
-
-    def count(self, value: object) -> int:
-        """How often a node is in the list."""
-        return sum(item is value for item in self._items)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, NodeList | list | tuple):
-            return NotImplemented
-        return len(self) == len(other) and all(a is b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __call__(self) -> NodeList:
-        """The list itself."""
-        return self
-
-    def __repr__(self) -> str:
-        return f"[{', '.join(map(repr, self._items))}]"
 
 
 class Graph(GraphMethods):
@@ -111,6 +61,7 @@ class Graph(GraphMethods):
         self._scopes: list[str] = []
         self._origin: Node | None = None
         self._streams = 0
+        self._remat: dict[str, RematPolicy] = {}
         self._frozen = False
         self._digest: str | None = None
 
@@ -256,6 +207,24 @@ class Graph(GraphMethods):
             yield self
         finally:
             self._scopes.pop()
+
+    @contextmanager
+    def remat(self, name: str, policy: Any = None) -> Iterator[Graph]:
+        """A scope whose values a backward pass computes again instead of keeping them.
+
+        Values that other scopes read are kept, and so is what ``policy`` says: names of ops whose results are kept, a
+        number of bytes up to which values are, or a ``RematPolicy`` of both. Gradients are the same, bit for bit.
+        """
+        with Calling("remat"), self.scope(name):
+            path, chosen = ".".join(self._scopes), as_policy(policy)
+            if self._remat.setdefault(path, chosen) != chosen:
+                raise ArgumentError(f"'{path}' is already recomputed under another policy")
+        with self.scope(name):
+            yield self
+
+    def inherit(self, source: Graph) -> None:
+        """Take over what a graph has beside its nodes: the count of random streams, scopes to recompute."""
+        self._streams, self._remat = source._streams, dict(source._remat)
 
     @property
     def current_scope(self) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 from .attributes import Pool
 from .errors import DarnerError, FormatError
 from .graph import Graph
+from .node import change_node
 from .op import Op
+from .regions import read_region
 from .serial import find_op, read_node
 from .types import parse_type
 
@@ -22,6 +24,8 @@ _OPERAND = re.compile(r"%(\d+)")
 _LIST = re.compile(r"\[((?:%\d+(?:, %\d+)*)?)\]")
 _KEYWORD = re.compile(r"(\w+)=")
 _UPDATE = re.compile(r"\s*update %(\d+) = %(\d+)")
+_REMAT = re.compile(r"\s*remat (\".*)")
+_SPANS = re.compile(r"%\d+(-%\d+)?(, %\d+(-%\d+)?)*")
 _RETURN = re.compile(r"\s*return (.*)")
 
 
@@ -93,6 +97,8 @@ def _read_block(lines: list[str], start: int, pool: Pool) -> Graph:
                 return graph
             elif update := _UPDATE.fullmatch(line):
                 graph.set_update(int(update[1]), int(update[2]))
+            elif region := _REMAT.fullmatch(line):
+                _read_region(graph, region[1])
             elif returned := _RETURN.fullmatch(line):
                 outputs = _read_return(graph, returned[1])
             elif line.strip():
@@ -108,6 +114,22 @@ def _read_name(line: str) -> str:
         raise FormatError(f"expected 'graph @name {{', got {_shown(line)}")
     name = json.loads(head[1]) if head[1].startswith('"') else head[1]
     return Graph(name).name
+
+
+def _read_region(graph: Graph, text: str) -> None:
+    """A scope to recompute: its name, its policy, and which nodes lie in it."""
+    path, position = _decoder.raw_decode(text)
+    policy: Any = {}
+    if text.startswith(" {", position):
+        policy, position = _decoder.raw_decode(text, position + 1)
+    spans = text[position + 1 :]
+    if not _SPANS.fullmatch(spans):
+        raise FormatError(f"expected 'remat \"scope\" %id-%id, %id', got {_shown(text)}")
+    read_region(graph, path, policy)
+    for span in spans.split(", "):
+        first, _, last = span.replace("%", "").partition("-")
+        for i in range(int(first), int(last or first) + 1):
+            change_node(graph.node(i), scope=path)
 
 
 def _read_return(graph: Graph, text: str) -> list[int]:

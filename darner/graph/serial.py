@@ -15,6 +15,7 @@ from .data import Data, as_data
 from .errors import DarnerError, FormatError, Source, did_you_mean
 from .graph import LEAVES, Graph
 from .op import OPS, REQUIRED, Op, suggest
+from .regions import read_region
 from .text import encode_attrs
 from .types import TensorType, Type, parse_type
 
@@ -58,7 +59,7 @@ def _write(graph: Graph, pool: Pool) -> dict[str, Any]:
         if not node.op.plain:
             record["slots"] = node.slots
         nodes.append(record)
-    return {
+    document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "name": graph.name,
@@ -69,6 +70,9 @@ def _write(graph: Graph, pool: Pool) -> dict[str, Any]:
         "updates": [[leaf.id, value.id] for leaf, value in graph.updates.items()],
         "streams": graph._streams,
     }
+    if graph._remat:
+        document["remat"] = {path: policy.to_json() for path, policy in graph._remat.items()}
+    return document
 
 
 # --------------------------------------------------------------------------- reading
@@ -149,6 +153,8 @@ def _read(document: Any, pool: Pool) -> Graph:
             if len(_require(pair, list, "an entry of 'updates'")) != 2:
                 raise FormatError(f"an entry of 'updates' should be two ids, not {_shown(pair)}")
             graph.set_update(*pair)
+        for path, policy in _field(document, "remat", dict, {}).items():
+            read_region(graph, path, policy)
     except DarnerError as error:
         raise FormatError(error.rule) from error
     graph._streams = max(graph._streams, _field(document, "streams", int, 0))

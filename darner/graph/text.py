@@ -22,6 +22,7 @@ from typing import Any
 from .attributes import Attribute, Pool
 from .graph import LEAVES, Graph
 from .node import Node
+from .regions import region_lines
 from .types import Type
 
 dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -94,6 +95,9 @@ def _body(graph: Graph, pool: Pool) -> Iterator[str]:
 
 
 def _ends(graph: Graph, indent: str) -> Iterator[str]:
+    for path, policy, ids in region_lines(graph):
+        kept = f" {dumps(document)}" if (document := policy.to_json()) else ""
+        yield f"{indent}remat {dumps(path)}{kept} {ids}"
     for leaf, value in graph.updates.items():
         yield f"{indent}update %{leaf.id} = %{value.id}"
     if graph.outputs:

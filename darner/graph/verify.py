@@ -114,6 +114,9 @@ def _check_attrs(node: Node, types: tuple[Any, ...], done: set[int]) -> None:
     if tuple(node.attrs) != node.op.attribute_names:
         expected = list(node.op.attribute_names)
         raise VerifyError(f"has attributes {list(node.attrs)}, expected {expected}")
+    for value in node.attrs.values():
+        if isinstance(value, Graph) and not value._frozen:
+            raise VerifyError(f"has an inner graph '{value.name}' that is not frozen")
     coerced = {param.name: canonical(param, node.attrs[param.name]) for param in node.op.attributes}
     for name, value in settle_axes(node.op, coerced, types).items():
         stored = node.attrs[name]
@@ -121,8 +124,6 @@ def _check_attrs(node: Node, types: tuple[Any, ...], done: set[int]) -> None:
         if value is not stored and (type(value) is not type(stored) or repr(value) != repr(stored)):
             raise VerifyError(f"has {name}={stored!r}, whose canonical form is {value!r}")
         if isinstance(value, Graph) and id(value) not in done:
-            if not value._frozen:
-                raise VerifyError(f"has an inner graph '{value.name}' that is not frozen")
             _verify(value, done)
 
 

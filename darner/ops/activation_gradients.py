@@ -1,8 +1,8 @@
-"""Explicit derivatives of the activations and gated units, each an op like any other.
+"""Explicit derivatives of the activations and gated units, each an op like any other, and the rules that use them.
 
 Every one is a function of the forward operands and of ``dy``, the gradient with respect to the result. At
 a kink the derivative is 0 for relu and abs and wherever relu6, hard_sigmoid and hard_tanh bend; leaky_relu,
-elu and celu take the side below.
+elu and celu take the side below, hard_silu the outer one. Second derivatives come from the expansions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from ..graph.attributes import Float
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
-from ..graph.op import Resolved, Rule, composite, resolved
+from ..graph.op import Op, Resolved, Rule, composite, resolved
 from ..graph.types import TensorType
 from .activations import (
     ACTIVATIONS,
@@ -23,15 +23,25 @@ from .activations import (
     QUICK_GELU_SCALE,
     SELU_ALPHA,
     SELU_SCALE,
+    celu,
+    elu,
+    geglu,
+    gelu,
+    glu,
     halves,
     last_axis_halved,
+    leaky_relu,
+    relu,
+    repeat_over_batch,
     require_equal_shapes,
     sigmoid,
     silu,
     softplus,
+    swiglu,
+    swiglu_concat,
 )
 from .elementwise import choose, where
-from .functions import cos, cosh, erf, exp, exp2, rsqrt, sign, sin, sinh, tan, tanh
+from .functions import erf, exp, tanh
 from .samples import SHAPES, Sample, sample, spec
 from .shapes import concat
 
@@ -43,8 +53,8 @@ def _within(x: Node, low: float, high: float, inside: Node) -> Node:
     return where((x > low) & (x < high), inside, 0)
 
 
-def _sigmoid(x: Node, dy: Node) -> Node:
-    y = sigmoid(x)
+def _of_sigmoid(y: Node, dy: Node) -> Node:
+    """The derivative of sigmoid from its result."""
     return dy * y * (1 - y)
 
 
@@ -84,12 +94,13 @@ def _elu(x: Node, dy: Node, scale: float, alpha: float, inner: float) -> Node:
     return dy * where(above, scale, below)
 
 
-def _tanh(x: Node, dy: Node) -> Node:
-    return dy * (1 - tanh(x).square())
-
-
 def _leaky_relu(x: Node, dy: Node, slope: float) -> Node:
     return where(x > 0, dy, dy * slope)
+
+
+def _by_rule(op: Op, rule: Rule) -> Rule:
+    """A primitive's derivative is its own rule, here as everywhere."""
+    return lambda x, dy: rule(dy, op(x), x)
 
 
 _BENT: dict[str, tuple[float, Rule]] = {
@@ -103,7 +114,7 @@ DERIVATIVES: dict[str, Rule] = {
     "relu": lambda x, dy: where(x > 0, dy, 0),
     "relu6": lambda x, dy: _within(x, 0, 6, dy),
     "selu": lambda x, dy: _elu(x, dy, SELU_SCALE, SELU_ALPHA, 1),
-    "sigmoid": _sigmoid,
+    "sigmoid": lambda x, dy: _of_sigmoid(sigmoid(x), dy),
     "log_sigmoid": lambda x, dy: dy * sigmoid(-x),
     "silu": lambda x, dy: _scaled_silu(x, dy, 1),
     "gelu": _gelu,
@@ -115,35 +126,13 @@ DERIVATIVES: dict[str, Rule] = {
     "hard_sigmoid": lambda x, dy: _within(x, -3, 3, dy / 6),
     "hard_silu": _hard_silu,
     "hard_tanh": lambda x, dy: _within(x, -1, 1, dy),
-    "abs": lambda x, dy: dy * sign(x),
-    "acos": lambda x, dy: -dy * rsqrt((1 - x) * (1 + x)),
-    "acosh": lambda x, dy: dy * rsqrt((x - 1) * (x + 1)),
-    "asin": lambda x, dy: dy * rsqrt((1 - x) * (1 + x)),
-    "asinh": lambda x, dy: dy * rsqrt(x.square() + 1),
-    "atan": lambda x, dy: dy / (x.square() + 1),
-    "atanh": lambda x, dy: dy / ((1 - x) * (1 + x)),
-    "cos": lambda x, dy: -dy * sin(x),
-    "cosh": lambda x, dy: dy * sinh(x),
-    "erf": lambda x, dy: dy * exp(-x.square()) * (2 / math.sqrt(math.pi)),
-    "erfc": lambda x, dy: dy * exp(-x.square()) * (-2 / math.sqrt(math.pi)),
-    "exp": lambda x, dy: dy * exp(x),
-    "exp2": lambda x, dy: dy * exp2(x) * math.log(2),
-    "expm1": lambda x, dy: dy * exp(x),
-    "log": lambda x, dy: dy / x,
-    "log10": lambda x, dy: dy / (x * math.log(10)),
-    "log1p": lambda x, dy: dy / (x + 1),
-    "log2": lambda x, dy: dy / (x * math.log(2)),
-    "neg": lambda x, dy: -dy,
-    "recip": lambda x, dy: -dy / x.square(),
     "round": lambda x, dy: dy,
-    "rsqrt": lambda x, dy: -0.5 * dy * rsqrt(x) / x,
-    "sin": lambda x, dy: dy * cos(x),
-    "sinh": lambda x, dy: dy * cosh(x),
-    "sqrt": lambda x, dy: 0.5 * dy * rsqrt(x),
-    "square": lambda x, dy: 2 * dy * x,
-    "tan": lambda x, dy: dy * (tan(x).square() + 1),
-    "tanh": _tanh,
     **{kind: derivative for kind, (_, derivative) in _BENT.items()},
+    **{
+        op.name: _by_rule(op, rule)
+        for op in ACTIVATIONS.values()
+        if not op.is_composite and (rule := op.rules.vjp) is not None
+    },
 }
 """For each differentiable activation: x and dy (and its parameter) in, the gradient of x out."""
 
@@ -218,6 +207,9 @@ def _(kind: str, x: Node, dy: Node, alpha: float | None) -> Node:
     return DERIVATIVES[kind](x, dy) if alpha is None else DERIVATIVES[kind](x, dy, alpha)
 
 
+repeat_over_batch(activation_backward)
+
+
 @composite(
     family=FAMILY,
     traits=["elementwise"],
@@ -234,6 +226,9 @@ def _(x: Node, dy: Node) -> Node:
     return DERIVATIVES["relu"](x, dy)
 
 
+repeat_over_batch(relu_backward)
+
+
 @composite(
     family=FAMILY,
     traits=["elementwise"],
@@ -248,6 +243,28 @@ def silu_grad(dy: Float, x: Float) -> TensorType:
 @silu_grad.expand
 def _(dy: Node, x: Node) -> Node:
     return DERIVATIVES["silu"](x, dy)
+
+
+repeat_over_batch(silu_grad)
+
+
+# --------------------------------------------------------------------------- rules of the activations
+
+
+def _attach(op: Op) -> None:
+    op.vjp(lambda g, out, x: activation_backward(op.name, x, g))
+
+
+for _op in ACTIVATIONS.values():
+    if _op.is_composite and _op.name not in _BENT:
+        _attach(_op)
+
+# From the result, which the next op keeps anyway, so that the operand need not live on.
+relu.vjp(lambda g, out, x: relu_backward(out, g))
+sigmoid.vjp(lambda g, out, x: _of_sigmoid(out, g))
+leaky_relu.vjp(lambda g, out, x, slope: activation_backward("leaky_relu", x, g, alpha=slope))
+elu.vjp(lambda g, out, x, alpha: activation_backward("elu", x, g, alpha=alpha))
+celu.vjp(lambda g, out, x, alpha: activation_backward("celu", x, g, alpha=alpha))
 
 
 # --------------------------------------------------------------------------- gated units
@@ -271,6 +288,9 @@ def _(dy: Node, gate: Node, up: Node) -> Node:
     return silu_grad(dy * up, gate)
 
 
+repeat_over_batch(swiglu_grad_gate)
+
+
 @composite(
     family=FAMILY,
     traits=["elementwise"],
@@ -285,6 +305,25 @@ def swiglu_grad_up(dy: Float, gate: Float) -> TensorType:
 @swiglu_grad_up.expand
 def _(dy: Node, gate: Node) -> Node:
     return dy * silu(gate)
+
+
+repeat_over_batch(swiglu_grad_up)
+
+
+@swiglu.vjp
+def _(g: Node, out: Node, gate: Node, up: Node) -> Any:
+    return {
+        "gate": lambda: swiglu_grad_gate(g, gate, up),
+        "up": lambda: swiglu_grad_up(g, gate),
+    }
+
+
+@geglu.vjp
+def _(g: Node, out: Node, gate: Node, up: Node) -> Any:
+    return {
+        "gate": lambda: activation_backward("gelu", gate, g * up),
+        "up": lambda: g * gelu(gate),
+    }
 
 
 @composite(
@@ -313,3 +352,18 @@ def _(dy: Node, x: Node, gate_first: bool) -> Node:
     gate, up = (first, second) if gate_first else (second, first)
     of_gate, of_up = swiglu_grad_gate(dy, gate, up), swiglu_grad_up(dy, gate)
     return concat([of_gate, of_up] if gate_first else [of_up, of_gate], axis)
+
+
+repeat_over_batch(swiglu_concat_grad)
+
+
+@swiglu_concat.vjp
+def _(g: Node, out: Node, x: Node, gate_first: bool) -> Node:
+    return swiglu_concat_grad(g, x, gate_first=gate_first)
+
+
+@glu.vjp
+def _(g: Node, out: Node, x: Node, axis: int) -> Node:
+    first, second = halves(x, axis)
+    weight = sigmoid(second)
+    return concat([g * weight, _of_sigmoid(weight, g * first)], axis)

@@ -1,4 +1,4 @@
-"""Activations and gated units. Their explicit derivatives stand in ``activation_gradients``."""
+"""Activations and gated units. Their derivatives stand in ``activation_gradients``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, Rule, builder, composite, get_op
 from ..graph.types import TensorType
+from ..transforms.batch import spread
 from .elementwise import choose, maximum, minimum, where
 from .functions import erf, exp, expm1, log1p, tanh
 from .samples import Sample, ints, sample, spec, uniform
@@ -55,14 +56,14 @@ _INTEGERS = sample(ints(6, low=-9, high=10))
 
 relu = _activation(
     "relu",
-    "max(x, 0).",
+    "max(x, 0). Its derivative at 0 is 0.",
     lambda x: maximum(x, 0),
     kind=RealNumber,
     samples=[*uniform(), _INTEGERS],
 )
 relu6 = _activation(
     "relu6",
-    "x kept between 0 and 6.",
+    "x kept between 0 and 6. Its derivative at 0 and at 6 is 0.",
     lambda x: minimum(maximum(x, 0), 6),
     kind=RealNumber,
     samples=[*uniform(-9, 9), _INTEGERS],
@@ -103,18 +104,20 @@ softsign = _activation("softsign", "x / (1 + |x|).", lambda x: x / (abs(x) + 1))
 mish = _activation("mish", "x * tanh(softplus(x)).", lambda x: x * tanh(softplus(x)))
 hard_sigmoid = _activation(
     "hard_sigmoid",
-    "A sigmoid of straight lines: 0 below -3, 1 above 3, x / 6 + 0.5 between.",
+    "A sigmoid of straight lines: 0 below -3, 1 above 3, x / 6 + 0.5 between. Its derivative at -3 and 3 is 0.",
     lambda x: relu6(x + 3) / 6,
     samples=uniform(-5, 5),
 )
 hard_silu = _activation(
     "hard_silu",
-    "x * hard_sigmoid(x), also called hardswish.",
+    "x * hard_sigmoid(x), also called hardswish. Its derivative at -3 is 0, at 3 it is 1.",
     lambda x: x * relu6(x + 3) / 6,
     samples=uniform(-5, 5),
 )
 hard_tanh = _activation(
-    "hard_tanh", "x kept between -1 and 1.", lambda x: minimum(maximum(x, -1), 1)
+    "hard_tanh",
+    "x kept between -1 and 1. Its derivative at -1 and 1 is 0.",
+    lambda x: minimum(maximum(x, -1), 1),
 )
 
 
@@ -136,7 +139,7 @@ def exponential_below(x: Node, scale: float, alpha: float, inner: float) -> Node
     samples=[*uniform(), sample(spec(3, 5), 0.2), sample(spec(4), slope=0.0)],
 )
 def leaky_relu(x: Float, slope: float = 0.01) -> TensorType:
-    """``x`` above 0, ``slope * x`` below."""
+    """``x`` above 0, ``slope * x`` below. Its derivative at 0 is ``slope``."""
     return x
 
 
@@ -150,7 +153,7 @@ _ALPHA = [*uniform(-4, 4), sample(spec(3, 5), 0.5), sample(spec(3, low=50, high=
 
 @composite(family=FAMILY, traits=["elementwise"], samples=_ALPHA)
 def elu(x: Float, alpha: float = 1.0) -> TensorType:
-    """``x`` above 0, ``alpha * (exp(x) - 1)`` below."""
+    """``x`` above 0, ``alpha * (exp(x) - 1)`` below. Its derivative at 0 is ``alpha``."""
     return x
 
 
@@ -174,7 +177,7 @@ def _(x: Node, alpha: float) -> Node:
 
 selu = _activation(
     "selu",
-    "elu scaled so that activations keep mean 0 and variance 1.",
+    "elu scaled so that activations keep mean 0 and variance 1. At 0 its derivative is that from below.",
     lambda x: exponential_below(x, SELU_SCALE, SELU_ALPHA, 1),
 )
 
@@ -199,6 +202,18 @@ def require_equal_shapes(**types: TensorType) -> None:
             )
 
 
+def repeat_over_batch(op: Op) -> None:
+    """Let an op whose operands share their first sizes stay whole over a batch, what is shared repeated along it."""
+
+    @op.vmap
+    def _(size: Dim, batched: dict[str, Any], **arguments: Any) -> Node:
+        repeated = {
+            name: spread(arguments[name], size) for name, own in batched.items() if own is False
+        }
+        result: Node = op(**{**arguments, **repeated})
+        return result
+
+
 @composite(family=FAMILY, traits=["elementwise"], samples=_GATED)
 def swiglu(gate: Float, up: Float) -> TensorType:
     """silu(gate) * up, both of one shape."""
@@ -211,6 +226,9 @@ def _(gate: Node, up: Node) -> Node:
     return silu(gate) * up
 
 
+repeat_over_batch(swiglu)
+
+
 @composite(family=FAMILY, traits=["elementwise"], samples=_GATED)
 def geglu(gate: Float, up: Float) -> TensorType:
     """gelu(gate) * up, both of one shape."""
@@ -221,6 +239,9 @@ def geglu(gate: Float, up: Float) -> TensorType:
 @geglu.expand
 def _(gate: Node, up: Node) -> Node:
     return gelu(gate) * up
+
+
+repeat_over_batch(geglu)
 
 
 def halved(x: TensorType, axis: int) -> TensorType:
@@ -276,6 +297,9 @@ def _(x: Node, gate_first: bool) -> Node:
     return swiglu(first, second) if gate_first else swiglu(second, first)
 
 
+repeat_over_batch(swiglu_concat)
+
+
 @composite(
     family=FAMILY,
     samples=[
@@ -296,6 +320,11 @@ def glu(x: Float, axis: Axis = -1) -> TensorType:
 def _(x: Node, axis: int) -> Node:
     first, second = halves(x, axis)
     return first * sigmoid(second)
+
+
+@glu.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, axis: int) -> Node:
+    return glu(x, axis + 1)
 
 
 # --------------------------------------------------------------------------- by kind

@@ -8,15 +8,18 @@ are computed again rather than kept, and are 0 where a key is hidden, so every m
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from ..graph.attributes import Float, Index, Mask
-from ..graph.dims import Shape, format_shape
+from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, builder, composite, resolved
 from ..graph.types import TensorType
+from ..transforms.batch import spread
+from ..transforms.reverse import sum_to
 from .attention import (
     ATTENTION_SAMPLES,
     FAMILY,
@@ -89,13 +92,6 @@ def scaled_dot_attention_backward(
     return resolved(results, **forward.attrs)
 
 
-def _summed_to(x: Node, shape: Shape) -> Node:
-    """``x`` summed over the axes along which ``shape`` was broadcast to its own."""
-    extra = x.rank - len(shape)
-    axes = [i for i in range(x.rank) if i < extra or (shape[i - extra] == 1 and x.shape[i] != 1)]
-    return x.sum(tuple(axes), keepdims=True).reshape(shape) if axes else x.reshape(shape)
-
-
 @scaled_dot_attention_backward.expand
 def _(
     q: Node,
@@ -119,13 +115,122 @@ def _(
     dv = dot_general(by_group(p, kv_heads), grouped_dy, (2, 3), (2, 3), (0, 1), (0, 1))
     dp = ungrouped(dot_general(grouped_dy, v, (4,), (3,), (0, 1), (0, 1)))
     ds = p * (dp - (p * dp).sum(-1, keepdims=True))
-    dbias = [] if bias is None else [_summed_to(ds, bias.shape)]
+    dbias = [] if bias is None else [sum_to(ds, bias.shape)]
     if weights.squashed is not None:
         ds = ds * (1 - weights.squashed.square())
     ds = by_group(ds * known_scale(scale, q.shape[3]), kv_heads)
     dq = ungrouped(dot_general(ds, k, (4,), (2,), (0, 1), (0, 1)))
     dk = dot_general(ds, by_group(q, kv_heads), (2, 3), (2, 3), (0, 1), (0, 1))
     return (*(heads_first(item, layout) for item in (dq, dk, dv)), *dbias)
+
+
+# --------------------------------------------------------------------------- rules
+
+
+@scaled_dot_attention.vjp
+def _(g: Node, out: Node, q: Node, k: Node, v: Node, **rest: Any) -> Any:
+    @cache
+    def gradients() -> tuple[Node, ...]:
+        return scaled_dot_attention_backward(q, k, v, g, **rest)
+
+    wanted = ("q", "k", "v") if rest["bias"] is None else ("q", "k", "v", "bias")
+    return {name: lambda i=i: gradients()[i] for i, name in enumerate(wanted)}
+
+
+class _Batch:
+    """A batch of attentions as one of more rows: the batch goes into their own batch axis.
+
+    What they share is repeated where it differs along that axis, and left as it is where it broadcasts.
+    """
+
+    def __init__(self, size: Dim, batched: dict[str, bool], q: Node) -> None:
+        self.size, self.batched = size, batched
+        self.rows = q.shape[1] if batched["q"] else q.shape[0]
+
+    def merge(self, name: str, x: Node) -> Node:
+        """An operand with the batch axis, or to be repeated along it, whose next axis is the rows."""
+        whole = x if self.batched[name] else spread(x, self.size)
+        if whole.shape[1] != self.rows:
+            whole = whole.broadcast_to((self.size, self.rows, *whole.shape[2:]))
+        merged: Node = whole.reshape((self.size * self.rows, *whole.shape[2:]))
+        return merged
+
+    def merge_scores(self, name: str, x: Node | None, *, repeat: bool = False) -> Node | None:
+        """A mask or bias; ``repeat`` gives each of the batch its own."""
+        if x is None:
+            return None
+        own = self.batched[name]
+        shape = x.shape[own:]
+        if not own and not repeat and (len(shape) < 4 or shape[0] == 1):
+            return x
+        return self.merge(name, x.reshape((*x.shape[:own], *(1,) * (4 - len(shape)), *shape)))
+
+    def merge_offset(self, offset: Node | None) -> Node | None:
+        """The offset: one for all, or one for each row."""
+        if offset is None or (not self.batched["offset"] and offset.shape in ((), (1,))):
+            return offset
+        rank = 1 + self.batched["offset"]
+        return self.merge(
+            "offset", offset if offset.rank == rank else offset.reshape((self.size, 1))
+        )
+
+    def split(self, x: Node) -> Node:
+        """A result with the batch axis in front again."""
+        result: Node = x.reshape((self.size, self.rows, *x.shape[1:]))
+        return result
+
+
+@scaled_dot_attention.vmap
+def _(
+    size: Dim,
+    batched: Any,
+    q: Node,
+    k: Node,
+    v: Node,
+    mask: Node | None,
+    bias: Node | None,
+    offset: Node | None,
+    **attrs: Any,
+) -> Node:
+    batch = _Batch(size, batched, q)
+    whole = scaled_dot_attention(
+        *(batch.merge(name, x) for name, x in (("q", q), ("k", k), ("v", v))),
+        batch.merge_scores("mask", mask),
+        batch.merge_scores("bias", bias),
+        offset=batch.merge_offset(offset),
+        **attrs,
+    )
+    return batch.split(whole)
+
+
+@scaled_dot_attention_backward.vmap
+def _(
+    size: Dim,
+    batched: Any,
+    q: Node,
+    k: Node,
+    v: Node,
+    dy: Node,
+    mask: Node | None,
+    bias: Node | None,
+    offset: Node | None,
+    **attrs: Any,
+) -> tuple[Node, ...]:
+    batch = _Batch(size, batched, q)
+    found = scaled_dot_attention_backward(
+        *(batch.merge(name, x) for name, x in (("q", q), ("k", k), ("v", v), ("dy", dy))),
+        batch.merge_scores("mask", mask),
+        batch.merge_scores("bias", bias, repeat=True),
+        offset=batch.merge_offset(offset),
+        **attrs,
+    )
+    gradients = [batch.split(item) for item in found]
+    if bias is not None:
+        shape = bias.shape[1:] if batched["bias"] else bias.shape
+        if len(shape) < 4 or shape[0] != batch.rows:
+            gradients[3] = gradients[3].sum(1)
+        gradients[3] = gradients[3].reshape((size, *shape))
+    return tuple(gradients)
 
 
 # --------------------------------------------------------------------------- RLX's names

@@ -18,17 +18,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.attributes import Axis, Free, Index
-from ..graph.dims import format_shape
+from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
 from ..graph.types import TensorType
+from ..transforms.batch import spread
 from .attention import FAMILY, scaled_dot_attention
 from .attention_forms import open_heads
-from .index import dynamic_update_slice
+from .index import dynamic_slice, dynamic_update_slice
 from .samples import ints, sample, spec
 from .shapes import certainly_less, pad
+from .spatial import batched_expansion
 
 
 @composite(
@@ -63,8 +65,31 @@ def cache_update(cache: Free, new: Free, position: Index, axis: Axis = 0) -> Ten
 
 @cache_update.expand
 def _(cache: Node, new: Node, position: Node, axis: int) -> Node:
-    starts = pad(position.reshape((1,)), ((axis, cache.rank - 1 - axis),))
-    return dynamic_update_slice(cache, new, starts)
+    return dynamic_update_slice(cache, new, _starts(cache, position, axis))
+
+
+def _starts(cache: Node, position: Node, axis: int) -> Node:
+    """Where on each axis of the cache the rows begin."""
+    return pad(position.reshape((1,)), ((axis, cache.rank - 1 - axis),))
+
+
+@cache_update.vjp
+def _(g: Node, out: Node, cache: Node, new: Node, position: Node, axis: int) -> Any:
+    return {
+        "cache": lambda: cache_update(g, g.graph.zeros(new.shape, new.dtype), position, axis),
+        "new": lambda: dynamic_slice(g, _starts(cache, position, axis), new.shape),
+    }
+
+
+@cache_update.vmap
+def _(size: Dim, batched: Any, cache: Node, new: Node, position: Node, axis: int) -> Node:
+    operands = {"cache": cache, "new": new, "position": position}
+    if batched["position"]:
+        return batched_expansion(cache_update, size, batched, operands, {"axis": axis})
+    for name in ("cache", "new"):
+        if not batched[name]:
+            operands[name] = spread(operands[name], size)
+    return cache_update(*operands.values(), axis + 1)
 
 
 def _stored_in(cache: Node) -> Node | None:

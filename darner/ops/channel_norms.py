@@ -15,6 +15,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, composite
 from ..graph.types import TensorType
+from ..transforms.batch import spread
 from .activations import silu
 from .functions import rsqrt
 from .norms import FAMILY, affine, from_axis, is_int, require_eps, standardised
@@ -66,6 +67,45 @@ def affine_channels(x: Node, weight: Node | None, bias: Node | None) -> Node:
     )
 
 
+def folded(x: Node) -> Node:
+    """A batch of (batch, channels, ...) tensors as one such tensor."""
+    outer, inner, *rest = x.shape
+    return x.reshape((outer * inner, *rest))
+
+
+def channels_over_batch(vector: Node, x: Node) -> Node:
+    """One element a channel for each of a batch, with axes of size 1 where ``x`` has its own batch and space."""
+    size, channels = vector.shape
+    return vector.reshape((size, 1, channels, *[1] * (x.rank - 3)))
+
+
+def _fold_over_batch(op: Op) -> None:
+    """Let a norm of each sample by itself stay whole over a batch; weights that differ along it come after."""
+
+    @op.vmap
+    def _(
+        size: Dim,
+        batched: dict[str, Any],
+        x: Node,
+        weight: Node | None,
+        bias: Node | None,
+        **attrs: Any,
+    ) -> Node:
+        x = x if batched["x"] else spread(x, size)
+        shared = not batched["weight"] and not batched["bias"]
+        vectors = {"weight": weight, "bias": bias} if shared else {"weight": None, "bias": None}
+        y: Node = op(folded(x), **vectors, **attrs).reshape(x.shape)
+        if shared:
+            return y
+        scale, shift = (
+            node
+            if node is None
+            else channels_over_batch(node if batched[name] else spread(node, size), x)
+            for name, node in (("weight", weight), ("bias", bias))
+        )
+        return affine(y, scale, shift)
+
+
 # --------------------------------------------------------------------------- over channels
 
 
@@ -95,6 +135,9 @@ def layer_norm2d(
 @layer_norm2d.expand
 def _(x: Node, weight: Node | None, bias: Node | None, eps: float) -> Node:
     return affine_channels(standardised(x, (1,), eps)[0], weight, bias)
+
+
+_fold_over_batch(layer_norm2d)
 
 
 _GROUPS = [
@@ -174,6 +217,9 @@ def _(x: Node, weight: Node | None, bias: Node | None, num_groups: int, eps: flo
     return affine_channels(y, weight, bias)
 
 
+_fold_over_batch(group_norm)
+
+
 @composite(family=FAMILY, samples=_GROUPS)
 def group_norm_silu(
     x: Float, weight: Float | None, bias: Float | None, num_groups: int, eps: float = 1e-5
@@ -212,6 +258,9 @@ def instance_norm(
 @instance_norm.expand
 def _(x: Node, weight: Node | None, bias: Node | None, eps: float) -> Node:
     return affine_channels(standardised(x, from_axis(x, 2), eps)[0], weight, bias)
+
+
+_fold_over_batch(instance_norm)
 
 
 def _variances(channels: int) -> Spec:

@@ -1,4 +1,4 @@
-"""Contractions, sliding windows and linear solves: the primitives with real arithmetic in them."""
+"""Contractions and sliding windows: the primitives with real arithmetic in them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.attributes import Float, Ints, Number, Sizes, Tensor, normalize_axes
+from ..graph.attributes import Ints, Number, Sizes, Tensor, normalize_axes
 from ..graph.data import Array
 from ..graph.dims import Dim, product
-from ..graph.errors import ArgumentError, RunError, ShapeError
+from ..graph.errors import ArgumentError, ShapeError
+from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
+from ..transforms.batch import to_front
 from .samples import ints, sample, spec
-from .shapes import certainly_less
+from .shapes import certainly_less, transpose
 
 FAMILY = "contraction"
 
@@ -103,6 +105,91 @@ def _(a: TensorType, b: TensorType, a_contract: Any, **attrs: Any) -> Dim:
     return 2 * batch * rows * columns * inner
 
 
+@dot_general.vjp
+def _(
+    g: Node,
+    out: Node,
+    a: Node,
+    b: Node,
+    a_contract: Any,
+    b_contract: Any,
+    a_batch: Any,
+    b_batch: Any,
+) -> Any:
+    # Axes of the result: batch, what is left of a, what is left of b.
+    split = a.rank - len(a_contract)
+    batch = tuple(range(len(a_batch)))
+    rows, columns = tuple(range(len(batch), split)), tuple(range(split, g.rank))
+    return {
+        "a": lambda: _pulled_back(
+            g, batch, rows, columns, b, b_batch, b_contract, a, a_batch, a_contract
+        ),
+        "b": lambda: _pulled_back(
+            g, batch, columns, rows, a, a_batch, a_contract, b, b_batch, b_contract
+        ),
+    }
+
+
+def _pulled_back(
+    g: Node,
+    g_batch: tuple[int, ...],
+    g_own: tuple[int, ...],
+    g_other: tuple[int, ...],
+    other: Node,
+    other_batch: tuple[int, ...],
+    other_contract: tuple[int, ...],
+    x: Node,
+    x_batch: tuple[int, ...],
+    x_contract: tuple[int, ...],
+) -> Node:
+    """What ``x`` receives: the cotangent times the other operand, summed over that one's own axes."""
+    other_free = _free(other.rank, other_batch, other_contract)
+    summed = sorted(other_contract)
+    # Axes of x in the order in which a product has them: batch, then those of each factor.
+    own = _free(x.rank, x_batch, x_contract)
+    contracted = tuple(x_contract[other_contract.index(i)] for i in summed)
+    first = (*x_batch, *own, *contracted)
+    second = (*x_batch, *contracted, *own)
+    if second == tuple(range(x.rank)) != first:
+        # The order of operands that needs no transpose.
+        return dot_general(other, g, other_free, g_other, other_batch, g_batch)
+    result: Node = dot_general(g, other, g_other, other_free, g_batch, other_batch)
+    if first == tuple(range(x.rank)):
+        return result
+    return transpose(result, tuple(map(first.index, range(x.rank))))
+
+
+def _free(rank: int, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(i for i in range(rank) if i not in (*batch, *contract))
+
+
+@dot_general.vmap
+def _(
+    size: Dim,
+    batched: dict[str, Any],
+    a: Node,
+    b: Node,
+    a_contract: Any,
+    b_contract: Any,
+    a_batch: Any,
+    b_batch: Any,
+) -> Node:
+    if batched["a"]:
+        a_contract, a_batch = _later(a_contract), _later(a_batch)
+    if batched["b"]:
+        b_contract, b_batch = _later(b_contract), _later(b_batch)
+    if batched["a"] and batched["b"]:
+        return dot_general(a, b, a_contract, b_contract, (0, *a_batch), (0, *b_batch))
+    # The one batch axis is an axis of its operand like any other: the first of those left.
+    result: Node = dot_general(a, b, a_contract, b_contract, a_batch, b_batch)
+    return to_front(result, len(a_batch) if batched["a"] else a.rank - len(a_contract))
+
+
+def _later(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Axes of a tensor that has gained one in front."""
+    return tuple(axis + 1 for axis in axes)
+
+
 def per_axis(values: tuple[int, ...], count: int, name: str, least: int) -> tuple[int, ...]:
     """One value for each spatial axis; a single one stands for all."""
     values = values * count if len(values) == 1 else values
@@ -172,6 +259,16 @@ def _(x: Array, window: Any, stride: Any, dilation: Any) -> Array:
     )
 
 
+@windows.vjp
+def _(g: Node, out: Node, x: Node, window: Any, stride: Any, dilation: Any) -> Node:
+    return fold(g, x.shape[-len(window) :], stride, dilation)
+
+
+@windows.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, window: Any, stride: Any, dilation: Any) -> Node:
+    return windows(x, window, stride, dilation)
+
+
 @primitive(
     family=FAMILY,
     samples=[
@@ -223,64 +320,11 @@ def _(x: Array, sizes: Any, stride: Any, dilation: Any) -> Array:
     return result
 
 
-def _check_square(a: TensorType) -> None:
-    if a.rank < 2 or a.shape[-1] != a.shape[-2]:
-        raise ShapeError("a must be square in its last two axes")
+@fold.vjp
+def _(g: Node, out: Node, x: Node, sizes: Any, stride: Any, dilation: Any) -> Node:
+    return windows(g, x.shape[-len(sizes) :], stride, dilation)
 
 
-@primitive(
-    family="linear algebra",
-    samples=[
-        sample(spec(3, 3, low=0.5, high=3), spec(3, 2)),
-        sample(spec(2, 4, 4, low=0.5, high=3), spec(2, 4, 1)),
-        sample(spec(1, 1, low=1), spec(1, 5)),
-        sample(spec(0, 0), spec(0, 2)),
-    ],
-)
-def solve(a: Float, b: Float) -> TensorType:
-    """The ``x`` with ``a @ x = b``, for each matrix of a batch. ``b`` is a matrix of right-hand sides.
-
-    A singular ``a`` is an error when it runs.
-    """
-    _check_square(a)
-    if b.rank != a.rank or b.shape[:-2] != a.shape[:-2]:
-        raise ShapeError("b must have a's batch axes and two more")
-    if b.shape[-2] != a.shape[-1]:
-        raise ShapeError(f"a has {a.shape[-1]} rows, b has {b.shape[-2]}")
-    return b
-
-
-@solve.reference
-def _(a: Array, b: Array) -> Array:
-    try:
-        return np.linalg.solve(a, b)
-    except np.linalg.LinAlgError as error:
-        raise RunError(f"the matrix cannot be solved: {error}") from None
-
-
-@primitive(
-    family="linear algebra",
-    samples=[
-        sample(spec(3, 3, low=0.5, high=3), spec(3, 2)),
-        sample(spec(2, 4, 4, low=0.5, high=3), spec(2, 4, 1), lower=False),
-        sample(spec(3, 3, low=0.5, high=3), spec(3, 2), unit_diagonal=True),
-        sample(spec(0, 0), spec(0, 2)),
-    ],
-)
-def triangular_solve(
-    a: Float, b: Float, *, lower: bool = True, unit_diagonal: bool = False
-) -> TensorType:
-    """Like ``solve``, reading only one triangle of ``a`` (and taking its diagonal as 1 if asked)."""
-    return solve.infer(a, b)
-
-
-@triangular_solve.reference
-def _(a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Array:
-    triangle = np.tril(a) if lower else np.triu(a)
-    if unit_diagonal:
-        i = np.arange(a.shape[-1])
-        triangle[..., i, i] = 1
-    try:
-        return np.linalg.solve(triangle, b)
-    except np.linalg.LinAlgError as error:
-        raise RunError(f"the matrix cannot be solved: {error}") from None
+@fold.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, sizes: Any, stride: Any, dilation: Any) -> Node:
+    return fold(x, sizes, stride, dilation)

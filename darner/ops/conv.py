@@ -15,18 +15,21 @@ from ..graph.attributes import Ints, Number, Pairs, Sizes
 from ..graph.dims import Dim, Shape, product
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
-from ..graph.op import Resolved, composite, resolved
+from ..graph.op import Op, Resolved, composite, resolved
 from ..graph.types import TensorType
 from .contract import dot_general, fold, windows
 from .samples import ints, sample, spec
 from .spatial import (
     PairsOf,
+    batched_expansion,
     cropped,
     fixed_sizes,
+    merge_batch,
     padded,
     padded_sizes,
     settle,
     spatial_axes,
+    split_batch,
     window_counts,
 )
 
@@ -154,6 +157,43 @@ def _(x: TensorType, w: TensorType, stride: Any, padding: Any, dilation: Any, gr
     return 2 * x.shape[0] * product(counts) * w.size
 
 
+@conv.vjp
+def _(g: Node, out: Node, x: Node, w: Node, **attrs: Any) -> Any:
+    return {
+        "x": lambda: conv_input_grad(g, w, sizes=x.shape[2:], **attrs),
+        "w": lambda: conv_weight_grad(x, g, kernel=w.shape[2:], **attrs),
+    }
+
+
+def _as_groups(
+    op: Op,
+    size: Dim,
+    operands: dict[str, Node],
+    axes: tuple[int, int],
+    attrs: dict[str, Any],
+    result: tuple[Dim, int],
+) -> Node:
+    """``op`` over two batched operands: each of the batch is a group, or a row of groups, of its own.
+
+    ``axes`` are those of the operands that consist of groups; ``result`` is the size and the number of the result's.
+    """
+    if not isinstance(size, int) or size < 1:
+        return batched_expansion(op, size, dict.fromkeys(operands, True), operands, attrs)
+    first, second = map(merge_batch, operands.values(), axes)
+    whole = op(first, second, **{**attrs, "groups": size * attrs["groups"]})
+    return split_batch(whole, size, *result)
+
+
+@conv.vmap
+def _(size: Dim, batched: Any, x: Node, w: Node, **attrs: Any) -> Node:
+    if batched["x"] and batched["w"]:
+        return _as_groups(conv, size, {"x": x, "w": w}, (1, 0), attrs, (w.shape[1], 1))
+    if batched["x"]:
+        return split_batch(conv(merge_batch(x), w, **attrs), size, x.shape[1])
+    groups = attrs["groups"]
+    return split_batch(conv(x, merge_batch(w, 0, groups), **attrs), size, w.shape[1], 1, groups)
+
+
 # --------------------------------------------------------------------------- derivatives
 
 
@@ -253,6 +293,26 @@ def _(dy: TensorType, w: TensorType, **attrs: Any) -> Dim:
     return 2 * dy.shape[0] * product(dy.shape[2:]) * w.size
 
 
+@conv_input_grad.vjp
+def _(g: Node, out: Node, dy: Node, w: Node, sizes: Shape, **attrs: Any) -> Any:
+    return {
+        "dy": lambda: conv(g, w, **attrs),
+        "w": lambda: conv_weight_grad(g, dy, kernel=w.shape[2:], **attrs),
+    }
+
+
+@conv_input_grad.vmap
+def _(size: Dim, batched: Any, dy: Node, w: Node, **attrs: Any) -> Node:
+    groups = attrs["groups"]
+    if batched["dy"] and batched["w"]:
+        result = (w.shape[2] * groups, 1)
+        return _as_groups(conv_input_grad, size, {"dy": dy, "w": w}, (1, 0), attrs, result)
+    if batched["dy"]:
+        return split_batch(conv_input_grad(merge_batch(dy), w, **attrs), size, dy.shape[1])
+    whole = conv_input_grad(dy, merge_batch(w, 1), **attrs)
+    return split_batch(whole, size, w.shape[2] * groups, 1, groups)
+
+
 @composite(
     family=FAMILY,
     samples=[
@@ -341,3 +401,24 @@ def _(
 @conv_weight_grad.cost
 def _(x: TensorType, dy: TensorType, kernel: Any, groups: int, **attrs: Any) -> Dim:
     return 2 * dy.size * (x.shape[1] // groups) * product(kernel)
+
+
+@conv_weight_grad.vjp
+def _(g: Node, out: Node, x: Node, dy: Node, kernel: Any, **attrs: Any) -> Any:
+    return {
+        "x": lambda: conv_input_grad(dy, g, sizes=x.shape[2:], **attrs),
+        "dy": lambda: conv(x, g, **attrs),
+    }
+
+
+@conv_weight_grad.vmap
+def _(size: Dim, batched: Any, x: Node, dy: Node, **attrs: Any) -> Node:
+    groups = attrs["groups"]
+    if batched["x"] and batched["dy"]:
+        result = (dy.shape[2], 0)
+        return _as_groups(conv_weight_grad, size, {"x": x, "dy": dy}, (1, 1), attrs, result)
+    if batched["x"]:
+        whole = conv_weight_grad(merge_batch(x, 1, groups), dy, **attrs)
+        return split_batch(whole, size, x.shape[2] // groups, 1)
+    whole = conv_weight_grad(x, merge_batch(dy, 1, groups), **attrs)
+    return split_batch(whole, size, dy.shape[2], 0, groups)

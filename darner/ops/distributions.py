@@ -46,7 +46,7 @@ def unit(words: Node, bits: int, dtype: DType) -> Node:
 
 @composite(
     family=FAMILY,
-    traits=TRAITS,
+    traits=[*TRAITS, "no gradient"],
     samples=[
         sample((5,)),
         sample((3, 4), -1.5, 2.5, seed=2**40 + 1),
@@ -115,7 +115,7 @@ def _(
 
 @composite(
     family=FAMILY,
-    traits=TRAITS,
+    traits=[*TRAITS, "no gradient"],
     samples=[
         sample((5,)),
         sample((3, 4), 1.5, 0.25, seed=2**40 + 1),
@@ -375,3 +375,8 @@ dropout.spelling(settle_source(anew=True))
 def _(x: Node, rate: float, seed: int, stream: int, step: Node) -> Node:
     dropped = _hits(x.shape, rate, seed, stream, step)
     return where(dropped, 0.0, x if rate == 1 else x * (1 / (1 - rate)))
+
+
+@dropout.vjp
+def _(g: Node, out: Node, x: Node, rate: float, seed: int, stream: int, step: Node) -> Any:
+    return {"x": lambda: dropout(g, rate, seed=seed, stream=stream, step=step)}

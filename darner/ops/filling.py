@@ -184,6 +184,16 @@ def _(x: Node, k: int) -> Node:
     return where(_above(x, k), x.graph.literal(0, x.dtype), x)
 
 
+@tril.vjp
+def _(g: Node, out: Node, x: Node, k: int) -> Node:
+    return tril(g, k)
+
+
+@tril.vmap
+def _(size: Dim, batched: Any, x: Node, k: int) -> Node:
+    return tril(x, k)
+
+
 @composite(family=FAMILY, samples=_TRIANGLES, traits=["moves"])
 def triu(x: Tensor, k: int = 0) -> TensorType:
     """The upper triangle of the last two axes: zeros below diagonal ``k`` (0 the main one, 1 above it)."""
@@ -194,6 +204,16 @@ def triu(x: Tensor, k: int = 0) -> TensorType:
 @triu.expand
 def _(x: Node, k: int) -> Node:
     return where(_above(x, k - 1), x, x.graph.literal(0, x.dtype))
+
+
+@triu.vjp
+def _(g: Node, out: Node, x: Node, k: int) -> Node:
+    return triu(g, k)
+
+
+@triu.vmap
+def _(size: Dim, batched: Any, x: Node, k: int) -> Node:
+    return triu(x, k)
 
 
 @composite(
@@ -218,3 +238,8 @@ def one_hot(indices: Index, depth: Size, dtype: DType = dtypes.f32) -> TensorTyp
 @one_hot.expand
 def _(indices: Node, depth: Dim, dtype: DType) -> Node:
     return (indices.unsqueeze(-1) == indices.graph.iota((depth,))).cast(dtype)
+
+
+@one_hot.vmap
+def _(size: Dim, batched: Any, indices: Node, depth: Dim, dtype: DType) -> Node:
+    return one_hot(indices, depth, dtype)

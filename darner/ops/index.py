@@ -1,19 +1,26 @@
-"""Reading and adding by index; sorting."""
+"""Reading and adding by index, element by element or in blocks."""
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.attributes import Axis, Index, Number, Real, Size, Sizes, Tensor, normalize_axes
+from ..graph.attributes import Axis, Index, Number, Size, Sizes, Tensor, normalize_axes
 from ..graph.data import Array
-from ..graph.dims import Dim, format_shape
-from ..graph.errors import ArgumentError, RunError, ShapeError
+from ..graph.dims import Dim, format_shape, product
+from ..graph.errors import RunError, ShapeError
+from ..graph.graph import Graph
+from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
+from ..transforms.batch import spread, to_front
+from .elementwise import where
 from .samples import ints, sample, spec
+from .shapes import broadcast_to, concat, reshape
 
 FAMILY = "index"
 
@@ -54,6 +61,33 @@ def gather(table: Tensor, indices: Index, axis: Axis = 0) -> TensorType:
 def _(table: Array, indices: Array, axis: int) -> Array:
     check_indices(indices, table.shape[axis])
     return np.take(table, indices, axis)
+
+
+@gather.vjp
+def _(g: Node, out: Node, table: Node, indices: Node, axis: int) -> Any:
+    return {"table": lambda: scatter_add(indices, g, table.shape[axis], axis=axis)}
+
+
+@gather.vmap
+def gather_batch(size: Dim, batched: dict[str, Any], table: Node, indices: Node, axis: int) -> Node:
+    """``gather`` over a batch of tables, of indices, or of both."""
+    if not batched["indices"]:
+        return gather(table, indices, axis + 1)
+    if not batched["table"]:
+        return to_front(gather(table, indices, axis), axis)
+    places = _along_slices(indices, table.shape[1 : axis + 1], table.shape[axis + 2 :])
+    found = take_along_axis(table, places, axis + 1)
+    shape = (*table.shape[: axis + 1], *indices.shape[1:], *table.shape[axis + 2 :])
+    return reshape(found, shape)
+
+
+def _along_slices(indices: Node, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> Node:
+    """Indices of each element of a batch, in one row that is repeated along the other axes of slices."""
+    size, *rest = indices.shape
+    count = product(rest)
+    row = reshape(indices, (size, *(1,) * len(before), count, *(1,) * len(after)))
+    result: Node = broadcast_to(row, (size, *before, count, *after))
+    return result
 
 
 @primitive(
@@ -98,6 +132,21 @@ def _(indices: Array, src: Array, size: int, axis: int) -> Array:
     return result
 
 
+@scatter_add.vjp
+def _(g: Node, out: Node, indices: Node, src: Node, size: Dim, axis: int) -> Any:
+    return {"src": lambda: gather(g, indices, axis)}
+
+
+@scatter_add.vmap
+def _(count: Dim, batched: dict[str, Any], indices: Node, src: Node, size: Dim, axis: int) -> Node:
+    if not batched["indices"]:
+        return scatter_add(indices, src, size, axis=axis + 1)
+    src = src if batched["src"] else spread(src, count)
+    before, after = src.shape[1 : axis + 1], src.shape[axis + indices.rank :]
+    places = _along_slices(indices, before, after)
+    return scatter_add_along_axis(places, reshape(src, places.shape), size, axis + 1)
+
+
 def _along(x: TensorType, indices: TensorType, axis: int) -> None:
     if indices.rank != x.rank:
         raise ShapeError(f"ranks {x.rank} and {indices.rank} differ")
@@ -127,6 +176,18 @@ def _(x: Array, indices: Array, axis: int) -> Array:
     return np.take_along_axis(x, indices.astype(np.int64), axis)
 
 
+@take_along_axis.vjp
+def _(g: Node, out: Node, x: Node, indices: Node, axis: int) -> Any:
+    return {"x": lambda: scatter_add_along_axis(indices, g, x.shape[axis], axis)}
+
+
+@take_along_axis.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, indices: Node, axis: int) -> Node:
+    x = x if batched["x"] else spread(x, size)
+    indices = indices if batched["indices"] else spread(indices, size)
+    return take_along_axis(x, indices, axis + 1)
+
+
 @primitive(
     family=FAMILY,
     samples=[
@@ -154,6 +215,21 @@ def _(indices: Array, src: Array, size: int, axis: int) -> Array:
     place[axis] = indices
     np.add.at(result, tuple(place), src)
     return result
+
+
+@scatter_add_along_axis.vjp
+def _(g: Node, out: Node, indices: Node, src: Node, size: Dim, axis: int) -> Any:
+    return {"src": lambda: take_along_axis(g, indices, axis)}
+
+
+@scatter_add_along_axis.vmap
+def _(count: Dim, batched: dict[str, Any], indices: Node, src: Node, size: Dim, axis: int) -> Node:
+    indices = indices if batched["indices"] else spread(indices, count)
+    src = src if batched["src"] else spread(src, count)
+    return scatter_add_along_axis(indices, src, size, axis + 1)
+
+
+# --------------------------------------------------------------------------- blocks
 
 
 @primitive(
@@ -195,6 +271,66 @@ def _(x: Array, starts: Array, sizes: tuple[int, ...]) -> Array:
     return x[_place(starts, sizes, x.shape)]
 
 
+@dynamic_slice.vjp
+def _(g: Node, out: Node, x: Node, starts: Node, sizes: tuple[Dim, ...]) -> Any:
+    return {"x": lambda: dynamic_update_slice(x.graph.zeros(x.shape, x.dtype), g, starts)}
+
+
+@dynamic_slice.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, starts: Node, sizes: tuple[Dim, ...]) -> Node:
+    if not batched["starts"]:
+        return dynamic_slice(x, _from_zero(starts), (size, *sizes))
+    x = x if batched["x"] else spread(x, size)
+    for axis, start in _moving_axes(x.shape, sizes, starts):
+        places = start + _count_along(x, axis, sizes[axis - 1])
+        x = take_along_axis(x, broadcast_to(places, _resized(x, axis, sizes[axis - 1])), axis)
+    return x
+
+
+def _from_zero(starts: Node) -> Node:
+    """Starts of a block that has all of a new first axis."""
+    result: Node = concat([starts.graph.zeros((1,), starts.dtype), starts])
+    return result
+
+
+def _moving_axes(
+    whole: tuple[Dim, ...], sizes: tuple[Dim, ...], starts: Node
+) -> list[tuple[int, Node]]:
+    """The axes along which the blocks of a batch can lie anywhere, and where they begin (i32)."""
+    found = []
+    rank = len(whole)
+    for axis, (size, inside) in enumerate(zip(whole[1:], sizes, strict=True), start=1):
+        if size == inside:
+            continue
+        own = reshape(starts[:, axis - 1], (whole[0], *(1,) * (rank - 1)))
+        if own.dtype.bits < 32:
+            own = as_i32(own)  # the size need not fit in less
+        kept = own.maximum(0).minimum(as_number(starts.graph, size - inside))
+        found.append((axis, as_i32(kept)))
+    return found
+
+
+def as_i32(x: Node) -> Node:
+    """Integers as i32, which is what indices are computed in."""
+    return x if x.dtype is dtypes.i32 else x.cast(dtypes.i32)
+
+
+def as_number(graph: Graph, size: Dim) -> Any:
+    """A size as an operand of arithmetic; a symbolic one is counted when the graph runs."""
+    return size if isinstance(size, int) else graph.iota((size + 1,)).max()
+
+
+def _count_along(x: Node, axis: int, count: Dim) -> Node:
+    """0, 1, 2, ... up to ``count`` along one axis, with size 1 on the others."""
+    shape = tuple(count if i == axis else 1 for i in range(x.rank))
+    result: Node = x.graph.iota(shape, axis)
+    return result
+
+
+def _resized(x: Node, axis: int, size: Dim) -> tuple[Dim, ...]:
+    return tuple(size if i == axis else other for i, other in enumerate(x.shape))
+
+
 @primitive(
     family=FAMILY,
     samples=[
@@ -216,70 +352,30 @@ def _(x: Array, update: Array, starts: Array) -> Array:
     return result
 
 
-_SORTED = [
-    sample(spec(3, 7, distinct=True)),
-    sample(spec(5, 4, distinct=True), 0),
-    sample(spec(2, 3, 4, distinct=True), -2, True),
-    sample(ints(20, high=5), 0, True),
-    sample(ints(20, high=5)),
-    sample(spec(0, 3), 0),
-    sample(spec(3, 1)),
-]
+@dynamic_update_slice.vjp
+def _(g: Node, out: Node, x: Node, update: Node, starts: Node) -> Any:
+    return {
+        "x": lambda: dynamic_update_slice(g, g.graph.zeros(update.shape, g.dtype), starts),
+        "update": lambda: dynamic_slice(g, starts, update.shape),
+    }
 
 
-@primitive(family=FAMILY, samples=_SORTED)
-def sort(x: Real, axis: Axis = -1, descending: bool = False) -> TensorType:
-    """The elements along ``axis`` in order; NaN sorts above everything."""
-    return x
-
-
-@primitive(family=FAMILY, samples=_SORTED)
-def argsort(x: Real, axis: Axis = -1, descending: bool = False) -> TensorType:
-    """The indices (i32) that put the elements along ``axis`` in order. Equal elements keep theirs."""
-    return x.with_dtype(dtypes.i32)
-
-
-def _order(x: Array, axis: int, descending: bool) -> Array:
-    if not descending:
-        return np.argsort(x, axis, kind="stable")
-    # Sorting the reversed array and reversing the answer keeps equal elements in their order.
-    backwards = np.argsort(np.flip(x, axis), axis, kind="stable")
-    return np.flip(x.shape[axis] - 1 - backwards, axis)
-
-
-@sort.reference
-def _(x: Array, axis: int, descending: bool) -> Array:
-    return np.take_along_axis(x, _order(x, axis, descending), axis)
-
-
-@argsort.reference
-def _(x: Array, axis: int, descending: bool) -> Array:
-    return _order(x, axis, descending)
-
-
-@primitive(
-    family=FAMILY,
-    samples=[
-        sample(spec(3, 7, distinct=True), 3),
-        sample(spec(5, 4, distinct=True), 2, 0),
-        sample(spec(6, distinct=True), 6),
-        sample(spec(2, 5), 0),
-        sample(ints(4, 9, high=1000), 4),
-    ],
-)
-def top_k(x: Real, k: int, axis: Axis = -1) -> tuple[TensorType, TensorType]:
-    """The ``k`` largest elements along ``axis``, largest first, and their indices (i32).
-
-    Among equal elements the one with the lower index comes first.
-    """
-    size = x.shape[axis]
-    if k < 0 or (isinstance(size, int) and k > size):
-        raise ArgumentError(f"k={k} is outside 0..{size}, the size of axis {axis}")
-    shape = [k if i == axis else d for i, d in enumerate(x.shape)]
-    return x.with_shape(shape), TensorType(tuple(shape), dtypes.i32)
-
-
-@top_k.reference
-def _(x: Array, k: int, axis: int) -> tuple[Array, Array]:
-    order = np.take(_order(x, axis, True), np.arange(k), axis)
-    return np.take_along_axis(x, order, axis), order
+@dynamic_update_slice.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, update: Node, starts: Node) -> Node:
+    x = x if batched["x"] else spread(x, size)
+    update = update if batched["update"] else spread(update, size)
+    if not batched["starts"]:
+        return dynamic_update_slice(x, update, _from_zero(starts))
+    sizes = update.shape[1:]
+    if 0 in sizes:
+        return x
+    # Each place of x looks up its own element of the block, and takes it if it lies inside.
+    covered: list[Node] = []
+    for axis, start in _moving_axes(x.shape, sizes, starts):
+        last = as_number(x.graph, sizes[axis - 1] - 1)
+        places = _count_along(x, axis, x.shape[axis]) - start
+        covered.append((places >= 0) & (places <= last))
+        nearest = places.maximum(0).minimum(last)
+        whole = _resized(update, axis, x.shape[axis])
+        update = take_along_axis(update, broadcast_to(nearest, whole), axis)
+    return where(reduce(operator.and_, covered), update, x) if covered else update

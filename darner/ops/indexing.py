@@ -1,23 +1,24 @@
-"""Indexing as Python writes it, and reading and writing by indices: getitem, take, embedding, scatter."""
+"""Indexing as Python writes it, and reading by indices: getitem, take, embedding, masked_fill."""
 
 from __future__ import annotations
 
 import operator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.attributes import Axis, Free, Index, Mask, Tensor, normalize_axes
+from ..graph.attributes import Free, Mask, Tensor, normalize_axes
 from ..graph.data import Array
 from ..graph.dims import Dim, SymbolicDim, as_shape, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder, composite, primitive
+from ..graph.op import builder, composite
 from ..graph.types import TensorType, broadcast
+from ..transforms.batch import align, spread
 from .elementwise import where
-from .index import check_indices, gather, scatter_add
+from .index import gather, gather_batch, scatter_add
 from .samples import bools, ints, sample, spec
 from .shapes import check_fits, flip, slice_
 from .shaping import reshaped
@@ -247,6 +248,18 @@ def _(indices: Node, table: Node) -> Node:
     return gather(table, indices, 0)
 
 
+@embedding.vjp
+def _(g: Node, out: Node, indices: Node, table: Node) -> Any:
+    return {"table": lambda: scatter_add(indices, g, table.shape[0])}
+
+
+@embedding.vmap
+def _(size: Dim, batched: dict[str, Any], indices: Node, table: Node) -> Node:
+    if not batched["table"]:
+        return embedding(indices, table)
+    return gather_batch(size, batched, table, indices, 0)
+
+
 @builder(family=FAMILY)
 def take(graph: Graph, x: Node, indices: Node, axis: int | None = None) -> Node:
     """Slices of ``x`` along ``axis``, one for each index; elements of the flattened ``x`` by default."""
@@ -257,61 +270,6 @@ def take(graph: Graph, x: Node, indices: Node, axis: int | None = None) -> Node:
 def gather_(graph: Graph, table: Node, indices: Node, axis: int) -> Node:
     """RLX's spelling of ``gather``."""
     return gather(table, indices, axis)
-
-
-_UPDATES = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
-@primitive(
-    family=FAMILY,
-    samples=[
-        sample(spec(7, 3), ints(5, high=7), spec(5, 3)),
-        sample(spec(4), ints(9, high=4), spec(9)),
-        sample(spec(2, 5, 3), ints(2, 4, high=5, dtype="u32"), spec(2, 2, 4, 3), 1),
-        sample(spec(2, 5), ints(high=5), spec(2), -1),
-        sample(spec(4, 3), ints(0, high=4), spec(0, 3)),
-        *(sample(spec(3, 2), ints(6, high=3), spec(6, 2), mode=m) for m in _UPDATES),
-        sample(ints(5, high=9), ints(8, high=5), ints(8, high=9), 0, "max"),
-    ],
-)
-def scatter(
-    x: Tensor,
-    indices: Index,
-    src: Tensor,
-    axis: Axis = 0,
-    mode: Literal["set", "add", "mul", "max", "min"] = "set",
-) -> TensorType:
-    """``x`` with slices along ``axis`` replaced by those of ``src``, one for each index.
-
-    ``src`` has the shape that ``gather(x, indices, axis)`` gives. Where an index comes twice, the last
-    slice is the one kept; the other modes combine all of them with what was there, in order.
-    """
-    shape = gather.infer(x, indices, axis).shape
-    if src.shape != shape:
-        raise ShapeError(
-            f"src is {format_shape(src.shape)}, but the indices select {format_shape(shape)}"
-        )
-    if x.dtype.kind == "bool" and mode in ("add", "mul"):
-        raise DTypeError(f"bool has no arithmetic for mode '{mode}'", hint="use max or min")
-    if x.dtype.kind == "complex" and mode in ("max", "min"):
-        raise DTypeError(f"{x.dtype} has no order for mode '{mode}'")
-    return x
-
-
-@scatter.reference
-def _(x: Array, indices: Array, src: Array, axis: int, mode: str) -> Array:
-    check_indices(indices, x.shape[axis])
-    result = x.copy()
-    flat = indices.reshape(-1)
-    slices = src.reshape((*x.shape[:axis], flat.size, *x.shape[axis + 1 :]))
-    before: Any = (slice(None),) * axis
-    if mode != "set":
-        _UPDATES[mode].at(result, (*before, flat), slices)
-        return result
-    # NumPy does not promise which of several assignments to one place wins.
-    places, from_end = np.unique(flat[::-1], return_index=True)
-    result[(*before, places)] = np.take(slices, flat.size - 1 - from_end, axis)
-    return result
 
 
 @composite(
@@ -339,6 +297,17 @@ def masked_fill(x: Tensor, mask: Mask, value: float) -> TensorType:
 @masked_fill.expand
 def _(x: Node, mask: Node, value: float) -> Node:
     return where(mask, x.graph.literal(value, x.dtype), x)
+
+
+@masked_fill.vjp
+def _(g: Node, out: Node, x: Node, mask: Node, value: float) -> Any:
+    return {"x": lambda: masked_fill(g, mask, 0.0)}
+
+
+@masked_fill.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, mask: Node, value: float) -> Node:
+    x = x if batched["x"] else spread(x, size)
+    return masked_fill(x, align(mask, batched["mask"], x.rank - 1), value)
 
 
 @builder(family=FAMILY)

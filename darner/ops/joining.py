@@ -202,6 +202,11 @@ def _(x: Node, padding: tuple[tuple[int, int], ...], mode: str) -> Node:
     return x
 
 
+@pad_with.vmap
+def _(size: Dim, batched: Any, x: Node, padding: Any, mode: str) -> Node:
+    return pad_with(x, ((0, 0), *padding), mode)
+
+
 def _joined(parts: list[Node], axis: int) -> Node:
     """The parts that have elements, one after another."""
     return concat([part for part in parts if part.shape[axis] != 0], axis)

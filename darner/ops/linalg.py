@@ -2,26 +2,173 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
+from ..graph import dtypes
 from ..graph.attributes import Float
 from ..graph.data import Array
 from ..graph.dims import Dim, format_shape, symbol
 from ..graph.errors import RunError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder, composite, primitive
+from ..graph.op import Rule, builder, composite, primitive
 from ..graph.types import TensorType
+from ..transforms.batch import from_front, spread, to_front
 from .comparison import lt
-from .contract import solve
 from .elementwise import mul, where
 from .functions import exp
 from .samples import sample, spec
-from .shapes import broadcast_to, reshape
+from .shapes import broadcast_to, reshape, transpose
 
 FAMILY = "linear algebra"
+
+# --------------------------------------------------------------------------- solves
+
+
+def computed_in_f32(rule: Rule) -> Rule:
+    """A vjp rule of several steps that takes 16-bit floats as f32, and rounds only at its end."""
+
+    @wraps(rule)
+    def wide(g: Any, out: Any, **arguments: Any) -> Any:
+        nodes = {name: x for name, x in arguments.items() if isinstance(x, Node)}
+        halves = {name: x for name, x in nodes.items() if x.dtype.is_half}
+        if not halves:
+            return rule(g, out, **arguments)
+        widened = {name: _widened(x) for name, x in halves.items()}
+        answer = rule(_widened(g), _widened(out), **{**arguments, **widened})
+        return {name: _narrowed(part, halves[name].dtype) for name, part in answer.items()}
+
+    return wide
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_widened, value))
+    return None if value is None else value.cast(dtypes.f32)
+
+
+def _narrowed(part: Rule | None, kind: dtypes.DType) -> Rule | None:
+    return None if part is None else lambda: part().cast(kind)
+
+
+def flipped(a: Node) -> Node:
+    """Each matrix of ``a`` transposed."""
+    order = (*range(a.rank - 2), a.rank - 1, a.rank - 2)
+    result: Node = transpose(a, order)
+    return result
+
+
+def _check_square(a: TensorType) -> None:
+    if a.rank < 2 or a.shape[-1] != a.shape[-2]:
+        raise ShapeError("a must be square in its last two axes")
+
+
+@primitive(
+    family=FAMILY,
+    samples=[
+        sample(spec(3, 3, low=0.5, high=3), spec(3, 2)),
+        sample(spec(2, 4, 4, low=0.5, high=3), spec(2, 4, 1)),
+        sample(spec(1, 1, low=1), spec(1, 5)),
+        sample(spec(0, 0), spec(0, 2)),
+    ],
+)
+def solve(a: Float, b: Float) -> TensorType:
+    """The ``x`` with ``a @ x = b``, for each matrix of a batch. ``b`` is a matrix of right-hand sides.
+
+    A singular ``a`` is an error when it runs.
+    """
+    _check_square(a)
+    if b.rank != a.rank or b.shape[:-2] != a.shape[:-2]:
+        raise ShapeError("b must have a's batch axes and two more")
+    if b.shape[-2] != a.shape[-1]:
+        raise ShapeError(f"a has {a.shape[-1]} rows, b has {b.shape[-2]}")
+    return b
+
+
+@solve.reference
+def _(a: Array, b: Array) -> Array:
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError as error:
+        raise RunError(f"the matrix cannot be solved: {error}") from None
+
+
+@solve.vjp
+@computed_in_f32
+def _(g: Node, out: Node, a: Node, b: Node) -> Any:
+    found = solve(flipped(a), g)
+    return {"a": lambda: -found.matmul_bt(out), "b": lambda: found}
+
+
+@solve.vmap
+def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
+    return _solve_batch(solve, size, batched, a, b)
+
+
+def _solve_batch(
+    rule: Rule, size: Dim, batched: dict[str, Any], a: Node, b: Node, **attrs: Any
+) -> Node:
+    """A solve over a batch. Right-hand sides of one shared matrix stand side by side as its columns."""
+    if batched["a"]:
+        return rule(a, b if batched["b"] else spread(b, size), **attrs)
+    last = a.rank - 1
+    side_by_side = from_front(b, last)
+    columns = (*side_by_side.shape[:last], size * b.shape[-1])
+    found = rule(a, reshape(side_by_side, columns), **attrs)
+    return to_front(reshape(found, side_by_side.shape), last)
+
+
+@primitive(
+    family=FAMILY,
+    samples=[
+        sample(spec(3, 3, low=0.5, high=3), spec(3, 2)),
+        sample(spec(2, 4, 4, low=0.5, high=3), spec(2, 4, 1), lower=False),
+        sample(spec(3, 3, low=0.5, high=3), spec(3, 2), unit_diagonal=True),
+        sample(spec(0, 0), spec(0, 2)),
+    ],
+)
+def triangular_solve(
+    a: Float, b: Float, *, lower: bool = True, unit_diagonal: bool = False
+) -> TensorType:
+    """Like ``solve``, reading only one triangle of ``a`` (and taking its diagonal as 1 if asked)."""
+    return solve.infer(a, b)
+
+
+@triangular_solve.reference
+def _(a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Array:
+    triangle = np.tril(a) if lower else np.triu(a)
+    if unit_diagonal:
+        i = np.arange(a.shape[-1])
+        triangle[..., i, i] = 1
+    try:
+        return np.linalg.solve(triangle, b)
+    except np.linalg.LinAlgError as error:
+        raise RunError(f"the matrix cannot be solved: {error}") from None
+
+
+@triangular_solve.vjp
+@computed_in_f32
+def _(g: Node, out: Node, a: Node, b: Node, lower: bool, unit_diagonal: bool) -> Any:
+    found = triangular_solve(flipped(a), g, lower=not lower, unit_diagonal=unit_diagonal)
+
+    def by_matrix() -> Node:
+        # Only what is read can matter.
+        whole = -found.matmul_bt(out)
+        kept = 1 if unit_diagonal else 0
+        return whole.tril(-kept) if lower else whole.triu(kept)
+
+    return {"a": by_matrix, "b": lambda: found}
+
+
+@triangular_solve.vmap
+def _(
+    size: Dim, batched: dict[str, Any], a: Node, b: Node, lower: bool, unit_diagonal: bool
+) -> Node:
+    attrs = {"lower": lower, "unit_diagonal": unit_diagonal}
+    return _solve_batch(triangular_solve, size, batched, a, b, **attrs)
 
 
 @composite(
@@ -123,6 +270,17 @@ def _(a: Node) -> Node:
     return solve(a, broadcast_to(identity, a.shape))
 
 
+@inverse.vjp
+@computed_in_f32
+def _(g: Node, out: Node, a: Node) -> Any:
+    return {"a": lambda: -out.matmul_at(g.matmul_bt(out))}
+
+
+@inverse.vmap
+def _(size: Dim, batched: dict[str, Any], a: Node) -> Node:
+    return inverse(a)
+
+
 # --------------------------------------------------------------------------- factors, determinants
 
 
@@ -140,7 +298,9 @@ def _(a: Node) -> Node:
 def cholesky(a: Float) -> TensorType:
     """The lower triangular ``l`` with ``l @ l.T = a``, for each positive definite matrix.
 
-    Only the lower triangle of ``a`` is read. A matrix that is not positive definite is an error when it runs.
+    Only the lower triangle of ``a`` is read, and so only there is a gradient: what the other triangle
+    would share of it in a symmetric ``a`` is added in. A matrix that is not positive definite is an
+    error when it runs.
     """
     return _square(a)
 
@@ -159,6 +319,30 @@ def _(a: TensorType) -> Dim:
     return a.size * a.shape[-1]
 
 
+@cholesky.vjp
+@computed_in_f32
+def _(g: Node, out: Node, a: Node) -> Any:
+    def by_matrix() -> Node:
+        upper = flipped(out)
+        inner = _half_diagonal(out.matmul_at(g.tril()))
+        # Twice a solve from the left: the second is one from the right, transposed.
+        left = upper.triangular_solve(inner, lower=False)
+        both = upper.triangular_solve(flipped(left), lower=False)
+        return _half_diagonal(both + flipped(both))
+
+    return {"a": by_matrix}
+
+
+def _half_diagonal(x: Node) -> Node:
+    """The lower triangle with its diagonal halved."""
+    return (x.tril() + x.tril(-1)) * 0.5
+
+
+@cholesky.vmap
+def _(size: Dim, batched: dict[str, Any], a: Node) -> Node:
+    return cholesky(a)
+
+
 @primitive(
     family=FAMILY,
     samples=[
@@ -171,7 +355,11 @@ def _(a: TensorType) -> Dim:
     ],
 )
 def slogdet(a: Float) -> tuple[TensorType, TensorType]:
-    """The sign of each determinant (0 for a singular matrix) and the logarithm of its absolute value."""
+    """The sign of each determinant (0 for a singular matrix) and the logarithm of its absolute value.
+
+    The logarithm's gradient is the transposed inverse, which a singular matrix does not have: an error when it runs.
+    The sign has none.
+    """
     result = _square(a).with_shape(a.shape[:-2])
     return result, result
 
@@ -187,9 +375,26 @@ def _(a: TensorType) -> Dim:
     return a.size * a.shape[-1]
 
 
+@slogdet.vjp
+@computed_in_f32
+def _(g: tuple[Node | None, Node | None], out: tuple[Node, Node], a: Node) -> Any:
+    weight = g[1]
+    if weight is None:
+        return {"a": None}
+    return {"a": lambda: reshape(weight, (*weight.shape, 1, 1)) * flipped(inverse(a))}
+
+
+@slogdet.vmap
+def _(size: Dim, batched: dict[str, Any], a: Node) -> Any:
+    return slogdet(a)
+
+
 @builder(family=FAMILY)
 def det(graph: Graph, a: Node, shape: Any = None) -> Node:
-    """The determinant of each square matrix. Where it may overflow, use ``slogdet``."""
+    """The determinant of each square matrix. Where it may overflow, use ``slogdet``.
+
+    Its gradient, like that of ``slogdet``, needs a matrix that is not singular.
+    """
     sign, logarithm = slogdet(a)
     return mul(sign, exp(logarithm), shape=shape)
 

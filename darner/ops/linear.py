@@ -13,11 +13,11 @@ from ..graph.node import Node
 from ..graph.op import Op, Resolved, builder, composite, get_op, resolved
 from ..graph.types import TensorType
 from .activations import ACTIVATIONS, ALIASES, swiglu, swiglu_concat
-from .elementwise import add, choose
-from .index import gather
+from .elementwise import add, choose, where
+from .index import as_i32, gather
 from .matrix import FAMILY, check_inner, contraction, matmul, matmul_bt, shared_matmul_pair
 from .samples import ints, sample, spec
-from .shapes import concat
+from .shapes import concat, reshape, transpose
 
 
 def _check_rank(name: str, type: TensorType, rank: int, form: str) -> None:
@@ -229,3 +229,19 @@ def grouped_matmul(x: Number, w: Number, expert: Index) -> TensorType:
 def _(x: Node, w: Node, expert: Node) -> Node:
     rows = range(expert.rank)
     return contraction(x, [*rows, "k"], gather(w, expert), [*rows, "k", "n"], [*rows, "n"])
+
+
+@grouped_matmul.vjp
+def _(g: Node, out: Node, x: Node, w: Node, expert: Node) -> Any:
+    def by_weight() -> Node:
+        # Rows of each expert beside zeros: smaller than a matrix for every row, and one product.
+        rows = range(expert.rank)
+        index = as_i32(reshape(expert, (*expert.shape, 1, 1)))
+        chosen = index == w.graph.iota((w.shape[0], 1))
+        own = where(chosen, reshape(x, (*expert.shape, 1, x.shape[-1])), 0.0)
+        return contraction(own, [*rows, "e", "k"], g, [*rows, "n"], ["e", "k", "n"])
+
+    return {
+        "x": lambda: grouped_matmul(g, transpose(w, (0, 2, 1)), expert),
+        "w": by_weight,
+    }

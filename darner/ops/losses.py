@@ -6,6 +6,7 @@ classes stand on the last axis). The mean of nothing is NaN.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from ..graph import dtypes
@@ -15,6 +16,7 @@ from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType, broadcast
+from .activations import repeat_over_batch, sigmoid
 from .elementwise import where
 from .reduce import reduced
 from .reducing import element_count
@@ -50,6 +52,25 @@ def _reduce(losses: Node, reduction: str, divisor: Any = None) -> Node:
     return (total if reduction == "sum" else total / divisor).reshape((1,))
 
 
+def _wide(x: Node) -> Node:
+    """16-bit floats as f32, in which a rule computes to round once at its end (and a count is a number)."""
+    return x.cast(dtypes.f32) if x.dtype.is_half else x
+
+
+def _like(gradient: Node, operand: Node) -> Node:
+    """A gradient in the element type of its operand."""
+    return gradient if gradient.dtype is operand.dtype else gradient.cast(operand.dtype)
+
+
+def _unreduced(g: Node, reduction: str, count: Callable[[], Any]) -> Node:
+    """The cotangent of the losses, from that of their reduction: one number for all of them, or their own."""
+    g = _wide(g)
+    if reduction == "none":
+        return g
+    total = g.reshape(())
+    return total / count() if reduction == "mean" else total
+
+
 # --------------------------------------------------------------------------- element by element
 
 
@@ -79,7 +100,7 @@ def _(pred: Node, target: Node, reduction: str) -> Node:
 
 @composite(family=FAMILY, samples=_elements())
 def l1_loss(pred: Float, target: Float, *, reduction: Reduction = "mean") -> TensorType:
-    """The mean of |pred - target|."""
+    """The mean of |pred - target|. Where they are equal its derivative is 0."""
     return _reduced(_same_shape(pred, target), reduction)
 
 
@@ -158,6 +179,17 @@ def bce_with_logits_loss(
 def _(logits: Node, labels: Node, reduction: str) -> Node:
     tail = (-logits.abs()).exp().log1p()
     return _reduce(logits.maximum(0.0) - logits * labels + tail, reduction)
+
+
+@bce_with_logits_loss.vjp
+def _(g: Node, out: Node, logits: Node, labels: Node, reduction: str) -> Any:
+    # The parts have kinks at 0 that cancel in their sum: only a rule for the whole is exact there.
+    axes = tuple(range(logits.rank))
+    each = _unreduced(g, reduction, lambda: element_count(_wide(logits), axes))
+    return {
+        "logits": lambda: _like((sigmoid(_wide(logits)) - _wide(labels)) * each, logits),
+        "labels": lambda: _like(-(_wide(logits) * each), labels),
+    }
 
 
 @composite(
@@ -338,6 +370,64 @@ def _(
     return _reduce(_smoothed(losses, log_probs, label_smoothing), reduction)
 
 
+@cross_entropy_loss.vjp
+def _(
+    g: Node,
+    out: Node,
+    logits: Node,
+    labels: Node,
+    label_smoothing: float,
+    ignore_index: int,
+    reduction: str,
+) -> Any:
+    scores = _wide(logits)
+    if labels.shape != logits.shape:
+        return {
+            "logits": lambda: _like(
+                _class_gradient(g, scores, labels, ignore_index, label_smoothing, reduction), logits
+            )
+        }
+    rows = tuple(range(logits.rank - 1))
+    each = _unreduced(g, reduction, lambda: element_count(scores, rows))
+    each = each.unsqueeze(-1) if reduction == "none" else each
+
+    def of_logits() -> Node:
+        weights = _smooth_weights(labels.cast(each.dtype), label_smoothing)
+        excess = softmax(scores, -1) * weights.sum(-1, keepdims=True) - weights
+        return _like(excess * each, logits)
+
+    return {
+        "logits": of_logits,
+        "labels": lambda: _like(log_softmax(scores, -1) * (each * (label_smoothing - 1)), labels),
+    }
+
+
+def _class_gradient(
+    g: Node, scores: Node, labels: Node, ignore_index: int, smoothing: float, reduction: str
+) -> Node:
+    """What the scores receive when labels are class numbers; rows of ``ignore_index`` get 0."""
+    kept = _kept(labels, ignore_index)
+    if kept is None:
+        rows = tuple(range(labels.rank))
+        each = _unreduced(g, reduction, lambda: element_count(scores, rows))
+        each = each.broadcast_to(labels.shape)
+    else:
+        counted = kept
+        each = _unreduced(g, reduction, lambda: counted.cast(scores.dtype).sum())
+        each, labels = where(kept, each, 0.0), where(kept, labels, 0)
+    if smoothing == 0:
+        return softmax_cross_entropy_backward(scores, labels, each)
+    weights = _smooth_weights(labels.one_hot(scores.shape[-1], scores.dtype), smoothing)
+    return (softmax(scores, -1) - weights) * each.unsqueeze(-1)
+
+
+def _smooth_weights(weights: Node, smoothing: float) -> Node:
+    """Weights of classes, a share of them spread evenly: what ``_smoothed`` amounts to."""
+    if smoothing == 0 or weights.shape[-1] == 0:
+        return weights
+    return weights * (1 - smoothing) + smoothing / element_count(weights, (-1,))
+
+
 def _check_encoded(labels: TensorType) -> None:
     """Class numbers may come as integers, or as floats that hold every such integer exactly."""
     if not (labels.dtype.is_int or labels.dtype in (dtypes.f32, dtypes.f64)):
@@ -373,6 +463,23 @@ def _(logits: Node, labels: Node) -> Node:
     )
 
 
+@softmax_cross_entropy_with_logits.vjp
+def _(g: Node, out: Node, logits: Node, labels: Node) -> Any:
+    def of_labels() -> Node:
+        raise ArgumentError(
+            "no gradient passes through labels that are class numbers",
+            hint="cast them to integers, or stop the gradient",
+        )
+
+    return {
+        "logits": lambda: softmax_cross_entropy_backward(logits, labels, g),
+        "labels": of_labels,
+    }
+
+
+repeat_over_batch(softmax_cross_entropy_with_logits)
+
+
 @composite(family=FAMILY, samples=[sample(*call.args, spec(*rows)) for call, rows in _ENCODED])
 def softmax_cross_entropy_backward(logits: Float, labels: Free, d_loss: Float) -> TensorType:
     """The gradient of ``softmax_cross_entropy_with_logits`` for its logits.
@@ -393,6 +500,9 @@ def _(logits: Node, labels: Node, d_loss: Node) -> Node:
     classes = logits.graph.iota(logits.shape, -1)
     hit = classes.eq(labels.cast(dtypes.i32).reshape(column)).cast(logits.dtype)
     return (softmax(logits, -1) - hit) * d_loss.reshape(column)
+
+
+repeat_over_batch(softmax_cross_entropy_backward)
 
 
 # --------------------------------------------------------------------------- similarity

@@ -6,7 +6,7 @@ lacks is summed over, and sizes of 1 stand for any size. Nothing is copied to ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..graph import dtypes
@@ -15,8 +15,9 @@ from ..graph.dims import Dim, format_shape
 from ..graph.errors import DTypeError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder, composite
+from ..graph.op import Op, builder, composite
 from ..graph.types import TensorType
+from ..transforms.batch import align
 from .contract import dot_general
 from .samples import ints, sample, spec
 from .shapes import reshape, transpose
@@ -82,12 +83,43 @@ def without_ones(x: Node, labels: Labels, other: Node, others: Labels) -> tuple[
 def _batched(a: Node, a_labels: Labels, b: Node, b_labels: Labels) -> Node:
     """The product over "k" of vectors, matrices or batches, whose last axes have these labels."""
     # Batch axes are labelled by their distance from the matrix, since that is how they broadcast.
-    count = max(a.rank - len(a_labels), b.rank - len(b_labels))
-    batch = range(count, 0, -1)
-    full_a = [*batch[count - a.rank + len(a_labels) :], *a_labels]
-    full_b = [*batch[count - b.rank + len(b_labels) :], *b_labels]
+    full_a, full_b = _labelled(a, a_labels), _labelled(b, b_labels)
+    batch = range(max(a.rank - len(a_labels), b.rank - len(b_labels)), 0, -1)
     kept = [label for label in "mn" if label in full_a or label in full_b]
     return contraction(a, full_a, b, full_b, [*batch, *kept])
+
+
+def _labelled(x: Node, labels: Labels) -> list[Label]:
+    return [*range(x.rank - len(labels), 0, -1), *labels]
+
+
+def _received(
+    x: Node, x_labels: Labels, g: Node, other: Node, other_labels: Labels, plain: Callable[[], Node]
+) -> Node:
+    """What operand ``x`` of a product receives: ``plain()``, unless ``x`` was broadcast or a vector.
+
+    Otherwise one contraction also sums over the axes along which ``x`` was repeated.
+    """
+    if x.rank > 1 and other.rank > 1 and x.shape[:-2] == g.shape[:-2]:
+        return plain()
+    kept = [label for label in "mn" if label in x_labels or label in other_labels]
+    full_x, full_g = _labelled(x, x_labels), _labelled(g, kept)
+    full_other = _labelled(other, other_labels)
+    sizes = dict(zip(full_g, g.shape, strict=True))
+    wanted = [
+        label for label, size in zip(full_x, x.shape, strict=True) if sizes.get(label, size) == size
+    ]
+    if x_labels[0] in kept:
+        result = contraction(g, full_g, other, full_other, wanted)
+    else:
+        result = contraction(other, full_other, g, full_g, wanted)
+    return result if result.shape == x.shape else reshape(result, x.shape)
+
+
+def _over_batch(op: Op, batched: dict[str, Any], a: Node, b: Node) -> Node:
+    """A product of matrices over a batch: its axis is one more that broadcasts."""
+    rank = max(a.rank - batched["a"], b.rank - batched["b"])
+    return op(align(a, batched["a"], rank), align(b, batched["b"], rank))
 
 
 def _batch(a: TensorType, b: TensorType) -> tuple[Dim, ...]:
@@ -160,6 +192,32 @@ def _(a: Node, b: Node) -> Node:
     return _batched(a, ("m", "k")[-a.rank :], b, ("k", "n")[: b.rank])
 
 
+@matmul.vjp
+def _(g: Node, out: Node, a: Node, b: Node) -> Any:
+    mk, kn = ("m", "k")[-a.rank :], ("k", "n")[: b.rank]
+    return {
+        "a": lambda: _received(a, mk, g, b, kn, lambda: matmul_bt(g, b)),
+        "b": lambda: _received(b, kn, g, a, mk, lambda: matmul_at(a, g)),
+    }
+
+
+@matmul.vmap
+def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
+    row, column = a.rank - batched["a"] == 1, b.rank - batched["b"] == 1
+    if row and b.rank <= 2 and not batched["b"]:
+        return matmul(a, b)  # the batch of rows is a matrix
+    if row:
+        a = reshape(a, (*a.shape[:-1], 1, a.shape[-1]))
+    if column:
+        b = reshape(b, (*b.shape, 1))
+    result = _over_batch(matmul, batched, a, b)
+    if not (row or column):
+        return result
+    kept = result.shape[:-2]
+    rows, columns = result.shape[-2:]
+    return reshape(result, (*kept, *(() if row else (rows,)), *(() if column else (columns,))))
+
+
 @composite(
     family=FAMILY,
     samples=[
@@ -185,6 +243,20 @@ def _(a: Node, b: Node) -> Node:
     return _batched(a, ("k", "m"), b, ("k", "n"))
 
 
+@matmul_at.vjp
+def _(g: Node, out: Node, a: Node, b: Node) -> Any:
+    km, kn = ("k", "m"), ("k", "n")
+    return {
+        "a": lambda: _received(a, km, g, b, kn, lambda: matmul_bt(b, g)),
+        "b": lambda: _received(b, kn, g, a, km, lambda: matmul(a, g)),
+    }
+
+
+@matmul_at.vmap
+def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
+    return _over_batch(matmul_at, batched, a, b)
+
+
 @composite(
     family=FAMILY,
     samples=[
@@ -208,6 +280,20 @@ def matmul_bt(a: Number, b: Number) -> TensorType:
 @matmul_bt.expand
 def _(a: Node, b: Node) -> Node:
     return _batched(a, ("m", "k"), b, ("n", "k"))
+
+
+@matmul_bt.vjp
+def _(g: Node, out: Node, a: Node, b: Node) -> Any:
+    mk, nk = ("m", "k"), ("n", "k")
+    return {
+        "a": lambda: _received(a, mk, g, b, nk, lambda: matmul(g, b)),
+        "b": lambda: _received(b, nk, g, a, mk, lambda: matmul_at(g, a)),
+    }
+
+
+@matmul_bt.vmap
+def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
+    return _over_batch(matmul_bt, batched, a, b)
 
 
 @builder(family=FAMILY)

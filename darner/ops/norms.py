@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..graph.attributes import Axes, Axis, Float
-from ..graph.dims import format_shape
+from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder, composite
+from ..graph.op import Op, builder, composite
 from ..graph.types import TensorType
+from ..transforms.batch import align
 from .activations import require_equal_shapes
 from .elementwise import maximum
 from .functions import rsqrt
@@ -70,6 +71,30 @@ def affine(x: Node, weight: Node | None, bias: Node | None) -> Node:
     """``x * weight + bias``, without what is absent."""
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
+
+
+def _next_axis_over_batch(op: Op) -> None:
+    """Let a norm over the last axes stay whole over a batch; weights that differ along it come after."""
+
+    @op.vmap
+    def _(
+        size: Dim,
+        batched: dict[str, Any],
+        x: Node,
+        weight: Node | None,
+        bias: Node | None,
+        eps: float,
+        axis: int,
+    ) -> Node:
+        rank = x.rank - 1 if batched["x"] else x.rank
+        axis = axis + 1 if batched["x"] else axis
+        if not batched["weight"] and not batched["bias"]:
+            return op(x, weight, bias, eps, axis=axis)
+        scale, shift = (
+            node if node is None else align(node, batched[name], rank)
+            for name, node in (("weight", weight), ("bias", bias))
+        )
+        return affine(op(x, None, None, eps, axis=axis), scale, shift)
 
 
 # --------------------------------------------------------------------------- over the last axes
@@ -129,6 +154,9 @@ def _(x: Node, weight: Node | None, bias: Node | None, eps: float, axis: int) ->
     return affine(standardised(x, from_axis(x, axis), eps)[0], weight, bias)
 
 
+_next_axis_over_batch(layer_norm)
+
+
 @builder(family=FAMILY)
 def ln(graph: Graph, x: Node, gamma: Node, beta: Node, eps: float = 1e-5) -> Node:
     """RLX's short spelling of ``layer_norm`` over the last axis. (The logarithm is ``log``.)"""
@@ -163,6 +191,9 @@ def _(graph: Graph, *args: Any, **kwargs: Any) -> Any:
 @rms_norm.expand
 def _(x: Node, weight: Node | None, bias: Node | None, eps: float, axis: int) -> Node:
     return affine(root_mean_square_scaled(x, from_axis(x, axis), eps)[0], weight, bias)
+
+
+_next_axis_over_batch(rms_norm)
 
 
 _RESIDUAL = [
@@ -251,3 +282,8 @@ def l2_normalize(x: Float, axis: Axes = (-1,), eps: float = 1e-12) -> TensorType
 def _(x: Node, axis: tuple[int, ...], eps: float) -> Node:
     # The limit is on the square, so that the gradient at 0 is finite.
     return x * rsqrt(maximum(x.square().sum(axis, True), eps * eps))
+
+
+@l2_normalize.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, axis: tuple[int, ...], eps: float) -> Node:
+    return l2_normalize(x, tuple(i + 1 for i in axis), eps)

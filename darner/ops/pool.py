@@ -19,18 +19,23 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType
+from ..transforms.batch import spread
 from .contract import dot_general, fold, per_axis, windows
+from .index import take_along_axis
 from .samples import ints, sample, spec
 from .spatial import (
     PairsOf,
     cropped,
     fixed_sizes,
     last_axes,
+    merge_batch,
     padded,
     padded_sizes,
     reach,
     settle,
     spatial_axes,
+    split_batch,
+    widened,
     window_counts,
 )
 
@@ -146,6 +151,16 @@ def _(x: Node, window: Any, stride: Any, padding: PairsOf, dilation: Any, ceil_m
     return seen.max(last_axes(seen, len(window)))
 
 
+@max_pool.vjp
+def _(g: Node, out: Node, x: Node, **attrs: Any) -> Node:
+    return max_pool_backward(x, g, **attrs)
+
+
+@max_pool.vmap
+def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
+    return split_batch(max_pool(merge_batch(x), **attrs), size, x.shape[1])
+
+
 @composite(
     family=FAMILY,
     samples=[
@@ -190,7 +205,10 @@ def max_pool_backward(
     dilation: Ints = (1,),
     ceil_mode: bool = False,
 ) -> Resolved:
-    """The gradient of ``max_pool``: ``dy`` is added where each window has its first maximum."""
+    """The gradient of ``max_pool``: ``dy`` is added where each window has its first maximum.
+
+    Its own derivative by ``x`` is 0: where the maxima are does not change but at ties.
+    """
     shape, settled = _max_pool(x, window, stride, padding, dilation, ceil_mode)
     _check_gradient(dy, shape)
     return resolved(x, **settled)
@@ -206,14 +224,57 @@ def _(
     dilation: Any,
     ceil_mode: bool,
 ) -> Node:
-    seen = windows(padded(x, padding, _lowest(x.dtype)), window, stride, dilation)
-    places = seen.shape[: -len(window)]
+    first = _first_maxima(x, window, stride, padding, dilation)
     area = int(np.prod(window))
-    first = seen.reshape((*places, area)).argmax(-1, keepdims=True)
     chosen = first == x.graph.iota((area,))
-    spread = chosen.where(dy.reshape((*places, 1)), 0).reshape(seen.shape)
+    shares = chosen.where(dy.reshape((*dy.shape, 1)), 0).reshape((*dy.shape, *window))
     sizes = padded_sizes(x.shape[2:], padding)
-    return cropped(fold(spread, sizes, stride, dilation), padding)
+    return cropped(fold(shares, sizes, stride, dilation), padding)
+
+
+def _flat_windows(
+    x: Node, fill: float, window: Any, stride: Any, padding: PairsOf, dilation: Any
+) -> Node:
+    """The elements of each window along one axis, the last."""
+    seen = windows(padded(x, padding, fill), window, stride, dilation)
+    result: Node = seen.reshape((*seen.shape[: -len(window)], int(np.prod(window))))
+    return result
+
+
+def _first_maxima(x: Node, *geometry: Any) -> Node:
+    """Where in each window the first maximum is; the last axis has size 1."""
+    result: Node = _flat_windows(x, _lowest(x.dtype), *geometry).argmax(-1, keepdims=True)
+    return result
+
+
+@max_pool_backward.vjp
+def _(
+    g: Node,
+    out: Node,
+    x: Node,
+    dy: Node,
+    window: Any,
+    stride: Any,
+    padding: PairsOf,
+    dilation: Any,
+    ceil_mode: bool,
+) -> Any:
+    def picked() -> Node:
+        geometry = (window, stride, padding, dilation)
+        found = take_along_axis(_flat_windows(g, 0.0, *geometry), _first_maxima(x, *geometry), -1)
+        return found.reshape(dy.shape)
+
+    return {"dy": picked}
+
+
+@max_pool_backward.vmap
+def _(size: Dim, batched: Any, x: Node, dy: Node, **attrs: Any) -> Node:
+    images, shares = (
+        merge_batch(item if batched[name] else spread(item, size))
+        for name, item in (("x", x), ("dy", dy))
+    )
+    whole = max_pool_backward(images, shares, **attrs)
+    return split_batch(whole, size, x.shape[1] if batched["x"] else x.shape[0])
 
 
 # --------------------------------------------------------------------------- mean
@@ -322,6 +383,16 @@ def _(
     return seen.sum(last_axes(seen, len(window))) / held
 
 
+@avg_pool.vjp
+def _(g: Node, out: Node, x: Node, **attrs: Any) -> Node:
+    return avg_pool_backward(g, sizes=x.shape[2:], **attrs)
+
+
+@avg_pool.vmap
+def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
+    return split_batch(avg_pool(merge_batch(x), **attrs), size, x.shape[1])
+
+
 @composite(
     family=FAMILY,
     samples=[
@@ -373,9 +444,19 @@ def _(
     extras = _extras(sizes, window, stride, padding, ceil_mode)
     held = _held(dy.graph, dy.dtype, sizes, window, stride, padding, extras, count_include_pad)
     each = (dy / held).reshape((*dy.shape, *(1,) * len(window)))
-    spread = each.broadcast_to((*dy.shape, *window))
+    shares = each.broadcast_to((*dy.shape, *window))
     whole = _extended(padding, extras)
-    return cropped(fold(spread, padded_sizes(sizes, whole), stride), whole)
+    return cropped(fold(shares, padded_sizes(sizes, whole), stride), whole)
+
+
+@avg_pool_backward.vjp
+def _(g: Node, out: Node, dy: Node, sizes: Shape, **attrs: Any) -> Node:
+    return avg_pool(g, **attrs)
+
+
+@avg_pool_backward.vmap
+def _(size: Dim, batched: Any, dy: Node, **attrs: Any) -> Node:
+    return split_batch(avg_pool_backward(merge_batch(dy), **attrs), size, dy.shape[1])
 
 
 # --------------------------------------------------------------------------- to a given size
@@ -423,14 +504,38 @@ def _means(size: int, parts: int) -> Array:
     return inside / (stops - starts)
 
 
+def _equal_windows(whole: Shape, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The one window of all means, where the axes split into equal parts."""
+    if not all(map(_divides, whole, sizes)):
+        return None
+    window = [size // parts for size, parts in zip(whole, sizes, strict=True)]
+    return fixed_sizes(window, "the window")
+
+
 @adaptive_avg_pool.expand
 def _(x: Node, sizes: tuple[int, ...]) -> Node:
-    if all(map(_divides, x.shape[2:], sizes)):
-        window = [size // parts for size, parts in zip(x.shape[2:], sizes, strict=True)]
-        return avg_pool(x, fixed_sizes(window, "the window"))
+    window = _equal_windows(x.shape[2:], sizes)
+    if window is not None:
+        return avg_pool(x, window)
     for parts in sizes:
         # The contracted axis moves to the end, so the next one is always axis 2.
-        size = int(x.shape[2])
-        matrix = x.graph.constant(_means(size, parts), dtype=x.dtype)
+        matrix = x.graph.constant(_means(int(x.shape[2]), parts), dtype=x.dtype)
         x = dot_general(x, matrix, (2,), (1,))
     return x
+
+
+@adaptive_avg_pool.vjp
+def _(g: Node, out: Node, x: Node, sizes: tuple[int, ...]) -> Node:
+    window = _equal_windows(x.shape[2:], sizes)
+    if window is not None:
+        return avg_pool_backward(g, window, sizes=x.shape[2:])
+    share = widened(g)
+    for size, parts in zip(x.shape[2:], sizes, strict=True):
+        matrix = g.graph.constant(_means(int(size), parts), dtype=share.dtype)
+        share = dot_general(share, matrix, (2,), (0,))
+    return share.cast(x.dtype) if share.dtype is not x.dtype else share
+
+
+@adaptive_avg_pool.vmap
+def _(size: Dim, batched: Any, x: Node, sizes: tuple[int, ...]) -> Node:
+    return split_batch(adaptive_avg_pool(merge_batch(x), sizes), size, x.shape[1])

@@ -17,6 +17,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.attributes import Index, ShapeOf
 from ..graph.data import Array
+from ..graph.dims import Dim
 from ..graph.errors import ArgumentError, NameTakenError, ShapeError, caller
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -80,6 +81,14 @@ def _(shape: tuple[int, ...], seed: int, stream: int, step: Array | None) -> Arr
         ]
     )
     return philox(counter, seed).T.reshape(-1)[:size].reshape(shape)
+
+
+@random_bits.vmap
+def _(size: Dim, batched: dict[str, Any], **source: Any) -> Node:
+    raise ArgumentError(
+        "the step of a random op differs along the batch, but all of it draws the same numbers",
+        hint="share the step: leave it out of in_axes",
+    )
 
 
 def philox(counter: Array, seed: int) -> Array:

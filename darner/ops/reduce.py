@@ -1,20 +1,26 @@
-"""Reductions over any axes, arg-reductions and running reductions."""
+"""Reductions over any axes, arg-reductions, running reductions, and linear recurrences."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.attributes import Axes, Axis, Mask, Real, Tensor
+from ..graph.attributes import Analytic, Axes, Axis, Mask, Real, Tensor
 from ..graph.data import Array
+from ..graph.dims import Dim, format_shape, product
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Op, Rule, primitive
+from ..graph.op import Op, Rule, composite, primitive
 from ..graph.types import TensorType
+from ..transforms.batch import spread
 from .samples import Sample, bools, ints, sample, spec
+from .shapes import concat, flip, pad, reshape, transpose
+from .shaping import cut
 
 FAMILY = "reduction"
 
@@ -53,6 +59,43 @@ def with_axes(value: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> No
     return value.reshape(tuple(1 if i in axes else size for i, size in enumerate(x.shape)))
 
 
+def in_line(x: Node, axes: tuple[int, ...]) -> tuple[Node, int, Callable[[Node], Node]]:
+    """``x`` with ``axes`` made into one, in row-major order; where that one is; and the way back."""
+    if len(axes) == 1:
+        return x, axes[0], lambda value: value
+    kept = [i for i in range(x.rank) if i not in axes]
+    order = (*kept, *sorted(axes))
+    moved = _permuted(x, order)
+    line = reshape(moved, (*moved.shape[: len(kept)], product(moved.shape[len(kept) :])))
+
+    def back(value: Node) -> Node:
+        return _permuted(reshape(value, moved.shape), tuple(order.index(i) for i in range(x.rank)))
+
+    return line, len(kept), back
+
+
+def _permuted(x: Node, order: tuple[int, ...]) -> Node:
+    return x if order == tuple(range(x.rank)) else transpose(x, order)
+
+
+def along(x: Node, axis: int) -> Node:
+    """0, 1, 2, ... along one axis of ``x``, with size 1 on the others."""
+    return x.graph.iota([size if i == axis else 1 for i, size in enumerate(x.shape)], axis)
+
+
+def in_f32(rule: Rule) -> Rule:
+    """A vjp rule of one operand that computes with 16-bit floats in f32, and rounds at its end."""
+
+    @wraps(rule)
+    def wide(g: Node, out: Node, x: Node, **attrs: Any) -> Node:
+        if not x.dtype.is_half:
+            return rule(g, out, x, **attrs)
+        result: Node = rule(g.cast("f32"), out.cast("f32"), x.cast("f32"), **attrs)
+        return result.cast(x.dtype)
+
+    return wide
+
+
 def require_elements(x: TensorType, axes: tuple[int, ...]) -> None:
     """Refuse to look for an extreme of nothing."""
     for axis in axes:
@@ -84,6 +127,7 @@ def _reduction(
     infer.__doc__ = doc
     op = primitive(family=FAMILY, name=name, samples=samples)(infer)
     op.spelling(reduction_call)
+    op.vmap(lambda size, batched, x, axes, keepdims: op(x, tuple(a + 1 for a in axes), keepdims))
 
     @op.reference
     def _(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
@@ -120,9 +164,24 @@ prod = _reduction(
     empty=True,
     widen=True,
 )
+
+
+@prod.vjp
+@in_f32
+def _(g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    # The product of the others, without a division: exact whatever is 0.
+    line, axis, back = in_line(x, axes)
+    before = shifted(cumprod(line, axis), axis, 1, 1.0)
+    after = shifted(cumprod(line, axis, reverse=True), axis, -1, 1.0)
+    return with_axes(g, x, axes, keepdims) * back(before * after)
+
+
 max_ = _reduction(
     "max",
-    """The largest element over ``axes`` (all by default); NaN if there is one.""",
+    """The largest element over ``axes`` (all by default); NaN if there is one.
+
+    Its gradient goes to the first of the largest elements, in row-major order.
+    """,
     np.max,
     Real,
     _DISTINCT,
@@ -131,7 +190,10 @@ max_ = _reduction(
 )
 min_ = _reduction(
     "min",
-    """The smallest element over ``axes`` (all by default); NaN if there is one.""",
+    """The smallest element over ``axes`` (all by default); NaN if there is one.
+
+    Its gradient goes to the first of the smallest elements, in row-major order.
+    """,
     np.min,
     Real,
     _DISTINCT,
@@ -181,6 +243,14 @@ def _arg_reduction(name: str, doc: str, numpy: Rule) -> Op:
     ]
     op = primitive(family=FAMILY, name=name, samples=samples)(infer)
     op.reference(lambda x, axis, keepdims: numpy(x, axis=axis, keepdims=keepdims))
+
+    @op.vmap
+    def _(size: Dim, batched: Any, x: Node, axis: int | None, keepdims: bool) -> Node:
+        if axis is not None:
+            return op(x, axis + 1, keepdims)
+        result: Node = op(reshape(x, (size, product(x.shape[1:]))), 1)
+        return reshape(result, (size, *(1,) * (x.rank - 1))) if keepdims else result
+
     return op
 
 
@@ -194,6 +264,25 @@ argmin = _arg_reduction(
     """The index (i32) of the first smallest element along ``axis``, or in the flattened tensor.""",
     np.argmin,
 )
+
+
+def first_extreme(x: Node, axes: tuple[int, ...], choose: Op) -> Node:
+    """Whether each element is the one that ``choose`` (argmax or argmin) finds over ``axes``."""
+    line, axis, back = in_line(x, axes)
+    return back(along(line, axis) == choose(line, axis, True))
+
+
+def _extreme_vjp(choose: Op) -> Rule:
+    def rule(g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+        return first_extreme(x, axes, choose).where(with_axes(g, x, axes, keepdims), 0.0)
+
+    return rule
+
+
+max_.vjp(_extreme_vjp(argmax))
+min_.vjp(_extreme_vjp(argmin))
+
+# --------------------------------------------------------------------------- running reductions
 
 _RUNNING = [
     sample(spec(3, 5)),
@@ -242,6 +331,11 @@ def _(g: Node, out: Node, x: Node, axis: int, exclusive: bool, reverse: bool) ->
     return cumsum(g, axis, exclusive, reverse=not reverse)
 
 
+@cumsum.vmap
+def _(size: Dim, batched: Any, x: Node, axis: int, exclusive: bool, reverse: bool) -> Node:
+    return cumsum(x, axis + 1, exclusive, reverse=reverse)
+
+
 def _running(name: str, doc: str, numpy: Rule, kind: Any, *, widen: bool = False) -> Op:
     def infer(x: TensorType, axis: int = -1, *, reverse: bool = False) -> TensorType:
         return x.with_dtype(dtypes.accumulator(x.dtype)) if widen else x
@@ -250,6 +344,7 @@ def _running(name: str, doc: str, numpy: Rule, kind: Any, *, widen: bool = False
     infer.__doc__ = doc
     samples = [*_RUNNING, sample(spec(3, 5), 1, reverse=True)]
     op = primitive(family=FAMILY, name=name, samples=samples)(infer)
+    op.vmap(lambda size, batched, x, axis, reverse: op(x, axis + 1, reverse=reverse))
 
     @op.reference
     def _(x: Array, axis: int, reverse: bool) -> Array:
@@ -267,5 +362,120 @@ cumprod = _running(
     Tensor,
     widen=True,
 )
-cummax = _running("cummax", "Running maxima along ``axis``.", np.maximum.accumulate, Real)
-cummin = _running("cummin", "Running minima along ``axis``.", np.minimum.accumulate, Real)
+cummax = _running(
+    "cummax",
+    "Running maxima along ``axis``. The gradient of each goes to the first element that has it.",
+    np.maximum.accumulate,
+    Real,
+)
+cummin = _running(
+    "cummin",
+    "Running minima along ``axis``. The gradient of each goes to the first element that has it.",
+    np.minimum.accumulate,
+    Real,
+)
+
+
+def shifted(x: Node, axis: int, places: int, filler: float) -> Node:
+    """``x`` moved up along ``axis`` (down for negative places), with ``filler`` where nothing comes."""
+    padding = tuple((places, -places) if i == axis else (0, 0) for i in range(x.rank))
+    return pad(x, padding, filler)
+
+
+@cumprod.vjp
+@in_f32
+def _(g: Node, out: Node, x: Node, axis: int, reverse: bool) -> Node:
+    # An element's share of all products it is in: what comes before it, times a sum of products of what comes after
+    # it. No division, so zeros are exact.
+    step = -1 if reverse else 1
+    after = linear_recurrence(shifted(x, axis, -step, 0.0), g, axis, reverse=not reverse)
+    return shifted(out, axis, step, 1.0) * after
+
+
+def _running_extreme_vjp(g: Node, out: Node, x: Node, axis: int, reverse: bool) -> Node:
+    if reverse:
+        return flip(_running_extreme_vjp(flip(g, axis), flip(out, axis), x, axis, False), axis)
+    # A new extreme is one that differs from the last; nothing comes after NaN.
+    last = shifted(out, axis, 1, 0.0)
+    is_new = (out != last) & ~last.is_nan()
+    place: Node = cummax(is_new.where(along(out, axis), 0), axis)
+    result: Node = place.scatter_add_along_axis(g, x.shape[axis], axis)
+    return result
+
+
+cummax.vjp(_running_extreme_vjp)
+cummin.vjp(_running_extreme_vjp)
+
+
+@composite(
+    family=FAMILY,
+    samples=[
+        sample(spec(3, 5), spec(3, 5)),
+        sample(spec(3, 5), spec(3, 5), 0),
+        sample(spec(2, 3, 4), spec(2, 3, 4), 1, reverse=True),
+        sample(spec(1), spec(1)),
+        sample(spec(2, 0), spec(2, 0), reverse=True),
+        sample(ints(4, high=3), spec(4)),
+    ],
+)
+def linear_recurrence(
+    a: Analytic, b: Analytic, axis: Axis = -1, *, reverse: bool = False
+) -> TensorType:
+    """``y[i] = a[i] * y[i - 1] + b[i]`` along ``axis``, from ``y[-1] = 0``; ``reverse`` starts at the end.
+
+    It takes about log2(size) steps over the whole tensor. The first ``a`` is not used.
+    """
+    if a.shape != b.shape:
+        raise ShapeError(
+            f"a is {format_shape(a.shape)}, b is {format_shape(b.shape)}: shapes must be equal"
+        )
+    return b
+
+
+@linear_recurrence.expand
+def _(a: Node, b: Node, axis: int, reverse: bool) -> Node:
+    size = int(b.shape[axis])
+    span = 1
+    while span < size:
+        # Every element now holds what its last ``span`` terms give: joined with those before them.
+        head, tail = _split(b, axis, span, reverse)
+        reach, factor = _split(a, axis, span, reverse)
+        b = _joined(head, tail + factor * _trimmed(b, axis, span, reverse), axis, reverse)
+        a = _joined(reach, factor * _trimmed(a, axis, span, reverse), axis, reverse)
+        span *= 2
+    return b
+
+
+def _split(x: Node, axis: int, span: int, reverse: bool) -> tuple[Node, Node]:
+    """The first ``span`` elements in the direction of the walk, and the rest."""
+    size = x.shape[axis]
+    if reverse:
+        return cut(x, axis, size - span, size), cut(x, axis, 0, size - span)
+    return cut(x, axis, 0, span), cut(x, axis, span, size)
+
+
+def _trimmed(x: Node, axis: int, span: int, reverse: bool) -> Node:
+    """``x`` without the last ``span`` elements in the direction of the walk."""
+    return _split(x, axis, span, not reverse)[1]
+
+
+def _joined(first: Node, rest: Node, axis: int, reverse: bool) -> Node:
+    return concat([rest, first] if reverse else [first, rest], axis)
+
+
+@linear_recurrence.vjp
+def _(g: Node, out: Node, a: Node, b: Node, axis: int, reverse: bool) -> Any:
+    step = -1 if reverse else 1
+
+    @cache
+    def to_b() -> Node:
+        factors = shifted(a, axis, -step, 0.0)
+        return linear_recurrence(factors, g, axis, reverse=not reverse)
+
+    return {"a": lambda: to_b() * shifted(out, axis, step, 0.0), "b": to_b}
+
+
+@linear_recurrence.vmap
+def _(size: Dim, batched: Any, a: Node, b: Node, axis: int, reverse: bool) -> Node:
+    whole = [node if batched[name] else spread(node, size) for name, node in (("a", a), ("b", b))]
+    return linear_recurrence(*whole, axis + 1, reverse=reverse)

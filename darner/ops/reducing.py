@@ -6,13 +6,26 @@ import math
 from typing import Any
 
 from ..graph.attributes import Analytic, Axes, Float
+from ..graph.dims import Dim
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder, composite
+from ..graph.op import Op, Rule, builder, composite
 from ..graph.types import TensorType
 from .elementwise import choose
-from .reduce import max_, min_, prod, reduced, reduction_call, require_elements, sum_, with_axes
+from .reduce import (
+    argmax,
+    first_extreme,
+    in_f32,
+    max_,
+    min_,
+    prod,
+    reduced,
+    reduction_call,
+    require_elements,
+    sum_,
+    with_axes,
+)
 from .samples import Sample, ints, sample, spec
 
 FAMILY = "reduction"
@@ -61,9 +74,13 @@ def _(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
 
 
 @mean.vjp
+@in_f32
 def _(g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
-    each = with_axes(g, x, axes, keepdims) / element_count(x, axes)
-    return each.broadcast_to(x.shape)
+    count = element_count(x, axes)
+    each = with_axes(g, x, axes, keepdims)
+    # Nothing moves the mean of no elements; 0 / 0 would say otherwise.
+    share = each if isinstance(count, int) and count == 0 else each / count
+    return share.broadcast_to(x.shape)
 
 
 @composite(
@@ -93,10 +110,24 @@ var.spelling(reduction_call)
 @var.expand
 def _(x: Node, axes: tuple[int, ...], keepdims: bool, correction: float) -> Node:
     total = (x - x.mean(axes, True)).square().sum(axes, keepdims)
+    return total / _degrees(x, axes, correction)
+
+
+def _degrees(x: Node, axes: tuple[int, ...], correction: float) -> Any:
+    """What a sum of squared distances is divided by: ``n - correction``, or 0 where that is negative."""
     count = element_count(x, axes)
     if isinstance(count, Node):
-        return total / (count - correction).maximum(0.0)
-    return total / max(count - correction, 0.0)
+        return (count - correction).maximum(0.0)
+    return max(count - correction, 0.0)
+
+
+@var.vjp
+@in_f32
+def _(
+    g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool, correction: float
+) -> Node:
+    each = with_axes(g, x, axes, keepdims) * 2.0 / _degrees(x, axes, correction)
+    return each * (x - x.mean(axes, True))
 
 
 @composite(
@@ -106,7 +137,7 @@ def _(x: Node, axes: tuple[int, ...], keepdims: bool, correction: float) -> Node
 def std(
     x: Float, axes: Axes | None = None, keepdims: bool = False, *, correction: float = 0.0
 ) -> TensorType:
-    """The standard deviation over ``axes``: the square root of ``var``."""
+    """The standard deviation over ``axes``: the square root of ``var``. Where it is 0, so is its gradient."""
     return reduced(x, axes or (), keepdims)
 
 
@@ -116,6 +147,21 @@ std.spelling(reduction_call)
 @std.expand
 def _(x: Node, axes: tuple[int, ...], keepdims: bool, correction: float) -> Node:
     return x.var(axes, keepdims, correction=correction).sqrt()
+
+
+def _over(g: Node, size: Node) -> Node:
+    """``g / size``, and 0 where the size is 0: at the tip of a cone, the flat tangent is as good as any."""
+    at_tip = size == 0.0
+    return at_tip.where(0.0, g / at_tip.where(1.0, size))
+
+
+@std.vjp
+@in_f32
+def _(
+    g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool, correction: float
+) -> Node:
+    each = with_axes(_over(g, out), x, axes, keepdims) / _degrees(x, axes, correction)
+    return each * (x - x.mean(axes, True))
 
 
 @composite(
@@ -132,7 +178,8 @@ def norm(
 ) -> TensorType:
     """The length of vectors over ``axes`` (all by default).
 
-    ``order`` is 2 (root of the sum of squares), 1 (sum of absolute values) or infinity (the largest one).
+    ``order`` is 2 (root of the sum of squares), 1 (sum of absolute values) or infinity (the largest one). The gradient
+    at a vector of zeros is 0; that of the largest absolute value goes to the first one.
     """
     if order not in (1.0, 2.0, math.inf):
         raise ArgumentError(f"order {order} is not 1, 2 or infinity")
@@ -152,6 +199,17 @@ def _(x: Node, axes: tuple[int, ...], keepdims: bool, order: float) -> Node:
     return sizes.sum(axes, keepdims) if order == 1.0 else sizes.max(axes, keepdims)
 
 
+@norm.vjp
+@in_f32
+def _(g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool, order: float) -> Node:
+    if order == 2.0:
+        return with_axes(_over(g, out), x, axes, keepdims) * x
+    each = with_axes(g, x, axes, keepdims)
+    if order == math.inf:
+        each = first_extreme(x.abs(), axes, argmax).where(each, 0.0)
+    return each * x.sign()
+
+
 @composite(
     family=FAMILY,
     samples=_samples(sample(spec(3, 5, low=-900, high=900), 1), sample(spec(2, 0), 1)),
@@ -159,7 +217,7 @@ def _(x: Node, axes: tuple[int, ...], keepdims: bool, order: float) -> Node:
 def logsumexp(x: Float, axes: Axes | None = None, keepdims: bool = False) -> TensorType:
     """The logarithm of the sum of exponentials over ``axes`` (all by default), without overflow.
 
-    It is -inf where all elements are (or there are none), and inf where one is.
+    It is -inf where all elements are (or there are none), with gradient 0, and inf where one is.
     """
     return reduced(x, axes or (), keepdims)
 
@@ -176,6 +234,32 @@ def _(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
     shift = peak.is_finite().where(peak, 0.0)
     total = (x - shift).exp().sum(axes, True).log() + shift
     return total if keepdims else total.squeeze(axes)
+
+
+@logsumexp.vjp
+def _(g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    kind = x.dtype
+    if kind.is_half:
+        # A rounded logarithm is too coarse to take the exponential of.
+        g, x = g.cast("f32"), x.cast("f32")
+        out = x.logsumexp(axes, keepdims)
+    total = with_axes(out, x, axes, keepdims)
+    share = (x - (total == -math.inf).where(0.0, total)).exp()
+    result = with_axes(g, x, axes, keepdims) * share
+    return result.cast(kind) if kind.is_half else result
+
+
+def _batched(op: Op) -> Rule:
+    """A reduction over a batch: the same axes, one place further."""
+
+    def rule(size: Dim, batched: Any, x: Node, axes: tuple[int, ...], **attrs: Any) -> Any:
+        return op(x, tuple(axis + 1 for axis in axes), **attrs)
+
+    return rule
+
+
+for _reduction in (mean, var, std, norm, logsumexp):
+    _reduction.vmap(_batched(_reduction))
 
 
 # --------------------------------------------------------------------------- by name

@@ -18,15 +18,18 @@ from ..graph.node import Node
 from ..graph.op import Resolved, builder, composite, resolved
 from ..graph.types import TensorType
 from .contract import per_axis
-from .index import gather
+from .index import gather, scatter_add
 from .samples import ints, sample, spec
 from .spatial import (
     flattened,
     is_size,
+    merge_batch,
     require_axes,
     require_node,
     spatial_axes,
+    split_batch,
     unflattened,
+    widened,
 )
 
 FAMILY = "resampling"
@@ -111,6 +114,27 @@ def _(x: Node, sizes: Shape, factor: None) -> Node:
     return x
 
 
+@resize_nearest.vjp
+def _(g: Node, out: Node, x: Node, sizes: Shape, factor: None) -> Node:
+    blocks: list[Dim] = [*x.shape[:2]]
+    repeated = []
+    for axis, (old, new) in enumerate(zip(x.shape[2:], sizes, strict=True), start=2):
+        times = _ratio(old, new)
+        if times is None:
+            places = np.arange(int(new)) * int(old) // int(new)
+            g = scatter_add(places.astype(np.int32), g, old, axis=axis)
+        blocks.append(old)
+        if times is not None and times != 1:
+            repeated.append(len(blocks))
+            blocks.append(times)
+    return g.reshape(tuple(blocks)).sum(tuple(repeated)) if repeated else g
+
+
+@resize_nearest.vmap
+def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
+    return split_batch(resize_nearest(merge_batch(x), **attrs), size, x.shape[1])
+
+
 @composite(
     family=FAMILY,
     samples=[
@@ -153,12 +177,37 @@ def _(x: Node, sizes: Shape, align_corners: bool) -> Node:
     for axis, new in enumerate(sizes, start=2):
         if new == x.shape[axis]:
             continue
-        below, above, share = _neighbours(int(x.shape[axis]), int(new), align_corners)
-        along = share.reshape((int(new), *(1,) * (x.rank - axis - 1)))
-        upper = x.graph.constant(along, dtype=x.dtype)
-        lower = x.graph.constant(1.0 - along, dtype=x.dtype)
+        (below, lower), (above, upper) = _shares(x, axis, x.shape[axis], new, align_corners)
         x = gather(x, below, axis) * lower + gather(x, above, axis) * upper
     return x
+
+
+def _shares(
+    x: Node, axis: int, old: Dim, new: Dim, align_corners: bool
+) -> tuple[tuple[Array, Node], tuple[Array, Node]]:
+    """What each new element along ``axis`` is made of: the places of two old ones, and how much of each."""
+    below, above, share = _neighbours(int(old), int(new), align_corners)
+    along = share.reshape((int(new), *(1,) * (x.rank - axis - 1)))
+    lower, upper = (x.graph.constant(part, dtype=x.dtype) for part in (1.0 - along, along))
+    return (below, lower), (above, upper)
+
+
+@resize_linear.vjp
+def _(g: Node, out: Node, x: Node, sizes: Shape, align_corners: bool) -> Node:
+    total = widened(g)
+    for axis, (old, new) in enumerate(zip(x.shape[2:], sizes, strict=True), start=2):
+        if new != old:
+            lower, upper = (
+                scatter_add(places, total * share, old, axis=axis)
+                for places, share in _shares(total, axis, old, new, align_corners)
+            )
+            total = lower + upper
+    return total.cast(x.dtype) if total.dtype is not x.dtype else total
+
+
+@resize_linear.vmap
+def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
+    return split_batch(resize_linear(merge_batch(x), **attrs), size, x.shape[1])
 
 
 @builder(family=FAMILY)

@@ -8,6 +8,7 @@ second; ``interleaved`` pairs neighbours.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -21,8 +22,10 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, builder, composite, resolved
 from ..graph.types import TensorType, broadcast
+from ..transforms.batch import align, spread
+from ..transforms.reverse import sum_to
 from .samples import ints, sample, spec
-from .shapes import concat, slice_
+from .shapes import concat, pad, slice_
 
 FAMILY = "position"
 
@@ -131,6 +134,11 @@ def _(positions: Node, n_rot: int, theta: float, dtype: DType) -> tuple[Node, No
     return angles.cos(), angles.sin()
 
 
+@rope_tables.vmap
+def _(size: Dim, batched: Any, positions: Node, **attrs: Any) -> tuple[Node, Node]:
+    return rope_tables(positions, **attrs)
+
+
 def _as_i32(x: Node) -> Node:
     return x if x.dtype is dtypes.i32 else x.cast(dtypes.i32)
 
@@ -206,6 +214,24 @@ def _columns(x: Node, start: int, stop: Dim) -> Node:
     return slice_(x, (0,) * lead + (start,), (*x.shape[:-1], stop))
 
 
+def _by_head(x: Node, head_dim: int, layout: str) -> Node:
+    """``x`` with the elements of a head, and no others, along its last axis."""
+    if layout != "flat":
+        return x
+    result: Node = x.reshape((*x.shape[:-1], x.shape[-1] // head_dim, head_dim))
+    return result
+
+
+def _pairs(heads: Node, n_rot: int, interleaved: bool) -> tuple[Node, Node]:
+    """The first and the second element of each pair that turns."""
+    half = n_rot // 2
+    if not interleaved:
+        return _columns(heads, 0, half), _columns(heads, half, n_rot)
+    pairs = _columns(heads, 0, n_rot).reshape((*heads.shape[:-1], half, 2))
+    first, second = (_columns(pairs, i, i + 1).reshape(pairs.shape[:-1]) for i in (0, 1))
+    return first, second
+
+
 @rope_with_tables.expand
 def _(
     x: Node,
@@ -217,9 +243,7 @@ def _(
     interleaved: bool,
 ) -> Node:
     half = n_rot // 2
-    heads = x
-    if layout == "flat":
-        heads = x.reshape((*x.shape[:-1], x.shape[-1] // head_dim, head_dim))
+    heads = _by_head(x, head_dim, layout)
     tables = []
     for table in (cos, sin):
         table = _columns(table, 0, half)
@@ -229,18 +253,78 @@ def _(
             table = table.reshape((*table.shape[:-1], 1, half))
         tables.append(table)
     c, s = tables
+    a, b = _pairs(heads, n_rot, interleaved)
+    parts = [a * c - b * s, b * c + a * s]
     if interleaved:
-        pairs = _columns(heads, 0, n_rot).reshape((*heads.shape[:-1], half, 2))
-        a, b = (_columns(pairs, i, i + 1).reshape(pairs.shape[:-1]) for i in (0, 1))
-        turned = [t.reshape((*pairs.shape[:-1], 1)) for t in (a * c - b * s, b * c + a * s)]
-        parts = [concat(turned, -1).reshape((*heads.shape[:-1], n_rot))]
-    else:
-        a, b = _columns(heads, 0, half), _columns(heads, half, n_rot)
-        parts = [a * c - b * s, b * c + a * s]
+        side_by_side = concat([part.reshape((*a.shape, 1)) for part in parts], -1)
+        parts = [side_by_side.reshape((*heads.shape[:-1], n_rot))]
     if n_rot < head_dim:
         parts.append(_columns(heads, n_rot, head_dim))
     whole = parts[0] if len(parts) == 1 else concat(parts, -1)
     return whole.reshape(x.shape)
+
+
+@rope_with_tables.vjp
+def _(
+    g: Node,
+    out: Node,
+    x: Node,
+    cos: Node,
+    sin: Node,
+    head_dim: int,
+    n_rot: int,
+    layout: str,
+    interleaved: bool,
+) -> Any:
+    attrs = {"head_dim": head_dim, "n_rot": n_rot, "layout": layout, "interleaved": interleaved}
+
+    @cache
+    def pairs() -> tuple[Node, ...]:
+        found: list[Node] = []
+        for item in (x, g):
+            wide = item.cast(dtypes.f32) if item.dtype.is_half else item
+            found.extend(_pairs(_by_head(wide, head_dim, layout), n_rot, interleaved))
+        return tuple(found)
+
+    def to_table(each: Node) -> Node:
+        """What all pairs of a position, in every head, say of its column."""
+        rows = each if layout == "hsd" else each.sum(-2)
+        total = sum_to(rows, (*cos.shape[:-1], n_rot // 2))
+        if total.dtype is not cos.dtype:
+            total = total.cast(cos.dtype)
+        unused = cos.shape[-1] - n_rot // 2
+        return pad(total, (*((0, 0),) * (cos.rank - 1), (0, unused))) if unused else total
+
+    def by_cos() -> Node:
+        a, b, da, db = pairs()
+        return to_table(da * a + db * b)
+
+    def by_sin() -> Node:
+        a, b, da, db = pairs()
+        return to_table(db * a - da * b)
+
+    return {
+        "x": lambda: rope_with_tables(g, cos, -sin, **attrs),
+        "cos": by_cos,
+        "sin": by_sin,
+    }
+
+
+def _places_rank(x: Node, batched: bool, layout: str) -> int:
+    """How many axes positions may have for each of a batch."""
+    return len(_places(x.shape, layout)) - batched
+
+
+@rope_with_tables.vmap
+def _(size: Dim, batched: Any, x: Node, cos: Node, sin: Node, **attrs: Any) -> Node:
+    tables = [cos, sin]
+    if batched["cos"] or batched["sin"]:
+        rank = _places_rank(x, batched["x"], attrs["layout"]) + 1
+        tables = [
+            align(table if batched[name] else spread(table, size), True, rank)
+            for name, table in (("cos", cos), ("sin", sin))
+        ]
+    return rope_with_tables(x if batched["x"] else spread(x, size), *tables, **attrs)
 
 
 @composite(
@@ -346,6 +430,18 @@ def _(
     )
 
 
+@rope.vjp
+def _(g: Node, out: Node, x: Node, positions: Node | None, inverse: bool, **attrs: Any) -> Any:
+    return {"x": lambda: rope(g, positions=positions, inverse=not inverse, **attrs)}
+
+
+@rope.vmap
+def _(size: Dim, batched: Any, x: Node, positions: Node | None, **attrs: Any) -> Node:
+    if positions is not None and batched["positions"]:
+        positions = align(positions, True, _places_rank(x, batched["x"], attrs["layout"]))
+    return rope(x if batched["x"] else spread(x, size), positions=positions, **attrs)
+
+
 # --------------------------------------------------------------------------- images
 
 
@@ -366,12 +462,14 @@ def axial_rope2d(
     num_heads: int,
     theta: float = 10000.0,
     repeat_factor: int = 1,
+    *,
+    inverse: bool = False,
 ) -> TensorType:
     """Rotary embedding of the rows of an image, (..., length, num_heads * head_dim).
 
     The sequence runs along x, then y, with ``repeat_factor`` rows for each of the ``end_x * end_y`` places. Neighbours in
     the first half of a head turn by their x position, in the second half by y, with frequencies
-    ``theta ** (-4 * i / head_dim)``.
+    ``theta ** (-4 * i / head_dim)``. ``inverse`` turns back, which is also the gradient.
     """
     _check_theta(theta)
     for name, value in (
@@ -406,12 +504,24 @@ def _(
     num_heads: int,
     theta: float,
     repeat_factor: int,
+    inverse: bool,
 ) -> Node:
     places = x.graph.iota((x.shape[-2],)) // repeat_factor
     columns = rope_tables(places % end_x, head_dim // 2, theta, dtype=x.dtype)
     rows = rope_tables(places // end_x, head_dim // 2, theta, dtype=x.dtype)
     cos, sin = (concat([column, row], -1) for column, row in zip(columns, rows, strict=True))
-    return rope_with_tables(x, cos, sin, head_dim=head_dim, interleaved=True)
+    turn = -sin if inverse else sin
+    return rope_with_tables(x, cos, turn, head_dim=head_dim, interleaved=True)
+
+
+@axial_rope2d.vjp
+def _(g: Node, out: Node, x: Node, inverse: bool, **attrs: Any) -> Node:
+    return axial_rope2d(g, inverse=not inverse, **attrs)
+
+
+@axial_rope2d.vmap
+def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
+    return axial_rope2d(x, **attrs)
 
 
 # --------------------------------------------------------------------------- other names

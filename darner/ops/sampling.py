@@ -14,7 +14,8 @@ from ..graph.op import builder, composite
 from ..graph.types import TensorType
 from .distributions import random_uniform
 from .elementwise import where
-from .index import argsort, take_along_axis, top_k
+from .index import take_along_axis
+from .ordering import argsort, top_k
 from .random import FAMILY, TRAITS, check_source, settle_source
 from .reduce import argmax, cumsum
 from .samples import ints, sample, spec

@@ -17,6 +17,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
+from ..transforms.batch import align, spread
 from ..transforms.reverse import sum_to
 from .samples import ints, sample, spec
 
@@ -80,6 +81,11 @@ def _(g: Node, out: Node, x: Node, shape: Any) -> Node:
     return reshape(g, x.shape)
 
 
+@reshape.vmap
+def _(size: Dim, batched: Any, x: Node, shape: tuple[Dim, ...]) -> Node:
+    return reshape(x, (size, *shape))
+
+
 @primitive(
     family=FAMILY,
     traits=["view"],
@@ -110,6 +116,11 @@ def _(g: Node, out: Node, x: Node, perm: tuple[int, ...]) -> Node:
     return transpose(g, tuple(perm.index(axis) for axis in range(x.rank)))
 
 
+@transpose.vmap
+def _(size: Dim, batched: Any, x: Node, perm: tuple[int, ...]) -> Node:
+    return transpose(x, (0, *(axis + 1 for axis in perm)))
+
+
 @primitive(
     family=FAMILY,
     traits=["view"],
@@ -137,6 +148,11 @@ def _(x: Array, shape: tuple[int, ...]) -> Array:
 @broadcast_to.vjp
 def _(g: Node, out: Node, x: Node, shape: Any) -> Node:
     return sum_to(g, x.shape)
+
+
+@broadcast_to.vmap
+def _(size: Dim, batched: Any, x: Node, shape: tuple[Dim, ...]) -> Node:
+    return broadcast_to(align(x, True, len(shape)), (size, *shape))
 
 
 @primitive(
@@ -208,6 +224,11 @@ def _(g: Node, out: Node, x: Node, starts: Any, stops: Any, steps: Any) -> Node:
     return g
 
 
+@slice_.vmap
+def _(size: Dim, batched: Any, x: Node, starts: Any, stops: Any, steps: Any) -> Node:
+    return slice_(x, (0, *starts), (size, *stops), (1, *steps))
+
+
 def _zeros(x: Node, axis: int, size: Dim) -> Node:
     """Zeros in the shape of ``x`` but for the size of one axis."""
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
@@ -276,6 +297,8 @@ def _(g: Node, out: Node, x: Node, padding: Any, value: float, interior: Any) ->
     # What was cropped off is put back as zeros, then every element is taken from its place.
     cropped = tuple((max(-low, 0), max(-high, 0)) for low, high in padding)
     if any(pair != (0, 0) for pair in cropped):
+        if not any(interior):
+            return pad(g, tuple((-low, -high) for low, high in padding))
         g = pad(g, cropped)
     starts = tuple(max(low, 0) for low, _ in padding)
     stops = tuple(
@@ -283,6 +306,11 @@ def _(g: Node, out: Node, x: Node, padding: Any, value: float, interior: Any) ->
         for start, size, gap in zip(starts, x.shape, interior, strict=True)
     )
     return slice_(g, starts, stops, tuple(gap + 1 for gap in interior))
+
+
+@pad.vmap
+def _(size: Dim, batched: Any, x: Node, padding: Any, value: float, interior: Any) -> Node:
+    return pad(x, ((0, 0), *padding), value, interior=(0, *interior))
 
 
 @primitive(
@@ -342,6 +370,8 @@ def _(inputs: list[Array], axis: int) -> Array:
 @concat.vjp
 def _(g: Node, out: Node, inputs: list[Node], axis: int) -> Any:
     def part(start: Dim, stop: Dim) -> Node:
+        if start == 0 and stop == g.shape[axis]:
+            return g
         starts = [start if i == axis else 0 for i in range(g.rank)]
         stops = [stop if i == axis else size for i, size in enumerate(g.shape)]
         return slice_(g, tuple(starts), tuple(stops))
@@ -352,6 +382,13 @@ def _(g: Node, out: Node, inputs: list[Node], axis: int) -> Any:
         parts.append(partial(part, start, start + item.shape[axis]))
         start = start + item.shape[axis]
     return {"inputs": parts}
+
+
+@concat.vmap
+def _(size: Dim, batched: dict[str, list[bool]], inputs: list[Node], axis: int) -> Node:
+    flags = batched["inputs"]
+    whole = [x if flag else spread(x, size) for x, flag in zip(inputs, flags, strict=True)]
+    return concat(whole, axis + 1)
 
 
 @primitive(
@@ -377,6 +414,11 @@ def _(x: Array, axes: tuple[int, ...]) -> Array:
 @flip.vjp
 def _(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> Node:
     return flip(g, axes)
+
+
+@flip.vmap
+def _(size: Dim, batched: Any, x: Node, axes: tuple[int, ...]) -> Node:
+    return flip(x, tuple(axis + 1 for axis in axes))
 
 
 @primitive(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..graph.attributes import Axis, Float, Mask
-from ..graph.dims import format_shape
+from ..graph.dims import Dim, format_shape
 from ..graph.errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder, composite
+from ..graph.op import Op, builder, composite
 from ..graph.types import TensorType
+from ..transforms.batch import align, spread
 from .elementwise import where
 from .samples import Sample, bools, sample, spec
 
@@ -26,6 +28,18 @@ _SAMPLES = [
     sample(spec(0, 4)),
     sample(spec(3, 0), 1),
 ]
+
+
+def _next_axis_over_batch(op: Op) -> None:
+    """Let an op of equal shapes stay whole over a batch: its axis moves up by one."""
+
+    @op.vmap
+    def _(size: Dim, batched: dict[str, Any], axis: int, **operands: Node) -> Node:
+        whole = {
+            name: node if batched[name] else spread(node, size) for name, node in operands.items()
+        }
+        result: Node = op(**whole, axis=axis + 1)
+        return result
 
 
 def shifted(x: Node, axis: int) -> Node:
@@ -54,6 +68,14 @@ def _(x: Node, axis: int) -> Node:
     return powers / powers.sum(axis, keepdims=True)
 
 
+@softmax.vjp
+def _(g: Node, out: Node, x: Node, axis: int) -> Node:
+    return softmax_backward(out, g, axis)
+
+
+_next_axis_over_batch(softmax)
+
+
 @composite(family=FAMILY, samples=_SAMPLES)
 def log_softmax(x: Float, axis: Axis = -1) -> TensorType:
     """The logarithm of softmax: ``x`` less the log of the sum of exp(x) along ``axis``.
@@ -67,6 +89,14 @@ def log_softmax(x: Float, axis: Axis = -1) -> TensorType:
 def _(x: Node, axis: int) -> Node:
     x = shifted(x, axis)
     return x - x.exp().sum(axis, keepdims=True).log()
+
+
+@log_softmax.vjp
+def _(g: Node, out: Node, x: Node, axis: int) -> Node:
+    return log_softmax_backward(out, g, axis)
+
+
+_next_axis_over_batch(log_softmax)
 
 
 @composite(
@@ -84,7 +114,7 @@ def masked_softmax(x: Float, mask: Mask, axis: Axis = -1) -> TensorType:
     """Softmax over the elements where ``mask`` is True; the others get exactly 0.
 
     The mask is broadcast to ``x``. Where it leaves nothing (or only -inf) the whole slice is 0, not
-    NaN.
+    NaN, and so is its gradient.
     """
     rank = x.rank
     fits = mask.rank <= rank and all(
@@ -108,6 +138,18 @@ def _(x: Node, mask: Node, axis: int) -> Node:
     powers = (x - where(largest.eq(-math.inf), 0.0, largest)).exp()
     total = powers.sum(axis, keepdims=True)
     return powers / where(total.eq(0.0), 1.0, total)
+
+
+@masked_softmax.vjp
+def _(g: Node, out: Node, x: Node, mask: Node, axis: int) -> Any:
+    # What is masked has y = 0, and therefore a gradient of 0.
+    return {"x": lambda: softmax_backward(out, g, axis)}
+
+
+@masked_softmax.vmap
+def _(size: Dim, batched: dict[str, Any], x: Node, mask: Node, axis: int) -> Node:
+    x = x if batched["x"] else spread(x, size)
+    return masked_softmax(x, align(mask, batched["mask"], x.rank - 1), axis + 1)
 
 
 _GRADIENTS: list[Sample] = [
@@ -138,6 +180,9 @@ def _(y: Node, dy: Node, axis: int) -> Node:
     return y * (dy - (y * dy).sum(axis, keepdims=True))
 
 
+_next_axis_over_batch(softmax_backward)
+
+
 @composite(family=FAMILY, samples=_GRADIENTS)
 def log_softmax_backward(y: Float, dy: Float, axis: Axis = -1) -> TensorType:
     """The gradient of log_softmax for its input, from its result ``y`` and the gradient ``dy``.
@@ -150,6 +195,9 @@ def log_softmax_backward(y: Float, dy: Float, axis: Axis = -1) -> TensorType:
 @log_softmax_backward.expand
 def _(y: Node, dy: Node, axis: int) -> Node:
     return dy - y.exp() * dy.sum(axis, keepdims=True)
+
+
+_next_axis_over_batch(log_softmax_backward)
 
 
 @builder(family=FAMILY)

@@ -3,18 +3,27 @@
 A spatial tensor is ``[batch, channels, *spatial]`` with any number of spatial axes. Settled
 attributes have one entry for each of them: sizes, strides and dilations as integers, padding as
 (low, high) pairs.
+
+Batches of such tensors (``vmap``) go where there is room for them: beside the images, or beside the
+channels of each group. ``merge_batch`` puts a batch there and ``split_batch`` takes it out again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any, TypeAlias
 
+from ..graph import dtypes
 from ..graph.attributes import INTS, explain
 from ..graph.dims import Dim, Shape, SymbolicDim, as_dim, product
 from ..graph.errors import ArgumentError, DarnerError, ShapeError
+from ..graph.graph import Graph
 from ..graph.node import Node
+from ..graph.op import Op
 from ..graph.types import TensorType
+from ..transforms.batch import batch_node
 from .contract import per_axis, window_count
 from .shapes import certainly_less
 
@@ -133,9 +142,67 @@ def cropped(x: Node, padding: PairsOf) -> Node:
     return padded(x, tuple((-low, -high) for low, high in padding))
 
 
+def widened(x: Node) -> Node:
+    """``x`` in f32 if it has 16 bits: for sums of several steps, which then round once."""
+    result: Node = x.cast(dtypes.f32) if x.dtype.is_half else x
+    return result
+
+
 def last_axes(x: Node, count: int) -> tuple[int, ...]:
     """The numbers of the last ``count`` axes."""
     return tuple(range(x.rank - count, x.rank))
+
+
+# --------------------------------------------------------------------------- batches
+
+
+def merge_batch(x: Node, axis: int = 0, groups: int = 1) -> Node:
+    """A batch of tensors, along axis 0, as one: the batch goes into ``axis`` of each tensor.
+
+    There it comes behind the groups that the axis consists of, so that each group has its batch.
+    """
+    size, *sizes = x.shape
+    before, each, after = sizes[:axis], sizes[axis], sizes[axis + 1 :]
+    if groups > 1:
+        x = x.reshape((size, *before, groups, each // groups, *after))
+        axis += 1
+    if axis:
+        x = x.transpose((*range(1, axis + 1), 0, *range(axis + 1, x.rank)))
+    result: Node = x.reshape((*before, size * each, *after))
+    return result
+
+
+def split_batch(x: Node, size: Dim, each: Dim, axis: int = 0, groups: int = 1) -> Node:
+    """The inverse of ``merge_batch``, where a tensor of the batch has size ``each`` on ``axis``."""
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    inner = (groups, size, each // groups) if groups > 1 else (size, each)
+    x = x.reshape((*before, *inner, *after))
+    axis += groups > 1
+    if axis:
+        x = x.transpose((axis, *range(axis), *range(axis + 1, x.rank)))
+    if groups > 1:
+        x = x.reshape((size, *before, each, *after))
+    return x
+
+
+@cache
+def _without_rule(op: Op) -> Op:
+    return replace(op, rules=replace(op.rules, vmap=None))
+
+
+def batched_expansion(
+    op: Op, size: Dim, batched: dict[str, bool], operands: dict[str, Node], attrs: dict[str, Any]
+) -> Node:
+    """A composite over a batch by its parts: for batches that the op itself has no room for."""
+    scratch = Graph(op.name)
+    leaves = [
+        scratch.input(name, x.shape[1:] if batched[name] else x.shape, x.dtype)
+        for name, x in operands.items()
+    ]
+    node = scratch.insert(_without_rule(op), leaves, tuple(operands), attrs)
+    nodes, flags = list(operands.values()), [batched[name] for name in operands]
+    result: Node = batch_node(nodes[0].graph, node, nodes, flags, size)
+    return result
 
 
 # --------------------------------------------------------------------------- flat tensors

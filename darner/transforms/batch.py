@@ -65,7 +65,7 @@ def vmap(
         if size is None:
             raise ArgumentError("the size of the batch is missing", hint="vmap(graph, names, size)")
         axes = _axes(graph, in_axes)
-        walk = _Walk(Graph(graph.name), as_dim(size))
+        walk = Walk(Graph(graph.name), as_dim(size))
         for node in graph.nodes:
             if node.name in axes and not node.inputs:
                 walk.give(node, _batched_leaf(walk, node, axes[node.name]), batched=True)
@@ -75,7 +75,7 @@ def vmap(
         result.set_outputs([_placed(walk.whole(node), out_axis) for node in graph.outputs])
         for leaf, value in graph.updates.items():
             _set_update(walk, axes, leaf, value)
-        result._streams = graph._streams
+        result.inherit(graph)
         return result.toposort()
 
 
@@ -99,7 +99,7 @@ def _axes(graph: Graph, given: Any) -> dict[str, int]:
     return axes
 
 
-def _batched_leaf(walk: _Walk, node: Node, axis: int) -> Node:
+def _batched_leaf(walk: Walk, node: Node, axis: int) -> Node:
     """A leaf with a batch axis, moved to the front."""
     shape = (*node.shape[:axis], walk.size, *node.shape[axis:])
     leaf = walk.graph.insert(
@@ -121,7 +121,7 @@ def _placed(value: Node, axis: int) -> Node:
     return from_front(value, axis % value.rank)
 
 
-def _set_update(walk: _Walk, axes: Mapping[str, int], leaf: Node, value: Node) -> None:
+def _set_update(walk: Walk, axes: Mapping[str, int], leaf: Node, value: Node) -> None:
     name = str(leaf.name)
     if walk.batched[value.id] and name not in axes:
         raise ArgumentError(
@@ -134,7 +134,7 @@ def _set_update(walk: _Walk, axes: Mapping[str, int], leaf: Node, value: Node) -
     walk.graph.set_update(walk.graph._leaves(leaf.op.name)[name], update)
 
 
-class _Walk:
+class Walk:
     """The nodes of a source graph, over a batch, in another graph."""
 
     def __init__(self, graph: Graph, size: Dim) -> None:
@@ -190,7 +190,7 @@ def batch_node(graph: Graph, node: Node, operands: list[Node], flags: list[bool]
         )
     if op.is_composite:
         body = expansion(node)
-        walk = _Walk(graph, size)
+        walk = Walk(graph, size)
         for name, leaf in body.inputs.items():
             walk.give(leaf, operands[int(name)], batched=flags[int(name)])
         for part in body.nodes:

@@ -125,7 +125,7 @@ def expand(graph: Graph, keep: Callable[[Node], bool] = lambda node: False) -> G
     result.set_outputs([mapped[node.id][0] for node in graph.outputs])
     for leaf, value in graph.updates.items():
         result.set_update(mapped[leaf.id][0], mapped[value.id][0])
-    result._streams = graph._streams
+    result.inherit(graph)
     return result
 
 

@@ -45,7 +45,9 @@ def tangent_of(node: Node, tangents: Sequence[Any]) -> Any:
     rule = node.op.rules.jvp
     if rule is not None:
         named = node.op.arguments(node.operands, node.slots)
-        return rule(node.op.arguments(tangents, node.slots), node, **named, **node.attrs)
+        answer = rule(node.op.arguments(tangents, node.slots), node, **named, **node.attrs)
+        if answer is not NotImplemented:
+            return answer
     if node.op.rules.vjp is None:
         raise ArgumentError("has no derivative").located(node.op.name, node.label, "", node.source)
     known = tuple(tangent is not None for tangent in tangents)

@@ -13,6 +13,7 @@ Every function takes a graph and returns a graph, so that they compose in any or
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..graph.errors import ArgumentError, Calling, UnknownNameError, did_you_mea
 from ..graph.graph import Graph
 from ..graph.node import Node
 from .forward import push_forward
+from .remat import Remat, regions
 from .reverse import (
     Rebuilt,
     is_differentiable,
@@ -32,22 +34,28 @@ from .reverse import (
 Wrt = Iterable[Any] | str | Node | None
 
 
-def grad(graph: Graph, wrt: Wrt = None, *, frozen: Iterable[str] = ()) -> Graph:
+def grad(
+    graph: Graph, wrt: Wrt = None, *, frozen: Iterable[str] = (), remat: Remat = None
+) -> Graph:
     """The gradients of the first output (a scalar, or one element) by ``wrt``, as the outputs.
 
     ``wrt`` names inputs, parameters, states or labels (or gives nodes); all parameters by default, in the order they
-    were declared. ``frozen`` leaves out parameters whose name starts with one of its entries.
+    were declared. ``frozen`` leaves out parameters whose name starts with one of its entries. ``remat`` names scopes
+    to recompute beside those that the graph records (``Graph.remat``): one, several, or a mapping from names to
+    policies; ``"layers.*"`` means each scope inside ``layers``.
     """
     with Calling("grad"):
-        full, gradients = _differentiated(graph, wrt, frozen)
+        full, gradients, _ = differentiated(graph, select(graph, wrt, frozen), remat)
         full.set_outputs(gradients)
         return full.toposort()
 
 
-def value_and_grad(graph: Graph, wrt: Wrt = None, *, frozen: Iterable[str] = ()) -> Graph:
+def value_and_grad(
+    graph: Graph, wrt: Wrt = None, *, frozen: Iterable[str] = (), remat: Remat = None
+) -> Graph:
     """The graph's own outputs, followed by the gradients of the first; see ``grad``."""
     with Calling("value_and_grad"):
-        full, gradients = _differentiated(graph, wrt, frozen)
+        full, gradients, _ = differentiated(graph, select(graph, wrt, frozen), remat)
         full.set_outputs([*full.outputs, *gradients])
         return full.toposort()
 
@@ -61,6 +69,7 @@ def vjp(graph: Graph, wrt: Wrt = None) -> Graph:
     """The outputs, followed by cotangents pulled back to ``wrt``.
 
     The result has one new input for each float output: ``d_output`` for the only one, else ``d_output_0``, ``d_output_1``, ...
+    Where a vjp inside has taken these names they are ``d2_output`` and so on.
     """
     with Calling("vjp"):
         chosen = select(graph, wrt)
@@ -69,9 +78,8 @@ def vjp(graph: Graph, wrt: Wrt = None) -> Graph:
             raise ArgumentError("no output is a float: there is nothing to pull back")
         rebuilt = prepare(graph, chosen, outputs)
         full = rebuilt.graph
-        names = (
-            ["d_output"] if len(outputs) == 1 else [f"d_output_{i}" for i in range(len(outputs))]
-        )
+        ends = [""] if len(outputs) == 1 else [f"_{i}" for i in range(len(outputs))]
+        names = unused_names(full, "d", [f"_output{end}" for end in ends])
         cotangents = [
             full.input(name, node.shape, node.dtype)
             for name, node in zip(names, outputs, strict=True)
@@ -84,35 +92,51 @@ def vjp(graph: Graph, wrt: Wrt = None) -> Graph:
 def jvp(graph: Graph, wrt: Wrt = None) -> Graph:
     """The outputs, followed by their tangents when ``wrt`` move.
 
-    The result has a new input ``tangent_<name>`` for each of ``wrt``. Outputs that are not floats have no tangent.
+    The result has a new input ``tangent_<name>`` for each of ``wrt`` (``tangent2_<name>`` where a jvp inside has taken
+    these names). Outputs that are not floats have no tangent.
     """
     with Calling("jvp"):
         chosen = select(graph, wrt)
-        outputs = [node for node in graph.outputs if is_differentiable(node)]
-        rebuilt = prepare(graph, chosen, outputs)
-        full = rebuilt.graph
-        limit = len(full)
-        tangents: dict[int, Any] = {}
-        for node in chosen:
-            name = f"tangent_{node.name or node.label or node.id}"
-            tangents[rebuilt[node].id] = full.input(name, node.shape, node.dtype)
-        push_forward(full, tangents, limit)
-        moved = [tangents.get(rebuilt[node].id) for node in outputs]
-        zeros = [
-            full.zeros(node.shape, node.dtype) if tangent is None else tangent
-            for node, tangent in zip(outputs, moved, strict=True)
-        ]
-        full.set_outputs([*full.outputs, *zeros])
+        full, moved, _ = pushed(graph, chosen, short_names(chosen))
+        full.set_outputs([*full.outputs, *moved])
         return full.toposort()
 
 
 def hvp(graph: Graph, wrt: Wrt = None) -> Graph:
     """The Hessian of the first output times the vectors ``tangent_<name>``, for each of ``wrt``."""
     with Calling("hvp"):
-        names = [_name(node) for node in select(graph, wrt)]
-        both = jvp(grad(graph, names), names)
-        both.set_outputs(list(both.outputs)[len(names) :])
-        return both.toposort()
+        chosen = select(graph, wrt)
+        full, gradients, places = differentiated(graph, chosen)
+        full.set_outputs(gradients)
+        full, moved, _ = pushed(full, places, short_names(chosen))
+        full.set_outputs(moved)
+        return full.toposort()
+
+
+def pushed(
+    graph: Graph, chosen: Sequence[Node], names: Sequence[str]
+) -> tuple[Graph, list[Node], list[Node]]:
+    """A copy with the tangents of its float outputs, and the inputs that are those of ``chosen``."""
+    outputs = [node for node in graph.outputs if is_differentiable(node)]
+    rebuilt = prepare(graph, chosen, outputs)
+    full = rebuilt.graph
+    limit = len(full)
+    inputs = [
+        full.input(name, node.shape, node.dtype)
+        for node, name in zip(
+            chosen, unused_names(full, "tangent", [f"_{name}" for name in names]), strict=True
+        )
+    ]
+    tangents: dict[int, Any] = {
+        rebuilt[node].id: leaf for node, leaf in zip(chosen, inputs, strict=True)
+    }
+    push_forward(full, tangents, limit)
+    moved = [tangents.get(rebuilt[node].id) for node in outputs]
+    zeros = [
+        full.zeros(node.shape, node.dtype) if tangent is None else tangent
+        for node, tangent in zip(outputs, moved, strict=True)
+    ]
+    return full, zeros, inputs
 
 
 def select(graph: Graph, wrt: Wrt, frozen: Iterable[str] = ()) -> list[Node]:
@@ -120,14 +144,16 @@ def select(graph: Graph, wrt: Wrt, frozen: Iterable[str] = ()) -> list[Node]:
     if wrt is None:
         skip = tuple(frozen)
         return [
-            node for name, node in graph.parameters.items() if not name.startswith(skip or "\0")
+            node
+            for name, node in graph.parameters.items()
+            if is_differentiable(node) and not name.startswith(skip or "\0")
         ]
     items = [wrt] if isinstance(wrt, str | Node | int) else list(wrt)
-    labels = {node.label: node for node in graph.nodes if node.label}
+    known = {node.label: node for node in graph.nodes if node.label}
+    known.update({name: graph.nodes[i] for name, i in graph._names.items()})
     chosen = []
     for item in items:
         if isinstance(item, str):
-            known = {**labels, **{name: graph.nodes[i] for name, i in graph._names.items()}}
             if item not in known:
                 raise UnknownNameError(
                     f"graph '{graph.name}' has no leaf or label '{item}'",
@@ -142,11 +168,28 @@ def select(graph: Graph, wrt: Wrt, frozen: Iterable[str] = ()) -> list[Node]:
     return chosen
 
 
+def unused_names(graph: Graph, stem: str, ends: Sequence[str]) -> list[str]:
+    """Names for new inputs, numbered by the first count that leaves all of them free."""
+    for count in itertools.count(1):
+        names = [f"{stem}{count if count > 1 else ''}{end}" for end in ends]
+        if not any(name in graph._names for name in names):
+            break
+    return names
+
+
+def short_names(nodes: Sequence[Node]) -> list[str]:
+    """What new inputs are called after: a leaf's name, a label, or an id."""
+    return [str(node.name or node.label or node.id) for node in nodes]
+
+
 def _name(node: Node) -> str:
     return str(node.name or node.label or f"%{node.id}")
 
 
-def _differentiated(graph: Graph, wrt: Wrt, frozen: Iterable[str]) -> tuple[Graph, list[Node]]:
+def differentiated(
+    graph: Graph, chosen: Sequence[Node], remat: Remat = None
+) -> tuple[Graph, list[Node], list[Node]]:
+    """A copy with the gradients of its first output, and where ``chosen`` stand in it."""
     if not graph.outputs:
         raise ArgumentError(f"graph '{graph.name}' has no output", hint="call set_outputs first")
     loss = graph.outputs[0]
@@ -155,10 +198,11 @@ def _differentiated(graph: Graph, wrt: Wrt, frozen: Iterable[str]) -> tuple[Grap
             f"the first output must be one float, but it is {loss.type}",
             hint="reduce it (sum, mean, a loss), or use vjp",
         )
-    chosen = select(graph, wrt, frozen)
     rebuilt = prepare(graph, chosen, [loss])
+    rebuilt.graph._remat = regions(graph, remat)
     seed = rebuilt.graph.ones(loss.shape, loss.dtype)
-    return rebuilt.graph, _pulled(rebuilt, chosen, [loss], [seed])
+    gradients = _pulled(rebuilt, chosen, [loss], [seed])
+    return rebuilt.graph, gradients, [rebuilt[node] for node in chosen]
 
 
 def _pulled(
@@ -166,30 +210,34 @@ def _pulled(
 ) -> list[Node]:
     """Gradients by the chosen nodes; zeros where nothing depends, an error where something must."""
     full = rebuilt.graph
-    _check_paths(full, [rebuilt[n] for n in chosen], [rebuilt[n] for n in outputs])
-    found = pull_back(full, [rebuilt[n] for n in outputs], cotangents, [rebuilt[n] for n in chosen])
+    check_paths(full, [rebuilt[n] for n in chosen], [rebuilt[n] for n in outputs])
+    ends, places = [rebuilt[n] for n in outputs], [rebuilt[n] for n in chosen]
+    found = pull_back(full, ends, cotangents, places, rebuilt.names)
     return [
         full.zeros(node.shape, node.dtype) if gradient is None else gradient
         for node, gradient in zip(chosen, found, strict=True)
     ]
 
 
-def _check_paths(graph: Graph, chosen: Sequence[Node], outputs: Sequence[Node]) -> None:
-    """A node that reaches the outputs only through ops without a derivative has no gradient to give."""
+def check_paths(graph: Graph, chosen: Sequence[Node], outputs: Sequence[Node]) -> None:
+    """A node that moves the outputs only as an integer or a truth value has no gradient to give.
+
+    Steps such as ``sign`` have the derivative 0, and so has what is merely selected by a condition or an index. But an
+    argmax, a comparison or an integer that is then computed with is likely a mistake.
+    """
     needed = needed_nodes(graph, outputs)
     reaching = _reaching_nodes(graph, outputs)
     for node in chosen:
         if not needed[node.id] or reaching[node.id]:
             continue
-        path = _blocked_path(graph, node, needed)
-        blocked = path[-1]
-        if blocked.op.name == "stop_gradient":
-            continue  # the user said so
-        shown = " -> ".join(item.name or item.op.name for item in path)
-        raise ArgumentError(
-            f"no gradient reaches '{_name(node)}': the only way is through {blocked.op.name}, "
-            f"which has no derivative ({shown})"
-        ).located(blocked.op.name, blocked.label, "", blocked.source)
+        path = _path_as_integer(graph, node, needed)
+        if path is not None:
+            blocked = next(item for item in path if not is_differentiable(item))
+            shown = " -> ".join(item.name or item.op.name for item in path)
+            raise ArgumentError(
+                f"no gradient reaches '{_name(node)}': the only way is through {blocked.op.name}, "
+                f"which has no derivative ({shown})"
+            ).located(blocked.op.name, blocked.label, "", blocked.source)
 
 
 def _reaching_nodes(graph: Graph, outputs: Sequence[Node]) -> list[bool]:
@@ -204,11 +252,27 @@ def _reaching_nodes(graph: Graph, outputs: Sequence[Node]) -> list[bool]:
     return reaching
 
 
-def _blocked_path(graph: Graph, start: Node, needed: Sequence[bool]) -> list[Node]:
-    """From a node along its users to the first that passes no gradient."""
-    path = [start]
-    while True:
-        users = [user for user in graph.users(path[-1]) if needed[user.id]]
-        path.append(users[0])
-        if not passes_gradient(users[0]):
-            return path
+def _path_as_integer(graph: Graph, start: Node, needed: Sequence[bool]) -> list[Node] | None:
+    """A way from a float to an integer or truth value that is cast to a float again, if there is one."""
+    before: dict[int, Node | None] = {start.id: None}
+    waiting = [start]
+    while waiting:
+        node = waiting.pop()
+        for user in graph.users(node):
+            if user.id in before or not needed[user.id]:
+                continue
+            before[user.id] = node
+            if not is_differentiable(node) and is_differentiable(user):
+                if user.op.name == "cast":
+                    return _path_to(user, before)
+            elif passes_gradient(user) or not is_differentiable(user):
+                waiting.append(user)
+    return None
+
+
+def _path_to(node: Node | None, before: dict[int, Node | None]) -> list[Node]:
+    path = []
+    while node is not None:
+        path.append(node)
+        node = before[node.id]
+    return path[::-1]

@@ -14,7 +14,7 @@ first, so that the rules of its parts apply.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..graph.dims import Shape
@@ -24,6 +24,7 @@ from ..graph.node import Node
 from ..graph.op import Op
 from ..graph.types import TupleType
 from .expand import expand, expansion, inline
+from .remat import Recompute
 
 NO_GRADIENT = "no gradient"
 """The trait of ops through which no gradient passes, although their results are floats."""
@@ -71,6 +72,8 @@ class Rebuilt:
     def __init__(self, graph: Graph, write_out: Callable[[Node], bool]) -> None:
         self.graph = Graph(graph.name)
         self._mapped: dict[int, list[Node]] = {}
+        self.names: dict[int, str] = {}
+        """The ops that results of written out nodes were."""
         written_out: set[int] = set()
         for node in graph.nodes:
             operands = [self._mapped[i][0] for i in node.inputs]
@@ -80,6 +83,7 @@ class Rebuilt:
                 written_out.add(node.id)
                 body = expand(expansion(node), keep=lambda part: not needs_expansion(part))
                 self._mapped[node.id] = inline(self.graph, body, operands, node)
+                self.names.update((result.id, node.op.name) for result in self._mapped[node.id])
             else:
                 self._mapped[node.id] = [
                     self.graph.insert(
@@ -95,7 +99,7 @@ class Rebuilt:
         self.graph.set_outputs([self[node] for node in graph.outputs])
         for leaf, value in graph.updates.items():
             self.graph.set_update(self[leaf], self[value])
-        self.graph._streams = graph._streams
+        self.graph.inherit(graph)
 
     def __getitem__(self, node: Node) -> Node:
         return self._mapped[node.id][0]
@@ -105,9 +109,11 @@ def needs_expansion(node: Node) -> bool:
     """Whether a node's derivative comes from its parts."""
     if not node.op.is_composite:
         return False
-    return node.op.rules.vjp is None or (
-        "vjp_body" in node.attrs and node.attrs["vjp_body"] is None
-    )
+    if (
+        "vjp_body" in node.attrs
+    ):  # a custom function: one rule is enough, its transpose is the other
+        return node.attrs["vjp_body"] is None and node.attrs["jvp_body"] is None
+    return node.op.rules.vjp is None
 
 
 def prepare(graph: Graph, wrt: Sequence[Node], outputs: Sequence[Node]) -> Rebuilt:
@@ -120,14 +126,19 @@ def prepare(graph: Graph, wrt: Sequence[Node], outputs: Sequence[Node]) -> Rebui
 
 
 def pull_back(
-    graph: Graph, outputs: Sequence[Node], cotangents: Sequence[Node], wrt: Sequence[Node]
+    graph: Graph,
+    outputs: Sequence[Node],
+    cotangents: Sequence[Node],
+    wrt: Sequence[Node],
+    names: Mapping[int, str] | None = None,
 ) -> list[Node | None]:
     """Append the gradients of ``outputs``, weighted by ``cotangents``, by each of ``wrt``.
 
     The graph must be prepared. None stands for a gradient that is zero because nothing depends on it. Contributions
-    are summed from the last user to the first.
+    are summed from the last user to the first. ``names`` are those of a ``Rebuilt`` graph.
     """
     active = active_nodes(graph, wrt, outputs)
+    recompute = Recompute(graph, names)
     waiting: dict[int, list[Any]] = {}
     for node, cotangent in zip(outputs, cotangents, strict=True):
         if active[node.id]:
@@ -143,9 +154,8 @@ def pull_back(
                 found[node.id] = total
             wanted = [active[i] for i in node.inputs]
             if any(wanted):
-                for operand, part in zip(
-                    node.operands, contributions(node, total, wanted), strict=True
-                ):
+                parts = contributions(node, total, wanted, recompute.reading(node, total))
+                for operand, part in zip(node.operands, parts, strict=True):
                     if part is not None:
                         waiting.setdefault(operand.id, []).append(part)
     return [found.get(node.id) for node in wrt]
@@ -165,16 +175,24 @@ def _total(node: Node, parts: list[Any]) -> Any:
     return total
 
 
-def contributions(node: Node, cotangent: Any, wanted: Sequence[bool]) -> list[Any]:
-    """What each operand of a node receives from it; None where nothing is wanted or nothing comes."""
+def contributions(
+    node: Node, cotangent: Any, wanted: Sequence[bool], read: Callable[[Node], Node]
+) -> list[Any]:
+    """What each operand of a node receives from it; None where nothing is wanted or nothing comes.
+
+    The rule sees each forward value as ``read`` gives it.
+    """
     if node.op.name == "project":
         return [(node.attrs["index"], cotangent)]
     if node.op.rules.vjp is None:
         raise ArgumentError("has no derivative").located(node.op.name, node.label, "", node.source)
-    result: Any = node
+    result: Any
     if isinstance(node.type, TupleType):
-        result = tuple(_projection(node, i) for i in range(len(node.type.items)))
-    return apply_rule(node.op, node.operands, node.slots, node.attrs, result, cotangent, wanted)
+        result = tuple(read(_projection(node, i)) for i in range(len(node.type.items)))
+    else:
+        result = read(node)
+    operands = [read(operand) for operand in node.operands]
+    return apply_rule(node.op, operands, node.slots, node.attrs, result, cotangent, wanted)
 
 
 def apply_rule(

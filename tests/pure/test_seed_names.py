@@ -29,7 +29,7 @@ LATER = {
         scan_backward_xs_with_checkpoints scan_checkpointed scan_trajectory
         scan_with_bcasts_and_xs scan_with_xs""",
     "state space": "gated_delta_net gated_delta_net_carry selective_scan",
-    "custom": "custom_fn custom_fn_multi custom_op custom_op_packed",
+    "custom": "custom_op custom_op_packed",
     "splats": """gaussian_splat_prepare gaussian_splat_rasterize gaussian_splat_render
         gaussian_splat_render_backward gaussian_splat_render_decomposed
         gaussian_splat_render_meta""",
@@ -1008,6 +1008,40 @@ def conv2d_hw(d):
 def stop_gradient(d):
     x = d.f32(3)
     return d.graph.stop_gradient(x), x
+
+
+def body_of(*outputs):
+    outputs[0].graph.set_outputs(list(outputs))
+    return outputs[0].graph
+
+
+@row
+def custom_fn(d):
+    a, b = d.f32(3), d.f32(3)
+    body, rule = Graph("body"), Graph("rule")
+    product = body.input("p", (3,)) * body.input("q", (3,))
+    p, q, _, g = (rule.input(n, (3,)) for n in ("p", "q", "primal_output", "d_output"))
+    body_of(product), body_of(g * q, g * p)
+    return [
+        (d.graph.custom_fn([a, b], body, None, None), a * b),
+        (d.graph.custom_fn([a, b], body, rule), a * b),
+    ]
+
+
+@row
+def custom_fn_multi(d):
+    a, b = d.f32(3), d.f32(2, 3)
+    body = Graph("body")
+    x, y = body.input("x", (3,)), body.input("y", (2, 3))
+    handle = d.graph.custom_fn_multi([a, b], body_of(x + y, y.sum(0)))
+    assert handle.n_outputs() == 2
+    first, second = handle
+    return [
+        (handle.output(d.graph, 0), a + b),
+        (handle.output(d.graph, 1), b.sum(0)),
+        (first, a + b),
+        (second, b.sum(0)),
+    ]
 
 
 # Names that are methods of the graph itself, or Python's own words for them; tests/pure/test_graph.py

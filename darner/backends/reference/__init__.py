@@ -119,6 +119,8 @@ def _solve(size: Dim, actual: int) -> dict[str, int]:
 def _as_array(node: Node, value: Any) -> Array:
     try:
         return np.asarray(value)
+    except DarnerError:  # a node, which says so itself
+        raise
     except (TypeError, ValueError) as error:
         raise RunError(f"{node.op.name} '{node.name}' is not given an array: {error}") from None
 
