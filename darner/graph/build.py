@@ -25,6 +25,11 @@ from .types import TensorType, TupleType, Type
 if TYPE_CHECKING:
     from .graph import Graph
 
+# Kinds of arguments. As tuples: a union written where it is used would be made anew at each call.
+_NUMBERS = (bool, int, float, complex)
+_ARRAYS = (np.ndarray, np.generic)
+_LISTS = (list, tuple)
+
 
 def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Add ``op`` to a graph (found from the operands when None); returns its node or nodes."""
@@ -41,7 +46,7 @@ def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any
     with Located(graph, op.name, full_label, source, operands):
         given = None if "shape" in op.by_name else kwargs.pop("shape", None)
         if op.rules.spelling is not None:
-            answer = _spelled(op.rules.spelling, op.signature, graph, args, kwargs)
+            answer = _spelled(op.rules.spelling, op, graph, args, kwargs)
             if not _is_call(answer):
                 return _finished(answer, graph, before, full_label, given)
             args, kwargs = answer
@@ -83,12 +88,12 @@ def call_builder(
     source = graph.source_of_call()
     stated = None if "shape" in item.parameters else kwargs.pop("shape", None)
     with Located(graph, item.name, full_label, source, nodes):
-        result = _spelled(item.function, item.signature, graph, args, kwargs)
+        result = _spelled(item.function, item, graph, args, kwargs)
         return _finished(result, graph, before, full_label, stated)
 
 
 def _spelled(
-    function: Rule, signature: str, graph: Graph, args: Sequence[Any], kwargs: dict[str, Any]
+    function: Rule, item: Op | Builder, graph: Graph, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Run a builder or a spelling; arguments it cannot take are the caller's error."""
     try:
@@ -100,7 +105,7 @@ def _spelled(
         text = str(error).removeprefix(own)
         if text.startswith("takes"):  # Python would count the graph too
             text = f"takes fewer than {len(args)} arguments by position"
-        raise ArgumentError(text, hint=f"the call is {signature}") from None
+        raise ArgumentError(text, hint=f"the call is {item.signature}") from None
 
 
 def _finished(result: Any, graph: Graph, before: int, label: str | None, given: Any) -> Any:
@@ -178,7 +183,7 @@ def _graph_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Graph:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Node):
             return value.graph
-        if isinstance(value, list | tuple):
+        if isinstance(value, _LISTS):
             for item in value:
                 if isinstance(item, Node):
                     return item.graph
@@ -187,7 +192,7 @@ def _graph_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Graph:
 
 def _bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """Arguments by parameter name, and a trailing shape if the caller gave one."""
-    positional = [param for param in op.params if not param.keyword_only]
+    positional = op.positional
     extra = None
     if len(args) == len(positional) + 1 and _looks_like_shape(args[-1]):
         *args, extra = args
@@ -220,7 +225,7 @@ def _count(n: int) -> str:
 def _looks_like_shape(value: Any) -> bool:
     if isinstance(value, TensorType):
         return True
-    return isinstance(value, tuple | list) and not any(isinstance(item, Node) for item in value)
+    return isinstance(value, _LISTS) and not any(isinstance(item, Node) for item in value)
 
 
 def _operands(op: Op, graph: Graph, bound: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -232,7 +237,7 @@ def _operands(op: Op, graph: Graph, bound: dict[str, Any]) -> list[tuple[str, An
                 raise ArgumentError(f"argument '{param.name}' is missing")
             continue
         if param.variadic:
-            if isinstance(value, Node) or not isinstance(value, list | tuple):
+            if isinstance(value, Node) or not isinstance(value, _LISTS):
                 raise ArgumentError(
                     f"'{param.name}' must be a list of nodes, got {_typename(value)}"
                 )
@@ -256,9 +261,9 @@ def _operand(graph: Graph, param: Param, value: Any) -> Any:
         if isinstance(param.kind, Operand):
             check_tuple(param.name, param.kind, value.type)
         return value
-    if isinstance(value, bool | int | float | complex | np.ndarray | np.generic):
+    if isinstance(value, (_NUMBERS, _ARRAYS)):
         return value
-    if isinstance(value, list | tuple) and not any(isinstance(item, Node) for item in value):
+    if isinstance(value, _LISTS) and not any(isinstance(item, Node) for item in value):
         return as_data(value).array if param.kind.name == "integer" else list(value)
     raise ArgumentError(
         f"'{param.name}' must be a node, a number or an array, got {_typename(value)}"
@@ -298,20 +303,23 @@ def _promote(
 def _common_type(kinds: Sequence[Operand], operands: list[tuple[str, Any]]) -> DType | None:
     """The promotion of all operands that take part; bare numbers only follow."""
     common: DType | None = None
+    floats = False
     weak: list[Any] = []
     for (_, value), kind in zip(operands, kinds, strict=True):
         if not kind.promotes:
             continue
-        if not isinstance(value, Node | np.ndarray | np.generic):
+        floats = floats or kind.lowest == "float"
+        if isinstance(value, Node):
+            own = value.dtype
+        elif isinstance(value, _ARRAYS):
+            own = dtypes.dtype(value.dtype)
+        else:
             weak.append(value)
             continue
-        own = value.dtype if isinstance(value, Node) else dtypes.dtype(value.dtype)
         common = own if common is None or common is own else dtypes.promote(common, own)
     for value in weak:
         common = _weak_type(value, common)
-    if common is not None and any(kind.promotes and kind.lowest == "float" for kind in kinds):
-        common = dtypes.at_least_float(common)
-    return common
+    return dtypes.at_least_float(common) if floats and common is not None else common
 
 
 def _weak_type(value: Any, beside: DType | None) -> DType:
@@ -323,7 +331,7 @@ def _weak_type(value: Any, beside: DType | None) -> DType:
 def _literal_type(value: Any, target: DType | None, kind: Operand) -> DType | None:
     if target is not None:
         return target
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _ARRAYS):
         return None
     return dtypes.bool_ if kind.exact == "bool" else None
 

@@ -276,7 +276,7 @@ class Graph(GraphMethods):
         self._must_be_open()
         record = op if isinstance(op, Op) else get_op(op)
         nodes = [self.node(item) for item in operands]
-        type_, settled = record.infer_type(tuple(n.type for n in nodes), slots, attrs)
+        type_, settled = record.infer_type(tuple([n.type for n in nodes]), slots, attrs)
         return self._append(record, nodes, slots, settled, type_, label, scope, source)
 
     def _append(
@@ -299,18 +299,9 @@ class Graph(GraphMethods):
                     f"the name '{name}' is taken by the {known.op.name} %{known.id}"
                 )
             self._names[name] = index
-        node = make_node(
-            graph=self,
-            id=index,
-            op=op,
-            inputs=tuple(n.id for n in operands),
-            slots=slots,
-            attrs=attrs,
-            type=type,
-            label=label,
-            scope=self.current_scope if scope is None else scope,
-            source=source,
-        )
+        inputs = tuple([n.id for n in operands])
+        scope = self.current_scope if scope is None else scope
+        node = make_node(attrs, self, index, inputs, label, op, scope, slots, source, type)
         if isinstance(stream := attrs.get("stream"), int):
             self._streams = max(self._streams, stream + 1)
         self._nodes.append(node)
@@ -434,6 +425,10 @@ class Graph(GraphMethods):
 
     def __hash__(self) -> int:
         return int(self.digest()[:15], 16)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and deep-copied as JSON, so nodes in other places follow to the copy."""
+        return _restored, (self.to_json(), self._frozen)
 
     def digest(self) -> str:
         """A hash of the structure, the same in every process and on every machine."""
@@ -580,3 +575,8 @@ class Graph(GraphMethods):
     def inspect_module(module: Any) -> str:
         """A dump that says its stage."""
         return str(module.inspect())
+
+
+def _restored(document: str, frozen: bool) -> Graph:
+    graph = Graph.from_json(document)
+    return graph.freeze() if frozen else graph

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from .errors import UnknownNameError, caller
-from .op import BUILDERS, OPS, Builder, Op, find, shown_annotation, suggest
+from .op import BUILDERS, OPS, Builder, Op, calls, find, shown_annotation, suggest
 
 
 class GraphMethods:
@@ -61,11 +61,9 @@ def takes_node_first(item: Op | Builder) -> bool:
 
 
 def _call(item: Op | Builder, graph: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from .build import call, call_builder
-
     if isinstance(item, Op):
-        return call(item, graph, args, kwargs)
-    return call_builder(item, graph, args, kwargs)
+        return calls().call(item, graph, args, kwargs)
+    return calls().call_builder(item, graph, args, kwargs)
 
 
 def _described(method: Callable[..., Any], item: Op | Builder) -> Callable[..., Any]:

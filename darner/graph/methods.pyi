@@ -30,9 +30,9 @@ class GraphMethods:
     def abs(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The absolute value |x|."""
     def acos(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The inverse cosine."""
+        """The inverse cosine; NaN outside -1..1."""
     def acosh(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The inverse of cosh."""
+        """The inverse of cosh; NaN below 1."""
     def activation(self, kind: Any, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """An activation, or any other element-wise function of one operand, by its name or ``Activation``."""
     def activation_backward(self, kind: str, x: NodeLike, dy: NodeLike, shape: Any = None, *, alpha: float | None = None, label: str | None = None) -> Node:
@@ -66,7 +66,7 @@ class GraphMethods:
     def argsort(self, x: NodeLike, axis: int = -1, descending: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """The indices (i32) that put the elements along ``axis`` in order."""
     def asin(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The inverse sine."""
+        """The inverse sine; NaN outside -1..1."""
     def asinh(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The inverse hyperbolic sine."""
     def atan(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -74,7 +74,7 @@ class GraphMethods:
     def atan2(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The angle of the point (b, a)."""
     def atanh(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The inverse of tanh."""
+        """The inverse of tanh; infinite at -1 and 1, as is its derivative, and NaN beyond."""
     def attention(self, q: NodeLike, k: NodeLike, v: NodeLike, mask: NodeLike | None, num_heads: int, head_dim: int, shape: Any = None, *, layout: Any = None, label: str | None = None) -> Node:
         """Attention with a mask tensor: (batch, keys), or rank 4 broadcasting to (batch, heads, queries, keys)."""
     def attention_(self, q: NodeLike, k: NodeLike, v: NodeLike, mask: NodeLike | None, num_heads: int, head_dim: int, *, layout: Any = None, label: str | None = None) -> Node:
@@ -101,7 +101,7 @@ class GraphMethods:
         """The mean of each window of [batch, channels, depth, height, width]; see ``avg_pool``."""
     def avg_pool_backward(self, dy: NodeLike, window: int | Sequence[int], shape: Any = None, *, sizes: ShapeLike, stride: int | Sequence[int] | None = None, padding: int | Sequence[int | Sequence[int]] = ..., count_include_pad: bool = True, ceil_mode: bool = False, label: str | None = None) -> Node:
         """The gradient of ``avg_pool`` for an input with these spatial ``sizes``: its transpose."""
-    def axial_rope2d(self, x: NodeLike, end_x: int, end_y: int, head_dim: int, num_heads: int, theta: float = 10000.0, repeat_factor: int = 1, shape: Any = None, *, label: str | None = None) -> Node:
+    def axial_rope2d(self, x: NodeLike, end_x: int, end_y: int, head_dim: int, num_heads: int, theta: float = 10000.0, repeat_factor: int = 1, shape: Any = None, *, inverse: bool = False, label: str | None = None) -> Node:
         """Rotary embedding of the rows of an image, (..., length, num_heads * head_dim)."""
     def batch_norm(self, x: NodeLike, mean: NodeLike, var: NodeLike, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> Node:
         """(batch, channels, ...) normalised by the given mean and variance of each channel: the form of inference."""
@@ -215,6 +215,12 @@ class GraphMethods:
         """Running sums along ``axis``; ``exclusive`` leaves each element out of its own sum."""
     def cumsum_backward(self, dy: NodeLike, out_shape: Any = None, axis: int = -1, exclusive: bool = False, *, label: str | None = None) -> Node:
         """The derivative of ``cumsum``: running sums of ``dy`` from the end."""
+    def custom_fn(self, inputs: Sequence[NodeLike], body: Graph, vjp_body: Graph | None = None, jvp_body: Graph | None = None, shape: Any = None, *, label: str | None = None) -> Node:
+        """The graph ``body`` of the operands ``inputs``, matched in the order they are declared."""
+    def custom_fn_multi(self, inputs: list[NodeLike], body: Graph, vjp_body: Graph | None = None, jvp_body: Graph | None = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The outputs of ``body``, whatever their number, shapes and element types; see ``custom_fn``."""
+    def custom_fn_tuple(self, inputs: Sequence[NodeLike], body: Graph, vjp_body: Graph | None = None, jvp_body: Graph | None = None, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """``custom_fn`` of a body with any number of outputs; see ``custom_fn_multi``."""
     def dense_solve(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
     def det(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -396,6 +402,8 @@ class GraphMethods:
         """``activation(x @ w + bias)`` as separate ops; bias and activation may be left out."""
     def linear_fused(self, x: NodeLike, w: NodeLike, bias: NodeLike, activation: Any = None, out_shape: Any = None, *, label: str | None = None) -> Node:
         """``fused_matmul_bias_act`` by RLX's other name."""
+    def linear_recurrence(self, a: NodeLike, b: NodeLike, axis: int = -1, shape: Any = None, *, reverse: bool = False, label: str | None = None) -> Node:
+        """``y[i] = a[i] * y[i - 1] + b[i]`` along ``axis``, from ``y[-1] = 0``; ``reverse`` starts at the end."""
     def linspace(self, start: Any, stop: Any, count: int, dtype: Any = 'f32', *, label: str | None = None) -> Node:
         """``count`` numbers at equal distances from ``start`` to ``stop``, both included."""
     def ln(self, x: NodeLike, gamma: NodeLike, beta: NodeLike, eps: float = 1e-05, *, label: str | None = None) -> Node:
@@ -584,6 +592,8 @@ class GraphMethods:
     def random_uniform(self, *args: Any, **kwargs: Any) -> Node: ...
     def recip(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """1 / x."""
+    def recompute_barrier(self, x: NodeLike, after: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x`` itself, but not before ``after`` is known."""
     def reduce(self, x: NodeLike, op: Any, axes: Any = None, keep_dim: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """A reduction by its kind: sum, mean, max, min or prod."""
     def relu(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -825,9 +835,9 @@ class NodeMethods:
     def abs(self, shape: Any = None, *, label: str | None = None) -> Node:
         """The absolute value |x|."""
     def acos(self, shape: Any = None, *, label: str | None = None) -> Node:
-        """The inverse cosine."""
+        """The inverse cosine; NaN outside -1..1."""
     def acosh(self, shape: Any = None, *, label: str | None = None) -> Node:
-        """The inverse of cosh."""
+        """The inverse of cosh; NaN below 1."""
     def adaptive_avg_pool(self, sizes: int | Sequence[int], shape: Any = None, *, label: str | None = None) -> Node:
         """The mean over ``sizes`` windows on each spatial axis, as even as they can be."""
     def adaptive_avg_pool1d(self, output_size: Any, *, label: str | None = None) -> Node:
@@ -855,7 +865,7 @@ class NodeMethods:
     def argsort(self, axis: int = -1, descending: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """The indices (i32) that put the elements along ``axis`` in order."""
     def asin(self, shape: Any = None, *, label: str | None = None) -> Node:
-        """The inverse sine."""
+        """The inverse sine; NaN outside -1..1."""
     def asinh(self, shape: Any = None, *, label: str | None = None) -> Node:
         """The inverse hyperbolic sine."""
     def atan(self, shape: Any = None, *, label: str | None = None) -> Node:
@@ -863,7 +873,7 @@ class NodeMethods:
     def atan2(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The angle of the point (b, a)."""
     def atanh(self, shape: Any = None, *, label: str | None = None) -> Node:
-        """The inverse of tanh."""
+        """The inverse of tanh; infinite at -1 and 1, as is its derivative, and NaN beyond."""
     def attention(self, k: NodeLike, v: NodeLike, mask: NodeLike | None, num_heads: int, head_dim: int, shape: Any = None, *, layout: Any = None, label: str | None = None) -> Node:
         """Attention with a mask tensor: (batch, keys), or rank 4 broadcasting to (batch, heads, queries, keys)."""
     def attention_(self, k: NodeLike, v: NodeLike, mask: NodeLike | None, num_heads: int, head_dim: int, *, layout: Any = None, label: str | None = None) -> Node:
@@ -888,7 +898,7 @@ class NodeMethods:
         """The mean of each window of [batch, channels, depth, height, width]; see ``avg_pool``."""
     def avg_pool_backward(self, window: int | Sequence[int], shape: Any = None, *, sizes: ShapeLike, stride: int | Sequence[int] | None = None, padding: int | Sequence[int | Sequence[int]] = ..., count_include_pad: bool = True, ceil_mode: bool = False, label: str | None = None) -> Node:
         """The gradient of ``avg_pool`` for an input with these spatial ``sizes``: its transpose."""
-    def axial_rope2d(self, end_x: int, end_y: int, head_dim: int, num_heads: int, theta: float = 10000.0, repeat_factor: int = 1, shape: Any = None, *, label: str | None = None) -> Node:
+    def axial_rope2d(self, end_x: int, end_y: int, head_dim: int, num_heads: int, theta: float = 10000.0, repeat_factor: int = 1, shape: Any = None, *, inverse: bool = False, label: str | None = None) -> Node:
         """Rotary embedding of the rows of an image, (..., length, num_heads * head_dim)."""
     def batch_norm(self, mean: NodeLike, var: NodeLike, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> Node:
         """(batch, channels, ...) normalised by the given mean and variance of each channel: the form of inference."""
@@ -1150,6 +1160,8 @@ class NodeMethods:
         """``activation(x @ w + bias)`` as separate ops; bias and activation may be left out."""
     def linear_fused(self, w: NodeLike, bias: NodeLike, activation: Any = None, out_shape: Any = None, *, label: str | None = None) -> Node:
         """``fused_matmul_bias_act`` by RLX's other name."""
+    def linear_recurrence(self, b: NodeLike, axis: int = -1, shape: Any = None, *, reverse: bool = False, label: str | None = None) -> Node:
+        """``y[i] = a[i] * y[i - 1] + b[i]`` along ``axis``, from ``y[-1] = 0``; ``reverse`` starts at the end."""
     def ln(self, gamma: NodeLike, beta: NodeLike, eps: float = 1e-05, *, label: str | None = None) -> Node:
         """RLX's short spelling of ``layer_norm`` over the last axis."""
     def log(self, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1290,6 +1302,8 @@ class NodeMethods:
         """x * sigmoid(1.702 * x)."""
     def recip(self, shape: Any = None, *, label: str | None = None) -> Node:
         """1 / x."""
+    def recompute_barrier(self, after: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x`` itself, but not before ``after`` is known."""
     def reduce(self, op: Any, axes: Any = None, keep_dim: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """A reduction by its kind: sum, mean, max, min or prod."""
     def relu(self, shape: Any = None, *, label: str | None = None) -> Node:

@@ -9,11 +9,11 @@ from .dims import Dim, Shape
 from .dtypes import DType
 from .errors import ArgumentError, Calling, Source, caller
 from .methods import NodeMethods
+from .op import Op, get_op
 from .types import TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from .graph import Graph
-    from .op import Op
 
 
 class Node(NodeMethods):
@@ -205,6 +205,9 @@ class Node(NodeMethods):
     def __hash__(self) -> int:
         return id(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _node_of, (self.graph, self.id)
+
     def __getitem__(self, key: Any) -> Node:
         return self.getitem(key)
 
@@ -249,11 +252,14 @@ class Node(NodeMethods):
         return f"<%{self.id} = {self.op.name}{label} : {self.type}>"
 
 
-def make_node(**fields: Any) -> Node:
-    """A node with its fields set; only graphs call this."""
+_SETTERS = [vars(Node)[name].__set__ for name in Node.__slots__]
+
+
+def make_node(*fields: Any) -> Node:
+    """A node with the fields of ``Node.__slots__``, in that order; only graphs call this."""
     node = object.__new__(Node)
-    for name, value in fields.items():
-        object.__setattr__(node, name, value)
+    for put, value in zip(_SETTERS, fields, strict=True):
+        put(node, value)
     return node
 
 
@@ -263,8 +269,11 @@ def change_node(node: Node, **fields: Any) -> None:
         object.__setattr__(node, name, value)
 
 
-def _binary(name: str, a: Any, b: Any) -> Node:
-    from .op import get_op
+def _node_of(graph: Graph, id: int) -> Node:
+    """How a pickled node finds itself in its pickled graph."""
+    return graph.node(id)
 
+
+def _binary(name: str, a: Any, b: Any) -> Node:
     result: Node = get_op(name)(a, b)
     return result

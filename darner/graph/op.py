@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from .attributes import Attribute, Operand, Parsed, parse_annotation
@@ -33,6 +33,14 @@ from .types import TensorType, TupleType, Type
 
 Rule = Callable[..., Any]
 REQUIRED: Any = inspect.Parameter.empty
+
+
+@cache
+def calls() -> Any:
+    """The module that makes nodes of calls; it needs this one, so it is met late, and once."""
+    from . import build
+
+    return build
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,11 @@ class Op:
         return tuple(param for param in self.params if param.is_operand)
 
     @cached_property
+    def positional(self) -> tuple[Param, ...]:
+        """The parameters that may be given by position."""
+        return tuple(param for param in self.params if not param.keyword_only)
+
+    @cached_property
     def attributes(self) -> tuple[Param, ...]:
         """The parameters that are stored values."""
         return tuple(param for param in self.params if not param.is_operand)
@@ -165,9 +178,7 @@ class Op:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Add this op to the graph of its operands."""
-        from .build import call
-
-        return call(self, None, args, kwargs)
+        return calls().call(self, None, args, kwargs)
 
     # ------------------------------------------------------------- rules, used as decorators
 
@@ -225,14 +236,22 @@ class Op:
         """The result's type and the settled attributes; remembered for equal questions."""
         if tuple(attrs) != self.attribute_names:
             attrs = self._in_order(attrs)
+        if "leaf" in self.traits:  # asked once, and a constant should not be kept alive
+            type_, changed = self._infer(types, slots, attrs)
+        else:
+            type_, changed = self._remembered(types, slots, attrs)
+        return type_, {**attrs, **changed} if changed else attrs
+
+    def _remembered(
+        self, types: tuple[Type, ...], slots: tuple[str, ...], attrs: dict[str, Any]
+    ) -> tuple[Type, dict[str, Any]]:
         key = (types, slots, tuple(attrs.values()))
         found = self._memo.get(key)
         if found is None:
             if len(self._memo) > 50_000:
                 self._memo.clear()
             found = self._memo[key] = self._infer(types, slots, attrs)
-        type_, changed = found
-        return type_, {**attrs, **changed} if changed else attrs
+        return found
 
     def _infer(
         self, types: tuple[Type, ...], slots: tuple[str, ...], attrs: dict[str, Any]
@@ -276,9 +295,7 @@ class Builder:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call with nodes; the graph is theirs."""
-        from .build import call_builder
-
-        return call_builder(self, None, args, kwargs)
+        return calls().call_builder(self, None, args, kwargs)
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:

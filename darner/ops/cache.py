@@ -30,7 +30,6 @@ from .attention_forms import open_heads
 from .index import dynamic_slice, dynamic_update_slice
 from .samples import ints, sample, spec
 from .shapes import certainly_less, pad
-from .spatial import batched_expansion
 
 
 @composite(
@@ -82,10 +81,10 @@ def _(g: Node, out: Node, cache: Node, new: Node, position: Node, axis: int) -> 
 
 
 @cache_update.vmap
-def _(size: Dim, batched: Any, cache: Node, new: Node, position: Node, axis: int) -> Node:
+def _(size: Dim, batched: Any, cache: Node, new: Node, position: Node, axis: int) -> Any:
     operands = {"cache": cache, "new": new, "position": position}
     if batched["position"]:
-        return batched_expansion(cache_update, size, batched, operands, {"axis": axis})
+        return NotImplemented  # rows of different places cannot be written at once
     for name in ("cache", "new"):
         if not batched[name]:
             operands[name] = spread(operands[name], size)

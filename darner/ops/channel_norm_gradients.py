@@ -105,7 +105,7 @@ def _(
     x = x if batched["x"] else spread(x, size)
     dy = dy if batched["dy"] else spread(dy, size)
     if gamma is not None and batched["gamma"]:
-        dy, gamma = dy * channels_over_batch(gamma, x), None
+        dy, gamma = dy * channels_over_batch(gamma, True, x.rank - 1), None
     dx = group_norm_backward_input(folded(x), gamma, None, folded(dy), num_groups, eps)
     return dx.reshape(x.shape)
 

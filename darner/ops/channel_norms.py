@@ -15,7 +15,6 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, composite
 from ..graph.types import TensorType
-from ..transforms.batch import spread
 from .activations import silu
 from .functions import rsqrt
 from .norms import FAMILY, affine, from_axis, is_int, require_eps, standardised
@@ -73,10 +72,10 @@ def folded(x: Node) -> Node:
     return x.reshape((outer * inner, *rest))
 
 
-def channels_over_batch(vector: Node, x: Node) -> Node:
-    """One element a channel for each of a batch, with axes of size 1 where ``x`` has its own batch and space."""
-    size, channels = vector.shape
-    return vector.reshape((size, 1, channels, *[1] * (x.rank - 3)))
+def channels_over_batch(vector: Node, batched: bool, rank: int) -> Node:
+    """One element a channel (for each of a batch), to go with a batch of tensors of ``rank``."""
+    batch = (vector.shape[0], 1) if batched else ()
+    return vector.reshape((*batch, vector.shape[-1], *[1] * (rank - 2)))
 
 
 def _fold_over_batch(op: Op) -> None:
@@ -91,19 +90,16 @@ def _fold_over_batch(op: Op) -> None:
         bias: Node | None,
         **attrs: Any,
     ) -> Node:
-        x = x if batched["x"] else spread(x, size)
-        shared = not batched["weight"] and not batched["bias"]
-        vectors = {"weight": weight, "bias": bias} if shared else {"weight": None, "bias": None}
-        y: Node = op(folded(x), **vectors, **attrs).reshape(x.shape)
-        if shared:
-            return y
+        several = batched["x"]
+        flat, rank = (folded(x), x.rank - 1) if several else (x, x.rank)
+        if not batched["weight"] and not batched["bias"]:
+            return op(flat, weight=weight, bias=bias, **attrs).reshape(x.shape)
+        y = op(flat, weight=None, bias=None, **attrs)
         scale, shift = (
-            node
-            if node is None
-            else channels_over_batch(node if batched[name] else spread(node, size), x)
+            node if node is None else channels_over_batch(node, batched[name], rank)
             for name, node in (("weight", weight), ("bias", bias))
         )
-        return affine(y, scale, shift)
+        return affine(y.reshape(x.shape) if several else y, scale, shift)
 
 
 # --------------------------------------------------------------------------- over channels

@@ -21,7 +21,6 @@ from .contract import dot_general, fold, windows
 from .samples import ints, sample, spec
 from .spatial import (
     PairsOf,
-    batched_expansion,
     cropped,
     fixed_sizes,
     merge_batch,
@@ -172,13 +171,13 @@ def _as_groups(
     axes: tuple[int, int],
     attrs: dict[str, Any],
     result: tuple[Dim, int],
-) -> Node:
+) -> Any:
     """``op`` over two batched operands: each of the batch is a group, or a row of groups, of its own.
 
     ``axes`` are those of the operands that consist of groups; ``result`` is the size and the number of the result's.
     """
     if not isinstance(size, int) or size < 1:
-        return batched_expansion(op, size, dict.fromkeys(operands, True), operands, attrs)
+        return NotImplemented
     first, second = map(merge_batch, operands.values(), axes)
     whole = op(first, second, **{**attrs, "groups": size * attrs["groups"]})
     return split_batch(whole, size, *result)

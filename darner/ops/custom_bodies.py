@@ -36,16 +36,17 @@ def _check_closed(body: Graph, what: str) -> None:
 def _check_inputs(what: str, found: Sequence[Node], wanted: Sequence[TensorType]) -> None:
     if len(found) != len(wanted):
         named = ", ".join(repr(leaf.name) for leaf in found)
-        raise ArgumentError(
-            f"the {what} has {len(found)} inputs ({named}) for {len(wanted)} operands"
-            if found
-            else f"the {what} has no inputs for {len(wanted)} operands"
-        )
+        inputs = f"{_count(len(found), 'input')} ({named})" if found else "no input"
+        raise ArgumentError(f"the {what} has {inputs} for {_count(len(wanted), 'operand')}")
     for i, (leaf, type_) in enumerate(zip(found, wanted, strict=True)):
         if leaf.type != type_:
             raise ShapeError(
                 f"input '{leaf.name}' of the {what} is {leaf.type}, but operand {i} is {type_}"
             )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def check_body(body: Graph, inputs: Sequence[TensorType]) -> list[TensorType]:
@@ -107,7 +108,7 @@ def _check_outputs(
     count = len(body.outputs)
     if count not in (len(wanted), sum(map(is_float, wanted))):
         raise ArgumentError(
-            f"the {what} has {count} {'output' if count == 1 else 'outputs'}: "
+            f"the {what} has {_count(count, 'output')}: "
             f"one {noun} is needed for each {owner}, and there are {len(wanted)}"
         )
     for i, number in float_outputs(body, wanted):

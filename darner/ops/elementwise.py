@@ -59,7 +59,7 @@ div = binary(
 )
 floor_divide = binary(
     "floor_divide",
-    "floor(a / b), as Python's ``//``. Integer division by 0 gives 0.",
+    "floor(a / b), as Python's ``//``. Integer division by 0 gives 0. Its derivatives are 0.",
     np.floor_divide,
     kind=RealNumber,
     samples=[
@@ -70,7 +70,9 @@ floor_divide = binary(
 )
 remainder = binary(
     "remainder",
-    "a - b * floor(a / b), as Python's ``%``: the sign is b's. Integer remainder by 0 gives 0.",
+    """a - b * floor(a / b), as Python's ``%``: the sign is b's. Integer remainder by 0 gives 0.
+
+    The derivatives are 1 by a and -floor(a / b) by b, at the jumps too.""",
     np.remainder,
     kind=RealNumber,
     samples=[
@@ -82,9 +84,12 @@ remainder = binary(
 
 
 def _power_slope(a: Node, b: Node) -> Node:
-    """The derivative b * a**(b - 1) by a: 0 where b is 0, even at a = 0."""
-    zero = b == 0.0
-    return zero.where(0.0, b * a ** zero.where(1.0, b - 1.0))
+    """The derivative b * a**(b - 1) by a: 0 where b is 0, even at a = 0.
+
+    Only there is the exponent another, so that the mixed derivative 1 / a at b = 0 is exact too.
+    """
+    corner = (a == 0.0) & (b == 0.0)
+    return b * a ** corner.where(1.0, b - 1.0)
 
 
 def _exponent_slope(a: Node, y: Node) -> Node:
@@ -95,7 +100,10 @@ def _exponent_slope(a: Node, y: Node) -> Node:
 
 pow_ = binary(
     "pow",
-    "a to the power b. Integers need b >= 0.",
+    """a to the power b. Integers need b >= 0.
+
+    The derivative by a is b * a**(b - 1), which is 0 for b = 0 whatever a is; the one by b is a**b * log(a), taken
+    as 0 at a = 0 and NaN below.""",
     np.power,
     kind=RealNumber,
     samples=[*pairs(0.2, 2, second=(-2, 2)), sample(ints(4, low=-3, high=4), ints(4, high=4))],
@@ -106,7 +114,7 @@ pow_ = binary(
 )
 maximum = binary(
     "maximum",
-    "The larger of a and b; NaN if either is.",
+    "The larger of a and b; NaN if either is. Where they are equal the gradient goes to a.",
     np.maximum,
     kind=Real,
     commutative=True,
@@ -118,7 +126,7 @@ maximum = binary(
 )
 minimum = binary(
     "minimum",
-    "The smaller of a and b; NaN if either is.",
+    "The smaller of a and b; NaN if either is. Where they are equal the gradient goes to a.",
     np.minimum,
     kind=Real,
     commutative=True,
@@ -128,14 +136,22 @@ minimum = binary(
         lambda g, a, b, y: (a <= b).where(0.0, g),
     ),
 )
+
+
+def _square_of_length(a: Node, b: Node) -> Node:
+    """Of the point (a, b); 1 at the origin, where it divides 0."""
+    square = a * a + b * b
+    return (square == 0.0).where(1.0, square)
+
+
 atan2 = binary(
     "atan2",
-    "The angle of the point (b, a).",
+    "The angle of the point (b, a). At the origin its derivatives are taken as 0.",
     np.arctan2,
     kind=Float,
     vjp=(
-        lambda g, a, b, y: g * (b / (a * a + b * b)),
-        lambda g, a, b, y: -(g * (a / (a * a + b * b))),
+        lambda g, a, b, y: g * (b / _square_of_length(a, b)),
+        lambda g, a, b, y: -(g * (a / _square_of_length(a, b))),
     ),
 )
 
@@ -155,7 +171,7 @@ atan2 = binary(
     ],
 )
 def where(condition: Mask, a: Tensor, b: Tensor) -> TensorType:
-    """``a`` where the condition holds, else ``b``."""
+    """``a`` where the condition holds, else ``b``. What is not taken receives exactly 0, never NaN."""
     return TensorType(broadcast(condition.shape, a.shape, b.shape), a.dtype)
 
 
@@ -187,7 +203,7 @@ def cast(x: Tensor, to: DType) -> TensorType:
     """``x`` with another element type.
 
     Floats lose their fraction on the way to integers and stop at the type's limits (NaN gives 0); wider
-    integers wrap around; anything but 0 is True.
+    integers wrap around; anything but 0 is True. Between floats the gradient is cast back.
     """
     if x.dtype.kind == "complex" and to.kind != "complex":
         raise ArgumentError(f"{x.dtype} cannot become {to}", hint="take its real part first")
@@ -230,7 +246,10 @@ def _(g: Node, out: Node, x: Node, to: DType) -> Node:
 def clip(
     x: RealNumber, low: RealNumber | None = None, high: RealNumber | None = None
 ) -> TensorType:
-    """``x`` kept between ``low`` and ``high``; either may be left out."""
+    """``x`` kept between ``low`` and ``high``; either may be left out.
+
+    The gradient goes to x at the bounds and between them, beyond a bound to that bound.
+    """
     shapes = [bound.shape for bound in (low, high) if bound is not None]
     return TensorType(broadcast(x.shape, *shapes), x.dtype)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.attributes import Float, Number, RealNumber
+from ..graph.node import Node
 from ..graph.op import Op, Rule
 from .declare import unary
 from .samples import uniform
@@ -20,6 +21,11 @@ def _by_element(function: Callable[[float], float]) -> Rule:
     return lambda x: np.asarray(each(x)).astype(x.dtype)
 
 
+def _falling(x: Node) -> Node:
+    """1 - x * x, exact near -1 and 1 too."""
+    return (1.0 - x) * (x + 1.0)
+
+
 neg = unary("neg", "-x.", np.negative, kind=Number, vjp=lambda g, x, y: -g)
 abs_ = unary(
     "abs",
@@ -29,11 +35,19 @@ abs_ = unary(
     vjp=lambda g, x, y: g * x.sign(),
 )
 sign = unary(
-    "sign", "-1, 0 or 1 by the sign of x.", np.sign, kind=RealNumber, traits=["no gradient"]
+    "sign",
+    "-1, 0 or 1 by the sign of x. Its derivative is 0.",
+    np.sign,
+    kind=RealNumber,
+    traits=["no gradient"],
 )
 square = unary("square", "x * x.", np.square, kind=Number, vjp=lambda g, x, y: g * (2.0 * x))
 recip = unary(
-    "recip", "1 / x.", lambda x: 1 / x, samples=uniform(0.5, 3), vjp=lambda g, x, y: -(g * (y * y))
+    "recip",
+    "1 / x. Its derivative is -inf at 0.",
+    lambda x: 1 / x,
+    samples=uniform(0.5, 3),
+    vjp=lambda g, x, y: -(g * (y * y)),
 )
 exp = unary("exp", "e to the power x.", np.exp, vjp=lambda g, x, y: g * y)
 exp2 = unary(
@@ -51,7 +65,7 @@ log = unary(
 )
 log2 = unary(
     "log2",
-    "The logarithm to base 2.",
+    "The logarithm to base 2. Its derivative is inf at 0.",
     np.log2,
     kind=Float,
     samples=uniform(0.1, 4),
@@ -59,7 +73,7 @@ log2 = unary(
 )
 log10 = unary(
     "log10",
-    "The logarithm to base 10.",
+    "The logarithm to base 10. Its derivative is inf at 0.",
     np.log10,
     kind=Float,
     samples=uniform(0.1, 4),
@@ -67,7 +81,7 @@ log10 = unary(
 )
 log1p = unary(
     "log1p",
-    "log(1 + x), exact near 0.",
+    "log(1 + x), exact near 0. Its derivative is inf at -1.",
     np.log1p,
     kind=Float,
     samples=uniform(-0.9, 3),
@@ -82,7 +96,7 @@ sqrt = unary(
 )
 rsqrt = unary(
     "rsqrt",
-    "1 / sqrt(x).",
+    "1 / sqrt(x). Its derivative is -inf at 0.",
     lambda x: 1 / np.sqrt(x),
     kind=Float,
     samples=uniform(0.1, 4),
@@ -100,19 +114,19 @@ tan = unary(
 )
 asin = unary(
     "asin",
-    "The inverse sine.",
+    "The inverse sine; NaN outside -1..1. Its derivative is inf at both ends.",
     np.arcsin,
     kind=Float,
     samples=uniform(-0.9, 0.9),
-    vjp=lambda g, x, y: g * (1.0 - x * x).rsqrt(),
+    vjp=lambda g, x, y: g * _falling(x).rsqrt(),
 )
 acos = unary(
     "acos",
-    "The inverse cosine.",
+    "The inverse cosine; NaN outside -1..1. Its derivative is -inf at both ends.",
     np.arccos,
     kind=Float,
     samples=uniform(-0.9, 0.9),
-    vjp=lambda g, x, y: -(g * (1.0 - x * x).rsqrt()),
+    vjp=lambda g, x, y: -(g * _falling(x).rsqrt()),
 )
 atan = unary(
     "atan", "The inverse tangent.", np.arctan, kind=Float, vjp=lambda g, x, y: g / (x * x + 1.0)
@@ -133,19 +147,19 @@ asinh = unary(
 )
 acosh = unary(
     "acosh",
-    "The inverse of cosh.",
+    "The inverse of cosh; NaN below 1. Its derivative is inf at 1.",
     np.arccosh,
     kind=Float,
     samples=uniform(1.1, 4),
-    vjp=lambda g, x, y: g * (x * x - 1.0).rsqrt(),
+    vjp=lambda g, x, y: g * ((x - 1.0) * (x + 1.0)).rsqrt(),
 )
 atanh = unary(
     "atanh",
-    "The inverse of tanh.",
+    "The inverse of tanh; infinite at -1 and 1, as is its derivative, and NaN beyond.",
     np.arctanh,
     kind=Float,
     samples=uniform(-0.9, 0.9),
-    vjp=lambda g, x, y: g / (1.0 - x * x),
+    vjp=lambda g, x, y: g / _falling(x),
 )
 _GAUSS = 2 / math.sqrt(math.pi)
 erf = unary(
@@ -166,7 +180,9 @@ erfc = unary(
 
 def _step(name: str, doc: str, numpy: Rule) -> Op:
     """A function that is constant between its jumps: its derivative is 0."""
-    return unary(name, doc, numpy, kind=RealNumber, traits=["no gradient"])
+    return unary(
+        name, f"{doc} Its derivative is 0.", numpy, kind=RealNumber, traits=["no gradient"]
+    )
 
 
 floor = _step("floor", "The largest integer not above x.", np.floor)

@@ -15,7 +15,7 @@ from .samples import ints, sample, spec
 
 
 @primitive(
-    family="recompute",
+    family="shape",
     traits=["view", "barrier"],
     samples=[
         sample(spec(3, 5), spec(2)),

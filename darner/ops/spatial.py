@@ -11,19 +11,14 @@ channels of each group. ``merge_batch`` puts a batch there and ``split_batch`` t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
 from typing import Any, TypeAlias
 
 from ..graph import dtypes
 from ..graph.attributes import INTS, explain
 from ..graph.dims import Dim, Shape, SymbolicDim, as_dim, product
 from ..graph.errors import ArgumentError, DarnerError, ShapeError
-from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Op
 from ..graph.types import TensorType
-from ..transforms.batch import batch_node
 from .contract import per_axis, window_count
 from .shapes import certainly_less
 
@@ -183,26 +178,6 @@ def split_batch(x: Node, size: Dim, each: Dim, axis: int = 0, groups: int = 1) -
     if groups > 1:
         x = x.reshape((size, *before, each, *after))
     return x
-
-
-@cache
-def _without_rule(op: Op) -> Op:
-    return replace(op, rules=replace(op.rules, vmap=None))
-
-
-def batched_expansion(
-    op: Op, size: Dim, batched: dict[str, bool], operands: dict[str, Node], attrs: dict[str, Any]
-) -> Node:
-    """A composite over a batch by its parts: for batches that the op itself has no room for."""
-    scratch = Graph(op.name)
-    leaves = [
-        scratch.input(name, x.shape[1:] if batched[name] else x.shape, x.dtype)
-        for name, x in operands.items()
-    ]
-    node = scratch.insert(_without_rule(op), leaves, tuple(operands), attrs)
-    nodes, flags = list(operands.values()), [batched[name] for name in operands]
-    result: Node = batch_node(nodes[0].graph, node, nodes, flags, size)
-    return result
 
 
 # --------------------------------------------------------------------------- flat tensors

@@ -1,8 +1,8 @@
 """Batching: one graph over many inputs at once.
 
 The rule of an op (``@op.vmap``) gets the batch's size, which operands are batched (their batch axis stands in front), the
-operands and the attributes, and returns the result with the batch axis in front. Element-wise ops need none, and a
-composite without one is written out.
+operands and the attributes, and returns the result with the batch axis in front, or ``NotImplemented`` for a case it
+has no room for. Element-wise ops need none, and a composite without one (or with that answer) is written out.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ def batch_node(graph: Graph, node: Node, operands: list[Node], flags: list[bool]
     if op.rules.vmap is not None:
         named = op.arguments(operands, node.slots)
         answer = op.rules.vmap(size, op.arguments(flags, node.slots), **named, **node.attrs)
-        return tuple(answer) if isinstance(node.type, TupleType) else answer
+        if answer is not NotImplemented:
+            return tuple(answer) if isinstance(node.type, TupleType) else answer
     if "elementwise" in op.traits:
         rank = node.rank
         aligned = [

@@ -14,7 +14,7 @@ from darner.graph.op import OPS, unregister
 from darner.graph.types import TensorType
 from darner.ops.samples import Spec
 from darner.testing import make_array
-from tests.strategies import graphs, op_samples, snapshot
+from tests.strategies import choose_sample, generators, graphs, snapshot
 
 
 def start():
@@ -115,9 +115,9 @@ def bad_calls(op, sample):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data(), graphs(max_steps=2), op_samples())
-def test_wrong_calls_of_any_op_leave_any_graph_as_it_was(data, graph, chosen):
-    op, sample = chosen
+@given(st.data(), graphs(max_steps=2), generators)
+def test_wrong_calls_of_any_op_leave_any_graph_as_it_was(data, graph, generator):
+    op, sample = choose_sample(generator.choice)
     made = []
 
     def filled(value):

@@ -1,5 +1,7 @@
 """The graph: reading it, adding to it, its names, scopes, outputs, updates and streams."""
 
+import copy
+import pickle
 import sys
 from types import SimpleNamespace
 
@@ -18,7 +20,7 @@ from darner import (
 )
 from darner.graph.graph import NodeList
 from darner.graph.node import Node
-from darner.graph.op import unregister
+from darner.graph.op import OPS, unregister
 
 
 def diamond():
@@ -208,6 +210,14 @@ def test_updates_say_what_a_state_becomes():
         "s": "add",
         "w": "mul",
     }
+
+
+def test_an_update_can_be_replaced_when_that_is_meant():
+    g = Graph()
+    s, x = g.state("s", (3,)), g.input("x", (3,))
+    g.set_update(s, x)
+    g.set_update(s, s, replace=True)
+    assert g.updates == {s: s}
 
 
 def test_wrong_updates_are_refused():
@@ -542,6 +552,30 @@ def test_copies_keep_everything_and_are_apart():
     again.node(0) * 3.0
     assert len(again) == len(m.g) + 2
     assert m.g.copy().name == "diamond"
+
+
+def test_pickles_and_deep_copies_are_equal_and_nodes_follow():
+    m = diamond()
+    m.g.freeze()
+    for again in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        assert again.g == m.g
+        assert again.g.to_json() == m.g.to_json()
+        assert again.g is not m.g
+        assert again.c is again.g.node(3)
+        with pytest.raises(ArgumentError, match="is frozen"):
+            again.x.tanh()
+    assert copy.copy(m.c) is m.c
+    free = copy.deepcopy(diamond().g)
+    free.node(0).tanh()
+    assert len(free) == 6
+
+
+def test_large_constants_are_not_kept_alive_by_the_op():
+    g = Graph()
+    g.constant(np.ones(1000))
+    g.input("x", (2,))
+    assert not OPS["constant"]._memo
+    assert not OPS["input"]._memo
 
 
 def test_a_copy_still_shares_its_constants():

@@ -1046,7 +1046,35 @@ def custom_fn_multi(d):
 
 # Names that are methods of the graph itself, or Python's own words for them; tests/pure/test_graph.py
 # and test_module.py call each.
-STRUCTURE = ["add_node", "append_node", "bind", "define", "dynamic_symbols", "from_hir", "from_lir", "has_dynamic_dims", "hir", "inspect", "inspect_module", "is_empty", "len", "module", "new", "node", "node_mut", "nodes", "nodes_mut", "reverse_topo", "set_inputs", "set_outputs", "shape", "to_mir", "topo_order", "use_count", "users"]
+STRUCTURE = [
+    "add_node",
+    "append_node",
+    "bind",
+    "define",
+    "dynamic_symbols",
+    "from_hir",
+    "from_lir",
+    "has_dynamic_dims",
+    "hir",
+    "inspect",
+    "inspect_module",
+    "is_empty",
+    "len",
+    "module",
+    "new",
+    "node",
+    "node_mut",
+    "nodes",
+    "nodes_mut",
+    "reverse_topo",
+    "set_inputs",
+    "set_outputs",
+    "shape",
+    "to_mir",
+    "topo_order",
+    "use_count",
+    "users",
+]
 
 
 def test_the_list_is_covered_with_nothing_left_over():
