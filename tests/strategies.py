@@ -170,12 +170,20 @@ class Grower:
         kind = self.random.choice(["sample", "sample", "sample", "constant", "chain"])
         with ExitStack() as stack:
             for scope in self.draw(scopes):
-                stack.enter_context(self.built.graph.scope(scope))
+                stack.enter_context(self.open_scope(scope))
             {
                 "sample": self.call_sample,
                 "constant": self.add_constant,
                 "chain": self.add_chain,
             }[kind]()
+
+    def open_scope(self, name: str) -> Any:
+        """A scope, or one that a backward pass computes again."""
+        graph = self.built.graph
+        path = f"{graph.current_scope}.{name}" if graph.current_scope else name
+        if path in graph._remat or self.draw(st.integers(0, 3)):
+            return graph.scope(name)
+        return graph.remat(name, self.draw(st.sampled_from([None, "matmul", ["exp", "add"], 100])))
 
     def finish(self) -> Built:
         """Set outputs and updates."""
@@ -218,6 +226,7 @@ def snapshot(graph: Graph) -> dict[str, Any]:
         "literals": dict(graph._literals),
         "scopes": list(graph._scopes),
         "streams": graph._streams,
+        "remat": dict(graph._remat),
         "frozen": graph._frozen,
         "digest": graph.digest(),
         "json": graph.to_json(),

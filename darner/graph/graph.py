@@ -302,7 +302,8 @@ class Graph(GraphMethods):
         inputs = tuple([n.id for n in operands])
         scope = self.current_scope if scope is None else scope
         node = make_node(attrs, self, index, inputs, label, op, scope, slots, source, type)
-        if isinstance(stream := attrs.get("stream"), int):
+        # Streams that the user numbered are passed over; the count never gets to very large ones.
+        if isinstance(stream := attrs.get("stream"), int) and stream < 2**31:
             self._streams = max(self._streams, stream + 1)
         self._nodes.append(node)
         self._users.append([])

@@ -66,6 +66,9 @@ class RematPolicy:
         """What ``to_json`` wrote."""
         if not isinstance(document, dict) or not document.keys() <= {"keep", "larger_than"}:
             raise ArgumentError(f"expected a policy with keep and larger_than, got {document!r}")
+        keep = document.get("keep", [])
+        if not isinstance(keep, list) or not all(isinstance(name, str) for name in keep):
+            raise ArgumentError(f"keep should be a list of names, not {keep!r}")
         return RematPolicy(**document)
 
 

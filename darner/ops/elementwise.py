@@ -49,13 +49,23 @@ mul = binary(
     samples=[*pairs(), *_INTS, *_MIXED],
     vjp=(lambda g, a, b, y: g * b, lambda g, a, b, y: g * a),
 )
+chain = binary(
+    "chain",
+    """a * b, and 0 wherever a is 0, even if b is infinite or NaN.
+
+    The product that the chain rule means: no cotangent in, none out.
+    """,
+    lambda a, b: np.where(a == 0, np.zeros((), a.dtype), a * b),
+    kind=Analytic,
+    vjp=(lambda g, a, b, y: g.chain(b), lambda g, a, b, y: g.chain(a)),
+)
 div = binary(
     "div",
     "a / b. Integers are divided as f32.",
     np.true_divide,
     kind=Analytic,
     samples=[*pairs(second=(0.5, 2)), sample(ints(4, high=9), ints(4, low=1, high=9))],
-    vjp=(lambda g, a, b, y: g / b, lambda g, a, b, y: -(g * (y / b))),
+    vjp=(lambda g, a, b, y: g.chain(1.0 / b), lambda g, a, b, y: -g.chain(y / b)),
 )
 floor_divide = binary(
     "floor_divide",
@@ -108,8 +118,8 @@ pow_ = binary(
     kind=RealNumber,
     samples=[*pairs(0.2, 2, second=(-2, 2)), sample(ints(4, low=-3, high=4), ints(4, high=4))],
     vjp=(
-        lambda g, a, b, y: g * _power_slope(a, b),
-        lambda g, a, b, y: g * _exponent_slope(a, y),
+        lambda g, a, b, y: g.chain(_power_slope(a, b)),
+        lambda g, a, b, y: g.chain(_exponent_slope(a, y)),
     ),
 )
 maximum = binary(
@@ -117,7 +127,6 @@ maximum = binary(
     "The larger of a and b; NaN if either is. Where they are equal the gradient goes to a.",
     np.maximum,
     kind=Real,
-    commutative=True,
     samples=[*pairs(), *_INTS],
     vjp=(
         lambda g, a, b, y: (a >= b).where(g, 0.0),
@@ -129,7 +138,6 @@ minimum = binary(
     "The smaller of a and b; NaN if either is. Where they are equal the gradient goes to a.",
     np.minimum,
     kind=Real,
-    commutative=True,
     samples=[*pairs(), *_INTS],
     vjp=(
         lambda g, a, b, y: (a <= b).where(g, 0.0),

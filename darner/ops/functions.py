@@ -1,4 +1,8 @@
-"""Element-wise functions of one operand: signs, powers, exponentials, trigonometry, rounding."""
+"""Element-wise functions of one operand: signs, powers, exponentials, trigonometry, rounding.
+
+Where a slope has no bound, the rule is ``g.chain(slope)`` rather than a product: a branch that ``where`` did not take
+sends back a cotangent of 0, and 0 it stays, even if the slope there is infinite.
+"""
 
 from __future__ import annotations
 
@@ -47,21 +51,21 @@ recip = unary(
     "1 / x. Its derivative is -inf at 0.",
     lambda x: 1 / x,
     samples=uniform(0.5, 3),
-    vjp=lambda g, x, y: -(g * (y * y)),
+    vjp=lambda g, x, y: -g.chain(y * y),
 )
-exp = unary("exp", "e to the power x.", np.exp, vjp=lambda g, x, y: g * y)
+exp = unary("exp", "e to the power x.", np.exp, vjp=lambda g, x, y: g.chain(y))
 exp2 = unary(
-    "exp2", "2 to the power x.", np.exp2, kind=Float, vjp=lambda g, x, y: g * (y * math.log(2))
+    "exp2", "2 to the power x.", np.exp2, kind=Float, vjp=lambda g, x, y: g.chain(y * math.log(2))
 )
 expm1 = unary(
-    "expm1", "exp(x) - 1, exact near 0.", np.expm1, kind=Float, vjp=lambda g, x, y: g * (y + 1.0)
+    "expm1", "exp(x) - 1, exact near 0.", np.expm1, kind=Float, vjp=lambda g, x, y: g.chain(y + 1.0)
 )
 log = unary(
     "log",
     "The natural logarithm; -inf at 0, NaN below. Its derivative 1/x is inf at 0.",
     np.log,
     samples=uniform(0.1, 4),
-    vjp=lambda g, x, y: g / x,
+    vjp=lambda g, x, y: g.chain(1.0 / x),
 )
 log2 = unary(
     "log2",
@@ -69,7 +73,7 @@ log2 = unary(
     np.log2,
     kind=Float,
     samples=uniform(0.1, 4),
-    vjp=lambda g, x, y: g / (x * math.log(2)),
+    vjp=lambda g, x, y: g.chain(1.0 / (x * math.log(2))),
 )
 log10 = unary(
     "log10",
@@ -77,7 +81,7 @@ log10 = unary(
     np.log10,
     kind=Float,
     samples=uniform(0.1, 4),
-    vjp=lambda g, x, y: g / (x * math.log(10)),
+    vjp=lambda g, x, y: g.chain(1.0 / (x * math.log(10))),
 )
 log1p = unary(
     "log1p",
@@ -85,14 +89,14 @@ log1p = unary(
     np.log1p,
     kind=Float,
     samples=uniform(-0.9, 3),
-    vjp=lambda g, x, y: g / (x + 1.0),
+    vjp=lambda g, x, y: g.chain(1.0 / (x + 1.0)),
 )
 sqrt = unary(
     "sqrt",
     "The square root; NaN below 0. Its derivative is inf at 0.",
     np.sqrt,
     samples=uniform(0.1, 4),
-    vjp=lambda g, x, y: g * (0.5 / y),
+    vjp=lambda g, x, y: g.chain(0.5 / y),
 )
 rsqrt = unary(
     "rsqrt",
@@ -100,7 +104,7 @@ rsqrt = unary(
     lambda x: 1 / np.sqrt(x),
     kind=Float,
     samples=uniform(0.1, 4),
-    vjp=lambda g, x, y: g * (-0.5 * y / x),
+    vjp=lambda g, x, y: g.chain(-0.5 * y / x),
 )
 sin = unary("sin", "The sine.", np.sin, vjp=lambda g, x, y: g * x.cos())
 cos = unary("cos", "The cosine.", np.cos, vjp=lambda g, x, y: -(g * x.sin()))
@@ -110,7 +114,7 @@ tan = unary(
     np.tan,
     kind=Float,
     samples=uniform(-1.2, 1.2),
-    vjp=lambda g, x, y: g * (y * y + 1.0),
+    vjp=lambda g, x, y: g.chain(y * y + 1.0),
 )
 asin = unary(
     "asin",
@@ -118,7 +122,7 @@ asin = unary(
     np.arcsin,
     kind=Float,
     samples=uniform(-0.9, 0.9),
-    vjp=lambda g, x, y: g * _falling(x).rsqrt(),
+    vjp=lambda g, x, y: g.chain(_falling(x).rsqrt()),
 )
 acos = unary(
     "acos",
@@ -126,14 +130,16 @@ acos = unary(
     np.arccos,
     kind=Float,
     samples=uniform(-0.9, 0.9),
-    vjp=lambda g, x, y: -(g * _falling(x).rsqrt()),
+    vjp=lambda g, x, y: -g.chain(_falling(x).rsqrt()),
 )
 atan = unary(
     "atan", "The inverse tangent.", np.arctan, kind=Float, vjp=lambda g, x, y: g / (x * x + 1.0)
 )
-sinh = unary("sinh", "The hyperbolic sine.", np.sinh, kind=Float, vjp=lambda g, x, y: g * x.cosh())
+sinh = unary(
+    "sinh", "The hyperbolic sine.", np.sinh, kind=Float, vjp=lambda g, x, y: g.chain(x.cosh())
+)
 cosh = unary(
-    "cosh", "The hyperbolic cosine.", np.cosh, kind=Float, vjp=lambda g, x, y: g * x.sinh()
+    "cosh", "The hyperbolic cosine.", np.cosh, kind=Float, vjp=lambda g, x, y: g.chain(x.sinh())
 )
 tanh = unary(
     "tanh", "The hyperbolic tangent.", np.tanh, kind=Float, vjp=lambda g, x, y: g * (1.0 - y * y)
@@ -151,7 +157,7 @@ acosh = unary(
     np.arccosh,
     kind=Float,
     samples=uniform(1.1, 4),
-    vjp=lambda g, x, y: g * ((x - 1.0) * (x + 1.0)).rsqrt(),
+    vjp=lambda g, x, y: g.chain(((x - 1.0) * (x + 1.0)).rsqrt()),
 )
 atanh = unary(
     "atanh",
@@ -159,7 +165,7 @@ atanh = unary(
     np.arctanh,
     kind=Float,
     samples=uniform(-0.9, 0.9),
-    vjp=lambda g, x, y: g / _falling(x),
+    vjp=lambda g, x, y: g.chain(1.0 / _falling(x)),
 )
 _GAUSS = 2 / math.sqrt(math.pi)
 erf = unary(

@@ -18,18 +18,26 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op
 from ..graph.types import TensorType, TupleType, Type
-from .reverse import apply_rule, is_differentiable, passes_gradient, prepare, pull_back
+from .reverse import (
+    apply_rule,
+    is_differentiable,
+    needed_nodes,
+    passes_gradient,
+    prepare,
+    pull_back,
+)
 
 Tangents = dict[int, Any]
 
 
-def push_forward(graph: Graph, tangents: Tangents, limit: int) -> None:
-    """Append the tangents of the first ``limit`` nodes, given those of some, to ``tangents``.
+def push_forward(graph: Graph, tangents: Tangents, outputs: Sequence[Node]) -> None:
+    """Append the tangents of all that ``outputs`` depend on, given those of some, to ``tangents``.
 
     The graph must be prepared. A node without an entry has tangent zero.
     """
-    for node in graph.nodes[:limit]:
-        if node.id in tangents or not passes_gradient(node):
+    needed = needed_nodes(graph, outputs)
+    for node in graph.nodes:
+        if not needed[node.id] or node.id in tangents or not passes_gradient(node):
             continue
         if any(tangents.get(i) is not None for i in node.inputs):
             with graph.derived_from(node):

@@ -120,7 +120,6 @@ def pushed(
     outputs = [node for node in graph.outputs if is_differentiable(node)]
     rebuilt = prepare(graph, chosen, outputs)
     full = rebuilt.graph
-    limit = len(full)
     inputs = [
         full.input(name, node.shape, node.dtype)
         for node, name in zip(
@@ -130,7 +129,7 @@ def pushed(
     tangents: dict[int, Any] = {
         rebuilt[node].id: leaf for node, leaf in zip(chosen, inputs, strict=True)
     }
-    push_forward(full, tangents, limit)
+    push_forward(full, tangents, [rebuilt[node] for node in outputs])
     moved = [tangents.get(rebuilt[node].id) for node in outputs]
     zeros = [
         full.zeros(node.shape, node.dtype) if tangent is None else tangent

@@ -73,13 +73,13 @@ def hessian(graph: Graph, wrt: Wrt = None) -> Graph:
 
 def _forward_jacobians(graph: Graph, chosen: Sequence[Node]) -> Graph:
     rebuilt, outputs = _prepared(graph, chosen)
-    limit = len(rebuilt.graph)
+    ends = [rebuilt[output] for output in outputs]
     seeds = _seeds(rebuilt.graph, chosen)
     columns = []
     for node, seed in zip(chosen, seeds, strict=True):
         tangents: dict[int, Any] = {rebuilt[node].id: seed}
-        push_forward(rebuilt.graph, tangents, limit)
-        columns.append([tangents.get(rebuilt[output].id) for output in outputs])
+        push_forward(rebuilt.graph, tangents, ends)
+        columns.append([tangents.get(end.id) for end in ends])
     found: Parts = [list(row) for row in zip(*columns, strict=True)]
     return _over_basis(rebuilt, seeds, found, outputs, chosen, reverse=False)
 

@@ -41,6 +41,7 @@ ROWS = {
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
+    "chain": lambda a, b: torch.where(a == 0, 0.0, a * b),
     "div": torch.div,
     "floor_divide": torch.floor_divide,
     "remainder": torch.remainder,

@@ -486,6 +486,21 @@ def test_a_decorated_function_keeps_its_rule_over_a_batch():
     np.testing.assert_allclose(found, 100 * BATCH.sum(0))
 
 
+def test_a_rule_carries_a_gradient_past_what_has_none():
+    @darner.custom_gradient
+    def rounded(x):
+        return x.round().cast("i32").cast("f64")
+
+    @rounded.vjp
+    def _(g, out, x):
+        return g
+
+    g = Graph()
+    x = g.input("v", (3,), "f64")
+    g.set_outputs([(rounded(x) * POINT).sum()])
+    np.testing.assert_array_equal(darner.run(darner.grad(g, "v"), {"v": POINT + 0.3})[0], POINT)
+
+
 def test_mistakes_name_the_function_and_the_line():
     @darner.custom_gradient
     def broken(x, answer):

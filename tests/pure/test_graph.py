@@ -447,6 +447,7 @@ def test_streams_are_never_given_twice():
     g = Graph()
     assert [g.next_stream(), g.next_stream()] == [0, 1]
     g.random_bits((3,), stream=7)
+    g.random_bits((3,), stream=2**32 - 1)
     assert g.next_stream() == 8
     g.set_outputs([g.nodes[0]])
     for again in (g.copy(), g.toposort(), Graph.from_json(g.to_json())):

@@ -18,7 +18,7 @@ def model():
     g = Graph("mlp")
     x = g.input("x", ("n", 3))
     w = g.parameter("w", (3, 4))
-    with g.scope("head"):
+    with g.remat("head", ["matmul"]):
         y = (x @ w).clip(None, 6.0, label="capped")
         z = y.sum(-1, keepdims=True)
     s = g.state("count", (), "i32", init=1)
@@ -263,6 +263,12 @@ KEY = next(iter(document()["constants"]))
         (changed("updates", to=[[0, 0]]), "%0 is input, not a state or parameter"),
         (changed("updates", to=[[1, 0]]), "'w' is f32[3, 4], but its update is f32[n, 3]"),
         (changed("updates", to=[[1, 1], [1, 1]]), "'w' is already updated by %1"),
+        (changed("remat", to=[]), "the field 'remat' should be an object, not []"),
+        (changed("remat", "head", to=7), "expected a policy with keep and larger_than, got 7"),
+        (changed("remat", "head", "keep", to=7), "keep should be a list of names, not 7"),
+        (changed("remat", "head", "keep", to=[[]]), "keep should be a list of names, not [[]]"),
+        (changed("remat", "head", "keep", to=["matmull"]), "no op is called 'matmull'"),
+        (changed("remat", "head", "larger_than", to="x"), "larger_than is a number of bytes"),
         (changed("streams", to="many"), "the field 'streams' should be an integer, not 'many'"),
         (changed("constants", KEY, to=None), "a stored constant cannot be read"),
         (changed("constants", KEY, "type", to="f32[41]"), "f32[41] needs 164 bytes"),
@@ -342,7 +348,7 @@ def places(value, path=()):
             yield from places(item, (*path, key))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_random_damage_is_refused_or_gives_a_legal_graph(data):
     doc = document()

