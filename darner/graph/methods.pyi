@@ -145,6 +145,8 @@ class GraphMethods:
         """The smallest integer not below x."""
     def celu(self, x: NodeLike, alpha: float = 1.0, shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below; smooth for every alpha."""
+    def chain(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """a * b, and 0 wherever a is 0, even if b is infinite or NaN."""
     def cholesky(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The lower triangular ``l`` with ``l @ l.T = a``, for each positive definite matrix."""
     def chunk(self, x: NodeLike, count: int, axis: int = 0, *, label: str | None = None) -> list[Node]:
@@ -938,6 +940,8 @@ class NodeMethods:
         """The smallest integer not below x."""
     def celu(self, alpha: float = 1.0, shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` above 0, ``alpha * (exp(x / alpha) - 1)`` below; smooth for every alpha."""
+    def chain(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """a * b, and 0 wherever a is 0, even if b is infinite or NaN."""
     def cholesky(self, shape: Any = None, *, label: str | None = None) -> Node:
         """The lower triangular ``l`` with ``l @ l.T = a``, for each positive definite matrix."""
     def chunk(self, count: int, axis: int = 0, *, label: str | None = None) -> list[Node]:

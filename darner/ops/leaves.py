@@ -77,6 +77,7 @@ def state(
 
     It starts filled with ``init``; ``graph.set_update(state, value)`` says what follows.
     """
+    as_data(init, dtype)  # refuses what the type cannot hold
     return TensorType(shape, dtype)
 
 

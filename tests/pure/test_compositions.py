@@ -288,6 +288,7 @@ def assert_same(pair, seed):
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(transformed())
 def test_random_compositions_agree_with_torch(drawn):
