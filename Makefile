@@ -32,7 +32,7 @@ quick: $(VENV)/.dev
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	@$(BIN)/python -m pytest -n $(JOBS) --quick
 
 test: $(VENV)/.dev
 	@$(BIN)/ruff format --check

@@ -33,17 +33,19 @@ Tangents = dict[int, Any]
 def push_forward(graph: Graph, tangents: Tangents, outputs: Sequence[Node]) -> None:
     """Append the tangents of all that ``outputs`` depend on, given those of some, to ``tangents``.
 
-    The graph must be prepared. A node without an entry has tangent zero.
+    The graph must be prepared. A node without an entry has tangent zero; to one that has an entry, what its operands
+    send is added.
     """
     needed = needed_nodes(graph, outputs)
     for node in graph.nodes:
-        if not needed[node.id] or node.id in tangents or not passes_gradient(node):
+        if not needed[node.id] or not passes_gradient(node):
             continue
         if any(tangents.get(i) is not None for i in node.inputs):
             with graph.derived_from(node):
                 found = tangent_of(node, [tangents.get(i) for i in node.inputs])
-            if found is not None:
-                tangents[node.id] = found
+                own = tangents.get(node.id)
+                if found is not None:
+                    tangents[node.id] = found if own is None else own + found
 
 
 def tangent_of(node: Node, tangents: Sequence[Any]) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 from ..graph.errors import ArgumentError, Calling, UnknownNameError, did_you_mean
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..graph.types import TupleType
 from .forward import push_forward
 from .remat import Remat, regions
 from .reverse import (
@@ -150,7 +151,7 @@ def select(graph: Graph, wrt: Wrt, frozen: Iterable[str] = ()) -> list[Node]:
     items = [wrt] if isinstance(wrt, str | Node | int) else list(wrt)
     known = {node.label: node for node in graph.nodes if node.label}
     known.update({name: graph.nodes[i] for name, i in graph._names.items()})
-    chosen = []
+    chosen: list[Node] = []
     for item in items:
         if isinstance(item, str):
             if item not in known:
@@ -161,8 +162,12 @@ def select(graph: Graph, wrt: Wrt, frozen: Iterable[str] = ()) -> list[Node]:
             node = known[item]
         else:
             node = graph.node(item)
+        if isinstance(node.type, TupleType):
+            raise ArgumentError(f"'{_name(node)}' has several results: project one first")
         if not is_differentiable(node):
             raise ArgumentError(f"'{_name(node)}' is {node.type}: only floats have gradients")
+        if any(node is other for other in chosen):
+            raise ArgumentError(f"'{_name(node)}' is named twice")
         chosen.append(node)
     return chosen
 

@@ -82,7 +82,8 @@ class Rebuilt:
             elif write_out(node):
                 written_out.add(node.id)
                 body = expand(expansion(node), keep=lambda part: not needs_expansion(part))
-                self._mapped[node.id] = inline(self.graph, body, operands, node)
+                results = inline(self.graph, body, operands, node)
+                self._mapped[node.id] = [self._apart(item, operands, node) for item in results]
                 self.names.update((result.id, node.op.name) for result in self._mapped[node.id])
             else:
                 self._mapped[node.id] = [
@@ -100,6 +101,20 @@ class Rebuilt:
         for leaf, value in graph.updates.items():
             self.graph.set_update(self[leaf], self[value])
         self.graph.inherit(graph)
+
+    def _apart(self, result: Node, operands: list[Node], node: Node) -> Node:
+        """A result that is an operand unchanged as a node of its own: their gradients differ."""
+        if all(result is not operand for operand in operands):
+            return result
+        return self.graph.insert(
+            "reshape",
+            [result],
+            ("x",),
+            {"shape": result.shape},
+            label=node.label,
+            scope=node.scope,
+            source=node.source,
+        )
 
     def __getitem__(self, node: Node) -> Node:
         return self._mapped[node.id][0]
@@ -119,10 +134,12 @@ def needs_expansion(node: Node) -> bool:
 def prepare(graph: Graph, wrt: Sequence[Node], outputs: Sequence[Node]) -> Rebuilt:
     """A copy in which every node on the way from ``wrt`` to ``outputs`` has a rule."""
     active = active_nodes(graph, wrt, outputs)
-    chosen = {node.id for node in wrt}
-    return Rebuilt(
-        graph, lambda node: active[node.id] and node.id not in chosen and needs_expansion(node)
-    )
+
+    def is_passed(node: Node) -> bool:
+        """Whether a derivative goes through a node: one that is only the end of the way may stay whole."""
+        return active[node.id] and passes_gradient(node) and any(active[i] for i in node.inputs)
+
+    return Rebuilt(graph, lambda node: needs_expansion(node) and is_passed(node))
 
 
 def pull_back(
@@ -152,7 +169,7 @@ def pull_back(
             total = _total(node, waiting.pop(node.id))
             if node.id in chosen:
                 found[node.id] = total
-            wanted = [active[i] for i in node.inputs]
+            wanted = [active[i] and passes_gradient(node) for i in node.inputs]
             if any(wanted):
                 parts = contributions(node, total, wanted, recompute.reading(node, total))
                 for operand, part in zip(node.operands, parts, strict=True):

@@ -34,7 +34,11 @@ def load_rows():
 
 ROWS = load_rows()
 BUILTIN = [op for op in OPS.values() if op.builtin]
-CALLS = [pytest.param(op, i, id=f"{op.name}-{i}") for op in BUILTIN for i in range(len(op.samples))]
+CALLS = [
+    pytest.param(op, i, id=f"{op.name}-{i}")
+    for op in BUILTIN
+    for i in conformance.sample_indices(op)
+]
 
 
 def has_float_operand(value):
@@ -46,9 +50,9 @@ def has_float_operand(value):
 TYPED_CALLS = [
     pytest.param(op, i, dtype, id=f"{op.name}-{i}-{dtype}")
     for op in BUILTIN
-    for i, call in enumerate(op.samples)
-    for dtype in ("f64", "f32", "f16", "bf16")
-    if dtype == "f32" or has_float_operand([*call.args, *call.kwargs.values()])
+    for i in conformance.sample_indices(op)
+    for dtype in conformance.element_types("f64", "f32", "f16", "bf16")
+    if dtype == "f32" or has_float_operand([*op.samples[i].args, *op.samples[i].kwargs.values()])
 ]
 
 

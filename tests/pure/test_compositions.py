@@ -296,6 +296,7 @@ def test_random_compositions_agree_with_torch(drawn):
     assert_same(pair, seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(transformed(names=("grad", "jvp", "vjp", "hvp"), depth=3))
 def test_random_towers_of_derivatives_agree_with_torch(drawn):

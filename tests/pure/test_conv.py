@@ -206,6 +206,7 @@ def geometries(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(geometries(), st.integers(0, 2**31))
 def test_gradients_are_the_transposes_of_convolution(geometry, seed):

@@ -59,6 +59,7 @@ def equations(draw):
     return equation, shapes
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=400)
 @given(equations(), st.integers(0, 99))
 def test_any_equation_agrees_with_numpy(case, seed):

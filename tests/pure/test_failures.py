@@ -114,6 +114,7 @@ def bad_calls(op, sample):
     yield "empty label", args, {**kwargs, "label": ""}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), graphs(max_steps=2), generators)
 def test_wrong_calls_of_any_op_leave_any_graph_as_it_was(data, graph, generator):

@@ -30,6 +30,7 @@ def test_generated_file_is_up_to_date(name):
     )
 
 
+@pytest.mark.slow
 def test_check_names_a_stale_file_and_the_command_that_mends_it(tmp_path, capsys):
     for name in generate.FILES:
         target = tmp_path / name

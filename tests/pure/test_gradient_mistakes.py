@@ -41,6 +41,18 @@ def test_an_integer_has_no_gradient():
             transform(graph, "places")
 
 
+def test_several_results_at_once_and_names_given_twice_are_refused():
+    graph = Graph()
+    x = graph.input("x", (4,))
+    values, _ = x.top_k(2)
+    graph.set_outputs([values.sum()])
+    for transform in (darner.grad, darner.vjp, darner.jvp, darner.hvp):
+        with pytest.raises(darner.ArgumentError, match="has several results: project one first"):
+            transform(graph, values.operands[0])
+        with pytest.raises(darner.ArgumentError, match="'x' is named twice"):
+            transform(graph, ["x", "x"])
+
+
 def test_an_unknown_name_is_answered_with_the_nearest():
     graph, _, _ = mlp()
     for transform in (darner.grad, darner.vjp, darner.jvp, darner.hvp):

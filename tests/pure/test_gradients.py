@@ -187,6 +187,7 @@ def test_the_graph_itself_is_left_as_it_was():
     assert graph.to_json() == before
 
 
+@pytest.mark.slow
 def test_the_same_graph_gives_the_same_text_every_time_and_in_every_process():
     graph, _, _ = mlp()
     first = darner.value_and_grad(graph).to_text()
@@ -260,6 +261,44 @@ def test_gradient_by_a_composite_stays_in_front_of_it():
     weights = np.exp(value) / np.exp(value).sum(-1, keepdims=True)
     np.testing.assert_allclose(gradient, 2 * weights)
     np.testing.assert_allclose(shown, (weights**2).sum())
+
+
+@pytest.mark.parametrize("name", ["tanh", "softmax", "l2_normalize", "sign", "clip"])
+def test_derivatives_by_a_node_and_by_what_it_is_made_of_are_adjoint(name):
+    graph = Graph()
+    x = graph.input("x", (3,), "f64")
+    hidden = getattr(x, name)(label="hidden")
+    graph.set_outputs([(hidden * hidden * x).sum()])
+    given = {"x": np.array([0.3, -1.0, 0.5])}
+    by_x, by_hidden = darner.run(darner.grad(graph, ["x", "hidden"]), given)
+    direction = {
+        "tangent_x": np.array([0.2, 1.0, -0.4]),
+        "tangent_hidden": np.array([1.0, 0.1, 3.0]),
+    }
+    moved = darner.run(darner.jvp(graph, ["x", "hidden"]), {**given, **direction})[1]
+    wanted = by_x @ direction["tangent_x"] + by_hidden @ direction["tangent_hidden"]
+    np.testing.assert_allclose(moved, wanted, rtol=1e-12)
+
+
+def test_gradient_by_a_node_that_is_its_operand_unchanged():
+    graph = Graph()
+    x = graph.input("x", (2,), "f64")
+    graph.set_outputs([(x.clip(label="same") * x).sum()])
+    by_same, by_x = darner.run(darner.grad(graph, ["same", "x"]), {"x": np.array([3.0, 5.0])})
+    np.testing.assert_array_equal(by_same, [3.0, 5.0])
+    np.testing.assert_array_equal(by_x, [6.0, 10.0])
+
+
+def test_gradient_by_one_of_several_results():
+    graph = Graph()
+    x = graph.input("x", (4,), "f64")
+    values, _ = x.top_k(2)
+    graph.set_outputs([values.square().sum()])
+    by_values, by_x = darner.run(
+        darner.grad(graph, [values, x]), {"x": np.array([1.0, 4.0, 2.0, 3.0])}
+    )
+    np.testing.assert_array_equal(by_values, [8.0, 6.0])
+    np.testing.assert_array_equal(by_x, [0.0, 8.0, 0.0, 6.0])
 
 
 def test_gradient_by_a_state():
@@ -388,6 +427,31 @@ def test_nodes_of_the_backward_pass_carry_the_line_and_scope_of_the_forward():
     lines = {node.source for node in graph.nodes}
     assert {node.source for node in added if node.op.name != "constant"} <= lines
     assert {"layer0", "layer1"} <= {node.scope for node in added}
+
+
+def test_an_output_that_stands_twice_receives_both_cotangents():
+    graph = Graph()
+    x = graph.input("x", (2,), "f64")
+    square = x.square()
+    graph.set_outputs([square, square])
+    given = {"x": np.ones(2), "d_output_0": np.ones(2), "d_output_1": np.array([2.0, 3.0])}
+    np.testing.assert_array_equal(darner.run(darner.vjp(graph, "x"), given)[-1], [6.0, 8.0])
+
+
+def test_a_leaf_can_be_the_loss():
+    graph = Graph()
+    graph.set_outputs([graph.input("x", (), "f64")])
+    assert darner.run(darner.grad(graph, "x"), {"x": 2.0}) == [1.0]
+    assert darner.run(darner.jvp(graph, "x"), {"x": 2.0, "tangent_x": 5.0}) == [2.0, 5.0]
+
+
+def test_tangents_are_not_pushed_into_what_no_output_needs():
+    graph = Graph()
+    x = graph.input("x", (3,), "f64")
+    graph.set_outputs([x.tanh().sum()])
+    lean = len(darner.jvp(graph, "x"))
+    x.exp().softmax()
+    assert len(darner.jvp(graph, "x")) == lean
 
 
 # --------------------------------------------------------------------------- orders

@@ -58,6 +58,7 @@ def arrays_and_keys(draw):
     return counted(shape), tuple(key)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(arrays_and_keys())
 def test_any_key_gives_what_numpy_gives(case):

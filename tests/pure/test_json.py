@@ -118,6 +118,7 @@ for text in json.load(sys.stdin):
 """
 
 
+@pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process():
     found = []
 
@@ -348,6 +349,7 @@ def places(value, path=()):
             yield from places(item, (*path, key))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_random_damage_is_refused_or_gives_a_legal_graph(data):

@@ -197,6 +197,7 @@ def long_chain(count=COUNT):
     return g
 
 
+@pytest.mark.slow
 def test_a_graph_of_many_nodes_meets_no_limit_from_end_to_end():
     g = long_chain()
     assert len(g) > 0.99 * COUNT

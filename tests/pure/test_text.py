@@ -299,6 +299,7 @@ def checked(text):
     return round_trip(graph)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_random_edits_are_refused_or_give_a_legal_graph(data):
@@ -316,6 +317,7 @@ def test_random_edits_are_refused_or_give_a_legal_graph(data):
     checked(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(graphs(max_steps=3), st.data())
 def test_lines_left_out_doubled_or_swapped_are_noticed_or_harmless(graph, data):

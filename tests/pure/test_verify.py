@@ -240,6 +240,7 @@ def test_nan_and_negative_zero_attributes_are_canonical():
 FIELDS = ("id", "op", "inputs", "slots", "attrs", "type", "label", "scope", "source", "graph")
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(graphs(max_steps=4), st.data())
 def test_damage_to_any_field_is_found_or_leaves_an_equal_graph(graph, data):
