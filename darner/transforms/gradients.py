@@ -41,7 +41,7 @@ def grad(
     """The gradients of the first output (a scalar, or one element) by ``wrt``, as the outputs.
 
     ``wrt`` names inputs, parameters, states or labels (or gives nodes); all parameters by default, in the order they
-    were declared. ``frozen`` leaves out parameters whose name starts with one of its entries. ``remat`` names scopes
+    were declared. ``frozen`` leaves out parameters by name or by scope. ``remat`` names scopes
     to recompute beside those that the graph records (``Graph.remat``): one, several, or a mapping from names to
     policies; ``"layers.*"`` means each scope inside ``layers``.
     """
@@ -139,14 +139,28 @@ def pushed(
     return full, zeros, inputs
 
 
+def _frozen_names(graph: Graph, frozen: Iterable[str]) -> set[str]:
+    """The parameters that entries name: themselves, or the scope they stand in."""
+    found: set[str] = set()
+    for entry in frozen:
+        matches = [n for n in graph.parameters if n == entry or n.startswith(f"{entry}.")]
+        if not matches:
+            raise UnknownNameError(
+                f"graph '{graph.name}' has no parameter or scope '{entry}' to freeze",
+                hint=did_you_mean(entry, graph.parameters),
+            )
+        found.update(matches)
+    return found
+
+
 def select(graph: Graph, wrt: Wrt, frozen: Iterable[str] = ()) -> list[Node]:
     """The nodes that ``wrt`` names."""
     if wrt is None:
-        skip = tuple(frozen)
+        skip = _frozen_names(graph, [frozen] if isinstance(frozen, str) else frozen)
         return [
             node
             for name, node in graph.parameters.items()
-            if is_differentiable(node) and not name.startswith(skip or "\0")
+            if is_differentiable(node) and name not in skip
         ]
     items = [wrt] if isinstance(wrt, str | Node | int) else list(wrt)
     known = {node.label: node for node in graph.nodes if node.label}

@@ -129,6 +129,21 @@ def test_frozen_parameters_cost_nothing():
         np.testing.assert_array_equal(a, b)
 
 
+def test_frozen_means_a_name_or_a_scope_and_nothing_that_only_begins_alike():
+    g = darner.Graph()
+    x = g.input("x", (2,))
+    names = ["layer1.w", "layer1.b", "layer10.w", "head"]
+    total = x.sum()
+    for name in names:
+        total = total + (x * g.parameter(name, (2,))).sum()
+    g.set_outputs([total])
+    assert len(darner.grad(g, frozen=["layer1"]).outputs) == 2
+    assert len(darner.grad(g, frozen=["layer10.w", "head"]).outputs) == 2
+    assert len(darner.grad(g, frozen="head").outputs) == 3
+    with pytest.raises(darner.UnknownNameError, match=r"scope 'layer2' to freeze; did you mean"):
+        darner.grad(g, frozen=["layer2"])
+
+
 def test_frozen_bottom_layers_are_not_differentiated_though_the_top_reads_them():
     graph, _, _ = mlp(6)
     top = darner.grad(graph, frozen=["layer0", "layer1", "layer2", "layer3"])
