@@ -34,14 +34,8 @@ def copy_graph(
         if keep is not None and not keep[node.id]:
             continue
         try:
-            mapped[node.id] = result.insert(
-                node.op,
-                [mapped[i] for i in node.inputs],
-                node.slots,
-                node.attrs if attrs is None else attrs(node),
-                label=node.label,
-                scope=node.scope,
-                source=node.source,
+            mapped[node.id] = result.insert_like(
+                node, [mapped[i] for i in node.inputs], None if attrs is None else attrs(node)
             )
         except DarnerError as error:
             raise error.located(node.op.name, node.label, "", node.source) from error.__cause__

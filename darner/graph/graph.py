@@ -279,6 +279,20 @@ class Graph(GraphMethods):
         type_, settled = record.infer_type(tuple([n.type for n in nodes]), slots, attrs)
         return self._append(record, nodes, slots, settled, type_, label, scope, source)
 
+    def insert_like(
+        self, node: Node, operands: Sequence[Node | int], attrs: dict[str, Any] | None = None
+    ) -> Node:
+        """Append a copy of a node, of this graph or another, on other operands (and attributes)."""
+        return self.insert(
+            node.op,
+            operands,
+            node.slots,
+            node.attrs if attrs is None else attrs,
+            label=node.label,
+            scope=node.scope,
+            source=node.source,
+        )
+
     def _append(
         self,
         op: Op,

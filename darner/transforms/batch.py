@@ -102,15 +102,7 @@ def _axes(graph: Graph, given: Any) -> dict[str, int]:
 def _batched_leaf(walk: Walk, node: Node, axis: int) -> Node:
     """A leaf with a batch axis, moved to the front."""
     shape = (*node.shape[:axis], walk.size, *node.shape[axis:])
-    leaf = walk.graph.insert(
-        node.op,
-        [],
-        (),
-        {**node.attrs, "shape": shape},
-        label=node.label,
-        scope=node.scope,
-        source=node.source,
-    )
+    leaf = walk.graph.insert_like(node, [], {**node.attrs, "shape": shape})
     return to_front(leaf, axis)
 
 
@@ -161,15 +153,7 @@ class Walk:
             with self.graph.derived_from(node):
                 value = batch_node(self.graph, node, operands, flags, self.size)
         else:
-            value = self.graph.insert(
-                node.op,
-                operands,
-                node.slots,
-                node.attrs,
-                label=node.label,
-                scope=node.scope,
-                source=node.source,
-            )
+            value = self.graph.insert_like(node, operands)
         self.give(node, value, batched=any(flags))
 
 

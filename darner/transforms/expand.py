@@ -103,14 +103,10 @@ def expand(graph: Graph, keep: Callable[[Node], bool] = lambda node: False) -> G
     def place(node: Node, operands: list[Node]) -> list[Node]:
         if not node.op.is_composite or keep(node):
             return [
-                result.insert(
-                    node.op,
+                result.insert_like(
+                    node,
                     operands,
-                    node.slots,
                     {name: _expanded(value, keep) for name, value in node.attrs.items()},
-                    label=node.label,
-                    scope=node.scope,
-                    source=node.source,
                 )
             ]
         written_out.add(node.id)

@@ -74,14 +74,8 @@ class _Split:
 
     def copy(self, node: Node) -> None:
         """Compute a node in the linear graph."""
-        self._placed[node.id] = self.linear.insert(
-            node.op,
-            [self.take(operand) for operand in node.operands],
-            node.slots,
-            node.attrs,
-            label=node.label,
-            scope=node.scope,
-            source=node.source,
+        self._placed[node.id] = self.linear.insert_like(
+            node, [self.take(operand) for operand in node.operands]
         )
 
 

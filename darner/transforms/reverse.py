@@ -86,17 +86,7 @@ class Rebuilt:
                 self._mapped[node.id] = [self._apart(item, operands, node) for item in results]
                 self.names.update((result.id, node.op.name) for result in self._mapped[node.id])
             else:
-                self._mapped[node.id] = [
-                    self.graph.insert(
-                        node.op,
-                        operands,
-                        node.slots,
-                        node.attrs,
-                        label=node.label,
-                        scope=node.scope,
-                        source=node.source,
-                    )
-                ]
+                self._mapped[node.id] = [self.graph.insert_like(node, operands)]
         self.graph.set_outputs([self[node] for node in graph.outputs])
         for leaf, value in graph.updates.items():
             self.graph.set_update(self[leaf], self[value])

@@ -33,15 +33,7 @@ def substitute(graph: Graph, replacements: Mapping[str, Build]) -> Graph:
         mapped: dict[int, Node] = {}
 
         def place(node: Node) -> None:
-            mapped[node.id] = result.insert(
-                node.op,
-                [mapped[i] for i in node.inputs],
-                node.slots,
-                node.attrs,
-                label=node.label,
-                scope=node.scope,
-                source=node.source,
-            )
+            mapped[node.id] = result.insert_like(node, [mapped[i] for i in node.inputs])
 
         # Leaves first, so that every replacement can read them.
         for node in graph.nodes:
