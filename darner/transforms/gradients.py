@@ -271,7 +271,7 @@ def _reaching_nodes(graph: Graph, outputs: Sequence[Node]) -> list[bool]:
 
 
 def _path_as_integer(graph: Graph, start: Node, needed: Sequence[bool]) -> list[Node] | None:
-    """A way from a float to an integer or truth value that is cast to a float again, if there is one."""
+    """A way from a float to an integer or truth value that becomes a float again, if there is one."""
     before: dict[int, Node | None] = {start.id: None}
     waiting = [start]
     while waiting:
@@ -281,7 +281,8 @@ def _path_as_integer(graph: Graph, start: Node, needed: Sequence[bool]) -> list[
                 continue
             before[user.id] = node
             if not is_differentiable(node) and is_differentiable(user):
-                if user.op.name == "cast":
+                # With a float beside it an integer selects; alone it has become a value.
+                if not any(map(is_differentiable, user.operands)):
                     return _path_to(user, before)
             elif passes_gradient(user) or not is_differentiable(user):
                 waiting.append(user)

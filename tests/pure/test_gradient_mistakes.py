@@ -121,3 +121,27 @@ def test_an_op_without_any_derivative_says_so():
                 transform(graph)
     finally:
         darner.graph.op.unregister("only_forward")
+
+
+def test_an_index_that_becomes_a_value_is_named_though_no_cast_stands_in_the_graph():
+    graph = Graph()
+    scores = graph.parameter("scores", (4,))
+    hot = scores.argmax(label="best").one_hot(4, label="hot")
+    graph.set_outputs([(hot * graph.input("x", (4,))).sum()])
+    with pytest.raises(darner.ArgumentError, match="no gradient reaches 'scores'") as caught:
+        darner.grad(graph)
+    text = str(caught.value)
+    assert "through argmax" in text
+    assert "scores -> argmax -> one_hot" in text
+    assert "test_gradient_mistakes.py" in text
+
+
+def test_an_index_that_only_selects_gives_zero():
+    graph = Graph()
+    scores, table = graph.parameter("scores", (4,)), graph.parameter("table", (4,))
+    graph.set_outputs([table.gather(scores.argmax())])
+    params = {"scores": np.array([0.0, 3.0, 1.0, 2.0]), "table": np.arange(4.0)}
+    for found, wanted in zip(
+        darner.run(darner.grad(graph), {}, params), ([0, 0, 0, 0], [0, 1, 0, 0]), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
