@@ -9,7 +9,7 @@ from .attributes import Attribute
 from .build import describe_types
 from .check import canonical, settle_axes
 from .dims import Dim
-from .errors import ArgumentError, Calling, DarnerError, did_you_mean
+from .errors import ArgumentError, Calling, DarnerError, nearest
 from .graph import LEAVES, Graph
 from .node import Node, change_node
 from .types import Type
@@ -121,7 +121,7 @@ def replace_attrs(graph: Graph, node: Node, attrs: Mapping[str, Any]) -> None:
     updated = dict(node.attrs)
     for name, value in attrs.items():
         if name not in names:
-            hint = did_you_mean(name, names) or f"it has {', '.join(names) or 'none'}"
+            hint = nearest(name, names)
             raise ArgumentError(f"{node.op.name} has no attribute '{name}'", hint=hint)
         if name == "name" and node.op.name in LEAVES:
             raise ArgumentError("the name of a leaf cannot change")

@@ -164,3 +164,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A hint naming what the user probably meant, or None."""
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean '{matches[0]}'?" if matches else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: the one probably meant, else what there is to choose from."""
+    names = list(known)
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return did_you_mean(name, names) or f"it has {shown or 'none'}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..graph.dims import Dim, as_dim
-from ..graph.errors import ArgumentError, Calling, ShapeError, UnknownNameError, did_you_mean
+from ..graph.errors import ArgumentError, Calling, ShapeError, UnknownNameError, nearest
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
@@ -89,7 +89,7 @@ def _axes(graph: Graph, given: Any) -> dict[str, int]:
     for name, axis in chosen.items():
         if name not in graph._names:
             raise UnknownNameError(
-                f"graph '{graph.name}' has no leaf '{name}'", hint=did_you_mean(name, graph._names)
+                f"graph '{graph.name}' has no leaf '{name}'", hint=nearest(name, graph._names)
             )
         rank = graph.nodes[graph._names[name]].rank + 1
         if axis is not None:

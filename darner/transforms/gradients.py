@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..graph.errors import ArgumentError, Calling, UnknownNameError, did_you_mean
+from ..graph.errors import ArgumentError, Calling, UnknownNameError, nearest
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
@@ -147,7 +147,7 @@ def _frozen_names(graph: Graph, frozen: Iterable[str]) -> set[str]:
         if not matches:
             raise UnknownNameError(
                 f"graph '{graph.name}' has no parameter or scope '{entry}' to freeze",
-                hint=did_you_mean(entry, graph.parameters),
+                hint=nearest(entry, graph.parameters),
             )
         found.update(matches)
     return found
@@ -171,7 +171,7 @@ def select(graph: Graph, wrt: Wrt, frozen: Iterable[str] = ()) -> list[Node]:
             if item not in known:
                 raise UnknownNameError(
                     f"graph '{graph.name}' has no leaf or label '{item}'",
-                    hint=did_you_mean(item, known),
+                    hint=nearest(item, known),
                 )
             node = known[item]
         else:

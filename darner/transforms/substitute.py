@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..graph.errors import ArgumentError, Calling, ShapeError, UnknownNameError, did_you_mean
+from ..graph.errors import ArgumentError, Calling, ShapeError, UnknownNameError, nearest
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 
@@ -27,7 +27,7 @@ def substitute(graph: Graph, replacements: Mapping[str, Build]) -> Graph:
     with Calling("substitute"):
         for name in replacements:
             if name not in graph._names:
-                hint = did_you_mean(name, graph._names)
+                hint = nearest(name, graph._names)
                 raise UnknownNameError(f"graph '{graph.name}' has no leaf '{name}'", hint=hint)
         result = Graph(graph.name)
         mapped: dict[int, Node] = {}

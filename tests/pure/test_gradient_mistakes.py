@@ -145,3 +145,19 @@ def test_an_index_that_only_selects_gives_zero():
         darner.run(darner.grad(graph), {}, params), ([0, 0, 0, 0], [0, 1, 0, 0]), strict=True
     ):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_name_like_no_other_is_answered_with_what_there_is():
+    graph = Graph("model")
+    graph.set_outputs([(graph.input("x", (3,)) * graph.parameter("w", (3,))).sum()])
+    for call in (
+        lambda: darner.grad(graph, "zebra"),
+        lambda: darner.vmap(graph, ["zebra"], 4),
+        lambda: darner.substitute(graph, {"zebra": lambda g: g.ones((3,))}),
+    ):
+        with pytest.raises(
+            darner.UnknownNameError, match=r"'model' has no leaf.*'zebra'; it has x, w"
+        ):
+            call()
+    with pytest.raises(darner.UnknownNameError, match="'zebra' to freeze; it has w"):
+        darner.grad(graph, frozen=["zebra"])
