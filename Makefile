@@ -62,12 +62,12 @@ $(BIN)/python:
 # What darner runs on, and darner itself in place.
 $(VENV)/.runtime: requirements/runtime.lock pyproject.toml | $(BIN)/python
 	@echo "installing runtime dependencies"
-	@$(INSTALL) -r requirements/runtime.lock
+	@$(INSTALL) --no-deps -r requirements/runtime.lock
 	@$(INSTALL) --no-deps -e .
 	@touch $@
 
 # Besides, what tests and checks need (PyTorch is one of them, so the first time takes a while).
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.runtime
 	@echo "installing development dependencies"
-	@$(INSTALL) -r requirements/dev.lock
+	@$(INSTALL) --no-deps -r requirements/dev.lock
 	@touch $@

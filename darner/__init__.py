@@ -38,6 +38,15 @@ from .ops.attention import MaskKind, SlidingWindow
 from .ops.attention_gradients import AttentionBwdWrt
 from .ops.declare import binary, unary
 from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
+from .optimize import (
+    DerivedParam,
+    OptimizeReport,
+    RuleError,
+    Target,
+    optimize,
+    optimize_inference,
+    optimize_training,
+)
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.custom_gradient import custom_gradient
@@ -61,6 +70,7 @@ __all__ = [
     "DType",
     "DTypeError",
     "DarnerError",
+    "DerivedParam",
     "FormatError",
     "Graph",
     "GraphModule",
@@ -69,12 +79,15 @@ __all__ = [
     "NameTakenError",
     "Node",
     "Op",
+    "OptimizeReport",
     "ReduceOp",
     "RematPolicy",
+    "RuleError",
     "RunError",
     "Shape",
     "ShapeError",
     "SlidingWindow",
+    "Target",
     "TensorType",
     "UnknownNameError",
     "VerifyError",
@@ -96,6 +109,9 @@ __all__ = [
     "leaf_bytes",
     "linearize",
     "live_bytes",
+    "optimize",
+    "optimize_inference",
+    "optimize_training",
     "peak_live_bytes",
     "primitive",
     "promote",

@@ -24,9 +24,10 @@ def copy_graph(
     attrs: AttrMap | None = None,
     keep: Sequence[bool] | None = None,
 ) -> Graph:
-    """Rebuild a graph node by node, every type inferred anew.
+    """Rebuild a graph node by node.
 
-    ``attrs`` gives a node's attributes in the copy; ``keep`` says which nodes to take.
+    ``attrs`` gives a node's attributes in the copy, whose types are then inferred anew; ``keep`` says which nodes to
+    take.
     """
     result = Graph(graph.name if name is None else name)
     mapped: dict[int, Node] = {}
@@ -34,8 +35,9 @@ def copy_graph(
         if keep is not None and not keep[node.id]:
             continue
         try:
+            operands = [mapped[i] for i in node.inputs]
             mapped[node.id] = result.insert_like(
-                node, [mapped[i] for i in node.inputs], None if attrs is None else attrs(node)
+                node, operands, None if attrs is None else attrs(node)
             )
         except DarnerError as error:
             raise error.located(node.op.name, node.label, "", node.source) from error.__cause__

@@ -268,29 +268,38 @@ class Graph(GraphMethods):
         label: str | None = None,
         scope: str | None = None,
         source: Source | None = None,
+        type: Type | None = None,
     ) -> Node:
         """Append a node from canonical parts, checking it by the op's shape rule.
 
-        This is the way of passes; users call the op. Nothing is promoted or cast here.
+        This is the way of passes; users call the op. Nothing is promoted or cast here. A pass that copies what was
+        checked already gives its ``type``, which is then believed.
         """
         self._must_be_open()
         record = op if isinstance(op, Op) else get_op(op)
         nodes = [self.node(item) for item in operands]
-        type_, settled = record.infer_type(tuple([n.type for n in nodes]), slots, attrs)
-        return self._append(record, nodes, slots, settled, type_, label, scope, source)
+        if type is None:
+            type, attrs = record.infer_type(tuple([n.type for n in nodes]), slots, attrs)
+        return self._append(record, nodes, slots, attrs, type, label, scope, source)
 
     def insert_like(
         self, node: Node, operands: Sequence[Node | int], attrs: dict[str, Any] | None = None
     ) -> Node:
         """Append a copy of a node, of this graph or another, on other operands (and attributes)."""
+        nodes, old = [self.node(item) for item in operands], node.graph.nodes
+        # The same call on the same types has the same type.
+        same = attrs is None and all(
+            operand.type == old[i].type for operand, i in zip(nodes, node.inputs, strict=True)
+        )
         return self.insert(
             node.op,
-            operands,
+            nodes,
             node.slots,
             node.attrs if attrs is None else attrs,
             label=node.label,
             scope=node.scope,
             source=node.source,
+            type=node.type if same else None,
         )
 
     def _append(

@@ -284,6 +284,10 @@ class GraphMethods:
         """Attention of every row to every row of the same sequence."""
     def full_like(self, x: NodeLike, value: Any, dtype: Any = None, *, label: str | None = None) -> Node:
         """A tensor of ``x``'s shape (and element type, unless another is given) filled with one number."""
+    def fused_conv(self, x: NodeLike, w: NodeLike, bias: NodeLike | None = None, residual: NodeLike | None = None, shape: Any = None, *, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, activation: str | None = None, label: str | None = None) -> Node:
+        """``activation(conv(x, w) + bias) + residual`` as one op; 16-bit floats are rounded once, at its end."""
+    def fused_matmul(self, a: NodeLike, b: NodeLike, bias: NodeLike | None = None, residual: NodeLike | None = None, shape: Any = None, *, form: Literal['nn', 'tn', 'nt'] = 'nn', activation: str | None = None, label: str | None = None) -> Node:
+        """``activation(a @ b + bias) + residual`` as one op; 16-bit floats are rounded once, at its end."""
     def fused_matmul_bias_act(self, input: NodeLike, weight: NodeLike, bias: NodeLike, activation: str | None = None, shape: Any = None, *, label: str | None = None) -> Node:
         """``activation(input @ weight + bias)`` as one op; 16-bit floats are rounded once, at its end."""
     def fused_residual_ln(self, x: NodeLike, residual: NodeLike, bias: NodeLike | None, gamma: NodeLike | None, beta: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> Node:
@@ -519,6 +523,8 @@ class GraphMethods:
         """The length of vectors over ``axes`` (all by default)."""
     @overload
     def norm(self, *args: Any, **kwargs: Any) -> Node: ...
+    def norm_matmul(self, x: NodeLike, gamma: NodeLike, w: NodeLike, eps: float = 1e-05, shape: Any = None, *, form: Literal['nn', 'nt'] = 'nn', label: str | None = None) -> Node:
+        """``rms_norm(x, gamma, eps) @ w`` as one op, over the last axis of ``x`` [..., K]."""
     def one_hot(self, indices: NodeLike, depth: DimLike, dtype: DTypeLike = ..., shape: Any = None, *, label: str | None = None) -> Node:
         """For each index, a row of ``depth`` zeros with a 1 in its place; all zeros when it is outside."""
     def ones(self, shape: Any, dtype: Any = 'f32', *, label: str | None = None) -> Node:
@@ -826,6 +832,10 @@ class GraphMethods:
         """``a`` where the condition holds, else ``b``."""
     def windows(self, x: NodeLike, window: int | Sequence[int], stride: int | Sequence[int] = (1,), dilation: int | Sequence[int] = (1,), shape: Any = None, *, label: str | None = None) -> Node:
         """Sliding windows over the last axes: their counts stay in place, and window axes are added at the end."""
+    def winograd_conv(self, x: NodeLike, u: NodeLike, shape: Any = None, *, padding: int | Sequence[int | Sequence[int]] = ..., label: str | None = None) -> Node:
+        """``conv(x, w, padding=padding)`` for x [batch, in, height, width] and ``u = winograd_weight(w)``."""
+    def winograd_weight(self, w: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """A 3x3 kernel [out, in, 3, 3] as ``winograd_conv`` takes it: [4, 4, in, out]."""
     def zeros(self, shape: Any, dtype: Any = 'f32', *, label: str | None = None) -> Node:
         """A tensor of zeros."""
     def zeros_like(self, x: NodeLike, dtype: Any = None, *, label: str | None = None) -> Node:
@@ -1053,6 +1063,10 @@ class NodeMethods:
         """Attention of every row to every row of the same sequence."""
     def full_like(self, value: Any, dtype: Any = None, *, label: str | None = None) -> Node:
         """A tensor of ``x``'s shape (and element type, unless another is given) filled with one number."""
+    def fused_conv(self, w: NodeLike, bias: NodeLike | None = None, residual: NodeLike | None = None, shape: Any = None, *, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, activation: str | None = None, label: str | None = None) -> Node:
+        """``activation(conv(x, w) + bias) + residual`` as one op; 16-bit floats are rounded once, at its end."""
+    def fused_matmul(self, b: NodeLike, bias: NodeLike | None = None, residual: NodeLike | None = None, shape: Any = None, *, form: Literal['nn', 'tn', 'nt'] = 'nn', activation: str | None = None, label: str | None = None) -> Node:
+        """``activation(a @ b + bias) + residual`` as one op; 16-bit floats are rounded once, at its end."""
     def fused_matmul_bias_act(self, weight: NodeLike, bias: NodeLike, activation: str | None = None, shape: Any = None, *, label: str | None = None) -> Node:
         """``activation(input @ weight + bias)`` as one op; 16-bit floats are rounded once, at its end."""
     def fused_residual_ln(self, residual: NodeLike, bias: NodeLike | None, gamma: NodeLike | None, beta: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1275,6 +1289,8 @@ class NodeMethods:
         """The length of vectors over ``axes`` (all by default)."""
     @overload
     def norm(self, *args: Any, **kwargs: Any) -> Node: ...
+    def norm_matmul(self, gamma: NodeLike, w: NodeLike, eps: float = 1e-05, shape: Any = None, *, form: Literal['nn', 'nt'] = 'nn', label: str | None = None) -> Node:
+        """``rms_norm(x, gamma, eps) @ w`` as one op, over the last axis of ``x`` [..., K]."""
     def one_hot(self, depth: DimLike, dtype: DTypeLike = ..., shape: Any = None, *, label: str | None = None) -> Node:
         """For each index, a row of ``depth`` zeros with a 1 in its place; all zeros when it is outside."""
     def ones_like(self, dtype: Any = None, *, label: str | None = None) -> Node:
@@ -1529,5 +1545,9 @@ class NodeMethods:
         """``a`` where the condition holds, else ``b``."""
     def windows(self, window: int | Sequence[int], stride: int | Sequence[int] = (1,), dilation: int | Sequence[int] = (1,), shape: Any = None, *, label: str | None = None) -> Node:
         """Sliding windows over the last axes: their counts stay in place, and window axes are added at the end."""
+    def winograd_conv(self, u: NodeLike, shape: Any = None, *, padding: int | Sequence[int | Sequence[int]] = ..., label: str | None = None) -> Node:
+        """``conv(x, w, padding=padding)`` for x [batch, in, height, width] and ``u = winograd_weight(w)``."""
+    def winograd_weight(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """A 3x3 kernel [out, in, 3, 3] as ``winograd_conv`` takes it: [4, 4, in, out]."""
     def zeros_like(self, dtype: Any = None, *, label: str | None = None) -> Node:
         """Zeros in ``x``'s shape and element type."""

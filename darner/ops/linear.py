@@ -25,13 +25,13 @@ def _check_rank(name: str, type: TensorType, rank: int, form: str) -> None:
         raise ShapeError(f"{name} must be {form}, not {format_shape(type.shape)}")
 
 
-def _activation_op(kind: Any) -> Op:
+def activation_op(kind: Any) -> Op:
     """The op that a name or enum member stands for."""
     op: Op = choose({**ACTIVATIONS, **ALIASES}, kind, "activation")
     return op
 
 
-def _check_bias(bias: TensorType | Node, columns: Dim) -> None:
+def check_bias(bias: TensorType | Node, columns: Dim) -> None:
     if bias.shape != (columns,):
         raise ShapeError(
             f"bias must be {format_shape((columns,))}, one number for each column, "
@@ -59,8 +59,8 @@ def fused_matmul_bias_act(
     """
     _check_rank("weight", weight, 2, "a matrix [in, out]")
     product = matmul.infer(input, weight)
-    _check_bias(bias, weight.shape[1])
-    name = None if activation is None else _activation_op(activation).name
+    check_bias(bias, weight.shape[1])
+    name = None if activation is None else activation_op(activation).name
     return resolved(product, activation=name)
 
 
@@ -95,9 +95,9 @@ def _linear(x: Node, w: Node, bias: Node | None, activation: Any, shape: Any) ->
     """A product, then a bias, then an activation; a stated shape is checked first."""
     result: Node = matmul(x, w, shape=shape)
     if bias is not None:
-        _check_bias(bias, w.shape[-1])
+        check_bias(bias, w.shape[-1])
         result = add(result, bias)
-    return result if activation is None else _activation_op(activation)(result)
+    return result if activation is None else activation_op(activation)(result)
 
 
 @builder(family=FAMILY)
@@ -116,7 +116,7 @@ def linear(graph: Graph, x: Node, w: Node, bias: Node | None = None, shape: Any 
     vector = x.rank == 1
     result: Node = matmul(w, x, shape=shape) if vector else matmul_bt(x, w, shape=shape)
     if bias is not None:
-        _check_bias(bias, w.shape[0])
+        check_bias(bias, w.shape[0])
         result = add(result, bias)
     return result
 
@@ -125,7 +125,7 @@ def linear(graph: Graph, x: Node, w: Node, bias: Node | None = None, shape: Any 
 def bias_add(graph: Graph, a: Node, bias: Node, shape: Any = None) -> Node:
     """A vector added to every row: a [..., N] and bias [N]."""
     _check_rows(a)
-    _check_bias(bias, a.shape[-1])
+    check_bias(bias, a.shape[-1])
     return add(a, bias, shape=shape)
 
 

@@ -12,43 +12,58 @@ Flops count additions, multiplications and elementary functions alike. Symbolic 
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..graph.dims import Dim
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Cost
+from ..graph.op import Cost, Op
 from ..graph.types import TupleType, Type
-from .expand import expansion
+from .expand import expand_call
 
 
 def cost(node: Node) -> Cost:
     """The least bytes and flops of one node."""
-    if "leaf" in node.op.traits:
+    types = tuple(operand.type for operand in node.operands)
+    found = call_cost(node.op, node.slots, node.attrs, types, node.type)
+    twice = _zero()
+    for i, operand in enumerate(node.inputs):
+        if operand in node.inputs[:i]:
+            twice = twice + types[i].nbytes
+    return Cost(found.bytes - twice, found.flops) if twice and found.bytes else found
+
+
+def call_cost(
+    op: Op, slots: tuple[str, ...], attrs: dict[str, Any], types: tuple[Type, ...], type_: Type
+) -> Cost:
+    """The least bytes and flops of an op on operands of these types, all of them different."""
+    if "leaf" in op.traits or "view" in op.traits:
         return Cost(0, 0)
-    if "view" in node.op.traits:
-        return Cost(0, 0)
-    moved: Dim = node.type.nbytes
-    for operand in {operand.id: operand for operand in node.operands}.values():
-        moved = moved + operand.type.nbytes
-    rule = node.op.rules.cost
+    moved: Dim = type_.nbytes
+    for operand in types:
+        moved = moved + operand.nbytes
+    rule = op.rules.cost
     if rule is not None:
-        types = [operand.type for operand in node.operands]
-        answer = rule(**node.op.arguments(types, node.slots), **node.attrs)
+        answer = rule(**op.arguments(types, slots), **attrs)
         return answer if isinstance(answer, Cost) else Cost(moved, answer)
-    return Cost(moved, _flops(node))
+    return Cost(moved, _flops(op, slots, attrs, types, type_))
 
 
-def _flops(node: Node) -> Dim:
+def _flops(
+    op: Op, slots: tuple[str, ...], attrs: dict[str, Any], types: tuple[Type, ...], type_: Type
+) -> Dim:
     """Without a rule: a composite's are those of its parts, a primitive works once an element."""
-    if node.op.is_composite:
+    if op.is_composite:
         total: Dim = 0
-        for part in expansion(node).nodes:
+        for part in expand_call(op, slots, attrs, types).nodes:
             total = total + cost(part).flops
         return total
-    if node.op.family in ("shape", "index"):
+    if op.family in ("shape", "index"):
         return 0
-    sizes = [_size(node.type), *(_size(operand.type) for operand in node.operands)]
     # A reduction works on every operand element, an element-wise op on every result.
-    return sizes[0] if "elementwise" in node.op.traits else sum(sizes[1:], start=_zero())
+    if "elementwise" in op.traits:
+        return _size(type_)
+    return sum((_size(operand) for operand in types), start=_zero())
 
 
 def _zero() -> Dim:

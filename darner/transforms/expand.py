@@ -23,9 +23,15 @@ from ..graph.types import TensorType, TupleType, Type
 def expansion(node: Node) -> Graph:
     """The body of a composite node: inputs ``0``, ``1``, ... in the order of its operands."""
     types = tuple(operand.type for operand in node.operands)
-    values = node.attrs.values()
-    signs = tuple(math.copysign(1, value) for value in values if isinstance(value, float))
-    return expand_op(node.op, types, node.slots, tuple(node.attrs.items()), signs)
+    return expand_call(node.op, node.slots, node.attrs, types)
+
+
+def expand_call(
+    op: Op, slots: tuple[str, ...], attrs: dict[str, Any], types: tuple[Type, ...]
+) -> Graph:
+    """The body of a composite on operands of these types."""
+    signs = tuple(math.copysign(1, value) for value in attrs.values() if isinstance(value, float))
+    return expand_op(op, types, slots, tuple(attrs.items()), signs)
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ ACTIVATIONS = {
     None: lambda x: x,
     "gelu": torch.nn.functional.gelu,
     "Silu": torch.nn.functional.silu,
+    "silu": torch.nn.functional.silu,
     "tanh": torch.tanh,
     "relu": torch.relu,
 }
@@ -23,6 +24,13 @@ def matmul(a, b):
 
 def fused_matmul_bias_act(x, weight, bias, activation=None):
     return ACTIVATIONS[activation](torch.nn.functional.linear(x, weight.T, bias))
+
+
+def fused_matmul(a, b, bias=None, residual=None, form="nn", activation=None):
+    left, right = (a.mT if form == "tn" else a), (b.mT if form == "nt" else b)
+    product = left @ right if bias is None else left @ right + bias
+    result = ACTIVATIONS[activation](product)
+    return result if residual is None else result + residual
 
 
 def lora_matmul(x, w, a, b, scale=1.0):
@@ -47,6 +55,7 @@ ROWS = {
     "matmul_at": lambda a, b: matmul(a.mT, b),
     "matmul_bt": lambda a, b: matmul(a, b.mT),
     "fused_matmul_bias_act": fused_matmul_bias_act,
+    "fused_matmul": fused_matmul,
     "lora_matmul": lora_matmul,
     "grouped_matmul": grouped_matmul,
     "dense_solve": dense_solve,

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-HEAVY = ("llvmlite", "egglog", "wgpu", "torch", "scipy", "rich")
+HEAVY = ("llvmlite", "egglog", "egglog.bindings", "highspy", "wgpu", "torch", "scipy", "rich")
 
 
 def modules_loaded_by(statement):

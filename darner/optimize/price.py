@@ -1,0 +1,159 @@
+"""What one node costs on a target, seen from the whole: the fusion that lowering does later is part of it.
+
+Lowering computes element-wise nodes where their operands are made or used, so such a node costs its arithmetic and the half of
+its result's traffic; it starts no kernel. Contractions, reductions and all else start one, and move their operands and
+their result once. Views cost next to nothing, but something: of two equal plans the one with fewer nodes is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..graph.dims import Dim, bind_dim
+from ..graph.op import Cost, Op
+from ..graph.types import TensorType, TupleType, Type
+from ..transforms.cost import call_cost
+from .targets import Target
+
+TIE = 1e-9
+"""Seconds for a view: enough to decide between plans that are equal otherwise."""
+
+NOMINAL = 128
+"""The size that a symbolic axis is priced at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The work of one node as a plan would do it."""
+
+    seconds: float
+    flops: float = 0.0
+    bytes: float = 0.0
+    launches: float = 0.0
+
+
+FREE = Price(0.0)
+
+
+@dataclass
+class Pricer:
+    """Prices on one target, remembered."""
+
+    target: Target
+    _known: dict[Any, Price] = field(default_factory=dict)
+
+    def price(
+        self,
+        op: Op,
+        slots: tuple[str, ...],
+        attrs: dict[str, Any],
+        types: tuple[Type, ...],
+        type_: Type,
+    ) -> Price:
+        """The price of a call."""
+        if "leaf" in op.traits:
+            return FREE
+        key = (op.name, slots, tuple(attrs.values()), types)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._price(op, slots, attrs, types, type_)
+        return found
+
+    def _price(
+        self,
+        op: Op,
+        slots: tuple[str, ...],
+        attrs: dict[str, Any],
+        types: tuple[Type, ...],
+        type_: Type,
+    ) -> Price:
+        if "view" in op.traits:
+            return Price(TIE)
+        cost = call_cost(op, slots, attrs, types, type_)
+        flops, moved = _number(cost.flops), _number(cost.bytes)
+        target = self.target
+        if "elementwise" in op.traits or op.name in FUSED_LATER:
+            moved = _number(type_.nbytes) / 2
+            return self._finish(flops * WEIGHTS.get(op.name, 1) / target.vector, moved, 0.0)
+        if op.name in CONTRACTIONS:
+            # What is added at the end is read where it is used, as an element-wise node would.
+            for slot, operand in zip(slots, types, strict=True):
+                if slot == "residual":
+                    moved -= _number(operand.nbytes) / 2
+            rate = target.half if _is_half(types) else 1.0
+            return self._finish(flops / rate, moved, KERNELS.get(op.name, 1.0))
+        return self._finish(flops / target.vector, moved, 1.0)
+
+    def _finish(self, flops: float, moved: float, launches: float) -> Price:
+        seconds = self.target.seconds(flops, moved, launches) + 2 * TIE
+        return Price(seconds, flops, moved, launches)
+
+
+CONTRACTIONS = frozenset(
+    {
+        "conv",
+        "conv_input_grad",
+        "conv_weight_grad",
+        "dot_general",
+        "fused_conv",
+        "fused_matmul",
+        "fused_matmul_bias_act",
+        "grouped_matmul",
+        "lora_matmul",
+        "matmul",
+        "matmul_at",
+        "matmul_bt",
+        "norm_matmul",
+        "scaled_dot_attention",
+        "scaled_dot_attention_backward",
+        "winograd_conv",
+    }
+)
+"""Whose arithmetic runs at the full rate."""
+
+FUSED_LATER = frozenset(
+    {
+        "concat",
+        "flip",
+        "glu",
+        "iota",
+        "masked_fill",
+        "pad",
+        "rope",
+        "rope_with_tables",
+        "swiglu_concat",
+        "swiglu_concat_grad",
+        "transpose",
+        "tril",
+        "triu",
+    }
+)
+"""Not element-wise, but computed where a neighbour is, as those are."""
+
+WEIGHTS = {"pow": 16.0, "exp": 8.0, "log": 8.0, "tanh": 8.0, "erf": 8.0, "div": 2.0, "recip": 2.0}
+"""How many additions an elementary function takes, where it is not about one."""
+
+KERNELS = {"winograd_conv": 3.0, "scaled_dot_attention_backward": 2.0}
+"""Kernels that one node needs, where it is not one."""
+
+
+def _is_half(types: Sequence[Type]) -> bool:
+    return any(isinstance(t, TensorType) and t.dtype.is_half for t in types)
+
+
+def _number(size: Dim) -> float:
+    if isinstance(size, int):
+        return float(size)
+    return float(int(bind_dim(size, dict.fromkeys(size.symbols, NOMINAL))))
+
+
+def total_bytes(types: Sequence[Type]) -> float:
+    """Bytes of several values."""
+    return sum(_number(t.nbytes) for t in types if isinstance(t, TensorType | TupleType))
+
+
+def as_cost(price: Price) -> Cost:
+    """Bytes and flops of a price, as whole numbers."""
+    return Cost(int(price.bytes), int(price.flops))
