@@ -103,8 +103,12 @@ def _waits(block: Block, region: Region, roots: Sequence[int]) -> dict[int, list
 
 
 def _price(egraph: EGraph, node: ENode, free: _Free, pricer: Pricer) -> Price:
-    if node.op is None or free.covers(egraph, node):
+    if node.op is None:
         return FREE
+    if free.covers(egraph, node):
+        kids = [egraph.classes[kid] for kid in node.children]
+        side_by_side = node.op.name == "concat" and free.parameters.issuperset(kids)
+        return FREE if side_by_side else pricer.kept(node.type)
     types = tuple([egraph.nodes[kid].type for kid in node.children])
     return pricer.price(node.op, node.slots, node.attrs, types, node.type)
 
@@ -118,6 +122,7 @@ class _Free:
     """
 
     mode: Mode
+    parameters: frozenset[int]
     stored: frozenset[int]
 
     def covers(self, egraph: EGraph, node: ENode) -> bool:
@@ -131,20 +136,21 @@ class _Free:
 
 
 def _free(egraph: EGraph, members: Mapping[int, Sequence[int]], mode: Mode) -> _Free:
-    stored = {
+    parameters = frozenset(
         name
         for name, found in members.items()
         if any(egraph.nodes[i].op is None and egraph.leaf(i) == "parameter" for i in found)
-    }
+    )
     if mode == "train":
-        return _Free(mode, frozenset(stored))
+        return _Free(mode, parameters, parameters)
+    stored = set(parameters)
     for name, found in members.items():
         if any(_is_constant(egraph.nodes[i]) for i in found):
             stored.add(name)
     grown = True
     while grown:
         grown = False
-        free = _Free(mode, frozenset(stored))
+        free = _Free(mode, parameters, frozenset(stored))
         for name, found in members.items():
             if name not in stored and any(free.covers(egraph, egraph.nodes[i]) for i in found):
                 stored.add(name)
@@ -190,11 +196,11 @@ def _steps(
 
 
 def _declined(egraph: EGraph, picked: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
-    """Fusions that were found and not taken, where no other was: label and position."""
-    taken = {egraph.nodes[i].origin for i in picked.values() if is_fusion(egraph.nodes[i].rule)}
+    """Fusions that were found where the graph stays as it was: label and position."""
+    as_it_was = {egraph.nodes[i].origin for i in picked.values() if egraph.nodes[i].rule is None}
     found: dict[tuple[str, int], None] = {}
     for node in egraph.nodes:
-        if node.op is None or node.rule is None or node.origin in taken:
+        if node.op is None or node.rule is None or node.origin not in as_it_was:
             continue
         if is_fusion(node.rule):
             found[str(RULES[node.rule].fusion), node.origin] = None

@@ -34,16 +34,24 @@ Result: TypeAlias = Callable[[Match], Pattern | None]
 
 @dataclass(frozen=True)
 class Condition:
-    """A guard, with the words in which a report says that it failed. ``&`` joins two."""
+    """A guard, with the words in which a report says that it failed. ``&`` joins two.
+
+    ``constants`` names variables that must be constants for it to hold: only such are searched for.
+    """
 
     text: str
     holds: Callable[[Match], bool]
+    constants: frozenset[str] = frozenset()
 
     def __call__(self, match: Match) -> bool:
         return self.holds(match)
 
     def __and__(self, other: Condition) -> Condition:
-        return Condition(f"{self.text} and {other.text}", lambda m: self.holds(m) and other.holds(m))
+        return Condition(
+            f"{self.text} and {other.text}",
+            lambda m: self.holds(m) and other.holds(m),
+            self.constants | other.constants,
+        )
 
     def __repr__(self) -> str:
         return self.text
@@ -233,7 +241,11 @@ def is_scalar(*names: Variable) -> Condition:
 def is_constant(*names: Variable) -> Condition:
     """All are known numbers, one value each."""
     text = f"{', '.join(n.name for n in names)} are constant numbers"
-    return Condition(text, lambda m: all(m[n].number is not None for n in names))
+    return Condition(
+        text,
+        lambda m: all(m[n].number is not None for n in names),
+        frozenset(n.name for n in names),
+    )
 
 
 def values(match: Match) -> Iterator[Value]:

@@ -116,6 +116,8 @@ def _make_query(rule: Rule) -> Query:
     numbers: list[Number] = []
     places: list[list[tuple[str, int]]] = []
     needs: set[tuple[str, int, str]] = set()
+    constants = rule.when.constants if rule.when is not None else frozenset()
+    known = {Variable(name) for name in constants}
 
     def visit(term: Term) -> int:
         at = len(terms)
@@ -128,7 +130,7 @@ def _make_query(rule: Rule) -> Query:
             where = -1 if any_place else index
             if isinstance(operand, Term):
                 needs.add((name, where, constructor(operand.op, operand.slots)))
-            elif isinstance(operand, Number):
+            elif isinstance(operand, Number) or operand in known:
                 needs.add((name, where, "constant"))
             places[at].append(place(operand))
         return at
@@ -153,6 +155,7 @@ def _make_query(rule: Rule) -> Query:
         parts = [f"a{i}"] * bool(term.op.attributes) + [f"{kind}{k}" for kind, k in places[i]]
         facts.append(f"(= t{i} ({constructor(term.op, term.slots)} {' '.join(parts)}))")
     facts += [f"(= n{i} (constant c{i}))" for i in range(len(numbers))]
+    facts += [f"(= v{i} (constant k{i}))" for i, name in enumerate(variables) if name in constants]
     columns = [
         *(f"t{i}" for i in range(len(terms))),
         *(f"v{i}" for i in range(len(variables))),
@@ -198,6 +201,7 @@ class Engine:
                 "(constructor value (i64 String) T)",
                 "(constructor constant (String) T)",
                 "(ruleset match)",
+                "(ruleset forget)",
             )
         )
 
@@ -223,6 +227,8 @@ class Engine:
                 self._tables.add(query.table)
                 sorts = ["T"] * query.classes + ["String"] * len(query.texts)
                 lines.append(f"(relation {query.table} (i64 {' '.join(sorts)}))")
+                row = f"({query.table} i {' '.join(f'c{k}' for k in range(len(sorts)))})"
+                lines.append(f"(rule ({row}) ((delete {row})) :ruleset forget)")
             found = f"({query.table} {index} {query.columns})"
             lines.append(f"(rule ({query.facts}) ({found}) :ruleset match)")
         self.run(lines)
@@ -230,16 +236,17 @@ class Engine:
 
     def run(self, lines: Iterable[str]) -> None:
         """Run commands."""
-        module = bindings()
+        commands: list[Any] = []
         for line in lines:
             self.program.append(line)
-            try:
-                self._graph.run_program(*_parsed(line))
-            except module.EggSmolError as error:
-                raise EngineError(f"egglog refuses {line}: {error}") from None
+            commands += _parsed(line)
+        try:
+            self._graph.run_program(*commands)
+        except bindings().EggSmolError as error:
+            raise EngineError(f"egglog refuses a command: {error}") from None
 
     def search(self) -> tuple[list[int], list[tuple[Query, list[tuple[Any, ...]]]]]:
-        """Find the matches of all rules declared.
+        """Find the new matches of all rules declared.
 
         Returns the class of every node, named by its first node, and the rows that each query found, in the order of the
         rules. A row holds nodes (class names) in the columns of classes, and texts.
@@ -247,6 +254,7 @@ class Engine:
         self.run(["(run match 1)"])
         graph = self._graph
         functions = graph.freeze().functions
+        self.run(["(run forget 1)"])
         rows = sorted(
             [(graph.value_to_i64(row.inputs[0]), row.output) for row in functions["node"].rows]
         )
@@ -254,6 +262,7 @@ class Engine:
         classes = [names.setdefault(value, index) for index, value in rows]
         texts: dict[Any, str] = {}
         indices: dict[Any, int] = {}
+        counts = {index: query.classes for index, query in self._queries.items()}
         found: dict[int, list[tuple[Any, ...]]] = {}
         for table in sorted(self._tables):
             for row in functions[table].rows:
@@ -261,7 +270,7 @@ class Engine:
                 index = indices.get(head)
                 if index is None:
                     index = indices[head] = graph.value_to_i64(head)
-                count = self._queries[index].classes
+                count = counts[index]
                 decoded: list[Any] = [names[value] for value in cells[:count]]
                 for value in cells[count:]:
                     text = texts.get(value)

@@ -195,7 +195,7 @@ class _Pass:
     def run(self, graph: Graph) -> Graph:
         report = self.report
         with self._timed("price"):
-            report.nodes_before = active_nodes(graph)
+            report.nodes_before = active_nodes(graph, self.mode)
             report.before = self._work(graph)
         if self.level == 1:
             with self._timed("canonicalise"):
@@ -211,7 +211,7 @@ class _Pass:
             result = graph.copy() if result is graph else result
             result.verify()
         with self._timed("price"):
-            report.nodes_after = active_nodes(result)
+            report.nodes_after = active_nodes(result, self.mode)
             report.after = self._work(result)
         return result
 
@@ -322,10 +322,15 @@ class _Pass:
         for name, tally in egraph.tallies.items():
             report.rule_seconds[name] = report.rule_seconds.get(name, 0.0) + tally.seconds
         report.program += "\n".join([f"; {len(region.nodes)} nodes", *engine.program, ""])
+        for name, count in egraph.stopped.items():
+            report.notes.append(
+                f"rule '{name}' was stopped after {count} finds in a block of {len(region.nodes)} nodes"
+            )
+        kept = {step.origin for step in recipe.steps if step.rule is None}
         fused = {step.origin for step in recipe.steps if is_fusion(step.rule)}
         for (name, origin), why in egraph.refused.items():
-            if origin not in fused:
-                self._decline(report, graph, region, origin, str(RULES[name].fusion), why)
+            if origin in kept - fused:
+                self._decline(report, graph, region, origin, str(RULES[name].fusion), f"needs that {why}")
         for label, origin in recipe.declined:
             why = "another form is predicted to be cheaper"
             self._decline(report, graph, region, origin, label, why)

@@ -20,6 +20,9 @@ from .targets import Target
 TIE = 1e-9
 """Seconds for a view: enough to decide between plans that are equal otherwise."""
 
+ROOM = 0.01
+"""The share of the time to read a value that the room to keep it is worth, at every run."""
+
 NOMINAL = 128
 """The size that a symbolic axis is priced at."""
 
@@ -60,6 +63,10 @@ class Pricer:
         if found is None:
             found = self._known[key] = self._price(op, slots, attrs, types, type_)
         return found
+
+    def kept(self, type_: Type) -> Price:
+        """The price of what is computed once and kept: its room, which is worth little but not nothing."""
+        return Price(TIE + ROOM * _number(type_.nbytes) / self.target.bandwidth)
 
     def _price(
         self,

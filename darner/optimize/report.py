@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+SHOWN = 20
+"""Rules that a printed report names."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What a graph is predicted to take at every run."""
@@ -141,8 +145,11 @@ class PassReport:
         if fired:
             yield "Rules fired:"
             width = max(map(len, fired))
-            for name, count in sorted(fired.items(), key=lambda item: (-item[1], item[0])):
+            ranked = sorted(fired.items(), key=lambda item: (-item[1], item[0]))
+            for name, count in ranked[:SHOWN]:
                 yield f"  {name:{width}}  x{count}"
+            if len(ranked) > SHOWN:
+                yield f"  and {len(ranked) - SHOWN} more (see to_dict)"
         gone = self.nodes_before - self.nodes_after
         yield f"Graph: {self.nodes_before} nodes -> {self.nodes_after} active nodes ({gone} fused away)"
         if self.fusions:

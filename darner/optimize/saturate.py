@@ -29,12 +29,15 @@ class Budget:
     Attributes:
         nodes: e-nodes in one e-graph.
         iterations: rounds of all rules.
+        per_rule: how often one rule may find something new in one e-graph, beside once for every node it began with. What
+            feeds itself (sums of products of sums) is stopped there, and the others go on.
         seconds: of saturation, for one e-graph.
         extract_seconds: of the search for the cheapest form, for one e-graph.
     """
 
-    nodes: int = 50_000
-    iterations: int = 24
+    nodes: int = 20_000
+    iterations: int = 30
+    per_rule: int = 100
     seconds: float = 10.0
     extract_seconds: float = 10.0
 
@@ -88,7 +91,10 @@ class EGraph:
     joined: set[tuple[str, int, int]] = field(default_factory=set)
     iterations: int = 0
     limit: str | None = None
+    stopped: dict[str, int] = field(default_factory=dict)
+    """Rules that were stopped, and after how many finds."""
 
+    _most: int = 0
     _index: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _values: dict[int, Value] = field(default_factory=dict)
     _pending: list[str] = field(default_factory=list)
@@ -224,22 +230,19 @@ class EGraph:
     def saturate(self, budget: Budget, groups: Sequence[Group] = ()) -> None:
         """Apply all rules until nothing new is found or a limit is reached."""
         deadline = time.perf_counter() + budget.seconds
+        self._most = budget.per_rule + len(self.nodes)
         self._flush()
         while True:
             found = self._refresh()
             # What was found equal may be what a rule has waited for.
             if self.engine.admit(self._present()):
-                found = self._refresh()
+                found += self._refresh()
             if self.iterations >= budget.iterations:
                 self.limit = f"{budget.iterations} iterations"
                 return
             self.iterations += 1
             for query, rows in found:
-                self._apply_rows(query, rows)
-                if len(self.nodes) > budget.nodes:
-                    self.limit = f"{budget.nodes} e-nodes"
-                elif time.perf_counter() > deadline:
-                    self.limit = f"{budget.seconds} seconds"
+                self._apply_rows(query, rows, budget, deadline)
                 if self.limit is not None:
                     self._flush()
                     self._refresh()
@@ -302,14 +305,27 @@ class EGraph:
                 self._values[i] = values[i]
         return found
 
-    def _apply_rows(self, query: Query, rows: Iterable[tuple[Any, ...]]) -> None:
-        start = time.perf_counter()
+    def _apply_rows(
+        self, query: Query, rows: Iterable[tuple[Any, ...]], budget: Budget, deadline: float
+    ) -> None:
+        """Apply a rule wherever it was found, until a limit is reached."""
+        start = now = time.perf_counter()
         rule = query.rule
         tally = self.tallies.setdefault(rule.name, Tally())
         seen = self._seen.setdefault(rule.name, set())
         for row in rows:
             if row in seen:
                 continue
+            if tally.applied >= self._most:
+                self.stopped[rule.name] = tally.applied
+                break
+            now = time.perf_counter()
+            if len(self.nodes) > budget.nodes:
+                self.limit = f"{budget.nodes} e-nodes"
+                break
+            if now > deadline:
+                self.limit = f"{budget.seconds} seconds"
+                break
             seen.add(row)
             match = self._match(query, row)
             if match is None:

@@ -18,28 +18,37 @@ def computes(node: Node) -> bool:
     return any(operand.op.name != "parameter" for operand in node.operands)
 
 
-def active_nodes(graph: Graph) -> int:
-    """The number of nodes that compute something."""
-    return sum(map(computes, graph.nodes))
+def active_nodes(graph: Graph, mode: Mode) -> int:
+    """The number of nodes that compute something at every run."""
+    kept = kept_nodes(graph, mode)
+    return sum(computes(node) and not kept[node.id] for node in graph.nodes)
+
+
+def kept_nodes(graph: Graph, mode: Mode) -> list[bool]:
+    """For each node whether it is stored rather than computed.
+
+    Side by side, parameters are stored so. In inference all is that is computed from parameters and constants alone.
+    """
+    stored = [False] * len(graph)
+    kept = [False] * len(graph)
+    for node in graph.nodes:
+        name = node.op.name
+        if "leaf" in node.op.traits:
+            stored[node.id] = name == "parameter" or (mode == "inference" and name == "constant")
+        elif node.inputs and all([stored[i] for i in node.inputs]):
+            if mode == "train":
+                kept[node.id] = name == "concat"
+            else:
+                kept[node.id] = stored[node.id] = not node.op.traits & {"random", "barrier"}
+    return kept
 
 
 def graph_work(graph: Graph, pricer: Pricer, mode: Mode) -> Work:
-    """What a graph is predicted to take: the prices of its nodes, stored values left out."""
-    stored = [False] * len(graph)
+    """What a graph is predicted to take at every run: the prices of its nodes, kept ones left out."""
+    kept = kept_nodes(graph, mode)
     seconds = flops = moved = launches = 0.0
     for node in graph.nodes:
-        if "leaf" in node.op.traits:
-            stored[node.id] = node.op.name == "parameter" or (
-                mode == "inference" and node.op.name == "constant"
-            )
-            continue
-        fixed = bool(node.inputs) and all(stored[i] for i in node.inputs)
-        if mode == "train":
-            free = fixed and node.op.name == "concat"
-        else:
-            free = fixed and not node.op.traits & {"random", "barrier"}
-            stored[node.id] = free
-        if free:
+        if kept[node.id] or "leaf" in node.op.traits:
             continue
         types = tuple([operand.type for operand in node.operands])
         price = pricer.price(node.op, node.slots, node.attrs, types, node.type)

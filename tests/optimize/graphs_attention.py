@@ -465,3 +465,27 @@ for _way in _FORMS:
         layout = d.choice(("bshd", "bhsd"))
         q, k, v = (q, k, v) if layout == "bshd" else (q, q * 2.0, q.tanh())
         return _attended(g, d, q, k, v, way, layout=layout).transpose((0, 2, 1, 3))
+
+
+@fires("matmul, its rows reshaped")
+def _(g, d):
+    rows = g.input("x", (2 * 3, 5))
+    return (rows @ g.parameter("w", (5, 4))).reshape((2, 3, 4))
+
+
+@fires("matmul_bt, its rows reshaped")
+def _(g, d):
+    rows = g.input("x", (2 * 3, 5))
+    return rows.matmul_bt(g.parameter("w", (4, 5))).reshape((2, 3, 4))
+
+
+@fires("matmul and bias, its rows reshaped")
+def _(g, d):
+    rows = g.input("x", (2 * 3, 5))
+    return (rows @ g.parameter("w", (5, 4)) + g.parameter("b", (4,))).reshape((2, 3, 4))
+
+
+@fires("matmul_bt and bias, its rows reshaped")
+def _(g, d):
+    rows = g.input("x", (2 * 3, 5))
+    return (rows.matmul_bt(g.parameter("w", (4, 5))) + g.parameter("b", (4,))).reshape((2, 3, 4))

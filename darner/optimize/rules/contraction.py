@@ -269,6 +269,24 @@ def _add_reshapes(name: str) -> None:
         when=back & added,
         simplify=True,
     )
+
+    def columns_stay(m: Match) -> bool:
+        ranks = m.w.rank == 2 and m.a.rank >= 2 and m.root.rank > m.a.rank
+        return bool(ranks and m.root.shape[-1] == m.w.shape[_COLUMNS[name]])
+
+    def unflattened(m: Match) -> Pattern:
+        rows: Pattern = T.reshape(m.a, shape=(*m.root.shape[:-1], m.a.shape[-1]))
+        made: Pattern = call(rows, m.w)
+        return made
+
+    stay = Condition("only rows are counted by more axes", columns_stay)
+    rule(f"{name}, its rows reshaped", T.reshape(call(a, w), shape=t), unflattened, when=stay)
+    rule(
+        f"{name} and bias, its rows reshaped",
+        T.reshape(call(a, w) + bias, shape=t),
+        lambda m: unflattened(m) + m.bias,
+        when=stay & added,
+    )
     rule(
         f"{name} of flattened rows",
         flat,
