@@ -11,6 +11,8 @@
        [3., 3.]], dtype=float32)]
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import ops as ops
 from .backends.reference import run
 from .graph.dims import symbol
@@ -38,15 +40,6 @@ from .ops.attention import MaskKind, SlidingWindow
 from .ops.attention_gradients import AttentionBwdWrt
 from .ops.declare import binary, unary
 from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
-from .optimize import (
-    DerivedParam,
-    OptimizeReport,
-    RuleError,
-    Target,
-    optimize,
-    optimize_inference,
-    optimize_training,
-)
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.custom_gradient import custom_gradient
@@ -58,7 +51,42 @@ from .transforms.memory import leaf_bytes, live_bytes, peak_live_bytes
 from .transforms.remat import remat
 from .transforms.substitute import substitute
 
+if TYPE_CHECKING:
+    from .optimizer import (
+        DerivedParam,
+        OptimizeReport,
+        RuleError,
+        Target,
+        optimize,
+        optimize_inference,
+        optimize_training,
+    )
+
 __version__ = "0.1.0"
+
+# The optimizer is a sixth of darner, and whoever builds a graph or differentiates it does without.
+_OPTIMIZER = (
+    "DerivedParam",
+    "OptimizeReport",
+    "RuleError",
+    "Target",
+    "optimize",
+    "optimize_inference",
+    "optimize_training",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OPTIMIZER:
+        from . import optimizer
+
+        return getattr(optimizer, name)
+    raise AttributeError(f"module 'darner' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OPTIMIZER})
+
 
 __all__ = [
     "Activation",

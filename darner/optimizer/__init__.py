@@ -1,0 +1,46 @@
+"""The optimizer: equal forms of a graph by rules, and the cheapest of them on a target.
+
+    canonical   what is cheaper in every case, done at once
+    blocks      where a graph repeats itself, so that each block is worked on once
+    saturate    all forms that rules find, kept together in an e-graph (``engine``: egglog)
+    choose      the cheapest of them, exactly (``extract``: integer programs), by a target's prices
+    rebuild     the result as a graph, wherever the block occurs
+
+``passes`` puts them in order. Rules are rows of data, in ``rules``; anyone may add one, or a target.
+"""
+
+from . import rules as rules
+from .declare import RULES, Condition, Rule, condition, rewrite, rule
+from .layout import DerivedParam, derived_parameters
+from .match import Match, RuleError, Value
+from .passes import dump_egglog_program, optimize, optimize_inference, optimize_training
+from .pattern import T, variables
+from .report import OptimizeReport
+from .saturate import Budget
+from .targets import TARGETS, Target, calibrate, target
+
+__all__ = [
+    "RULES",
+    "TARGETS",
+    "Budget",
+    "Condition",
+    "DerivedParam",
+    "Match",
+    "OptimizeReport",
+    "Rule",
+    "RuleError",
+    "T",
+    "Target",
+    "Value",
+    "calibrate",
+    "condition",
+    "derived_parameters",
+    "dump_egglog_program",
+    "optimize",
+    "optimize_inference",
+    "optimize_training",
+    "rewrite",
+    "rule",
+    "target",
+    "variables",
+]
