@@ -82,7 +82,7 @@ def test_every_level_gives_the_same_numbers(level):
 
 
 def test_updates_of_states_and_parameters_are_kept():
-    graph = darner.in_float64(mlp_step("adam"))
+    graph = mlp_step(optimizer="adam", dtype="f64")
     result = darner.optimize(graph)
     assert {str(leaf.name) for leaf in result.updates} == {str(leaf.name) for leaf in graph.updates}
     assert_equal(run_zoo(result), run_zoo(graph))
