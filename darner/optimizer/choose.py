@@ -26,6 +26,7 @@ class Step:
         operands: earlier steps.
         rule: the rule that made it, None for what the region had.
         origin: the position in the region of the node that it comes from.
+        whole: it is the result of its rule, not a part of it.
     """
 
     op: Op | None
@@ -36,6 +37,7 @@ class Step:
     operands: tuple[int, ...]
     rule: str | None
     origin: int
+    whole: bool
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,7 @@ def _steps(
                 tuple([at[kid] for kid in kids]),
                 node.rule,
                 node.origin,
+                node.whole,
             )
         )
     return tuple(steps), at

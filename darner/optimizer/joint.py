@@ -12,9 +12,8 @@ from ..graph.op import OPS
 from .match import Value, add_call
 from .saturate import EGraph
 
-QKV = "matmuls of one operand"
+JOINT = "matmuls of one operand"
 LABEL = "MatMul(x,…)→MatMul(x,concat)"
-GRADIENTS = "weight gradients of one operand"
 
 
 def join_products(egraph: EGraph) -> None:
@@ -52,9 +51,9 @@ def _join(egraph: EGraph, name: str, axis: int, shared: int, products: Sequence[
 
     start = 0
     for index, size in zip(products, sizes, strict=True):
-        egraph.apply(QKV, index, lambda s=start, n=size: _part(egraph, product(), s, n))  # type: ignore[misc]
+        egraph.apply(JOINT, index, lambda s=start, n=size: _part(egraph, product(), s, n))  # type: ignore[misc]
         start += int(size)
-    egraph.count(QKV)
+    egraph.count(JOINT)
 
 
 def _part(egraph: EGraph, whole: Value, start: int, size: int) -> Value:

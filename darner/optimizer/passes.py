@@ -17,7 +17,7 @@ from .canonical import canonicalise, without_useless
 from .choose import Recipe, choose, is_fusion
 from .declare import RULES, Mode
 from .engine import Engine
-from .joint import LABEL, QKV, join_products
+from .joint import JOINT, LABEL, join_products
 from .layout import Layouts, plan_layouts
 from .price import Pricer
 from .rebuild import Rebuilt, rebuild
@@ -347,7 +347,7 @@ class _Pass:
             setattr(report, name, getattr(found, name))
         report.notes += found.notes
         labels = {name: rule.fusion for name, rule in RULES.items() if rule.fusion is not None}
-        labels[QKV] = LABEL
+        labels[JOINT] = LABEL
         for name, made in best.rebuilt.made.items():
             if name in labels:
                 report.fusions += [

@@ -13,11 +13,12 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from .blocks import Region
 from .choose import Recipe
+from .joint import JOINT
 
 
 @dataclass
 class Rebuilt:
-    """A new graph, and for each rule the nodes that it made there, with the nodes that they come from."""
+    """A new graph, and for each rule the results that it has there, with the nodes that they come from."""
 
     graph: Graph
     home: list[int] = field(default_factory=list)
@@ -152,6 +153,6 @@ def _finish_step(
     )
     result.calls[call] = node
     _note_home(result, node, instance.number)
-    if step.rule is not None:
+    if step.rule is not None and (step.whole or step.rule == JOINT):
         result.made.setdefault(step.rule, []).append((node, like))
     return node

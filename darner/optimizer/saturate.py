@@ -53,6 +53,7 @@ class ENode:
     Attributes:
         rule: the rule that made it; None for what the graph had.
         origin: the node of the graph that it stands for, or whose match made it.
+        whole: it is the result of its rule, not a part of it.
     """
 
     op: Op | None
@@ -63,6 +64,7 @@ class ENode:
     type: Type
     rule: str | None
     origin: int
+    whole: bool = False
 
 
 @dataclass
@@ -225,6 +227,7 @@ class EGraph:
         before = len(self.nodes)
         try:
             made = make()
+            self.nodes[made.handle].whole |= made.handle >= before
             news = self.unite(root, made.handle)
         except RuleError:
             raise
