@@ -1,4 +1,4 @@
-"""A two-layer network for MNIST digits: described as a graph, printed, and run once.
+"""A two-layer network for MNIST digits: described as a graph, printed, run once, and optimized for training.
 
     python examples/mnist_graph.py                    on made-up images
     python examples/mnist_graph.py --data FOLDER      on the MNIST files in FOLDER (or in $DARNER_DATA)
@@ -149,6 +149,14 @@ def main():
     table.add_row("logits", f"{logits.dtype} {logits.shape}")
     table.add_row("time", f"{1e3 * built:.1f} ms to build and verify, {1e3 * ran:.1f} ms to run")
     console.print(table)
+
+    loss_alone = graph.copy()
+    loss_alone.set_outputs(loss_alone.outputs[:1])
+    trained, report = darner.optimize_training(loss_alone)
+    title("what a step of training computes, optimized before and after differentiation")
+    console.print(str(trained), markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(str(report), markup=False, highlight=False, soft_wrap=True)
 
     title("and a mistake, caught while building")
     show_mistake(console, graph)

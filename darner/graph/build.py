@@ -17,7 +17,16 @@ from .check import canonical, check_kind, check_tuple, settle_axes
 from .data import as_data
 from .dims import Shape, as_shape, format_shape
 from .dtypes import DType
-from .errors import ArgumentError, DarnerError, DTypeError, ShapeError, Source, caller, did_you_mean
+from .errors import (
+    ArgumentError,
+    Calling,
+    DarnerError,
+    DTypeError,
+    ShapeError,
+    Source,
+    caller,
+    did_you_mean,
+)
 from .node import Node
 from .op import REQUIRED, Builder, Op, Param, Rule, get_op
 from .types import TensorType, TupleType, Type
@@ -344,3 +353,27 @@ def check_given(node: Node, wanted: Any) -> None:
         raise ShapeError(f"the result is {found}, but {format_shape(shape)} was stated")
     if isinstance(wanted, TensorType) and wanted.dtype is not node.dtype:
         raise DTypeError(f"the result is {node.dtype}, but {wanted.dtype} was stated")
+
+
+def call_by_name(
+    graph: Graph,
+    method: str,
+    op: Op | str,
+    inputs: Any,
+    shape: Any,
+    attrs: dict[str, Any],
+    name: str | None = None,
+) -> Any:
+    """A call of any op by its record or name, on a list of nodes; ``method`` is what the user called."""
+    with Calling(method):
+        record = op if isinstance(op, Op) else get_op(op)
+        if name is not None:
+            attrs = {"name" if "name" in record.by_name else "label": name, **attrs}
+        if not isinstance(inputs, Iterable):
+            raise ArgumentError(f"inputs must be a list of nodes, got {inputs!r}")
+        nodes = [graph.node(item) for item in inputs]
+        first = record.operands[0] if record.operands else None
+        args = [nodes] if first is not None and first.variadic else nodes
+        if shape is not None:
+            attrs = {"shape": shape, **attrs}
+    return call(record, graph, args, attrs)

@@ -350,7 +350,9 @@ class Graph(GraphMethods):
         self, op: Op | str, inputs: Sequence[Node | int], shape: Any = None, **attrs: Any
     ) -> Any:
         """Add any op by its record or name: ``g.add_node("tanh", [x])``."""
-        return self._generic("add_node", op, inputs, shape, attrs)
+        from .build import call_by_name
+
+        return call_by_name(self, "add_node", op, inputs, shape, attrs)
 
     def append_node(
         self,
@@ -361,31 +363,9 @@ class Graph(GraphMethods):
         **attrs: Any,
     ) -> Any:
         """Like ``add_node``, with a label (for a leaf, its name)."""
-        return self._generic("append_node", op, inputs, shape, attrs, name)
+        from .build import call_by_name
 
-    def _generic(
-        self,
-        call: str,
-        op: Op | str,
-        inputs: Any,
-        shape: Any,
-        attrs: dict[str, Any],
-        name: str | None = None,
-    ) -> Any:
-        from .build import call as build
-
-        with Calling(call):
-            record = op if isinstance(op, Op) else get_op(op)
-            if name is not None:
-                attrs = {"name" if "name" in record.by_name else "label": name, **attrs}
-            if not isinstance(inputs, Iterable):
-                raise ArgumentError(f"inputs must be a list of nodes, got {inputs!r}")
-            nodes = [self.node(item) for item in inputs]
-            first = record.operands[0] if record.operands else None
-            args = [nodes] if first is not None and first.variadic else nodes
-            if shape is not None:
-                attrs = {"shape": shape, **attrs}
-        return build(record, self, args, attrs)
+        return call_by_name(self, "append_node", op, inputs, shape, attrs, name)
 
     def set_inputs(self, id: int | Node, inputs: Sequence[Node | int]) -> None:
         """Replace a node's operands, re-checking it and everything after it."""

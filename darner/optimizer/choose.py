@@ -200,7 +200,8 @@ def _steps(
 
 def _declined(egraph: EGraph, picked: Mapping[int, int]) -> tuple[tuple[str, int], ...]:
     """Fusions that were found where the graph stays as it was: label and position."""
-    as_it_was = {egraph.nodes[i].origin for i in picked.values() if egraph.nodes[i].rule is None}
+    chosen = [egraph.nodes[i] for i in picked.values()]
+    as_it_was = {node.origin for node in chosen if node.rule is None and _is_call(node)}
     found: dict[tuple[str, int], None] = {}
     for node in egraph.nodes:
         if node.op is None or node.rule is None or node.origin not in as_it_was:
@@ -208,6 +209,15 @@ def _declined(egraph: EGraph, picked: Mapping[int, int]) -> tuple[tuple[str, int
         if is_fusion(node.rule):
             found[str(RULES[node.rule].fusion), node.origin] = None
     return tuple(found)
+
+
+def _is_call(node: ENode | Step) -> bool:
+    return node.op is not None and "leaf" not in node.op.traits
+
+
+def unchanged(recipe: Recipe) -> set[int]:
+    """The positions of nodes that a recipe makes as they were."""
+    return {step.origin for step in recipe.steps if step.rule is None and _is_call(step)}
 
 
 def is_fusion(name: str | None) -> bool:

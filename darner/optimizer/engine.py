@@ -49,13 +49,18 @@ def bindings() -> Any:
     return module
 
 
+@cache
+def _parser() -> Any:
+    """An e-graph that only parses."""
+    return bindings().EGraph()
+
+
 @lru_cache(maxsize=20_000)
 def _parsed(line: str) -> tuple[Any, ...]:
     """A command, parsed. Lines come one by one: a parsed command keeps the whole text it was parsed from."""
-    module = bindings()
     try:
-        return tuple(module.EGraph().parse_program(line))
-    except (module.EggSmolError, SyntaxError) as error:
+        return tuple(_parser().parse_program(line))
+    except (bindings().EggSmolError, SyntaxError) as error:
         raise EngineError(f"egglog cannot read {line}: {error}") from None
 
 

@@ -14,7 +14,7 @@ from ..graph.node import Node
 from ..transforms.gradients import value_and_grad
 from .blocks import Partition, Region, describe, partition
 from .canonical import canonicalise, without_useless
-from .choose import Recipe, choose, is_fusion
+from .choose import Recipe, choose, is_fusion, unchanged
 from .declare import RULES, Mode
 from .engine import Engine
 from .joint import JOINT, LABEL, join_products
@@ -322,7 +322,7 @@ class _Pass:
             report.notes.append(
                 f"rule '{name}' was stopped after {count} finds in a block of {len(region.nodes)} nodes"
             )
-        kept = {step.origin for step in recipe.steps if step.rule is None}
+        kept = unchanged(recipe)
         fused = {step.origin for step in recipe.steps if is_fusion(step.rule)}
         for (name, origin), why in egraph.refused.items():
             if origin in kept - fused:

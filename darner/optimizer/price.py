@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..graph.dims import Dim, bind_dim
-from ..graph.op import Cost, Op
-from ..graph.types import TensorType, TupleType, Type
+from ..graph.op import OPS, Op
+from ..graph.types import TensorType, Type
 from ..transforms.cost import call_cost
 from .targets import Target
 
@@ -90,8 +90,18 @@ class Pricer:
                 if slot == "residual":
                     moved -= _number(operand.nbytes) / 2
             rate = target.half if _is_half(types) else 1.0
-            return self._finish(flops / rate, moved, KERNELS.get(op.name, 1.0))
+            work = flops / rate + self._epilogue(attrs.get("activation"), type_) / target.vector
+            return self._finish(work, moved, KERNELS.get(op.name, 1.0))
         return self._finish(flops / target.vector, moved, 1.0)
+
+    @staticmethod
+    def _epilogue(activation: str | None, type_: Type) -> float:
+        """The arithmetic of an activation at the end of a contraction: what it would be alone."""
+        if activation is None:
+            return 0.0
+        return _number(
+            call_cost(OPS[activation], ("x",), _defaults(activation), (type_,), type_).flops
+        )
 
     def _finish(self, flops: float, moved: float, launches: float) -> Price:
         seconds = self.target.seconds(flops, moved, launches) + 2 * TIE
@@ -146,6 +156,10 @@ KERNELS = {"winograd_conv": 3.0, "scaled_dot_attention_backward": 2.0}
 """Kernels that one node needs, where it is not one."""
 
 
+def _defaults(name: str) -> dict[str, Any]:
+    return {param.name: param.default for param in OPS[name].attributes}
+
+
 def _is_half(types: Sequence[Type]) -> bool:
     return any(isinstance(t, TensorType) and t.dtype.is_half for t in types)
 
@@ -154,13 +168,3 @@ def _number(size: Dim) -> float:
     if isinstance(size, int):
         return float(size)
     return float(int(bind_dim(size, dict.fromkeys(size.symbols, NOMINAL))))
-
-
-def total_bytes(types: Sequence[Type]) -> float:
-    """Bytes of several values."""
-    return sum(_number(t.nbytes) for t in types if isinstance(t, TensorType | TupleType))
-
-
-def as_cost(price: Price) -> Cost:
-    """Bytes and flops of a price, as whole numbers."""
-    return Cost(int(price.bytes), int(price.flops))

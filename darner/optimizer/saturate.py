@@ -37,7 +37,7 @@ class Budget:
 
     nodes: int = 20_000
     iterations: int = 30
-    per_rule: int = 100
+    per_rule: int = 50
     seconds: float = 10.0
     extract_seconds: float = 10.0
 

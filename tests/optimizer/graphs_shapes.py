@@ -467,6 +467,20 @@ def _(g, d):
     return g.embedding(g.iota((1, d.choice((5, 8))), 1), table)
 
 
+@fires("gather from one part of a concat")
+def _(g, d):
+    axis = d.choice((0, 1))
+    parts = [g.input(name, (4, 4)) for name in "ab"]
+    places = np.array([6, 4, 4] if d.flag() else [3, 0, 2], np.int32)
+    return g.gather(g.concat(parts, axis=axis), g.constant(places), axis)
+
+
+@fires("embedding from one part of a concat")
+def _(g, d):
+    words = g.concat([g.parameter("words", (5, 3)), g.parameter("marks", (2, 3))], axis=0)
+    return g.embedding(g.constant(np.array([[6, 5]], np.int32)), words)
+
+
 @fires("gather of iota")
 def _(g, d):
     places = g.input("places", (d.size(),), d.choice(("i32", "u32")))

@@ -74,9 +74,9 @@ def test_what_is_recomputed_stays_apart_from_what_was_computed():
     assert "recompute_barrier" in ops(gradient)
     result = darner.optimize(gradient)
     assert ops(result).count("recompute_barrier") == ops(gradient).count("recompute_barrier")
-    assert sum(n.attrs.get("activation") == "tanh" or n.op.name == "tanh" for n in result.nodes) >= min(
-        before, 2
-    )
+    assert sum(
+        n.attrs.get("activation") == "tanh" or n.op.name == "tanh" for n in result.nodes
+    ) >= min(before, 2)
 
 
 def test_labels_scopes_and_lines_survive():
@@ -110,7 +110,7 @@ def test_it_is_a_fixed_point():
 def test_values_are_kept_to_the_bit_where_nothing_is_reordered():
     g = Graph()
     x = g.input("x", (16,))
-    g.set_outputs([-(-x) * 1.0 + 0.0, x.transpose().reshape((4, 4)).reshape((16,))])
+    g.set_outputs([x.neg().neg() * 1.0 + 0.0, x.transpose().reshape((4, 4)).reshape((16,))])
     result, _ = form(g)
     array = np.random.default_rng(0).normal(size=16).astype(np.float32)
     for found, wanted in zip(

@@ -14,7 +14,9 @@ HERE = Path(__file__).parent / "golden"
 
 MODELS = {
     "llama, training": lambda: darner.optimize_training(llama(2))[0],
-    "gpt2 in primitives, inference": lambda: darner.optimize_inference(gpt2(spelling="primitive"))[0],
+    "gpt2 in primitives, inference": lambda: darner.optimize_inference(gpt2(spelling="primitive"))[
+        0
+    ],
     "unet, inference": lambda: darner.optimize_inference(unet())[0],
     "resnet, inference, cuda": lambda: darner.optimize_inference(resnet(), target="cuda")[0],
     "mlp, a step of adam": lambda: darner.optimize(mlp_step(optimizer="adam")),

@@ -23,7 +23,9 @@ def kernels(graph, mode):
 @pytest.mark.parametrize("make", [llama, gpt2, vit], ids=lambda make: make.__name__)
 def test_a_block_in_primitives_is_the_block_in_composites(make, variant):
     wanted, _ = darner.optimize_inference(make(2, loss=False))
-    found, report = darner.optimize_inference(make(2, spelling="primitive", variant=variant, loss=False))
+    found, report = darner.optimize_inference(
+        make(2, spelling="primitive", variant=variant, loss=False)
+    )
     assert kernels(found, "inference") == kernels(wanted, "inference")
     assert not report.passes[0].budgets_hit
 

@@ -76,7 +76,9 @@ def test_a_product_pays_arithmetic_or_memory_whichever_is_slower():
         machine.launch + 2 * 1024**3 / machine.flops, rel=1e-3
     )
     moved = 4 * (1024 * 1024 + 2 * 1024)
-    assert price(thin).seconds == pytest.approx(machine.launch + moved / machine.bandwidth, rel=1e-3)
+    assert price(thin).seconds == pytest.approx(
+        machine.launch + moved / machine.bandwidth, rel=1e-3
+    )
 
 
 def test_element_wise_nodes_start_no_kernel_and_views_cost_next_to_nothing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...graph.data import Data
 from ...graph.dims import Dim
 from ...graph.dtypes import DType
 from ..declare import keeps_type, rewrite, rule
@@ -13,6 +14,7 @@ from .joining import cut
 
 table, indices, axis, along, s, kind = variables("table indices axis along s kind")
 x, starts, sizes, update, to = variables("x starts sizes update to")
+a, b = variables("a b")
 
 
 def _taken(table: Value, axis: int, start: int, count: int, step: int) -> Pattern:
@@ -94,6 +96,41 @@ def _(m: Match) -> Pattern | None:
     if len(m.s) != 1 or not m.kind.is_int:
         return None
     return m.indices if m.indices.dtype is m.kind else T.cast(m.indices, to=m.kind)
+
+
+def _from_one_part(m: Match, axis: int) -> tuple[Value, Pattern] | None:
+    """The part of a joined table that known indices lie in, and the indices within it."""
+    constant, first = m.indices.constant, m.a.shape[axis]
+    sizes = (first, m.b.shape[axis])
+    if constant is None or not constant.array.size or not all(isinstance(n, int) for n in sizes):
+        return None
+    low, high = int(constant.array.min()), int(constant.array.max())
+    if low >= 0 and high < sizes[0]:
+        return m.a, m.indices
+    if sizes[0] <= low and high < sum(sizes):
+        moved = np.asarray(constant.array - constant.array.dtype.type(sizes[0]))
+        return m.b, T.constant(values=Data(moved))
+    return None
+
+
+@rewrite(
+    "gather from one part of a concat",
+    T.gather(T.concat([a, b], axis=axis), indices, axis=axis),
+    simplify=True,
+)
+def _(m: Match) -> Pattern | None:
+    found = _from_one_part(m, m.axis)
+    return None if found is None else T.gather(*found, axis=m.axis)
+
+
+@rewrite(
+    "embedding from one part of a concat",
+    T.embedding(indices, T.concat([a, b], axis=0)),
+    simplify=True,
+)
+def _(m: Match) -> Pattern | None:
+    found = _from_one_part(m, 0)
+    return None if found is None else T.embedding(found[1], found[0])
 
 
 @rewrite(

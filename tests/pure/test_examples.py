@@ -1,0 +1,39 @@
+"""Every example runs, and says what it promises."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[2] / "examples"
+
+EXAMPLES = {
+    "mnist_graph.py": (
+        ["--batch", "4"],
+        ["graph @mnist {", "fused_matmul", "ShapeError: matmul 'oops'"],
+    ),
+    "optimize_llama.py": (
+        ["--layers", "2"],
+        ["=== Optimization Report ===", "MatMul+Add→FusedMatMulAdd x4", "layer1.gate+layer1.up"],
+    ),
+}
+
+
+def test_every_example_is_listed():
+    assert sorted(EXAMPLES) == sorted(path.name for path in HERE.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(name, monkeypatch, capsys):
+    arguments, promised = EXAMPLES[name]
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.delenv("DARNER_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    try:
+        runpy.run_path(str(HERE / name), run_name="__main__")
+    except SystemExit as finished:
+        assert finished.code == 0
+    printed = capsys.readouterr().out
+    for text in promised:
+        assert text in printed
