@@ -477,6 +477,7 @@ def fingerprint():
     return repr([(r.nodes, r.inputs, r.outputs, r.late, r.key) for p in found for r in p.regions])
 
 
+@pytest.mark.slow
 def test_a_partition_is_the_same_in_every_process():
     script = "from tests.optimizer.test_blocks import fingerprint; print(fingerprint())"
     root = Path(__file__).parents[2]

@@ -141,6 +141,7 @@ def test_the_integer_program_is_equal_to_brute_force(monkeypatch):
     assert check_equal_to_brute_force(range(1000, 1250)) > 200
 
 
+@pytest.mark.slow
 def test_search_and_integer_program_agree_on_larger_problems(monkeypatch):
     problems = [hard(30, seed) for seed in range(8)]
     searched = [extract(*problem) for problem in problems]
@@ -363,6 +364,7 @@ def test_the_same_input_gives_the_same_answer():
     assert answers() == answers()
 
 
+@pytest.mark.slow
 def test_every_process_gives_the_same_answer():
     script = "from tests.optimizer.test_extract import answers; print(answers())"
     for seed in ("0", "1"):

@@ -16,12 +16,17 @@ from darner import ArgumentError, Graph
 from darner.optimizer import Budget, rule, target, variables
 from darner.optimizer.declare import remove_rule
 from darner.optimizer.targets import remove_target
+from tests import conformance
 from tests.optimizer.random_graphs import grown, run, with_loss
 from tests.strategies import built_graphs
 from tests.zoo import llama, mlp, mlp_step, trained
 from tests.zoo import run as run_zoo
 
-several = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+several = settings(
+    max_examples=3 if conformance.QUICK else 60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 def assert_equal(found, wanted):
@@ -134,7 +139,7 @@ def joint_products(graph):
 @pytest.mark.parametrize("kind", ["forward", "training", "gradients"])
 def test_fusions_are_linear_in_depth_and_every_layer_has_its_joint_products(kind):
     counts = {}
-    for layers in (1, 2, 17, 30, 60, 120):
+    for layers in (1, 2, 17) if conformance.QUICK else (1, 2, 17, 30, 60, 120):
         graph = llama(layers, loss=True)
         if kind == "forward":
             result, report = darner.optimize_inference(graph)
@@ -165,6 +170,7 @@ def test_a_deep_model_is_optimized_in_few_blocks():
 # --------------------------------------------------------------------------- the same plan everywhere
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bytes():
     program = (
         "import hashlib, darner\n"
