@@ -124,6 +124,10 @@ def main() -> None:
     for kind in TARGETS:
         counts = [runs[kind, n][0]["fusions"] for n in options.layers]
         print(f"{kind + ', fusions':26}" + "".join(f"{count:10}" for count in counts))
+    if {30, 120} <= set(options.layers):
+        for kind in TARGETS:
+            few, many = (statistics.median(r["seconds"] for r in runs[kind, n]) for n in (30, 120))
+            print(f"{kind}: 120 layers take {many / few:.2f} times as long as 30")
     print(f"targets at 30 layers: {TARGETS}; 120 layers in less than twice the time of 30")
     if options.json is not None:
         figures = {

@@ -35,10 +35,16 @@ def _verify(graph: Graph, done: set[int]) -> None:
     done.add(id(graph))
     users: list[list[int]] = [[] for _ in graph._nodes]
     names: dict[str, int] = {}
+    calls: set[tuple[Any, ...]] = set()
     for position, node in enumerate(graph._nodes):
         try:
             _check_fields(graph, node, position)
-            _check_node(graph, node, done)
+            # Passes that repeat a block share its attributes and types; the same objects need one look.
+            types = [id(graph._nodes[operand].type) for operand in node.inputs]
+            call = (id(node.op), id(node.attrs), id(node.type), node.slots, *types)
+            if call not in calls:
+                _check_node(graph, node, done)
+                calls.add(call)
             if node.op.name in LEAVES:
                 _check_name(node, names)
         except DarnerError as error:

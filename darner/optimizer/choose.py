@@ -26,7 +26,7 @@ class Step:
         operands: earlier steps.
         rule: the rule that made it, None for what the region had.
         origin: the position in the region of the node that it comes from.
-        whole: it is the result of its rule, not a part of it.
+        credit: the fusion that it is, by its label.
     """
 
     op: Op | None
@@ -37,7 +37,7 @@ class Step:
     operands: tuple[int, ...]
     rule: str | None
     origin: int
-    whole: bool
+    credit: str | None
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _steps(
                 tuple([at[kid] for kid in kids]),
                 node.rule,
                 node.origin,
-                node.whole,
+                node.credit,
             )
         )
     return tuple(steps), at

@@ -51,7 +51,12 @@ def _join(egraph: EGraph, name: str, axis: int, shared: int, products: Sequence[
 
     start = 0
     for index, size in zip(products, sizes, strict=True):
-        egraph.apply(JOINT, index, lambda s=start, n=size: _part(egraph, product(), s, n))  # type: ignore[misc]
+        egraph.apply(
+            JOINT,
+            index,
+            lambda s=start, n=size: _part(egraph, product(), s, n),  # type: ignore[misc]
+            LABEL,
+        )
         start += int(size)
     egraph.count(JOINT)
 

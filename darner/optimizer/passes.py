@@ -17,7 +17,7 @@ from .canonical import canonicalise, without_useless
 from .choose import Recipe, choose, is_fusion, unchanged
 from .declare import RULES, Mode
 from .engine import Engine
-from .joint import JOINT, LABEL, join_products
+from .joint import join_products
 from .layout import Layouts, plan_layouts
 from .price import Pricer
 from .rebuild import Rebuilt, rebuild
@@ -39,7 +39,7 @@ TAKEN_OVER = (
     "declined",
     "blocks",
     "coverage",
-    "program",
+    "programs",
 )
 """What a pass reports of the candidate that it chose."""
 
@@ -192,7 +192,8 @@ class _Pass:
         report = self.report
         with self._timed("price"):
             report.nodes_before = active_nodes(graph, self.mode)
-            report.before = self._work(graph)
+            if self.level < 2 or not report.nodes_before:
+                report.before = self._work(graph)
         if self.level == 1:
             with self._timed("canonicalise"):
                 result, report.simplified = canonicalise(
@@ -218,6 +219,11 @@ class _Pass:
         with self._timed("blocks"):
             layouts = plan_layouts(graph)
             blocks = partition(graph, lambda leaf: _tag(leaf, layouts), rest_as_one=True)
+        with self._timed("price"):
+            counts = {
+                id: len(regions) for regions in blocks.by_key.values() for id in regions[0].nodes
+            }
+            self.report.before = graph_work(graph, self.pricer, self.mode, counts)
         self.report.notes += layouts.conflicts
         candidates = [self._candidate(graph, blocks, layouts)]
         one_piece = len(blocks.regions) > 1 and (self.level == 3 or blocks.coverage < COVERED)
@@ -288,8 +294,7 @@ class _Pass:
         }
         with self._timed("borders"):
             second = rebuild(graph, again, recipes)
-        for name, made in rebuilt.made.items():
-            second.made[name] = made + second.made.get(name, [])
+        second.fusions += rebuilt.fusions
         found.notes.append(f"{len(again)} borders between blocks were improved")
         return second
 
@@ -317,7 +322,7 @@ class _Pass:
         report.rules_fired += egraph.applied()
         for name, tally in egraph.tallies.items():
             report.rule_seconds[name] = report.rule_seconds.get(name, 0.0) + tally.seconds
-        report.program += "\n".join([f"; {len(region.nodes)} nodes", *engine.program, ""])
+        report.programs.append("\n".join([f"; {len(region.nodes)} nodes", *engine.program]))
         for name, count in egraph.stopped.items():
             report.notes.append(
                 f"rule '{name}' was stopped after {count} finds in a block of {len(region.nodes)} nodes"
@@ -346,13 +351,9 @@ class _Pass:
         for name in TAKEN_OVER:
             setattr(report, name, getattr(found, name))
         report.notes += found.notes
-        labels = {name: rule.fusion for name, rule in RULES.items() if rule.fusion is not None}
-        labels[JOINT] = LABEL
-        for name, made in best.rebuilt.made.items():
-            if name in labels:
-                report.fusions += [
-                    (str(labels[name]), _place(like)) for node, like in made if computes(node)
-                ]
+        report.fusions = [
+            (label, _place(like)) for label, node, like in best.rebuilt.fusions if computes(node)
+        ]
 
 
 def shared_layouts(regions: Sequence[Region], layouts: Layouts) -> list[tuple[int, int] | None]:

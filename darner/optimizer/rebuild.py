@@ -13,18 +13,17 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from .blocks import Region
 from .choose import Recipe
-from .joint import JOINT
 
 
 @dataclass
 class Rebuilt:
-    """A new graph, and for each rule the results that it has there, with the nodes that they come from."""
+    """A new graph, and the fusions in it: (label, node, the node that it comes from)."""
 
     graph: Graph
     home: list[int] = field(default_factory=list)
     """For each node the region that it was made for; -1 for leaves and what was copied."""
     calls: dict[tuple[Any, ...], Node] = field(default_factory=dict)
-    made: dict[str, list[tuple[Node, Node]]] = field(default_factory=dict)
+    fusions: list[tuple[str, Node, Node]] = field(default_factory=list)
 
 
 class _Instance:
@@ -153,6 +152,6 @@ def _finish_step(
     )
     result.calls[call] = node
     _note_home(result, node, instance.number)
-    if step.rule is not None and (step.whole or step.rule == JOINT):
-        result.made.setdefault(step.rule, []).append((node, like))
+    if step.credit is not None:
+        result.fusions.append((step.credit, node, like))
     return node

@@ -56,13 +56,13 @@ class PassReport:
     """One run of the optimizer.
 
     Attributes:
-        name: "forward", "training" or "inference".
+        name: "forward", "training" or "inference"; "graph" where it is not known.
         rules_fired: for each rule, how often it found something new, in one instance of every block.
         rule_seconds: the time spent in each rule's guard and result.
         fusions: (label, place) for each fusion that is in the result.
         declined: (label, place, why) for each that is not.
         phases: seconds of each phase, in order.
-        program: the egglog program of every distinct block.
+        programs: the egglog program of every distinct block.
     """
 
     name: str
@@ -80,7 +80,7 @@ class PassReport:
     coverage: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    program: str = ""
+    programs: list[str] = field(default_factory=list)
 
     @property
     def classes(self) -> int:
@@ -103,7 +103,7 @@ class PassReport:
         return [block.limit for block in self.blocks if block.limit is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the program, as plain values."""
+        """Everything but the programs, as plain values."""
         return {
             "name": self.name,
             "target": self.target,
@@ -173,7 +173,8 @@ class PassReport:
             ("kernels", before.launches, after.launches, ""),
         )
         for name, old, new, unit in rows:
-            saved = f"{100 * (1 - new / old):5.1f}% less" if old else ""
+            change = 100 * (1 - new / old) if old else 0.0
+            saved = f"{abs(change):5.1f}% {'less' if change >= 0 else 'more'}" if old else ""
             yield f"  {name:14} {old:10.2f} -> {new:10.2f} {unit:5} {saved}".rstrip()
 
 
@@ -203,8 +204,12 @@ class OptimizeReport:
 
     @property
     def egglog_program(self) -> str:
-        """The egglog programs of all passes."""
-        return "\n".join(item.program for item in self.passes if item.program)
+        """The egglog programs of all blocks, to be run one after the other in one e-graph.
+
+        Each begins with ``(push)`` and is undone before the next, so that the last one is left to be looked at.
+        """
+        programs = [program for item in self.passes for program in item.programs]
+        return "\n(pop)\n".join(f"(push)\n{program}" for program in programs)
 
     @property
     def num_eclasses(self) -> int:
@@ -236,7 +241,7 @@ class OptimizeReport:
 
     @property
     def fusions_applied(self) -> list[tuple[str, str]]:
-        """(label, place) of every fusion in the last pass's result."""
+        """(label, place) of every fusion, pass after pass."""
         return [pair for item in self.passes for pair in item.fusions]
 
     @property
@@ -255,7 +260,7 @@ class OptimizeReport:
         return sum(sum(item.phases.values()) for item in self.passes)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, ready for JSON; the program is left out."""
+        """All of it as plain values, ready for JSON; the programs are left out."""
         return {
             "num_eclasses": self.num_eclasses,
             "num_enodes": self.num_enodes,

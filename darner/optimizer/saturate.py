@@ -53,7 +53,7 @@ class ENode:
     Attributes:
         rule: the rule that made it; None for what the graph had.
         origin: the node of the graph that it stands for, or whose match made it.
-        whole: it is the result of its rule, not a part of it.
+        credit: the fusion that it is the result of, by the rule that made it or by one whose result that rule changed.
     """
 
     op: Op | None
@@ -64,7 +64,7 @@ class ENode:
     type: Type
     rule: str | None
     origin: int
-    whole: bool = False
+    credit: str | None = None
 
 
 @dataclass
@@ -77,6 +77,7 @@ class Tally:
 
 
 Group: TypeAlias = Callable[["EGraph"], None]
+Credit: TypeAlias = str | tuple[int, ...] | None
 
 
 @dataclass
@@ -101,6 +102,7 @@ class EGraph:
     """Rules that were stopped, and after how many finds."""
 
     _most: int = 0
+    _fused: dict[tuple[int, str], str] = field(default_factory=dict)
     _index: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _values: dict[int, Value] = field(default_factory=dict)
     _pending: list[str] = field(default_factory=list)
@@ -221,13 +223,17 @@ class EGraph:
         name = node.op.name if node.op is not None else node.text
         return f"{name}({kids})"
 
-    def apply(self, name: str, root: int, make: Callable[[], Value]) -> bool:
-        """Add what ``make`` builds and make it equal to ``root``; True when that is news."""
+    def apply(self, name: str, root: int, make: Callable[[], Value], credit: Credit = None) -> bool:
+        """Add what ``make`` builds and make it equal to ``root``; True when that is news.
+
+        ``credit`` is the fusion that the result counts as, or the classes that it was matched on: then it counts as the
+        fusion that made one of the same op there.
+        """
         self._rule, self._origin = name, self.nodes[root].origin
         before = len(self.nodes)
         try:
             made = make()
-            self.nodes[made.handle].whole |= made.handle >= before
+            self._give_credit(made.handle, before, credit)
             news = self.unite(root, made.handle)
         except RuleError:
             raise
@@ -238,6 +244,20 @@ class EGraph:
         finally:
             self._rule, self._origin = None, -1
         return news or len(self.nodes) > before
+
+    def _give_credit(self, index: int, before: int, credit: Credit) -> None:
+        """Say which fusion a rule's result is (or what the result is a view of)."""
+        while index >= before:
+            node = self.nodes[index]
+            if node.op is None or "view" not in node.op.traits or not node.children:
+                break
+            index = node.children[0]
+        if index < before or node.op is None:
+            return
+        if isinstance(credit, tuple):
+            labels = (self._fused.get((name, node.op.name)) for name in credit)
+            credit = next((label for label in labels if label is not None), None)
+        node.credit = credit
 
     # ------------------------------------------------------------- saturation
 
@@ -296,9 +316,12 @@ class EGraph:
         self.classes, found = self.engine.search()
         index: dict[tuple[Any, ...], int] = {}
         values: dict[int, Value] = {}
+        self._fused = {}
         for i, node in enumerate(self.nodes):
             name = self.classes[i]
             if node.op is not None:
+                if node.credit is not None:
+                    self._fused.setdefault((name, node.op.name), node.credit)
                 children = tuple([self.classes[kid] for kid in node.children])
                 index.setdefault((node.op.name, node.slots, node.text, children), i)
             own = self._values[i]
@@ -347,10 +370,12 @@ class EGraph:
             tally.matches += 1
             result = rule.produce(match)
             if result is None:
-                if rule.fusion is not None and rule.when is not None:
-                    self.refused[rule.name, self.nodes[row[0]].origin] = repr(rule.when)
+                guard = rule.when
+                if rule.fusion is not None and guard is not None and not guard(match):
+                    self.refused[rule.name, self.nodes[row[0]].origin] = repr(guard)
                 continue
-            if self.apply(rule.name, row[0], lambda: build(result, match, self.add)):  # noqa: B023
+            credit: Credit = rule.fusion or row[: len(query.terms)]
+            if self.apply(rule.name, row[0], lambda: build(result, match, self.add), credit):  # noqa: B023
                 tally.applied += 1
         tally.seconds += time.perf_counter() - start
 

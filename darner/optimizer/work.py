@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..graph.graph import Graph
 from ..graph.node import Node
 from .declare import Mode
-from .price import Pricer
+from .price import Price, Pricer
 from .report import Work
 
 
@@ -43,17 +46,29 @@ def kept_nodes(graph: Graph, mode: Mode) -> list[bool]:
     return kept
 
 
-def graph_work(graph: Graph, pricer: Pricer, mode: Mode) -> Work:
-    """What a graph is predicted to take at every run: the prices of its nodes, kept ones left out."""
+def graph_work(
+    graph: Graph, pricer: Pricer, mode: Mode, counts: Mapping[int, int] | None = None
+) -> Work:
+    """What a graph is predicted to take at every run: the prices of its nodes, kept ones left out.
+
+    ``counts`` says how often each node counts, others not at all: of equal blocks one stands for all.
+    """
     kept = kept_nodes(graph, mode)
+    nodes = list(graph.nodes)
+    known: dict[tuple[Any, ...], Price] = {}
     seconds = flops = moved = launches = 0.0
-    for node in graph.nodes:
-        if kept[node.id] or "leaf" in node.op.traits:
+    for node in nodes:
+        times = 1 if counts is None else counts.get(node.id, 0)
+        if not times or kept[node.id] or "leaf" in node.op.traits:
             continue
-        types = tuple([operand.type for operand in node.operands])
-        price = pricer.price(node.op, node.slots, node.attrs, types, node.type)
-        seconds += price.seconds
-        flops += price.flops
-        moved += price.bytes
-        launches += price.launches
+        types = tuple([nodes[i].type for i in node.inputs])
+        call = (id(node.op), id(node.attrs), node.slots, *[id(type_) for type_ in types])
+        price = known.get(call)
+        if price is None:
+            price = pricer.price(node.op, node.slots, node.attrs, types, node.type)
+            known[call] = price
+        seconds += times * price.seconds
+        flops += times * price.flops
+        moved += times * price.bytes
+        launches += times * price.launches
     return Work(seconds, flops, moved, launches)
