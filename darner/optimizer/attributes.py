@@ -19,12 +19,18 @@ def attribute_text(op: Op, attrs: dict[str, Any]) -> str:
     if not op.attributes:
         return ""
     values = tuple(attrs.values())
+    if any(isinstance(value, Data) for value in values):  # large: not to be kept alive here
+        return _write(op, values)
     signs = tuple([math.copysign(1, value) for value in values if isinstance(value, float)])
     return _text(op, values, signs)
 
 
 @lru_cache(maxsize=20_000)
 def _text(op: Op, values: tuple[Any, ...], signs: tuple[float, ...]) -> str:
+    return _write(op, values)
+
+
+def _write(op: Op, values: tuple[Any, ...]) -> str:
     pool = Pool()
     parts = []
     for param, value in zip(op.attributes, values, strict=True):

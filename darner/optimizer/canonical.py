@@ -96,7 +96,7 @@ class _Form:
         key = (op.name, slots, attribute_text(op, attrs), *[n.id for n in operands])
         if op.name == "constant":
             key += (attrs["values"],)
-        known = self._made.get(key)
+        known = None if has_own_derivative(attrs) else self._made.get(key)
         if known is not None:
             if op.name != "constant":
                 self.counts["common subexpressions"] += 1
@@ -106,7 +106,8 @@ class _Form:
             self.counts["constants folded"] += 1
             made = self._put(OPS["constant"], (), {"values": folded}, [], depth)
         else:
-            made = self._simplified(self._insert(op, slots, attrs, operands, type_), depth)
+            made = self._made[key] = self._insert(op, slots, attrs, operands, type_)
+            made = self._simplified(made, depth)
         self._made[key] = made
         return made
 
@@ -194,6 +195,11 @@ class _Form:
         if dead:
             self.counts["dead nodes"] = dead
         return result
+
+
+def has_own_derivative(attrs: dict[str, Any]) -> bool:
+    """Whether a call brings its derivative: it need not be linear, so two equal calls are not one."""
+    return attrs.get("vjp_body") is not None or attrs.get("jvp_body") is not None
 
 
 def _ops_below(pattern: Term) -> frozenset[str]:

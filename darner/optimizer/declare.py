@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ..graph.errors import ArgumentError, NameTakenError, did_you_mean
-from .match import Match, Value
+from .match import Match, RuleError, Value
 from .pattern import Pattern, Term, Variable, as_pattern, attribute_variables, operand_variables
 
 Mode: TypeAlias = Literal["train", "inference"]
@@ -85,9 +85,15 @@ class Rule:
 
     def produce(self, match: Match) -> Pattern | None:
         """The right side for a match, or None where the rule does not apply."""
-        if self.when is not None and not self.when(match):
-            return None
-        return self.result(match) if callable(self.result) else self.result
+        try:
+            if self.when is not None and not self.when(match):
+                return None
+            return self.result(match) if callable(self.result) else self.result
+        except Exception as error:
+            kind = type(error).__name__
+            raise RuleError(
+                f"the guard or the result of rule '{self.name}' failed: {kind}: {error}"
+            ) from error
 
     def runs(self, mode: Mode, before_gradient: bool) -> bool:
         """Whether it may be used in a pass."""

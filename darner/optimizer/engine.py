@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -250,8 +250,10 @@ class Engine:
         except bindings().EggSmolError as error:
             raise EngineError(f"egglog refuses a command: {error}") from None
 
-    def search(self) -> tuple[list[int], list[tuple[Query, list[tuple[Any, ...]]]]]:
-        """Find the new matches of all rules declared.
+    def search(
+        self, stopped: Collection[str] = ()
+    ) -> tuple[list[int], list[tuple[Query, list[tuple[Any, ...]]]]]:
+        """Find the new matches of all rules declared, but for those stopped.
 
         Returns the class of every node, named by its first node, and the rows that each query found, in the order of the
         rules. A row holds nodes (class names) in the columns of classes, and texts.
@@ -267,7 +269,11 @@ class Engine:
         classes = [names.setdefault(value, index) for index, value in rows]
         texts: dict[Any, str] = {}
         indices: dict[Any, int] = {}
-        counts = {index: query.classes for index, query in self._queries.items()}
+        counts = {
+            index: query.classes
+            for index, query in self._queries.items()
+            if query.rule.name not in stopped
+        }
         found: dict[int, list[tuple[Any, ...]]] = {}
         for table in sorted(self._tables):
             for row in functions[table].rows:
@@ -275,7 +281,9 @@ class Engine:
                 index = indices.get(head)
                 if index is None:
                     index = indices[head] = graph.value_to_i64(head)
-                count = counts[index]
+                count = counts.get(index)
+                if count is None:
+                    continue
                 decoded: list[Any] = [names[value] for value in cells[:count]]
                 for value in cells[count:]:
                     text = texts.get(value)

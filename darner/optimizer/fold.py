@@ -9,6 +9,7 @@ import numpy as np
 
 from ..graph.data import Data
 from ..graph.dims import SymbolicDim
+from ..graph.errors import RunError
 from ..graph.graph import Graph
 from ..graph.op import Op
 from ..graph.types import TensorType, Type
@@ -35,7 +36,10 @@ def fold(
     # A small constant repeated is better left to be repeated.
     if isinstance(type_, TensorType) and type_.size > max(16, *(d.array.size for d in known)):
         return None
-    return evaluated(op, slots, attrs, known)
+    try:
+        return evaluated(op, slots, attrs, known)
+    except RunError:
+        return None  # what cannot be computed is an error when the graph runs, with its line
 
 
 def foldable(op: Op, type_: Type) -> bool:

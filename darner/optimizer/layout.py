@@ -9,7 +9,7 @@ those of a graph.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -137,17 +137,17 @@ def _joined(graph: Graph) -> Iterator[tuple[tuple[int, ...], str]]:
 
 def _sharing(graph: Graph) -> Iterator[tuple[tuple[int, ...], str]]:
     """The weights of products that share an operand, as the graph spells them."""
-    groups: dict[tuple[Hashable, int, Dim], dict[int, int]] = {}
+    groups: dict[tuple[int, int, Dim], dict[int, None]] = {}
+    same = _value_numbers(graph)
     for node in graph.nodes:
         found = _weight_of(node)
         if found is not None:
             weight, axis = found
-            key = (_same_call(node.operands[0]), axis, weight.shape[1 - axis])
-            groups.setdefault(key, {}).setdefault(weight.id, node.inputs[0])
-    for weights in groups.values():
+            key = (same[node.inputs[0]], axis, weight.shape[1 - axis])
+            groups.setdefault(key, {})[weight.id] = None
+    for (shared, _, _), weights in groups.items():
         if len(weights) > 1:
-            first = next(iter(weights.values()))
-            yield tuple(sorted(weights)), f"the products of %{first}"
+            yield tuple(sorted(weights)), f"the products of %{shared}"
 
 
 def _weight_of(node: Node) -> tuple[Node, int] | None:
@@ -171,11 +171,18 @@ def _weight_of(node: Node) -> tuple[Node, int] | None:
     return weight, 1 - axis if turned and right.attrs["perm"] == (1, 0) else axis
 
 
-def _same_call(node: Node) -> Hashable:
-    """What tells a value from others here: two equal calls on the same operands count as one."""
-    if "leaf" in node.op.traits:
-        return node.id
-    return (node.op.name, node.slots, attribute_text(node.op, node.attrs), node.inputs)
+def _value_numbers(graph: Graph) -> list[int]:
+    """For each node the first one that computes the same by the same calls."""
+    numbers: list[int] = []
+    known: dict[tuple[Any, ...], int] = {}
+    for node in graph.nodes:
+        if "leaf" in node.op.traits:
+            numbers.append(node.id)
+            continue
+        text = attribute_text(node.op, node.attrs) if node.attrs else ""
+        key = (node.op.name, node.slots, text, *[numbers[i] for i in node.inputs])
+        numbers.append(known.setdefault(key, node.id))
+    return numbers
 
 
 def derived_parameters(graph: Graph) -> dict[str, DerivedParam]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from .report import BlockReport, OptimizeReport, PassReport, Work
 from .saturate import USUAL, Budget, EGraph
 from .seams import disjoint, find_borders, members
 from .targets import Target, find_target
-from .work import active_nodes, computes, graph_work
+from .work import computes, graph_work
 
 LEVELS = (0, 1, 2, 3)
 COVERED = 0.95
@@ -113,7 +114,8 @@ def optimize(
             raise ArgumentError(f"mode must be 'train' or 'inference', not {mode!r}")
         machine = find_target(target)
     work = _Pass(machine, level, mode, before_gradient, budget)
-    result = work.run(graph)
+    with without_collection():
+        result = work.run(graph)
     return (result, OptimizeReport([work.report])) if report else result
 
 
@@ -153,6 +155,18 @@ def dump_egglog_program(graph: Graph, **options: Any) -> str:
     return report.egglog_program
 
 
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Keep Python from looking for cycles: a pass makes many objects and leaves few, and each look walks the whole graph."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 # --------------------------------------------------------------------------- one pass
 
 
@@ -190,10 +204,9 @@ class _Pass:
 
     def run(self, graph: Graph) -> Graph:
         report = self.report
-        with self._timed("price"):
-            report.nodes_before = active_nodes(graph, self.mode)
-            if self.level < 2 or not report.nodes_before:
-                report.before = self._work(graph)
+        if self.level < 2:
+            with self._timed("price"):
+                report.nodes_before, report.before = self._work(graph)
         if self.level == 1:
             with self._timed("canonicalise"):
                 result, report.simplified = canonicalise(
@@ -202,17 +215,16 @@ class _Pass:
         else:
             with self._timed("dead nodes"):
                 result = without_useless(graph)
-            if self.level >= 2 and report.nodes_before:
+            if self.level >= 2:
                 result = self._saturated(result)
         with self._timed("verify"):
             result = graph.copy() if result is graph else result
             result.verify()
         with self._timed("price"):
-            report.nodes_after = active_nodes(result, self.mode)
-            report.after = self._work(result)
+            report.nodes_after, report.after = self._work(result)
         return result
 
-    def _work(self, graph: Graph) -> Work:
+    def _work(self, graph: Graph) -> tuple[int, Work]:
         return graph_work(graph, self.pricer, self.mode)
 
     def _saturated(self, graph: Graph) -> Graph:
@@ -223,7 +235,9 @@ class _Pass:
             counts = {
                 id: len(regions) for regions in blocks.by_key.values() for id in regions[0].nodes
             }
-            self.report.before = graph_work(graph, self.pricer, self.mode, counts)
+            self.report.nodes_before, self.report.before = graph_work(
+                graph, self.pricer, self.mode, counts
+            )
         self.report.notes += layouts.conflicts
         candidates = [self._candidate(graph, blocks, layouts)]
         one_piece = len(blocks.regions) > 1 and (self.level == 3 or blocks.coverage < COVERED)
@@ -238,7 +252,7 @@ class _Pass:
             )
         best = candidates[0]
         if len(candidates) > 1:
-            best = min(candidates, key=lambda c: self._work(c.rebuilt.graph).seconds)
+            best = min(candidates, key=lambda c: self._work(c.rebuilt.graph)[1].seconds)
         self._describe(best)
         return best.rebuilt.graph
 

@@ -12,6 +12,7 @@ from typing import Any
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from .blocks import Region
+from .canonical import has_own_derivative
 from .choose import Recipe
 
 
@@ -50,9 +51,10 @@ def rebuild(graph: Graph, regions: Sequence[Region], recipes: Mapping[Hashable, 
     for node in graph.nodes:
         if node.op.name in LEAVES:
             made[node.id] = result.graph.insert_like(node, [])
-    ends = [*graph.outputs, *graph.updates.values()]
-    for node in ends:
-        _make(node.id, graph, result, home, made)
+    # In the order of the graph: what was computed early, so that its operands could be forgotten, stays early.
+    ends = {node.id for node in (*graph.outputs, *graph.updates.values())}
+    for id in sorted(ends):
+        _make(id, graph, result, home, made)
     result.graph.set_outputs([made[node.id] for node in graph.outputs])
     for leaf, value in graph.updates.items():
         result.graph.set_update(made[leaf.id], made[value.id])
@@ -123,7 +125,7 @@ def _finish_node(
     if instance is None:
         return result.graph.insert_like(node, [made[i] for i in node.inputs])
     found = instance.made[instance.recipe.outputs[instance.positions[id]]]
-    if node.label is not None and found.label is None:
+    if node.label is not None and found.label is None and "leaf" not in found.op.traits:
         result.graph.relabel(found, node.label)
     return found
 
@@ -136,7 +138,7 @@ def _finish_step(
         return made[instance.region.inputs[step.origin]]
     operands = [instance.made[i] for i in step.operands]
     call = (step.op.name, step.slots, step.text, *[operand.id for operand in operands])
-    known = result.calls.get(call)
+    known = None if has_own_derivative(step.attrs) else result.calls.get(call)
     if known is not None:
         return known
     like = graph.nodes[instance.region.nodes[step.origin]]

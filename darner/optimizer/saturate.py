@@ -17,6 +17,7 @@ from ..graph.errors import DarnerError
 from ..graph.op import OPS, Op
 from ..graph.types import Type
 from .attributes import attribute_text, quoted
+from .canonical import has_own_derivative
 from .engine import Engine, Query, constructor
 from .fold import fold
 from .match import Match, RuleError, Value, build, fits_attributes, fits_number
@@ -39,7 +40,7 @@ class Budget:
     iterations: int = 30
     per_rule: int = 50
     seconds: float = 10.0
-    extract_seconds: float = 10.0
+    extract_seconds: float = 5.0
 
 
 USUAL = Budget()
@@ -140,7 +141,8 @@ class EGraph:
     ) -> int:
         """A node of the graph."""
         self._origin = origin
-        index, _ = self._put(op, slots, attrs, tuple(children), type_)
+        alone = f" #{origin}" if has_own_derivative(attrs) else ""
+        index, _ = self._put(op, slots, attrs, tuple(children), type_, alone)
         return index
 
     def _put(
@@ -150,9 +152,10 @@ class EGraph:
         attrs: dict[str, Any],
         kids: tuple[int, ...],
         type_: Type,
+        alone: str = "",
     ) -> tuple[int, bool]:
-        """The e-node of a call, and whether it is new."""
-        text = attribute_text(op, attrs)
+        """The e-node of a call, and whether it is new; ``alone`` keeps it apart from equal ones."""
+        text = attribute_text(op, attrs) + alone
         children = tuple([self.classes[kid] for kid in kids])
         key = (op.name, slots, text, children)
         known = self._index.get(key)
@@ -269,8 +272,11 @@ class EGraph:
         while True:
             found = self._refresh()
             # What was found equal may be what a rule has waited for.
-            if self.engine.admit(self._present()):
+            if time.perf_counter() < deadline and self.engine.admit(self._present()):
                 found += self._refresh()
+            if time.perf_counter() > deadline:
+                self.limit = f"{budget.seconds} seconds"
+                return
             if self.iterations >= budget.iterations:
                 self.limit = f"{budget.iterations} iterations"
                 return
@@ -313,7 +319,7 @@ class EGraph:
 
     def _refresh(self) -> list[tuple[Query, list[tuple[Any, ...]]]]:
         """Take over the classes, and make one view of each."""
-        self.classes, found = self.engine.search()
+        self.classes, found = self.engine.search(self.stopped)
         index: dict[tuple[Any, ...], int] = {}
         values: dict[int, Value] = {}
         self._fused = {}

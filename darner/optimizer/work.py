@@ -21,12 +21,6 @@ def computes(node: Node) -> bool:
     return any(operand.op.name != "parameter" for operand in node.operands)
 
 
-def active_nodes(graph: Graph, mode: Mode) -> int:
-    """The number of nodes that compute something at every run."""
-    kept = kept_nodes(graph, mode)
-    return sum(computes(node) and not kept[node.id] for node in graph.nodes)
-
-
 def kept_nodes(graph: Graph, mode: Mode) -> list[bool]:
     """For each node whether it is stored rather than computed.
 
@@ -48,27 +42,29 @@ def kept_nodes(graph: Graph, mode: Mode) -> list[bool]:
 
 def graph_work(
     graph: Graph, pricer: Pricer, mode: Mode, counts: Mapping[int, int] | None = None
-) -> Work:
-    """What a graph is predicted to take at every run: the prices of its nodes, kept ones left out.
+) -> tuple[int, Work]:
+    """How many nodes compute something at every run, and what they are predicted to take together.
 
     ``counts`` says how often each node counts, others not at all: of equal blocks one stands for all.
     """
     kept = kept_nodes(graph, mode)
     nodes = list(graph.nodes)
     known: dict[tuple[Any, ...], Price] = {}
+    active = 0
     seconds = flops = moved = launches = 0.0
     for node in nodes:
         times = 1 if counts is None else counts.get(node.id, 0)
         if not times or kept[node.id] or "leaf" in node.op.traits:
             continue
-        types = tuple([nodes[i].type for i in node.inputs])
-        call = (id(node.op), id(node.attrs), node.slots, *[id(type_) for type_ in types])
+        active += times * computes(node)
+        types = [nodes[i].type for i in node.inputs]
+        call = (id(node.op), id(node.attrs), node.slots, *map(id, types))
         price = known.get(call)
         if price is None:
-            price = pricer.price(node.op, node.slots, node.attrs, types, node.type)
+            price = pricer.price(node.op, node.slots, node.attrs, tuple(types), node.type)
             known[call] = price
         seconds += times * price.seconds
         flops += times * price.flops
         moved += times * price.bytes
         launches += times * price.launches
-    return Work(seconds, flops, moved, launches)
+    return active, Work(seconds, flops, moved, launches)

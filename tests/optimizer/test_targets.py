@@ -96,7 +96,8 @@ def test_stored_parameters_cost_nothing_in_training_and_all_made_of_them_nothing
     x = g.input("x", (8, 8))
     g.set_outputs([x @ g.concat([a, b], axis=1), x @ (a * 2.0)])
     pricer = Pricer(find_target("cpu"))
-    train, inference = (graph_work(g, pricer, mode) for mode in ("train", "inference"))
+    (two, train), (_, inference) = (graph_work(g, pricer, mode) for mode in ("train", "inference"))
+    assert two == 3
     assert train.launches == inference.launches == 2
     scaled = g.outputs[1].operands[1]
     assert train.seconds - inference.seconds == pytest.approx(price(scaled).seconds)

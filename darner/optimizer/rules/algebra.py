@@ -35,10 +35,16 @@ PRODUCTS: dict[tuple[bool, bool], Callable[[Any, Any], Any]] = {
 
 NAMES = {(False, False): "matmul", (True, False): "matmul_at", (False, True): "matmul_bt"}
 
+
+def _differ(one: Variable, other: Variable) -> Condition:
+    return Condition(f"{one} and {other} differ", lambda m: bool(m[one] != m[other]))
+
+
 # --------------------------------------------------------------------------- factors
 
-rule("a * b + a * c", a * b + a * c, a * (b + c), when=is_wide(a))
-rule("a * b - a * c", a * b - a * c, a * (b - c), when=is_wide(a))
+# Of one product twice, each result would be another such sum: 2 x, 4 x, 8 x, and so on.
+rule("a * b + a * c", a * b + a * c, a * (b + c), when=is_wide(a) & _differ(b, c))
+rule("a * b - a * c", a * b - a * c, a * (b - c), when=is_wide(a) & _differ(b, c))
 rule("x + x * y", x + x * y, x * (y + 1.0), when=is_wide(x))
 rule("x - x * y", x - x * y, x * (1.0 - y), when=is_wide(x))
 rule("x * y - x", x * y - x, x * (y + -1.0), when=is_wide(x))
@@ -53,7 +59,7 @@ def _(m: Match) -> Pattern | None:
 
 for form, make in PRODUCTS.items():
     name = NAMES[form]
-    joined = same_type(a, b) & is_wide(a)
+    joined = same_type(a, b) & is_wide(a) & _differ(a, b)
     rule(f"{name} of x by a and b", make(x, a) + make(x, b), make(x, a + b), when=joined)
     rule(f"{name} of a and b by x", make(a, x) + make(b, x), make(a + b, x), when=joined)
 
@@ -62,7 +68,14 @@ for form, make in PRODUCTS.items():
 Factor = tuple[Pattern, bool]
 """A matrix of a chain, and whether it is transposed in it."""
 
-MATRICES = Condition("a, b and c are matrices", lambda m: m.a.rank == m.b.rank == m.c.rank == 2)
+def _order_matters(m: Match) -> bool:
+    """Matrices, not all square of one size: of those every order costs the same."""
+    if not m.a.rank == m.b.rank == m.c.rank == 2:
+        return False
+    return len({*m.a.shape, *m.b.shape, *m.c.shape}) > 1
+
+
+MATRICES = Condition("a, b and c are matrices, not all square", _order_matters)
 
 
 def _multiplied(left: Factor, right: Factor) -> Factor:

@@ -89,6 +89,9 @@ def shifted(m: Match, value: Pattern, plus: float, minus: float) -> Pattern | No
         return None
     if not _may_round(m, Fraction(plus) - Fraction(minus)):
         return None
+    # What takes back most of what it adds is there to round: (x + 2**23) - 2**23.
+    if dtype.is_float and max(abs(plus), abs(minus)) > 256 * max(1.0, abs(shift)):
+        return None
     return value if shift == 0 else value + shift
 
 
