@@ -133,9 +133,10 @@ def optimize_training(
     only the whole shows. The result's outputs are those of ``value_and_grad``.
     """
     options: dict[str, Any] = {"target": target, "level": level, "budget": budget, "report": True}
-    forward, first = optimize(graph, before_gradient=True, **options)
-    both = value_and_grad(forward, wrt)
-    result, second = optimize(both, **options)
+    with without_collection():
+        forward, first = optimize(graph, before_gradient=True, **options)
+        both = value_and_grad(forward, wrt)
+        result, second = optimize(both, **options)
     first.passes[0].name = "forward"
     second.passes[0].name = "training"
     return result, OptimizeReport([*first.passes, *second.passes])

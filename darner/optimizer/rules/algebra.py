@@ -68,6 +68,7 @@ for form, make in PRODUCTS.items():
 Factor = tuple[Pattern, bool]
 """A matrix of a chain, and whether it is transposed in it."""
 
+
 def _order_matters(m: Match) -> bool:
     """Matrices, not all square of one size: of those every order costs the same."""
     if not m.a.rank == m.b.rank == m.c.rank == 2:
