@@ -2,7 +2,7 @@
 
 The conformance suite has a case for every op, property, sample and element type, some thirty thousand in all. The
 quick tier takes one sample of each op in f32 for every property, tries fewer examples where hypothesis makes them,
-takes one in sixteen of the rewrite rules and models, and leaves out what is marked slow.
+takes one in twenty-four of the rewrite rules and models, and leaves out what is marked slow.
 """
 
 import os
@@ -35,13 +35,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def thinned(items):
-    """What the quick tier leaves out of tests that enumerate rules, models and spellings: all but one in sixteen."""
+    """What the quick tier leaves out of tests that enumerate rules, models and spellings: all but one in twenty-four."""
     cases = {}
     for item in items:
         if item.path.parent.name in ("optimizer", "zoo") and hasattr(item, "originalname"):
             cases.setdefault((item.path, item.originalname), []).append(item)
     for found in cases.values():
-        kept = max(4, len(found) // 16)
+        kept = max(2, len(found) // 24)
         step = len(found) / kept
         chosen = {int(i * step) for i in range(kept)}
         yield from (item for i, item in enumerate(found) if len(found) > kept and i not in chosen)

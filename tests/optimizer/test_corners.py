@@ -363,6 +363,7 @@ def test_derivatives_of_other_kinds_are_the_same_optimized(transform):
     assert_equal(run_zoo(darner.optimize(graph)), run_zoo(graph))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_steps_of_a_deep_model_update_every_leaf_as_before(optimizer):
     graph = mlp_step(layers=30, optimizer=optimizer, dtype="f64")
@@ -414,6 +415,7 @@ def fingerprint():
     return found.hexdigest()
 
 
+@pytest.mark.slow
 def test_random_graphs_are_the_same_whatever_the_hashes_of_texts():
     environment = {**os.environ, "PYTHONHASHSEED": "4321"}
     command = [sys.executable, "-c", PROGRAM]
