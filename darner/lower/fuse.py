@@ -1,0 +1,364 @@
+"""Which nodes are computed together: a graph of primitives cut into kernels.
+
+Every node that computes something belongs to one kernel. Views belong to none: whoever reads one reads its operand in another order. Three things
+are put together, each only where it saves a value from going through memory:
+
+- *epilogues*: element-wise nodes after a contraction or an attention, done where its result is written;
+- *rows*: reductions over the same axes of the same rows, with the element-wise nodes before, between and after them
+  (softmax, norms, losses);
+- *maps*: element-wise nodes that one kernel alone reads.
+
+A kernel may have several results. Two kernels are joined only if no third lies between them, so that there is always an order to run them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..graph.dims import Shape
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.types import TensorType, TupleType
+from .roles import Role, roles
+
+LARGEST = 96
+"""Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
+
+KINDS: dict[Role, str] = {
+    "point": "map",
+    "reduce": "rows",
+    "contract": "contract",
+    "attention": "attention",
+    "index": "index",
+    "loop": "loop",
+    "library": "library",
+}
+
+
+@dataclass
+class Group:
+    """A kernel in the making.
+
+    Attributes:
+        nodes: ids, ascending.
+        space: the shape that its element-wise nodes have, or that its reductions read.
+        axes: what its reductions sum over; None without one.
+    """
+
+    kind: str
+    nodes: list[int]
+    space: Shape | None
+    axes: tuple[int, ...] | None = None
+    needs: set[int] = field(default_factory=set)
+
+
+def fuse(graph: Graph) -> list[Group]:
+    """The kernels of a graph, in an order in which they can run."""
+    work = _Fusion(graph)
+    work.epilogues()
+    work.rows()
+    work.maps()
+    return work.ordered()
+
+
+class _Fusion:
+    """Groups of nodes, joined step by step."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes = list(graph.nodes)
+        self.roles = roles(graph)
+        self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
+        self.home: dict[int, int] = {}
+        self.groups: dict[int, Group] = {}
+        self.sources = [self._sources(node) for node in self.nodes]
+        self.readers: list[list[int]] = [[] for _ in self.nodes]
+        for node in self.nodes:
+            found = self.roles[node.id]
+            if found in ("leaf", "view", "part"):
+                continue
+            for source in self.sources[node.id]:
+                self.readers[source].append(node.id)
+            self.home[node.id] = node.id
+            self.groups[node.id] = Group(
+                KINDS[found], [node.id], self._space(node), self._axes(node)
+            )
+        for id, group in self.groups.items():
+            group.needs = {self.home[i] for i in self.sources[id] if i in self.home}
+
+    # ------------------------------------------------------------- what nodes read
+
+    def _sources(self, node: Node) -> tuple[int, ...]:
+        """The nodes whose values it reads, views seen through."""
+        found: dict[int, None] = {}
+        stack = list(reversed(node.inputs))
+        while stack:
+            i = stack.pop()
+            if self.roles[i] in ("view", "part"):
+                stack += reversed(self.nodes[i].inputs)
+            else:
+                found[i] = None
+        return tuple(found)
+
+    def _space(self, node: Node) -> Shape | None:
+        if isinstance(node.type, TupleType):
+            return None
+        if self.roles[node.id] == "reduce":
+            return self.nodes[node.inputs[0]].shape
+        return node.shape
+
+    def _axes(self, node: Node) -> tuple[int, ...] | None:
+        if self.roles[node.id] != "reduce":
+            return None
+        axes = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
+        return tuple(int(axis) for axis in axes)
+
+    def _is_kept(self, id: int) -> bool:
+        """Whether a value must be in memory: as an output, directly or through a view."""
+        return id in self.kept or any(
+            self.roles[user.id] == "view" and self._view_is_kept(user)
+            for user in self.graph.users(id)
+        )
+
+    def _view_is_kept(self, view: Node) -> bool:
+        return view.id in self.kept or any(
+            self.roles[user.id] == "view" and self._view_is_kept(user)
+            for user in self.graph.users(view)
+        )
+
+    # ------------------------------------------------------------- joining
+
+    def _reaches(self, start: Iterable[int], target: int, low: int) -> bool:
+        """Whether a group lies before another; groups that begin before ``low`` cannot lead there."""
+        stack, seen = list(start), set()
+        while stack:
+            name = stack.pop()
+            if name == target:
+                return True
+            if name in seen or name not in self.groups:
+                continue
+            seen.add(name)
+            if self.groups[name].nodes[-1] >= low:
+                stack += self.groups[name].needs
+        return False
+
+    def _may_join(self, producer: int, consumer: int) -> bool:
+        """No third group between them: nothing else the consumer needs comes after the producer."""
+        first, second = self.groups[producer], self.groups[consumer]
+        if len(first.nodes) + len(second.nodes) > LARGEST:
+            return False
+        others = second.needs - {producer}
+        return not self._reaches(others, producer, first.nodes[0])
+
+    def _join(self, producer: int, consumer: int, kind: str) -> None:
+        """Make one group of two; it goes by the producer's name."""
+        first, second = self.groups[producer], self.groups.pop(consumer)
+        first.kind = kind
+        first.nodes = sorted([*first.nodes, *second.nodes])
+        first.needs = (first.needs | second.needs) - {producer, consumer}
+        first.axes = first.axes if first.axes is not None else second.axes
+        for id in second.nodes:
+            self.home[id] = producer
+        for group in self.groups.values():
+            if consumer in group.needs:
+                group.needs.discard(consumer)
+                if group is not first:
+                    group.needs.add(producer)
+
+    # ------------------------------------------------------------- epilogues
+
+    def epilogues(self) -> None:
+        """Element-wise nodes that read the result of a contraction or an attention, and those that read them."""
+        for node in self.nodes:
+            if self.roles[node.id] not in ("contract", "attention"):
+                continue
+            if isinstance(node.type, TupleType):
+                continue
+            waiting = list(self.readers[node.id])
+            while waiting:
+                reader = waiting.pop(0)
+                if self._is_epilogue(reader, node):
+                    self._join(node.id, reader, self.groups[node.id].kind)
+                    waiting += self.readers[reader]
+            self._trim(node.id)
+
+    def _trim(self, name: int) -> None:
+        """Give back what would only be one more value to write: others read its operands anyway, and can make it."""
+        changed = True
+        while changed:
+            changed = False
+            for id in reversed(self.groups[name].nodes[1:]):
+                inside = [i for i in self.sources[id] if self.home.get(i) == name]
+                read_here = any(self.home[reader] == name for reader in self.readers[id])
+                if read_here or not all(self._is_stored(i, name, id) for i in inside):
+                    continue
+                self._give_back(name, id)
+                changed = True
+
+    def _is_stored(self, id: int, name: int, but: int) -> bool:
+        """Whether a value of a group is written in any case, whatever becomes of one reader."""
+        others = (reader for reader in self.readers[id] if reader != but)
+        return self._is_kept(id) or any(self.home[reader] != name for reader in others)
+
+    def _give_back(self, name: int, id: int) -> None:
+        """Make a node of a group a group of its own again."""
+        group, node = self.groups[name], self.nodes[id]
+        group.nodes.remove(id)
+        self.home[id] = id
+        alone = Group(KINDS[self.roles[id]], [id], self._space(node), self._axes(node))
+        alone.needs = {self.home[i] for i in self.sources[id] if i in self.home}
+        self.groups[id] = alone
+        group.needs = {
+            self.home[i] for own in group.nodes for i in self.sources[own] if i in self.home
+        } - {name}
+        for reader in self.readers[id]:
+            needing = self.groups[self.home[reader]]
+            needing.needs = {
+                self.home[i] for own in needing.nodes for i in self.sources[own] if i in self.home
+            } - {self.home[reader]}
+
+    def _is_epilogue(self, reader: int, product: Node) -> bool:
+        """Whether a node can be computed where a product is written: for each element, from that element."""
+        node = self.nodes[reader]
+        if self.home[reader] != reader or self.roles[reader] != "point":
+            return False
+        if "elementwise" not in node.op.traits or node.shape != product.shape:
+            return False
+        inside = [i for i in self.sources[reader] if self.home.get(i) == product.id]
+        if not inside or any(i not in node.inputs for i in inside):
+            return False  # read through a view: from another element
+        return self._may_join(product.id, reader)
+
+    # ------------------------------------------------------------- rows
+
+    def rows(self) -> None:
+        """Reductions over the same axes of the same rows, and what is element-wise around them."""
+        changed = True
+        while changed:
+            changed = False
+            for node in self.nodes:
+                if self.roles[node.id] not in ("reduce", "point"):
+                    continue
+                for source in self.sources[node.id]:
+                    if source in self.home and self._join_rows(
+                        self.home[source], self.home[node.id]
+                    ):
+                        changed = True
+
+    def _join_rows(self, producer: int, consumer: int) -> bool:
+        if producer == consumer:
+            return False
+        first, second = self.groups[producer], self.groups[consumer]
+        if {first.kind, second.kind} - {"map", "rows"} or "rows" not in (first.kind, second.kind):
+            return False
+        space, axes = self._common_rows(first, second)
+        if space is None or not self._all_fit([*first.nodes, *second.nodes], space, axes):
+            return False
+        if not self._may_join(producer, consumer):
+            return False
+        self._join(producer, consumer, "rows")
+        self.groups[producer].space = space
+        self.groups[producer].axes = axes
+        return True
+
+    @staticmethod
+    def _common_rows(first: Group, second: Group) -> tuple[Shape | None, tuple[int, ...]]:
+        """The rows of two groups, where they have the same."""
+        with_axes = [group for group in (first, second) if group.axes is not None]
+        spaces = {(group.space, group.axes) for group in with_axes}
+        if len(spaces) != 1:
+            return None, ()
+        space, axes = with_axes[0].space, with_axes[0].axes
+        return space, axes or ()
+
+    def _all_fit(self, ids: Iterable[int], space: Shape, axes: tuple[int, ...]) -> bool:
+        """Whether every node has one value an element or one a row, and reads its own row only."""
+        kept = tuple(1 if i in axes else size for i, size in enumerate(space))
+        gone = tuple(size for i, size in enumerate(space) if i not in axes)
+        for id in ids:
+            node = self.nodes[id]
+            if self.roles[id] == "reduce":
+                continue
+            if not isinstance(node.type, TensorType) or node.shape not in (space, kept, gone):
+                return False
+            if "elementwise" not in node.op.traits:
+                return False
+            inside = set(ids)
+            for operand in node.operands:
+                if self.roles[operand.id] == "view" and inside.intersection(self._sources(operand)):
+                    # A row's own value spread over its elements is still the row's own.
+                    if operand.op.name not in ("reshape", "broadcast_to"):
+                        return False
+                    if operand.shape not in (space, kept, gone):
+                        return False
+        return True
+
+    # ------------------------------------------------------------- maps
+
+    def maps(self) -> None:
+        """Element-wise nodes into the one kernel that reads them, or beside it."""
+        for node in reversed(self.nodes):
+            if self.roles[node.id] != "point" or node.id not in self.home:
+                continue
+            own = self.home[node.id]
+            if self.groups[own].kind != "map" or self._is_kept(node.id):
+                continue
+            homes = {self.home[reader] for reader in self.readers[node.id]} - {own}
+            if len(homes) != 1:
+                continue
+            consumer = next(iter(homes))
+            if self.groups[consumer].kind != "map" or self._spreads(node, consumer):
+                continue
+            if self._may_join(own, consumer):
+                self._join(own, consumer, "map")
+                self.groups[own].space = self._last_space(own)
+
+        self._siblings()
+
+    def _siblings(self) -> None:
+        """A map that reads what another of the same shape has just computed goes beside it: one read less."""
+        for node in self.nodes:
+            if self.roles[node.id] != "point" or "elementwise" not in node.op.traits:
+                continue
+            for source in node.inputs:
+                producer, consumer = self.home.get(source), self.home[node.id]
+                if producer is None or producer == consumer:
+                    continue
+                first, second = self.groups[producer], self.groups[consumer]
+                alike = first.kind == second.kind == "map" and first.space == second.space
+                if alike and self._may_join(producer, consumer):
+                    self._join(producer, consumer, "map")
+
+    def _spreads(self, node: Node, consumer: int) -> bool:
+        """Whether a kernel would compute it more than once for each of its elements."""
+        readers = [i for i in self.readers[node.id] if self.home[i] == consumer]
+        # A part of a concat is computed where it is a part, and nowhere else.
+        apart = [i for i in readers if self.nodes[i].op.name != "concat"]
+        return any(self.nodes[i].size != node.size for i in apart)
+
+    def _last_space(self, group: int) -> Shape | None:
+        return self._space(self.nodes[self.groups[group].nodes[-1]])
+
+    # ------------------------------------------------------------- the order
+
+    def ordered(self) -> list[Group]:
+        """Groups so that each comes after those it needs; otherwise as the graph has them."""
+        result: list[Group] = []
+        done: set[int] = set()
+        names = sorted(self.groups, key=lambda name: self.groups[name].nodes[-1])
+        for start in names:
+            stack = [start]
+            while stack:
+                name = stack[-1]
+                if name in done:
+                    stack.pop()
+                    continue
+                waiting = sorted(need for need in self.groups[name].needs if need not in done)
+                if waiting:
+                    stack += reversed(waiting)
+                    continue
+                done.add(name)
+                result.append(self.groups[name])
+                stack.pop()
+        return result

@@ -1,0 +1,437 @@
+"""Where every value of a plan lies: one arena, planned by liveness, with reuse in place.
+
+    >>> from darner.lower.memory import Request, plan_arena
+    >>> arena = plan_arena([Request(256, 0, 1), Request(256, 1, 2), Request(256, 2, 3)])
+    >>> arena.offsets, arena.nbytes, arena.naive
+    ((0, 256, 0), 512, 768)
+
+A value lives at every step from the one that writes it to the last that reads it, both included, and no two values that
+live at one step may overlap. An element-wise kernel may write over what it reads for the last time:
+
+    >>> plan_arena([Request(256, 0, 1), Request(256, 1, 2, in_place_of=(0,))])
+    Arena(offsets=(0, 0), nbytes=256, lower_bound=256, naive=512, shared=((1, 0),), alignment=64)
+
+First it is settled who takes over whose room; a chain of such values is one block with one offset, whose size may
+shrink as it is handed on. Then the blocks are placed one after another, each in the tightest gap that is free for as
+long as it lives. The order decides how good the result is, so several are tried and the best is kept; where none comes
+close to the lower bound, the blocks on top are moved forward in the best order until one does. Work is counted
+in steps, never in seconds, so the same requests always give the same arena.
+
+Sizes are rounded up to the alignment, here and in every figure: a value owns its room to the end of its last cache line.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from ..graph.errors import InternalError
+
+CLOSE = 0.02
+"""The planner stops looking when the arena exceeds the lower bound by less than this share."""
+
+WORK = 20_000
+"""How many blocks may be placed, over all attempts, before the best arena so far is good enough."""
+
+SCANNED = 2_500
+"""Placing a block among this many others counts twice: each is looked at, if quickly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One value that needs room.
+
+    Attributes:
+        nbytes: its size; nothing at all is fine.
+        first: the step that writes it.
+        last: the last step that reads it; for a result of the plan, the number of steps.
+        in_place_of: requests whose room it may take over although step ``first`` still reads them. This is a permission:
+            it is used where that step is the last to read the other, the other is large enough, and no one else took it.
+    """
+
+    nbytes: int
+    first: int
+    last: int
+    in_place_of: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where every request lies.
+
+    Attributes:
+        offsets: by request, where it begins.
+        nbytes: the size of the whole.
+        lower_bound: the most bytes alive at any step; no arena with the same sharing can be smaller.
+        naive: the bytes of all requests beside each other.
+        shared: pairs of a request and the one whose room it took over.
+        alignment: every offset and every figure is a multiple of it.
+    """
+
+    offsets: tuple[int, ...]
+    nbytes: int
+    lower_bound: int
+    naive: int
+    shared: tuple[tuple[int, int], ...]
+    alignment: int = 64
+
+
+def plan_arena(requests: Sequence[Request], *, alignment: int = 64) -> Arena:
+    """Find room for every request in one arena that is as small as can be found quickly."""
+    _check_requests(requests, alignment)
+    rooms = [_aligned(request.nbytes, alignment) for request in requests]
+    givers = _take_over(requests)
+    chains = _chains(requests, givers)
+    blocks = [_block(requests, rooms, chain) for chain in chains]
+    live = _live_bytes(blocks)
+    bound = max(live, default=0)
+    offsets = [0] * len(requests)
+    nbytes = 0
+    if blocks:
+        nbytes, found = _best(blocks, live)
+        for chain, offset in zip(chains, found, strict=True):
+            for index in chain:
+                offsets[index] = offset
+    return Arena(
+        tuple(offsets), nbytes, bound, sum(rooms), tuple(sorted(givers.items())), alignment
+    )
+
+
+def check_arena(requests: Sequence[Request], arena: Arena) -> None:
+    """Raise unless no two values that live at one step overlap, and every offset is aligned and inside the arena."""
+    _check_requests(requests, arena.alignment)
+    if len(arena.offsets) != len(requests):
+        raise InternalError(f"an arena of {len(arena.offsets)} values for {len(requests)} requests")
+    for index, (request, offset) in enumerate(zip(requests, arena.offsets, strict=True)):
+        if offset % arena.alignment:
+            raise InternalError(f"value {index} at {offset} is not aligned to {arena.alignment}")
+        if offset < 0 or offset + request.nbytes > arena.nbytes:
+            raise InternalError(
+                f"value {index} of {request.nbytes} bytes at {offset} is outside the arena of {arena.nbytes}"
+            )
+    _check_shared(requests, arena)
+    _check_overlaps(requests, arena)
+
+
+def _check_requests(requests: Sequence[Request], alignment: int) -> None:
+    if alignment < 1:
+        raise InternalError(f"an alignment of {alignment} bytes is not positive")
+    for index, request in enumerate(requests):
+        if request.nbytes < 0 or not 0 <= request.first <= request.last:
+            raise InternalError(
+                f"value {index} of {request.nbytes} bytes cannot live from step {request.first} to {request.last}"
+            )
+        for other in request.in_place_of:
+            if not 0 <= other < len(requests) or other == index:
+                raise InternalError(f"value {index} cannot take the room of value {other}")
+
+
+def _check_shared(requests: Sequence[Request], arena: Arena) -> None:
+    """Each value takes over one room at most, each room goes to one value, and all are allowed to."""
+    if len(dict(arena.shared)) < len(arena.shared):
+        raise InternalError("a value took over two rooms")
+    if len({giver for _, giver in arena.shared}) < len(arena.shared):
+        raise InternalError("two values took over one room")
+    for taker, giver in arena.shared:
+        if not 0 <= taker < len(requests) or giver not in _givers(requests, taker):
+            raise InternalError(f"value {taker} may not take over the room of value {giver}")
+        if arena.offsets[taker] != arena.offsets[giver]:
+            raise InternalError(f"value {taker} took over value {giver} but lies elsewhere")
+
+
+def _check_overlaps(requests: Sequence[Request], arena: Arena) -> None:
+    """Walk through the steps with what lives in order of offset, so that only neighbours can overlap.
+
+    A value that takes over a room comes when the step is over and what gave the room is gone: until
+    then, the larger of the two has it.
+    """
+    takers = {taker for taker, _ in arena.shared}
+    arrive, leave, take = 0, 1, 2
+    events: list[tuple[int, int, int]] = []
+    for index, request in enumerate(requests):
+        if not request.nbytes or (index in takers and request.first == request.last):
+            continue
+        events.append((request.first, take if index in takers else arrive, index))
+        events.append((request.last, leave, index))
+    living: list[tuple[int, int]] = []  # (offset, request)
+    for step, event, index in sorted(events):
+        entry = (arena.offsets[index], index)
+        place = bisect_left(living, entry)
+        if event == leave:
+            del living[place]
+            continue
+        for (low, below), (high, above) in (
+            *((living[place - 1], entry) for _ in range(place > 0)),
+            *((entry, living[place]) for _ in range(place < len(living))),
+        ):
+            if low + requests[below].nbytes > high:
+                raise InternalError(f"values {below} and {above} overlap in memory at step {step}")
+        living.insert(place, entry)
+
+
+def _aligned(nbytes: int, alignment: int) -> int:
+    return -(-nbytes // alignment) * alignment
+
+
+# Who takes over whose room -------------------------------------------------------------------------
+
+
+def _givers(requests: Sequence[Request], taker: int) -> list[int]:
+    """The requests whose room one can take over, the tightest first."""
+    request = requests[taker]
+    allowed = [
+        other
+        for other in dict.fromkeys(request.in_place_of)
+        if requests[other].first < request.first == requests[other].last
+        and 0 < request.nbytes <= requests[other].nbytes
+    ]
+    return sorted(allowed, key=lambda other: requests[other].nbytes)
+
+
+def _take_over(requests: Sequence[Request]) -> dict[int, int]:
+    """Request -> the one whose room it takes over, so that the most bytes are saved at every step.
+
+    The largest choose first, and one that finds its rooms taken makes others move to another: such
+    augmenting paths never drop anyone, which makes the choice exact, not just good.
+    """
+    options = {index: _givers(requests, index) for index, r in enumerate(requests) if r.in_place_of}
+    taken: dict[int, int] = {}  # giver -> taker
+
+    def settle(taker: int, tried: set[int]) -> bool:
+        for giver in options[taker]:
+            if giver not in tried:
+                tried.add(giver)
+                if giver not in taken or settle(taken[giver], tried):
+                    taken[giver] = taker
+                    return True
+        return False
+
+    for index in sorted(options, key=lambda index: -requests[index].nbytes):
+        settle(index, set())
+    return {taker: giver for giver, taker in taken.items()}
+
+
+def _chains(requests: Sequence[Request], givers: dict[int, int]) -> list[list[int]]:
+    """The requests of each block, the first owner of the room first. Those of no bytes need none."""
+    takers = {giver: taker for taker, giver in givers.items()}
+    chains = []
+    for index, request in enumerate(requests):
+        if request.nbytes and index not in givers:
+            chain = [index]
+            while chain[-1] in takers:
+                chain.append(takers[chain[-1]])
+            chains.append(chain)
+    return chains
+
+
+# Blocks --------------------------------------------------------------------------------------------
+
+
+class _Piece(NamedTuple):
+    """A span of steps through which a block has one size."""
+
+    first: int
+    last: int
+    nbytes: int
+
+
+class _Block(NamedTuple):
+    """What has one offset: its pieces follow each other in time and do not grow."""
+
+    first: int
+    last: int
+    nbytes: int
+    pieces: tuple[_Piece, ...]
+
+    @property
+    def steps(self) -> int:
+        return self.last - self.first + 1
+
+
+def _block(requests: Sequence[Request], rooms: Sequence[int], chain: Sequence[int]) -> _Block:
+    pieces: list[_Piece] = []
+    for index in chain:
+        first, last, nbytes = requests[index].first, requests[index].last, rooms[index]
+        if pieces:
+            first += 1  # the step that hands the room on still needs all of it
+            if pieces[-1].nbytes == nbytes:
+                first = pieces.pop().first
+        if first <= last:
+            pieces.append(_Piece(first, last, nbytes))
+    return _Block(pieces[0].first, pieces[-1].last, pieces[0].nbytes, tuple(pieces))
+
+
+def _live_bytes(blocks: Sequence[_Block]) -> list[int]:
+    """The bytes alive at each step."""
+    change = [0] * (max((block.last for block in blocks), default=-1) + 2)
+    for block in blocks:
+        for first, last, nbytes in block.pieces:
+            change[first] += nbytes
+            change[last + 1] -= nbytes
+    return list(accumulate(change))[:-1]
+
+
+# Placing -------------------------------------------------------------------------------------------
+
+
+class _Floor:
+    """The pieces placed so far, in order of offset, as columns that one expression can scan."""
+
+    def __init__(self, capacity: int) -> None:
+        self.count = 0
+        self.columns = np.empty((4, capacity + 1), dtype=np.int64)
+
+    def place(self, block: _Block) -> int:
+        """Put a block into the tightest gap that is free whenever it lives; on top when there is none."""
+        first, last, low, high = self.columns[:, : self.count]
+        if len(block.pieces) == 1:
+            met = ((first <= block.last) & (last >= block.first)).nonzero()[0]
+            starts, ends = low[met] - block.nbytes, high[met]
+        else:
+            starts, ends = self._around(block)
+        # An offset is free when all that begins too low for the block to fit below ends below it.
+        reach = np.maximum.accumulate(ends)
+        slack = starts.copy()
+        slack[1:] -= reach[:-1]
+        free = (slack >= 0).nonzero()[0]
+        if free.size:
+            gap = free[slack[free].argmin()]
+            offset = int(reach[gap - 1]) if gap else 0
+        else:
+            offset = int(reach[-1]) if reach.size else 0
+        for piece in block.pieces:
+            self._insert(piece, offset)
+        return offset
+
+    def _around(self, block: _Block) -> tuple[np.ndarray, np.ndarray]:
+        """For everything that meets a piece of the block: up to where the block fits below, and its end."""
+        first, last, low, high = self.columns[:, : self.count]
+        met = [
+            ((first <= piece.last) & (last >= piece.first)).nonzero()[0] for piece in block.pieces
+        ]
+        starts = np.concatenate(
+            [low[found] - piece.nbytes for found, piece in zip(met, block.pieces, strict=True)]
+        )
+        order = starts.argsort(kind="stable")
+        return starts[order], high[np.concatenate(met)[order]]
+
+    def _insert(self, piece: _Piece, offset: int) -> None:
+        columns, count = self.columns, self.count
+        place = int(columns[2, :count].searchsorted(offset, side="right"))
+        columns[:, place + 1 : count + 1] = columns[:, place:count]
+        columns[:, place] = piece.first, piece.last, offset, offset + piece.nbytes
+        self.count = count + 1
+
+
+def _place_all(
+    blocks: Sequence[_Block], order: Sequence[int], limit: int | None = None
+) -> tuple[int, list[int]] | None:
+    """The size of the arena and the offset of each block, or None as soon as it exceeds the limit."""
+    floor = _Floor(sum(len(block.pieces) for block in blocks))
+    offsets = [0] * len(blocks)
+    top = 0
+    for index in order:
+        offset = floor.place(blocks[index])
+        offsets[index] = offset
+        top = max(top, offset + blocks[index].nbytes)
+        if limit is not None and top > limit:
+            return None
+    return top, offsets
+
+
+# Orders --------------------------------------------------------------------------------------------
+
+
+def _best(blocks: Sequence[_Block], live: Sequence[int]) -> tuple[int, list[int]]:
+    """The smallest arena of all orders, and of what can be made of the best of them."""
+    bound = max(live)
+    good = int(bound * (1 + CLOSE))
+    cost = _cost(blocks)
+    spent = 0
+    attempts: list[tuple[int, list[int], list[int]]] = []
+    for order in _orders(blocks, live):
+        if attempts and (spent + cost > WORK or min(attempts)[0] <= good):
+            break
+        spent += cost
+        placed = _place_all(blocks, order)
+        if placed is not None:
+            attempts.append((*placed, order))
+    nbytes, offsets, order = min(attempts, key=itemgetter(0))
+    return _improve(blocks, order, (nbytes, offsets), good, (WORK - spent) // cost)
+
+
+def _cost(blocks: Sequence[_Block]) -> int:
+    """What placing all blocks counts as."""
+    return len(blocks) + len(blocks) * len(blocks) // (2 * SCANNED)
+
+
+def _orders(blocks: Sequence[_Block], live: Sequence[int]) -> Iterator[list[int]]:
+    """The orders worth trying, those that do best on real graphs first."""
+    every = range(len(blocks))
+    busiest = _busiest(blocks, live)
+    yield sorted(every, key=lambda i: (-busiest[i], -blocks[i].nbytes, i))
+    yield sorted(every, key=lambda i: (-blocks[i].nbytes, -blocks[i].steps, i))
+    yield sorted(every, key=lambda i: (-blocks[i].steps, -blocks[i].nbytes, i))
+    yield sorted(every, key=lambda i: (-blocks[i].steps * blocks[i].nbytes, i))
+    yield sorted(every, key=lambda i: (-busiest[i], -blocks[i].steps, i))
+
+
+def _busiest(blocks: Sequence[_Block], live: Sequence[int]) -> list[int]:
+    """For each block, the most bytes alive at any step of its life, from a table of maxima over powers of two."""
+    tables = [np.array(live, dtype=np.int64)]
+    while 2 ** len(tables) <= len(live):
+        half = 2 ** (len(tables) - 1)
+        tables.append(np.maximum(tables[-1][:-half], tables[-1][half:]))
+    found = []
+    for block in blocks:
+        level = block.steps.bit_length() - 1
+        table = tables[level]
+        found.append(int(max(table[block.first], table[block.last + 1 - 2**level])))
+    return found
+
+
+def _improve(
+    blocks: Sequence[_Block],
+    order: Sequence[int],
+    found: tuple[int, list[int]],
+    good: int,
+    attempts: int,
+) -> tuple[int, list[int]]:
+    """Move a block that ends at the top of the arena before one it meets, as long as that does no harm.
+
+    Moves that change nothing are kept too: they lead from one plateau to the next. The places are
+    drawn from a generator with a fixed seed.
+    """
+    current = list(order)
+    draw = random.Random(0)
+    nbytes, offsets = found
+    for _ in range(attempts):
+        if nbytes <= good:
+            break
+        on_top = [i for i in current if offsets[i] + blocks[i].nbytes == nbytes]
+        moved = on_top[draw.randrange(len(on_top))]
+        position = current.index(moved)
+        earlier = [
+            place for place in range(position) if _meet(blocks[current[place]], blocks[moved])
+        ]
+        if not earlier:
+            continue
+        trial = list(current)
+        del trial[position]
+        trial.insert(earlier[draw.randrange(len(earlier))], moved)
+        placed = _place_all(blocks, trial, limit=nbytes)
+        if placed is not None:
+            current = trial
+            nbytes, offsets = placed
+    return nbytes, offsets
+
+
+def _meet(one: _Block, other: _Block) -> bool:
+    return one.first <= other.last and other.first <= one.last

@@ -1,0 +1,588 @@
+"""The plan: kernels in their order, over buffers in one arena. It is what every backend compiles.
+
+A kernel says *what* it computes by its ``Spec``: a small frozen graph whose inputs are named ``0``, ``1``, ... in
+order and whose outputs are the results. Kernels of equal specs share one, so a model of thirty equal layers has
+the specs of one layer. A buffer is one value: an input, a parameter, a state, a constant, or bytes of the arena that
+one kernel writes. A plan needs nothing of the graph it came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ..graph.data import Data
+from ..graph.errors import Calling, DarnerError, Source, VerifyError
+from ..graph.graph import LEAVES, Graph
+from ..graph.node import Node
+from ..graph.types import TensorType
+
+VERSION = 1
+"""The version of the plan's saved form; a plan of a newer one is refused."""
+
+ALIGNMENT = 64
+"""Every value of the arena begins at a multiple of this many bytes: a cache line, and the widest vector."""
+
+Kind = Literal["map", "rows", "contract", "attention", "index", "loop", "library"]
+Place = Literal["arena", "input", "parameter", "state", "constant"]
+KINDS: tuple[str, ...] = get_args(Kind)
+PLACES: tuple[str, ...] = get_args(Place)
+
+OVERWRITES = {"cache_update": "cache", "dynamic_update_slice": "x", "scatter": "x"}
+"""Ops whose result is one operand with some elements replaced, and that operand: in place they touch only those."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a kernel computes: the template a backend has for it, and the computation as a graph."""
+
+    kind: str
+    body: Graph
+
+    @cached_property
+    def digest(self) -> str:
+        """The kind and the body's digest: equal for equal computations, in every process."""
+        return f"{self.kind}-{self.body.digest()}"
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        """The body's inputs, in the order of a kernel's operands."""
+        return tuple(self.body.inputs.values())
+
+    @cached_property
+    def ops(self) -> tuple[str, ...]:
+        """The names of what the body computes, in order; its inputs and constants left out."""
+        plain = (*LEAVES, "constant")
+        return tuple(node.op.name for node in self.body.nodes if node.op.name not in plain)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One value and where it lies.
+
+    Attributes:
+        type: shape and element type; no size is a symbol.
+        place: the arena, or what it is outside of it.
+        name: the leaf's name, or the constant's key in ``Plan.constants``.
+        offset: bytes from the start of the arena.
+        init: what every element of a state is before the first run.
+        storage: how a parameter is kept; see the op ``parameter``.
+    """
+
+    type: TensorType
+    place: Place
+    name: str | None = None
+    offset: int | None = None
+    init: float = 0.0
+    storage: str = "dense"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes when stored densely."""
+        if self.type.symbols:
+            raise VerifyError(_symbolic(self.type.symbols))
+        return int(self.type.nbytes)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The first byte in the arena, and the one after the last."""
+        if self.offset is None:
+            raise VerifyError(f"a buffer of the {self.place} has no place in the arena")
+        return self.offset, self.offset + self.nbytes
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One step of a plan: a spec applied to buffers.
+
+    Attributes:
+        spec: the digest of what it computes.
+        operands: the buffers it reads, in the order of the body's inputs.
+        results: the buffers it writes, in the order of the body's outputs.
+        nodes: ids of the nodes of the graph that it computes.
+        label: the user's label of the most telling of them.
+        source: the user's line.
+    """
+
+    spec: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    nodes: tuple[int, ...] = ()
+    label: str | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kernels in the order they run, the buffers they read and write, and what is left at the end.
+
+    After the last kernel the outputs are read, and then each leaf of ``updates`` takes the value of its buffer, all of
+    them at once. There is a buffer for every input, parameter and state of the graph, used or not.
+
+    Attributes:
+        name: the graph's name.
+        target: what it was lowered for: ``cpu``, ``reference``, ...
+        specs: what kernels compute, by digest.
+        buffers: all values; kernels name them by position.
+        kernels: the steps, in order.
+        outputs: the buffers of the results.
+        output_names: the label of each output, where it has one.
+        updates: a state's or parameter's buffer, and the one whose value it takes; equal where a kernel wrote it in place.
+        constants: values by key.
+        arena_bytes: the size of the arena.
+        naive_bytes: what the values would take if each had a place of its own.
+        options: what was asked for: level, mode, ...; values that JSON has.
+        version: of the saved form.
+    """
+
+    name: str
+    target: str
+    specs: Mapping[str, Spec]
+    buffers: tuple[Buffer, ...]
+    kernels: tuple[Kernel, ...]
+    outputs: tuple[int, ...]
+    output_names: tuple[str | None, ...]
+    updates: tuple[tuple[int, int], ...] = ()
+    constants: Mapping[str, Data] = field(default_factory=dict)
+    arena_bytes: int = 0
+    naive_bytes: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    version: int = VERSION
+
+    # ------------------------------------------------------------- reading
+
+    def spec(self, kernel: Kernel | int) -> Spec:
+        """What a kernel, or the kernel at a position, computes."""
+        return self.specs[(self.kernels[kernel] if isinstance(kernel, int) else kernel).spec]
+
+    def leaves(self, place: str) -> dict[str, int]:
+        """The buffers of all inputs, parameters or states, by name."""
+        found = enumerate(self.buffers)
+        return {str(buffer.name): i for i, buffer in found if buffer.place == place}
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that sharing the arena saves."""
+        return self.naive_bytes - self.arena_bytes
+
+    def lifetimes(self) -> list[tuple[int, int] | None]:
+        """For each buffer of the arena the kernel that writes it and the last that reads it, else None.
+
+        What outlasts the kernels (an output, an update) is read at ``len(kernels)``.
+        """
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for k, kernel in enumerate(self.kernels):
+            last.update(dict.fromkeys(kernel.operands, k))
+            for i in kernel.results:
+                first.setdefault(i, k)
+                last[i] = max(k, last.get(i, k))
+        last.update(dict.fromkeys(self.outputs, len(self.kernels)))
+        last.update(dict.fromkeys((source for _, source in self.updates), len(self.kernels)))
+        return [
+            (first[i], last[i]) if buffer.place == "arena" and i in first else None
+            for i, buffer in enumerate(self.buffers)
+        ]
+
+    def hazards(self) -> tuple[tuple[int, ...], ...]:
+        """For each kernel the earlier kernels it must follow.
+
+        It follows the last to write what it reads or writes, and those that have read what it writes. What these follow
+        in their turn is not repeated.
+        """
+        bytes_ = _Bytes()
+        outside: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+        found = []
+        for k, kernel in enumerate(self.kernels):
+            before: set[int] = set()
+            for ids, writes in ((kernel.operands, False), (kernel.results, True)):
+                for i in ids:
+                    if self.buffers[i].place == "arena":
+                        before |= bytes_.touch(*self.buffers[i].range, k, writes)
+                        continue
+                    writer, readers = outside.get(i, (None, ()))
+                    before |= _must_follow(writer, readers, writes)
+                    outside[i] = (k, ()) if writes else (writer, (*readers, k))
+            found.append(tuple(sorted(before - {k})))
+        return tuple(found)
+
+    # ------------------------------------------------------------- checking, printing, saving
+
+    def verify(self) -> Plan:
+        """Check every rule a plan keeps; returns the plan, or raises ``VerifyError`` naming the fault."""
+        with Calling("Plan.verify"):
+            _verify(self)
+        return self
+
+    def digest(self) -> str:
+        """A hash of everything that matters to who runs it: names of the plan and nodes, labels and lines aside.
+
+        It holds specs, buffers, wiring, constants, options, target and darner's version.
+        """
+        from .. import __version__
+
+        content = [
+            ["darner", __version__, self.version, self.target],
+            list(self.specs),
+            [
+                [str(b.type), b.place, b.name, b.offset, repr(b.init), b.storage]
+                for b in self.buffers
+            ],
+            [[kernel.spec, kernel.operands, kernel.results] for kernel in self.kernels],
+            [self.outputs, self.output_names, self.updates, self.arena_bytes],
+            [[key, data.digest] for key, data in self.constants.items()],
+            self.options,
+        ]
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def __str__(self) -> str:
+        from .plan_text import to_text
+
+        return to_text(self)
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.kernels)} kernels of {len(self.specs)} specs"
+        return f"<Plan '{self.name}' for {self.target}: {counts}, {self.arena_bytes} bytes>"
+
+    def to_json(self) -> str:
+        """The whole plan as one JSON document, with a checksum."""
+        from .plan_json import to_json
+
+        with Calling("Plan.to_json"):
+            return to_json(self)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """The plan that ``to_json`` wrote, checked and verified; anything else is a ``FormatError``."""
+        from .plan_json import from_json
+
+        with Calling("Plan.from_json"):
+            return from_json(text)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file, all or nothing: a crash leaves the old file or the new one."""
+        from .plan_json import save
+
+        with Calling("Plan.save"):
+            save(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """The plan that ``save`` wrote; the graph it came from is not needed."""
+        from .plan_json import load
+
+        with Calling("Plan.load"):
+            return load(Path(path))
+
+
+ExecutionPlan = Plan
+
+
+def _symbolic(symbols: Any) -> str:
+    return f"the size {', '.join(sorted(symbols))} is a symbol: bind it before lowering"
+
+
+# --------------------------------------------------------------------------- working in place
+
+
+def may_share(spec: Spec, operand: int, result: int) -> bool:
+    """Whether a kernel may write a result over an operand, both named by their positions in the spec.
+
+    It may where every element of the operand is read only to make the element of the result in its place: through
+    element-wise ops of one shape, and no view. A map makes all its results element by element together; any other kernel
+    may only if no other result needs the operand. It also may where the operand is what an op of ``OVERWRITES``
+    replaces elements of, and nothing else reads it.
+    """
+    body, leaf = spec.body, spec.inputs[operand]
+    output = body.outputs[result]
+    if leaf.shape != output.shape or leaf.dtype.itemsize != output.dtype.itemsize:
+        return False
+    if _overwrites(body, leaf, output):
+        return True
+    reached = {leaf.id}
+    for node in body.nodes:
+        if reached.intersection(node.inputs):
+            if "elementwise" not in node.op.traits or node.type != leaf.type.with_dtype(node.dtype):
+                return False
+            reached.add(node.id)
+    if spec.kind == "map":
+        return True
+    others = [node.id for i, node in enumerate(body.outputs) if i != result]
+    return output.id in reached and reached.isdisjoint(others)
+
+
+def _overwrites(body: Graph, leaf: Node, output: Node) -> bool:
+    slots = [slot for i, slot in zip(output.inputs, output.slots, strict=True) if i == leaf.id]
+    alone = [node.id for node in body.users(leaf)] == [output.id] and not body.is_output(leaf)
+    return (
+        alone
+        and slots == [OVERWRITES.get(output.op.name)]
+        and [node.id for node in body.outputs].count(output.id) == 1
+        and len(body.outputs) == 1
+    )
+
+
+# --------------------------------------------------------------------------- order
+
+
+def _must_follow(writer: int | None, readers: tuple[int, ...], writes: bool) -> set[int]:
+    found = set(readers) if writes else set()
+    return found if writer is None else found | {writer}
+
+
+class _Bytes:
+    """Who last wrote each byte of the arena, and who has read it since: pieces in order, that tile what was touched."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._pieces: dict[int, tuple[int, int | None, tuple[int, ...]]] = {}
+
+    def touch(self, start: int, end: int, kernel: int, writes: bool) -> set[int]:
+        """Note that a kernel reads or writes these bytes; returns the kernels it must follow for it."""
+        if start == end:
+            return set()
+        self._cut(start)
+        self._cut(end)
+        low, high = bisect_left(self._starts, start), bisect_left(self._starts, end)
+        inside = self._starts[low:high]
+        before: set[int] = set()
+        for piece in inside:
+            stop, writer, readers = self._pieces[piece]
+            before |= _must_follow(writer, readers, writes)
+            if not writes:
+                self._pieces[piece] = (stop, writer, (*readers, kernel))
+        if writes:
+            for piece in inside:
+                del self._pieces[piece]
+            self._starts[low:high] = [start]
+            self._pieces[start] = (end, kernel, ())
+        return before
+
+    def _cut(self, at: int) -> None:
+        """Make a piece begin here, if the byte lies within one."""
+        place = bisect_left(self._starts, at)
+        if place == 0 or (place < len(self._starts) and self._starts[place] == at):
+            return
+        start = self._starts[place - 1]
+        stop, writer, readers = self._pieces[start]
+        if stop > at:
+            self._pieces[start] = (at, writer, readers)
+            self._pieces[at] = (stop, writer, readers)
+            self._starts.insert(place, at)
+
+
+# --------------------------------------------------------------------------- what is legal
+
+
+def _verify(plan: Plan) -> None:
+    for key, spec in plan.specs.items():
+        try:
+            _check_spec(key, spec)
+        except DarnerError as error:
+            text = error.rule if isinstance(error, VerifyError) else str(error)
+            raise VerifyError(f"spec {key}: {text}") from error
+    names: set[str] = set()
+    for i, buffer in enumerate(plan.buffers):
+        for rule in _faults_of_buffer(plan, buffer, names):
+            raise VerifyError(f"buffer {i}: {rule}")
+    written: set[int] = set()
+    for k, kernel in enumerate(plan.kernels):
+        for rule in _faults_of_kernel(plan, kernel, written):
+            fault = VerifyError(f"kernel {k}: {rule}")
+            fault.label, fault.source = kernel.label, kernel.source
+            raise fault
+        written.update(kernel.results)
+    for rule in _faults_of_ends(plan, written):
+        raise VerifyError(rule)
+    _check_arena(plan)
+
+
+def _check_spec(key: str, spec: Spec) -> None:
+    if spec.kind not in KINDS:
+        raise VerifyError(f"its kind '{spec.kind}' is none of {', '.join(KINDS)}")
+    body = spec.body
+    if not body._frozen:
+        raise VerifyError("its body is not frozen")
+    body.verify()
+    if symbols := body.dynamic_symbols():
+        raise VerifyError(_symbolic(symbols))
+    if body.parameters or body.states or body.updates:
+        raise VerifyError("its body has parameters, states or updates: only inputs are operands")
+    if list(body.inputs) != [str(i) for i in range(len(body.inputs))]:
+        raise VerifyError(f"its inputs are {', '.join(body.inputs)}, not 0, 1, ... in order")
+    if not body.outputs:
+        raise VerifyError("its body has no output")
+    if key != spec.digest:
+        raise VerifyError(f"it is stored under that key, but its digest is {spec.digest}")
+
+
+def _faults_of_buffer(plan: Plan, buffer: Buffer, names: set[str]) -> Iterator[str]:
+    if buffer.place not in PLACES:
+        yield f"its place '{buffer.place}' is none of {', '.join(PLACES)}"
+    if buffer.type.symbols:
+        yield _symbolic(buffer.type.symbols)
+    if buffer.place == "arena":
+        if buffer.name is not None:
+            yield f"it is in the arena, but has the name '{buffer.name}'"
+        if buffer.offset is None:
+            yield "it is in the arena, but has no offset"
+            return
+        start, end = buffer.range
+        if start % ALIGNMENT:
+            yield f"its offset {start} is not a multiple of {ALIGNMENT}"
+        if start < 0 or end > plan.arena_bytes:
+            yield f"its bytes {start} to {end} are outside the arena of {plan.arena_bytes}"
+        return
+    if buffer.offset is not None:
+        yield f"it is a {buffer.place}, which has no offset in the arena"
+    if not buffer.name:
+        yield f"it is a {buffer.place} without a name"
+    elif buffer.place == "constant":
+        if buffer.name not in plan.constants:
+            yield f"the plan has no constant '{buffer.name}'"
+        elif plan.constants[buffer.name].type != buffer.type:
+            stored = plan.constants[buffer.name].type
+            yield f"it is {buffer.type}, but the constant '{buffer.name}' is {stored}"
+    elif buffer.name in names:
+        yield f"another leaf is called '{buffer.name}' too"
+    else:
+        names.add(buffer.name)
+
+
+def _faults_of_kernel(plan: Plan, kernel: Kernel, written: set[int]) -> Iterator[str]:
+    spec = plan.specs.get(kernel.spec)
+    if spec is None:
+        yield f"the plan has no spec {kernel.spec}"
+        return
+    sides = (
+        ("operand", kernel.operands, spec.inputs),
+        ("result", kernel.results, tuple(spec.body.outputs)),
+    )
+    for what, ids, nodes in sides:
+        if len(ids) != len(nodes):
+            yield f"it has {len(ids)} {what}s, but its spec has {len(nodes)}"
+            return
+        for position, (i, node) in enumerate(zip(ids, nodes, strict=True)):
+            if not 0 <= i < len(plan.buffers):
+                yield f"{what} {position} is buffer {i}: the plan has {len(plan.buffers)}"
+                return
+            if plan.buffers[i].type != node.type:
+                yield f"{what} {position} is {plan.buffers[i].type}, but its spec has {node.type}"
+    for i in kernel.operands:
+        if plan.buffers[i].place == "arena" and i not in written:
+            yield f"it reads buffer {i} before any kernel has written it"
+    for i in kernel.results:
+        place = plan.buffers[i].place
+        if place in ("input", "constant"):
+            yield f"it writes buffer {i}, which is {place} '{plan.buffers[i].name}'"
+        if i in written:
+            yield f"it writes buffer {i}, which an earlier kernel has written: values differ in their buffers"
+        if kernel.results.count(i) > 1:
+            yield f"two of its results are buffer {i}"
+    for r, i in enumerate(kernel.results):
+        for o, j in enumerate(kernel.operands):
+            if i == j and not may_share(spec, o, r):
+                yield f"it writes result {r} over operand {o}, which it needs in another order"
+
+
+def _faults_of_ends(plan: Plan, written: set[int]) -> Iterator[str]:
+    count = len(plan.buffers)
+    for i, buffer in enumerate(plan.buffers):
+        if buffer.place == "arena" and i not in written:
+            yield f"buffer {i} is in the arena, but no kernel writes it"
+    for i in plan.outputs:
+        if not 0 <= i < count:
+            yield f"an output is buffer {i}: the plan has {count}"
+    if len(plan.output_names) != len(plan.outputs):
+        yield f"{len(plan.outputs)} outputs have {len(plan.output_names)} names"
+    updated: dict[int, int] = {}
+    for leaf, value in plan.updates:
+        if not (0 <= leaf < count and 0 <= value < count):
+            yield f"an update is of buffer {leaf} by buffer {value}: the plan has {count}"
+            return
+        target, source = plan.buffers[leaf], plan.buffers[value]
+        if target.place not in ("state", "parameter"):
+            yield f"buffer {leaf} is updated, but it is no state or parameter"
+        if leaf in updated:
+            yield f"{target.place} '{target.name}' is updated twice"
+        if target.type != source.type:
+            yield f"{target.place} '{target.name}' is {target.type}, but its update is {source.type}"
+        updated[leaf] = value
+    for i in sorted(written):
+        leaf = plan.buffers[i]
+        if leaf.place != "arena" and updated.get(i) != i:
+            yield f"a kernel writes {leaf.place} '{leaf.name}' in place, but no update says so"
+    if plan.arena_bytes < 0 or plan.naive_bytes < 0:
+        yield f"the arena cannot have {min(plan.arena_bytes, plan.naive_bytes)} bytes"
+    if not _is_json(plan.options):
+        yield "its options hold a value that JSON has not: text, numbers, lists and objects are legal"
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, str | int | bool)
+
+
+def _check_arena(plan: Plan) -> None:
+    """No two values that are alive together share a byte, but for a result over an operand that ends there."""
+    lives = plan.lifetimes()
+    alive: list[
+        tuple[int, int, int]
+    ] = []  # (first byte, end, buffer), disjoint, so in order of both
+    for k, kernel in enumerate(plan.kernels):
+        placed: list[tuple[int, int, int]] = []
+        for r, i in enumerate(kernel.results):
+            if lives[i] is None or not plan.buffers[i].nbytes:
+                continue
+            entry = (*plan.buffers[i].range, i)
+            for _, _, other in _overlapping(placed, entry):
+                raise VerifyError(f"kernel {k}: its results {other} and {i} overlap in the arena")
+            for start, end, other in _overlapping(alive, entry):
+                _check_in_place(plan, k, r, (start, end) == entry[:2], other, lives[other])
+            insort(placed, entry)
+        ends = {i for i in (*kernel.operands, *kernel.results) if (at := lives[i]) and at[1] == k}
+        alive = [entry for entry in alive if entry[2] not in ends]
+        for entry in placed:
+            if entry[2] not in ends:
+                insort(alive, entry)
+
+
+def _check_in_place(
+    plan: Plan, k: int, result: int, whole: bool, other: int, life: tuple[int, int] | None
+) -> None:
+    kernel = plan.kernels[k]
+    i = kernel.results[result]
+    if life is None or life[1] > k:
+        raise VerifyError(f"kernel {k}: buffer {i} overlaps buffer {other}, which is still needed")
+    positions = [o for o, j in enumerate(kernel.operands) if j == other]
+    if not whole or not all(may_share(plan.spec(kernel), o, result) for o in positions):
+        raise VerifyError(
+            f"kernel {k}: result {result} (buffer {i}) lies over operand {positions[0]} "
+            f"(buffer {other}), which it needs in another order"
+        )
+
+
+def _overlapping(
+    entries: list[tuple[int, int, int]], entry: tuple[int, int, int]
+) -> Iterator[tuple[int, int, int]]:
+    """Those of disjoint, sorted ranges that share a byte with another."""
+    start, end, _ = entry
+    place = bisect_left(entries, (start,))
+    if place and entries[place - 1][1] > start:
+        yield entries[place - 1]
+    while place < len(entries) and entries[place][0] < end:
+        yield entries[place]
+        place += 1

@@ -1,0 +1,49 @@
+"""A graph as lowering wants it: primitives, and the few composites that have kernels of their own; equal calls once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph.graph import LEAVES, Graph
+from ..graph.node import Node
+from ..optimizer.attributes import attribute_text
+from ..transforms.expand import expand
+from .roles import WHOLE
+
+
+def prepare(graph: Graph) -> Graph:
+    """Write out what has no kernel of its own, and merge what that makes twice.
+
+    >>> import darner
+    >>> g = darner.Graph()
+    >>> x = g.input("x", (4, 8))
+    >>> g.set_outputs([x.softmax(), x.log_softmax()])
+    >>> names = [node.op.name for node in prepare(g).nodes]
+    >>> names.count("max"), names.count("exp")
+    (1, 1)
+    """
+    return merged(expand(graph, keep=lambda node: node.op.name in WHOLE))
+
+
+def merged(graph: Graph) -> Graph:
+    """The graph with equal calls made once, and nothing that is not needed."""
+    result = Graph(graph.name)
+    known: dict[tuple[Any, ...], Node] = {}
+    made: dict[int, Node] = {}
+    source = graph.toposort()
+    for node in source.nodes:
+        operands = [made[i] for i in node.inputs]
+        if node.op.name in LEAVES:
+            made[node.id] = result.insert_like(node, operands)
+            continue
+        text = attribute_text(node.op, node.attrs)
+        call = (node.op.name, node.slots, text, *[operand.id for operand in operands])
+        found = known.get(call)
+        if found is None:
+            found = known[call] = result.insert_like(node, operands)
+        made[node.id] = found
+    result.set_outputs([made[node.id] for node in source.outputs])
+    for leaf, value in source.updates.items():
+        result.set_update(made[leaf.id], made[value.id])
+    result.inherit(graph)
+    return result

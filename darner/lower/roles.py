@@ -1,0 +1,105 @@
+"""What part a node can play in a kernel: the one place where lowering asks about ops.
+
+view      the same elements, found elsewhere: it is a way to read, and never a kernel of its own
+point     each element of the result from a few elements of the operands: it can be computed wherever it is read
+reduce    many elements into one, along axes
+contract  products summed
+others    kernels of a kind of their own, named by that kind
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.types import TupleType
+
+Role: TypeAlias = Literal[
+    "leaf", "view", "part", "point", "reduce", "contract", "attention", "index", "loop", "library"
+]
+
+CHEAP = frozenset(
+    {"add", "cast", "eq", "ge", "gt", "le", "logical_and", "lt", "mul", "ne", "neg", "sub"}
+)
+"""What may be computed again in every kernel that reads it, where it is made of counters alone."""
+
+VIEWS = frozenset({"reshape", "transpose", "broadcast_to", "slice", "flip", "windows"})
+POINTS = frozenset(
+    {
+        "concat",
+        "dynamic_slice",
+        "gather",
+        "iota",
+        "pad",
+        "random_bits",
+        "recompute_barrier",
+        "stop_gradient",
+        "take_along_axis",
+    }
+)
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+INDEXED = frozenset(
+    {
+        "scatter",
+        "scatter_add",
+        "scatter_add_along_axis",
+        "dynamic_update_slice",
+        "fold",
+        "sort",
+        "argsort",
+        "top_k",
+    }
+)
+LOOPS = frozenset({"cumsum", "cumprod", "cummax", "cummin"})
+ATTENTION = frozenset({"scaled_dot_attention", "scaled_dot_attention_backward"})
+CONTRACTIONS = frozenset({"dot_general", "conv", "conv_input_grad", "conv_weight_grad"})
+
+WHOLE = ATTENTION | CONTRACTIONS
+"""Composites that have a kernel of their own; all others are written out before."""
+
+
+def roles(graph: Graph) -> list[Role]:
+    """The part that each node of a graph plays."""
+    found: list[Role] = []
+    numbers: list[bool] = []
+    ends = {node.id for node in (*graph.outputs, *graph.updates.values())}
+    for node in graph.nodes:
+        own = role(node)
+        number = node.op.name == "iota" or (
+            bool(node.inputs)
+            and (own == "view" or node.op.name in CHEAP)
+            and all(_is_scalar(graph.nodes[i]) or numbers[i] for i in node.inputs)
+            and any(numbers[i] for i in node.inputs)
+        )
+        numbers.append(number)
+        found.append("view" if number and node.id not in ends else own)
+    return found
+
+
+def _is_scalar(node: Node) -> bool:
+    return node.op.name == "constant" and node.size == 1
+
+
+def role(node: Node) -> Role:
+    """The part that a node can play."""
+    name = node.op.name
+    if "leaf" in node.op.traits:
+        return "leaf"
+    if name == "project":
+        return "part"
+    if name in VIEWS:
+        return "view"
+    if name in POINTS or ("elementwise" in node.op.traits and not isinstance(node.type, TupleType)):
+        return "point"
+    if name in REDUCTIONS:
+        return "reduce"
+    if name in CONTRACTIONS:
+        return "contract"
+    if name in ATTENTION:
+        return "attention"
+    if name in INDEXED:
+        return "index"
+    if name in LOOPS:
+        return "loop"
+    return "library"

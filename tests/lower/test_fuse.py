@@ -1,0 +1,155 @@
+"""Kernels: every node once, in an order that works, computing what the graph computes."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import darner
+from darner import Graph
+from darner.lower.fuse import fuse
+from darner.lower.prepare import prepare
+from darner.lower.roles import roles
+from darner.lower.specs import kernels
+from tests import conformance
+from tests.optimizer.random_graphs import grown
+from tests.zoo import ZOO, gpt2, llama, resnet, trained, values
+
+several = settings(
+    max_examples=5 if conformance.QUICK else 60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def run_kernels(graph, given):
+    """The outputs and updates of a prepared graph, one kernel after another."""
+    memory = {}
+    for node in graph.nodes:
+        if node.name is not None:
+            memory[node.id] = np.asarray(given[node.name], node.dtype.numpy)
+        elif node.op.name == "constant":
+            memory[node.id] = node.attrs["values"].array
+    for work in kernels(graph):
+        inputs = {str(i): memory[id] for i, id in enumerate(work.operands)}
+        for id, value in zip(work.results, darner.run(work.body, inputs), strict=True):
+            memory[id] = value
+    ends = [*graph.outputs, *(graph.updates[leaf] for leaf in graph.updates)]
+    return [memory[node.id] for node in ends]
+
+
+def run_graph(graph, given):
+    inputs = {name: given[name] for name in graph.inputs}
+    params = {name: given[name] for name in graph.parameters}
+    state = {name: given[name] for name in graph.states}
+    outputs = darner.run(graph, inputs, params, state=state)
+    return outputs + [state[str(leaf.name)] for leaf in graph.updates]
+
+
+def check(graph, given):
+    prepared = prepare(graph).verify()
+    for found, wanted in zip(run_kernels(prepared, given), run_graph(prepared, given), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def check_cut(graph):
+    """Every node that computes is in one kernel, and each kernel comes after what it reads."""
+    found = roles(graph)
+    owned = [id for group in fuse(graph) for id in group.nodes]
+    computing = [n.id for n in graph.nodes if found[n.id] not in ("leaf", "view", "part")]
+    assert sorted(owned) == computing
+    made = {n.id for n in graph.nodes if found[n.id] == "leaf"}
+    for work in kernels(graph):
+        assert made.issuperset(work.operands)
+        made.update(work.results)
+    assert made.issuperset(n.id for n in graph.outputs)
+
+
+@pytest.mark.parametrize("name", list(ZOO)[:: 9 if conformance.QUICK else 2])
+def test_a_model_by_kernels_is_the_model(name):
+    graph = ZOO[name]()
+    inputs, params, states = values(graph)
+    check_cut(prepare(graph))
+    check(graph, {**inputs, **params, **states})
+
+
+@several
+@given(st.integers(0, 2**32))
+def test_random_graphs_by_kernels_are_the_graphs(seed):
+    graph, given = grown(random.Random(seed), 12)
+    check_cut(prepare(graph))
+    check(graph, given)
+
+
+def kinds(graph):
+    return Counter(group.kind for group in fuse(prepare(graph)))
+
+
+def test_a_softmax_is_one_kernel():
+    g = Graph()
+    g.set_outputs([g.input("x", (4, 8)).softmax()])
+    assert kinds(g) == {"rows": 1}
+
+
+def test_a_layer_norm_is_one_kernel_with_what_is_element_wise_around_it():
+    g = Graph()
+    x, r = g.input("x", (4, 8)), g.input("r", (4, 8))
+    y = g.layer_norm(x.tanh() + r, g.parameter("w", (8,)), g.parameter("b", (8,)))
+    g.set_outputs([y.relu()])
+    assert kinds(g) == {"rows": 1}
+
+
+def test_bias_activation_and_residual_are_part_of_a_product():
+    g = Graph()
+    x, w, b = g.input("x", (4, 8)), g.parameter("w", (8, 6)), g.parameter("b", (6,))
+    r = g.input("r", (4, 6))
+    g.set_outputs([(x @ w + b).gelu() + r])
+    (group,) = fuse(prepare(g))
+    assert group.kind == "contract"
+
+
+def test_what_the_residual_needs_may_depend_on_the_product_only_from_outside():
+    # h reads the product, and what is added to the product reads h: the sum cannot be its epilogue.
+    g = Graph()
+    x, w = g.input("x", (4, 4)), g.parameter("w", (4, 4))
+    y = x @ w
+    g.set_outputs([y + (y @ w)])
+    assert kinds(g) == {"contract": 2}
+    check(g, {"x": np.eye(4), "w": np.arange(16.0).reshape(4, 4)})
+
+
+def test_a_column_sum_is_not_put_into_a_kernel_of_rows():
+    g = Graph()
+    x = g.input("x", (4, 8))
+    y = x.softmax()
+    g.set_outputs([y, y.sum(axis=0)])
+    assert kinds(g) == {"rows": 2}
+
+
+def test_views_and_counters_cost_no_kernel():
+    g = Graph()
+    x = g.input("x", (4, 8))
+    mask = g.iota((4, 8), axis=0) >= g.iota((4, 8), axis=1)
+    g.set_outputs([g.where(mask, x.transpose().reshape((4, 8)), 0.0)])
+    assert kinds(g) == {"map": 1}
+
+
+def test_equal_layers_have_equal_kernels():
+    few, many = (
+        {work.body.digest() for work in kernels(prepare(darner.optimize(trained(llama, layers=n))))}
+        for n in (3, 9)
+    )
+    assert many == few
+
+
+def test_a_value_used_by_two_kernels_is_made_once():
+    graph = prepare(trained(gpt2))
+    results = [id for work in kernels(graph) for id in work.results]
+    assert len(set(results)) == len(results)
+
+
+def test_the_backward_pass_of_a_conv_net_is_cut_legally():
+    check_cut(prepare(trained(resnet)))
