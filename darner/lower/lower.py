@@ -1,0 +1,228 @@
+"""From a graph to a plan: kernels, their order, and a place for every value.
+
+    >>> import darner
+    >>> from darner.lower.lower import lower
+    >>> g = darner.Graph("mlp")
+    >>> x = g.input("x", (4, 8))
+    >>> g.set_outputs([(x @ g.parameter("w", (8, 2)) + g.parameter("b", (2,))).relu()])
+    >>> plan = lower(g)
+    >>> [plan.spec(kernel).kind for kernel in plan.kernels], plan.arena_bytes
+    (['contract'], 64)
+
+Parameters that stand side by side (a ``concat`` of them, see ``darner.optimizer``) are one constant block to a backend that stores them so; here
+the ``concat`` is a kernel like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..graph.data import Data
+from ..graph.errors import Calling, ShapeError
+from ..graph.graph import LEAVES, Graph
+from ..graph.node import Node
+from ..graph.types import TensorType
+from .memory import Request, plan_arena
+from .plan import Buffer, Kernel, Plan, Spec, may_share
+from .prepare import prepare
+from .specs import Work, kernels
+
+
+def lower(
+    graph: Graph, *, target: str = "reference", options: Mapping[str, Any] | None = None
+) -> Plan:
+    """The plan of a graph whose sizes are all known.
+
+    States and parameters are updated in place where the kernel that computes the new value is the last to read the old one.
+    """
+    with Calling("lower"):
+        symbols = graph.dynamic_symbols()
+        if symbols:
+            raise ShapeError(
+                f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
+            )
+    prepared = prepare(graph)
+    made = _Assembly(prepared, kernels(prepared))
+    return made.plan(graph, target, dict(options or {})).verify()
+
+
+class _Assembly:
+    """A plan in the making: one buffer for each value, then a place for each."""
+
+    def __init__(self, graph: Graph, works: Sequence[Work]) -> None:
+        self.graph = graph
+        self.works = works
+        self.buffers: list[Buffer] = []
+        self.of_node: dict[int, int] = {}
+        self.constants: dict[str, Data] = {}
+        self.specs: dict[str, Spec] = {}
+        self.gone: set[int] = set()
+        """Buffers that became others."""
+        for node in graph.nodes:
+            if node.op.name in LEAVES:
+                self._add(node.id, _leaf(node))
+            elif node.op.name == "constant" and self._is_read(node):
+                data = node.attrs["values"]
+                self.constants[data.digest] = data
+                self._add(node.id, Buffer(data.type, "constant", data.digest))
+        for work in works:
+            for id, output in zip(work.results, work.body.outputs, strict=True):
+                self._add(id, Buffer(_tensor(output), "arena"))
+
+    def _is_read(self, node: Node) -> bool:
+        """Whether a constant is a buffer: as an operand of a kernel or an output; others are part of kernels."""
+        ends = (*self.graph.outputs, *self.graph.updates.values())
+        return node in set(ends) or any(node.id in work.operands for work in self.works)
+
+    def _add(self, id: int, buffer: Buffer) -> None:
+        self.of_node[id] = len(self.buffers)
+        self.buffers.append(buffer)
+
+    # ------------------------------------------------------------- kernels
+
+    def plan(self, graph: Graph, target: str, options: dict[str, Any]) -> Plan:
+        """All of it."""
+        steps = [self._kernel(work) for work in self.works]
+        updates = self._updates(steps)
+        arena_bytes, naive_bytes = self._place(steps, updates)
+        kept = [i for i in range(len(self.buffers)) if i not in self.gone]
+        number = {old: new for new, old in enumerate(kept)}
+        return Plan(
+            name=graph.name,
+            target=target,
+            specs=self.specs,
+            buffers=tuple(self.buffers[i] for i in kept),
+            kernels=tuple(
+                replace(
+                    step,
+                    operands=tuple(number[i] for i in step.operands),
+                    results=tuple(number[i] for i in step.results),
+                )
+                for step in steps
+            ),
+            outputs=tuple(number[self.of_node[node.id]] for node in self.graph.outputs),
+            output_names=tuple(node.label for node in graph.outputs),
+            updates=tuple((number[old], number[new]) for old, new in updates),
+            constants=self.constants,
+            arena_bytes=arena_bytes,
+            naive_bytes=naive_bytes,
+            options=options,
+        )
+
+    def _kernel(self, work: Work) -> Kernel:
+        spec = Spec(work.kind, work.body)
+        self.specs.setdefault(spec.digest, spec)
+        nodes = [self.graph.nodes[id] for id in work.nodes]
+        telling = next((node for node in reversed(nodes) if node.label), nodes[-1])
+        return Kernel(
+            spec.digest,
+            tuple(self.of_node[id] for id in work.operands),
+            tuple(self.of_node[id] for id in work.results),
+            work.nodes,
+            telling.label,
+            telling.source,
+        )
+
+    # ------------------------------------------------------------- updates
+
+    def _updates(self, steps: list[Kernel]) -> list[tuple[int, int]]:
+        """Which buffer each updated leaf takes; where it can be, the kernel writes the leaf itself."""
+        result = []
+        outputs = {self.of_node[node.id] for node in self.graph.outputs}
+        taken = [self.of_node[value.id] for value in self.graph.updates.values()]
+        for leaf, value in self.graph.updates.items():
+            old, new = self.of_node[leaf.id], self.of_node[value.id]
+            alone = taken.count(new) == 1 and new not in outputs and old not in outputs
+            if alone and old not in taken and self._can_be_in_place(steps, old, new):
+                self._write_in_place(steps, old, new)
+                new = old
+            result.append((old, new))
+        return result
+
+    def _can_be_in_place(self, steps: Sequence[Kernel], old: int, new: int) -> bool:
+        """Only the kernel that makes the new value still reads the old one, element by element."""
+        if self.buffers[new].place != "arena":
+            return False
+        at = next(i for i, step in enumerate(steps) if new in step.results)
+        if any(old in step.operands for step in steps[at + 1 :]):
+            return False
+        step = steps[at]
+        result = step.results.index(new)
+        places = [i for i, operand in enumerate(step.operands) if operand == old]
+        return all(may_share(self.specs[step.spec], place, result) for place in places)
+
+    def _write_in_place(self, steps: list[Kernel], old: int, new: int) -> None:
+        for i, step in enumerate(steps):
+            steps[i] = replace(
+                step,
+                operands=tuple(old if b == new else b for b in step.operands),
+                results=tuple(old if b == new else b for b in step.results),
+            )
+        self.gone.add(new)
+
+    # ------------------------------------------------------------- memory
+
+    def _place(
+        self, steps: Sequence[Kernel], updates: Sequence[tuple[int, int]]
+    ) -> tuple[int, int]:
+        """Give every value of the arena its bytes; returns the size of the arena, and without sharing."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for number, step in enumerate(steps):
+            for buffer in step.operands:
+                last[buffer] = number
+            for buffer in step.results:
+                if self.buffers[buffer].place == "arena":
+                    first.setdefault(buffer, number)
+                    last.setdefault(buffer, number)
+        ends = [self.of_node[node.id] for node in self.graph.outputs]
+        ends += [new for _, new in updates]
+        for buffer in ends:
+            last[buffer] = len(steps)
+        order = list(first)
+        place = {buffer: i for i, buffer in enumerate(order)}
+        requests = []
+        for buffer in order:
+            step = steps[first[buffer]]
+            shared = self._shared(step, buffer, place, last, first[buffer])
+            requests.append(
+                Request(self.buffers[buffer].nbytes, first[buffer], last[buffer], shared)
+            )
+        arena = plan_arena(requests)
+        for buffer, offset in zip(order, arena.offsets, strict=True):
+            self.buffers[buffer] = replace(self.buffers[buffer], offset=offset)
+        return arena.nbytes, arena.naive
+
+    def _shared(
+        self,
+        step: Kernel,
+        buffer: int,
+        place: Mapping[int, int],
+        last: Mapping[int, int],
+        number: int,
+    ) -> tuple[int, ...]:
+        """The operands whose room a result may take over."""
+        spec = self.specs[step.spec]
+        result = step.results.index(buffer)
+        found = []
+        for i, operand in enumerate(step.operands):
+            dies = operand in place and last[operand] == number
+            once = step.operands.count(operand) == 1
+            if dies and once and may_share(spec, i, result):
+                found.append(place[operand])
+        return tuple(found)
+
+
+def _leaf(node: Node) -> Buffer:
+    place = node.op.name
+    if place == "state":
+        return Buffer(_tensor(node), "state", node.name, init=node.attrs["init"])
+    if place == "parameter":
+        return Buffer(_tensor(node), "parameter", node.name, storage=node.attrs["storage"])
+    return Buffer(_tensor(node), "input", node.name)
+
+
+def _tensor(node: Node) -> TensorType:
+    return TensorType(node.shape, node.dtype)
