@@ -11,6 +11,7 @@
        [3., 3.]], dtype=float32)]
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import ops as ops
@@ -52,6 +53,8 @@ from .transforms.remat import remat
 from .transforms.substitute import substitute
 
 if TYPE_CHECKING:
+    from . import optim as optim
+    from .lower.plan import ExecutionPlan, Plan
     from .optimizer import (
         DerivedParam,
         OptimizeReport,
@@ -64,28 +67,30 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The optimizer is a sixth of darner, and whoever builds a graph or differentiates it does without.
-_OPTIMIZER = (
-    "DerivedParam",
-    "OptimizeReport",
-    "RuleError",
-    "Target",
-    "optimize",
-    "optimize_inference",
-    "optimize_training",
-)
+# Whoever builds a graph or differentiates it does without these, and without the time to load them.
+_LATER = {
+    "DerivedParam": "optimizer",
+    "ExecutionPlan": "lower.plan",
+    "OptimizeReport": "optimizer",
+    "Plan": "lower.plan",
+    "RuleError": "optimizer",
+    "Target": "optimizer",
+    "optim": "optim",
+    "optimize": "optimizer",
+    "optimize_inference": "optimizer",
+    "optimize_training": "optimizer",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OPTIMIZER:
-        from . import optimizer
-
-        return getattr(optimizer, name)
+    if name in _LATER:
+        module = importlib.import_module(f".{_LATER[name]}", __name__)
+        return module if name == _LATER[name] else getattr(module, name)
     raise AttributeError(f"module 'darner' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OPTIMIZER})
+    return sorted({*globals(), *_LATER})
 
 
 __all__ = [
@@ -99,6 +104,7 @@ __all__ = [
     "DTypeError",
     "DarnerError",
     "DerivedParam",
+    "ExecutionPlan",
     "FormatError",
     "Graph",
     "GraphModule",
@@ -108,6 +114,7 @@ __all__ = [
     "Node",
     "Op",
     "OptimizeReport",
+    "Plan",
     "ReduceOp",
     "RematPolicy",
     "RuleError",
@@ -137,6 +144,7 @@ __all__ = [
     "leaf_bytes",
     "linearize",
     "live_bytes",
+    "optim",
     "optimize",
     "optimize_inference",
     "optimize_training",

@@ -16,6 +16,10 @@ settings.register_profile("all", deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("quick", settings.get_profile("all"), max_examples=8)
 
 
+THINNED = ("cpu", "lower", "optim", "optimizer", "session", "zoo")
+"""Folders whose tests enumerate rules, models, functions and files."""
+
+
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="one sample of each op, in f32")
 
@@ -38,7 +42,7 @@ def thinned(items):
     """What the quick tier leaves out of tests that enumerate rules, models and spellings: all but one in twenty-four."""
     cases = {}
     for item in items:
-        if item.path.parent.name in ("optimizer", "zoo") and hasattr(item, "originalname"):
+        if item.path.parent.name in THINNED and hasattr(item, "originalname"):
             cases.setdefault((item.path, item.originalname), []).append(item)
     for found in cases.values():
         kept = max(2, len(found) // 24)

@@ -160,8 +160,9 @@ class _Fusion:
         first.axes = first.axes if first.axes is not None else second.axes
         for id in second.nodes:
             self.home[id] = producer
-        for group in self.groups.values():
-            if consumer in group.needs:
+        for id in second.nodes:
+            for reader in self.readers[id]:
+                group = self.groups[self.home[reader]]
                 group.needs.discard(consumer)
                 if group is not first:
                     group.needs.add(producer)

@@ -15,7 +15,7 @@ the ``concat`` is a kernel like any other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,13 +27,20 @@ from ..graph.types import TensorType
 from .memory import Request, plan_arena
 from .plan import Buffer, Kernel, Plan, Spec, may_share
 from .prepare import prepare
+from .roles import WHOLE
 from .specs import Work, kernels
 
 
 def lower(
-    graph: Graph, *, target: str = "reference", options: Mapping[str, Any] | None = None
+    graph: Graph,
+    *,
+    target: str = "reference",
+    whole: Collection[str] = WHOLE,
+    options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
+
+    ``whole`` names the composites for which the target has kernels of their own.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one.
     """
@@ -43,7 +50,7 @@ def lower(
             raise ShapeError(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
-    prepared = prepare(graph)
+    prepared = prepare(graph, whole)
     made = _Assembly(prepared, kernels(prepared))
     return made.plan(graph, target, dict(options or {})).verify()
 

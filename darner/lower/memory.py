@@ -14,8 +14,8 @@ live at one step may overlap. An element-wise kernel may write over what it read
 First it is settled who takes over whose room; a chain of such values is one block with one offset, whose size may
 shrink as it is handed on. Then the blocks are placed one after another, each in the tightest gap that is free for as
 long as it lives. The order decides how good the result is, so several are tried and the best is kept; where none comes
-close to the lower bound, the blocks on top are moved forward in the best order until one does. Work is counted
-in steps, never in seconds, so the same requests always give the same arena.
+close to the lower bound, blocks around the top of the arena are moved within the best order until one does. Work is
+counted in blocks placed, never in seconds, so the same requests always give the same arena.
 
 Sizes are rounded up to the alignment, here and in every figure: a value owns its room to the end of its last cache line.
 """
@@ -26,8 +26,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import itemgetter
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +36,11 @@ from ..graph.errors import InternalError
 CLOSE = 0.02
 """The planner stops looking when the arena exceeds the lower bound by less than this share."""
 
-WORK = 20_000
-"""How many blocks may be placed, over all attempts, before the best arena so far is good enough."""
+WORK, WORK_EACH = 6_000, 4
+"""How often a block may be placed before the best arena so far is good enough: so often in all, or so often each."""
+
+SMALL_FLOOR = 64
+"""A floor has at least this much room to grow: so few pieces are scanned as fast as one."""
 
 SCANNED = 2_500
 """Placing a block among this many others counts twice: each is looked at, if quickly."""
@@ -167,13 +169,10 @@ def _check_overlaps(requests: Sequence[Request], arena: Arena) -> None:
         if event == leave:
             del living[place]
             continue
-        for (low, below), (high, above) in (
-            *((living[place - 1], entry) for _ in range(place > 0)),
-            *((entry, living[place]) for _ in range(place < len(living))),
-        ):
+        living.insert(place, entry)
+        for (low, below), (high, above) in pairwise(living[max(place - 1, 0) : place + 2]):
             if low + requests[below].nbytes > high:
                 raise InternalError(f"values {below} and {above} overlap in memory at step {step}")
-        living.insert(place, entry)
 
 
 def _aligned(nbytes: int, alignment: int) -> int:
@@ -202,20 +201,33 @@ def _take_over(requests: Sequence[Request]) -> dict[int, int]:
     augmenting paths never drop anyone, which makes the choice exact, not just good.
     """
     options = {index: _givers(requests, index) for index, r in enumerate(requests) if r.in_place_of}
-    taken: dict[int, int] = {}  # giver -> taker
-
-    def settle(taker: int, tried: set[int]) -> bool:
-        for giver in options[taker]:
-            if giver not in tried:
-                tried.add(giver)
-                if giver not in taken or settle(taken[giver], tried):
-                    taken[giver] = taker
-                    return True
-        return False
-
+    givers: dict[int, int] = {}
+    takers: dict[int, int] = {}
     for index in sorted(options, key=lambda index: -requests[index].nbytes):
-        settle(index, set())
-    return {taker: giver for giver, taker in taken.items()}
+        wanted: dict[int, int] = {}  # giver -> who would have it
+        queue = [index]
+        for asking in queue:
+            fresh = [giver for giver in options[asking] if giver not in wanted]
+            wanted.update(dict.fromkeys(fresh, asking))
+            free = next((giver for giver in fresh if giver not in takers), None)
+            if free is not None:
+                _hand_on(free, wanted, givers, takers)
+                break
+            queue.extend(takers[giver] for giver in fresh)
+    return givers
+
+
+def _hand_on(
+    free: int, wanted: dict[int, int], givers: dict[int, int], takers: dict[int, int]
+) -> None:
+    """Give a free room to who wants it, the room that one had to who wants that, and so on."""
+    giver: int | None = free
+    while giver is not None:
+        taker = wanted[giver]
+        takers[giver] = taker
+        left = givers.get(taker)
+        givers[taker] = giver
+        giver = left
 
 
 def _chains(requests: Sequence[Request], givers: dict[int, int]) -> list[list[int]]:
@@ -284,28 +296,36 @@ def _live_bytes(blocks: Sequence[_Block]) -> list[int]:
 class _Floor:
     """The pieces placed so far, in order of offset, as columns that one expression can scan."""
 
-    def __init__(self, capacity: int) -> None:
-        self.count = 0
-        self.columns = np.empty((4, capacity + 1), dtype=np.int64)
+    def __init__(self, room: int, placed: np.ndarray | None = None) -> None:
+        self.count = 0 if placed is None else placed.shape[1]
+        self.columns = np.empty((4, self.count + room), dtype=np.int64)
+        if placed is not None:
+            self.columns[:, : self.count] = placed
+
+    def during(self, first: int, last: int) -> np.ndarray:
+        """The columns of what lives at some of the steps."""
+        columns = self.columns[:, : self.count]
+        return columns[:, (columns[0] <= last) & (columns[1] >= first)]
 
     def place(self, block: _Block) -> int:
         """Put a block into the tightest gap that is free whenever it lives; on top when there is none."""
         first, last, low, high = self.columns[:, : self.count]
         if len(block.pieces) == 1:
             met = ((first <= block.last) & (last >= block.first)).nonzero()[0]
-            starts, ends = low[met] - block.nbytes, high[met]
+            slack, ends = low.take(met) - block.nbytes, high.take(met)
         else:
-            starts, ends = self._around(block)
-        # An offset is free when all that begins too low for the block to fit below ends below it.
-        reach = np.maximum.accumulate(ends)
-        slack = starts.copy()
-        slack[1:] -= reach[:-1]
-        free = (slack >= 0).nonzero()[0]
-        if free.size:
-            gap = free[slack[free].argmin()]
-            offset = int(reach[gap - 1]) if gap else 0
-        else:
-            offset = int(reach[-1]) if reach.size else 0
+            slack, ends = self._around(block)
+        offset = 0
+        if ends.size:
+            # Between what ends below and what begins above there is this much more than needed. Where there
+            # is less, the number is negative, and as an unsigned one larger than any that fits.
+            reach = np.maximum.accumulate(ends)
+            slack[1:] -= reach[:-1]
+            gap = int(slack.view(np.uint64).argmin())
+            if slack[gap] < 0:
+                offset = int(reach[-1])
+            elif gap:
+                offset = int(reach[gap - 1])
         for piece in block.pieces:
             self._insert(piece, offset)
         return offset
@@ -325,8 +345,12 @@ class _Floor:
     def _insert(self, piece: _Piece, offset: int) -> None:
         columns, count = self.columns, self.count
         place = int(columns[2, :count].searchsorted(offset, side="right"))
-        columns[:, place + 1 : count + 1] = columns[:, place:count]
-        columns[:, place] = piece.first, piece.last, offset, offset + piece.nbytes
+        if place < count:
+            columns[:, place + 1 : count + 1] = columns[:, place:count]
+        columns[0, place] = piece.first
+        columns[1, place] = piece.last
+        columns[2, place] = offset
+        columns[3, place] = offset + piece.nbytes
         self.count = count + 1
 
 
@@ -351,50 +375,81 @@ def _place_all(
 
 def _best(blocks: Sequence[_Block], live: Sequence[int]) -> tuple[int, list[int]]:
     """The smallest arena of all orders, and of what can be made of the best of them."""
-    bound = max(live)
-    good = int(bound * (1 + CLOSE))
-    cost = _cost(blocks)
-    spent = 0
-    attempts: list[tuple[int, list[int], list[int]]] = []
-    for order in _orders(blocks, live):
-        if attempts and (spent + cost > WORK or min(attempts)[0] <= good):
+    good = int(max(live) * (1 + CLOSE))
+    work = max(WORK, WORK_EACH * len(blocks)) - len(blocks)
+    cost = len(blocks) + len(blocks) * len(blocks) // (2 * SCANNED)
+    peaks = _peaks(blocks, live)
+    order = sorted(range(len(blocks)), key=lambda i: (peaks[i], -blocks[i].nbytes, i))
+    best, best_order = _place_around_peaks(blocks, order, peaks, live), order
+    for order in _orders(blocks):
+        if best[0] <= good or work < cost:
             break
-        spent += cost
-        placed = _place_all(blocks, order)
+        work -= cost
+        placed = _place_all(blocks, order, limit=best[0] - 1)
         if placed is not None:
-            attempts.append((*placed, order))
-    nbytes, offsets, order = min(attempts, key=itemgetter(0))
-    return _improve(blocks, order, (nbytes, offsets), good, (WORK - spent) // cost)
+            best, best_order = placed, order
+    return _improve(blocks, best_order, best, good, work // cost)
 
 
-def _cost(blocks: Sequence[_Block]) -> int:
-    """What placing all blocks counts as."""
-    return len(blocks) + len(blocks) * len(blocks) // (2 * SCANNED)
-
-
-def _orders(blocks: Sequence[_Block], live: Sequence[int]) -> Iterator[list[int]]:
-    """The orders worth trying, those that do best on real graphs first."""
+def _orders(blocks: Sequence[_Block]) -> Iterator[list[int]]:
+    """The orders worth trying after that of the peaks, those that do best on real graphs first."""
     every = range(len(blocks))
-    busiest = _busiest(blocks, live)
-    yield sorted(every, key=lambda i: (-busiest[i], -blocks[i].nbytes, i))
     yield sorted(every, key=lambda i: (-blocks[i].nbytes, -blocks[i].steps, i))
     yield sorted(every, key=lambda i: (-blocks[i].steps, -blocks[i].nbytes, i))
     yield sorted(every, key=lambda i: (-blocks[i].steps * blocks[i].nbytes, i))
-    yield sorted(every, key=lambda i: (-busiest[i], -blocks[i].steps, i))
 
 
-def _busiest(blocks: Sequence[_Block], live: Sequence[int]) -> list[int]:
-    """For each block, the most bytes alive at any step of its life, from a table of maxima over powers of two."""
-    tables = [np.array(live, dtype=np.int64)]
+def _ranked(live: Sequence[int]) -> list[int]:
+    """The steps, those with the most live bytes first."""
+    return sorted(range(len(live)), key=lambda step: -live[step])
+
+
+def _peaks(blocks: Sequence[_Block], live: Sequence[int]) -> list[int]:
+    """For each block, the rank of the busiest step of its life, from tables of minima over powers of two."""
+    ranks = np.empty(len(live), dtype=np.int64)
+    ranks[_ranked(live)] = np.arange(len(live))
+    tables = [ranks]
     while 2 ** len(tables) <= len(live):
         half = 2 ** (len(tables) - 1)
-        tables.append(np.maximum(tables[-1][:-half], tables[-1][half:]))
+        tables.append(np.minimum(tables[-1][:-half], tables[-1][half:]))
+    lists = [table.tolist() for table in tables]
     found = []
     for block in blocks:
         level = block.steps.bit_length() - 1
-        table = tables[level]
-        found.append(int(max(table[block.first], table[block.last + 1 - 2**level])))
+        found.append(min(lists[level][block.first], lists[level][block.last + 1 - 2**level]))
     return found
+
+
+def _place_around_peaks(
+    blocks: Sequence[_Block], order: Sequence[int], peaks: Sequence[int], live: Sequence[int]
+) -> tuple[int, list[int]]:
+    """Place all that lives at the busiest step, then at the busiest of the steps before it and after it, and so on.
+
+    What is placed at a step parts the steps on its left from those on its right: no block is left
+    that lives on both sides. So each block is compared only with those that live between the two
+    nearest peaks, which keeps the work in proportion to what is alive, however long the plan.
+    """
+    ranked = _ranked(live)
+    offsets = [0] * len(blocks)
+    done = [-1, len(live)]  # the peaks so far, and what lies around them
+    floors = {-1: _Floor(0)}  # by the peak on the left
+    for rank, group in groupby(order, key=peaks.__getitem__):
+        members = list(group)
+        step = ranked[rank]
+        right = bisect_left(done, step)
+        left = done[right - 1]
+        floor = floors[left]
+        room = sum(len(blocks[i].pieces) for i in members)
+        if floor.count + room > floor.columns.shape[1]:
+            # Sides share a floor, which does no harm, until it has doubled.
+            placed = floor.during(left + 1, done[right] - 1)
+            floor = _Floor(room + placed.shape[1] + SMALL_FLOOR, placed)
+        for i in members:
+            offsets[i] = floor.place(blocks[i])
+        floors[left] = floors[step] = floor
+        done.insert(right, step)
+    top = max(offset + block.nbytes for offset, block in zip(offsets, blocks, strict=True))
+    return top, offsets
 
 
 def _improve(
@@ -404,28 +459,24 @@ def _improve(
     good: int,
     attempts: int,
 ) -> tuple[int, list[int]]:
-    """Move a block that ends at the top of the arena before one it meets, as long as that does no harm.
+    """Move blocks within the order, around one that ends at the top of the arena, as long as that does no harm.
 
-    Moves that change nothing are kept too: they lead from one plateau to the next. The places are
-    drawn from a generator with a fixed seed.
+    By turns the block itself goes before one that it meets, and one of those it meets goes before
+    another. Moves that change nothing are kept too: they lead from one plateau to the next. All
+    is drawn from a generator with a fixed seed.
     """
     current = list(order)
     draw = random.Random(0)
     nbytes, offsets = found
-    for _ in range(attempts):
+    for attempt in range(attempts):
         if nbytes <= good:
             break
-        on_top = [i for i in current if offsets[i] + blocks[i].nbytes == nbytes]
-        moved = on_top[draw.randrange(len(on_top))]
-        position = current.index(moved)
-        earlier = [
-            place for place in range(position) if _meet(blocks[current[place]], blocks[moved])
-        ]
-        if not earlier:
-            continue
+        top = draw.choice([i for i in current if offsets[i] + blocks[i].nbytes == nbytes])
+        around = [place for place, i in enumerate(current) if _meet(blocks[i], blocks[top])]
+        source = draw.choice(around) if attempt % 2 else current.index(top)
+        target = draw.choice(around if attempt % 2 else around[: around.index(source) + 1])
         trial = list(current)
-        del trial[position]
-        trial.insert(earlier[draw.randrange(len(earlier))], moved)
+        trial.insert(target, trial.pop(source))
         placed = _place_all(blocks, trial, limit=nbytes)
         if placed is not None:
             current = trial

@@ -14,7 +14,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -22,6 +22,7 @@ from ..graph.data import Data
 from ..graph.errors import Calling, DarnerError, Source, VerifyError
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
+from ..graph.op import get_op
 from ..graph.types import TensorType
 
 VERSION = 1
@@ -96,6 +97,14 @@ class Buffer:
         if self.offset is None:
             raise VerifyError(f"a buffer of the {self.place} has no place in the arena")
         return self.offset, self.offset + self.nbytes
+
+    @property
+    def leaf_attrs(self) -> dict[str, Any]:
+        """The attributes of an input, parameter or state as a node of a graph."""
+        attrs = {"name": self.name, "shape": self.type.shape, "dtype": self.type.dtype}
+        if self.place == "parameter":
+            return {**attrs, "storage": self.storage}
+        return {**attrs, "init": float(self.init)} if self.place == "state" else attrs
 
 
 @dataclass(frozen=True)
@@ -232,7 +241,7 @@ class Plan:
             ["darner", __version__, self.version, self.target],
             list(self.specs),
             [
-                [str(b.type), b.place, b.name, b.offset, repr(b.init), b.storage]
+                [str(b.type), b.place, b.name, b.offset, repr(float(b.init)), b.storage]
                 for b in self.buffers
             ],
             [[kernel.spec, kernel.operands, kernel.results] for kernel in self.kernels],
@@ -242,6 +251,9 @@ class Plan:
         ]
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def __hash__(self) -> int:
+        return int(self.digest()[:15], 16)
 
     def __str__(self) -> str:
         from .plan_text import to_text
@@ -293,6 +305,7 @@ def _symbolic(symbols: Any) -> str:
 # --------------------------------------------------------------------------- working in place
 
 
+@lru_cache(maxsize=4096)
 def may_share(spec: Spec, operand: int, result: int) -> bool:
     """Whether a kernel may write a result over an operand, both named by their positions in the spec.
 
@@ -310,7 +323,7 @@ def may_share(spec: Spec, operand: int, result: int) -> bool:
     reached = {leaf.id}
     for node in body.nodes:
         if reached.intersection(node.inputs):
-            if "elementwise" not in node.op.traits or node.type != leaf.type.with_dtype(node.dtype):
+            if "elementwise" not in node.op.traits or node.shape != leaf.shape:
                 return False
             reached.add(node.id)
     if spec.kind == "map":
@@ -321,13 +334,8 @@ def may_share(spec: Spec, operand: int, result: int) -> bool:
 
 def _overwrites(body: Graph, leaf: Node, output: Node) -> bool:
     slots = [slot for i, slot in zip(output.inputs, output.slots, strict=True) if i == leaf.id]
-    alone = [node.id for node in body.users(leaf)] == [output.id] and not body.is_output(leaf)
-    return (
-        alone
-        and slots == [OVERWRITES.get(output.op.name)]
-        and [node.id for node in body.outputs].count(output.id) == 1
-        and len(body.outputs) == 1
-    )
+    alone = [node.id for node in body.users(leaf)] == [output.id] and len(body.outputs) == 1
+    return alone and slots == [OVERWRITES.get(output.op.name)]
 
 
 # --------------------------------------------------------------------------- order
@@ -397,8 +405,7 @@ def _verify(plan: Plan) -> None:
     for k, kernel in enumerate(plan.kernels):
         for rule in _faults_of_kernel(plan, kernel, written):
             fault = VerifyError(f"kernel {k}: {rule}")
-            fault.label, fault.source = kernel.label, kernel.source
-            raise fault
+            raise fault.located("Plan.verify", kernel.label, "", kernel.source)
         written.update(kernel.results)
     for rule in _faults_of_ends(plan, written):
         raise VerifyError(rule)
@@ -455,6 +462,10 @@ def _faults_of_buffer(plan: Plan, buffer: Buffer, names: set[str]) -> Iterator[s
         yield f"another leaf is called '{buffer.name}' too"
     else:
         names.add(buffer.name)
+        try:
+            get_op(buffer.place).infer_type((), (), buffer.leaf_attrs)
+        except DarnerError as error:
+            yield error.rule
 
 
 def _faults_of_kernel(plan: Plan, kernel: Kernel, written: set[int]) -> Iterator[str]:
@@ -517,9 +528,9 @@ def _faults_of_ends(plan: Plan, written: set[int]) -> Iterator[str]:
             yield f"{target.place} '{target.name}' is {target.type}, but its update is {source.type}"
         updated[leaf] = value
     for i in sorted(written):
-        leaf = plan.buffers[i]
-        if leaf.place != "arena" and updated.get(i) != i:
-            yield f"a kernel writes {leaf.place} '{leaf.name}' in place, but no update says so"
+        target = plan.buffers[i]
+        if target.place != "arena" and updated.get(i) != i:
+            yield f"a kernel writes {target.place} '{target.name}' in place, but no update says so"
     if plan.arena_bytes < 0 or plan.naive_bytes < 0:
         yield f"the arena cannot have {min(plan.arena_bytes, plan.naive_bytes)} bytes"
     if not _is_json(plan.options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ..graph.graph import LEAVES, Graph
@@ -11,8 +12,10 @@ from ..transforms.expand import expand
 from .roles import WHOLE
 
 
-def prepare(graph: Graph) -> Graph:
+def prepare(graph: Graph, whole: Collection[str] = WHOLE) -> Graph:
     """Write out what has no kernel of its own, and merge what that makes twice.
+
+    ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -22,7 +25,7 @@ def prepare(graph: Graph) -> Graph:
     >>> names.count("max"), names.count("exp")
     (1, 1)
     """
-    return merged(expand(graph, keep=lambda node: node.op.name in WHOLE))
+    return merged(expand(graph, keep=lambda node: node.op.name in whole))
 
 
 def merged(graph: Graph) -> Graph:

@@ -1,0 +1,160 @@
+"""Packing of operands into panels ``P[k][width]``, which the micro-kernel reads one after the other.
+
+The same function packs B (the width runs over columns) and, with a width of the tile's rows, A (over rows).
+Three ways, chosen by the strides as emitted: copy vectors where the width is contiguous, transpose blocks in
+registers where k is, and element by element otherwise. Missing columns become zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .gemm_ir import (
+    STORAGE_BYTES,
+    element_type,
+    i64,
+    ir,
+    lane_mask,
+    lane_numbers,
+    load,
+    loop,
+    offset,
+    store,
+    widen,
+)
+
+
+def pack_kernel(
+    module: Any, source: str, target: str, width: int, lanes: int, contiguous: str
+) -> Any:
+    """The function that packs one panel, emitted once per module.
+
+    Its signature is ``(k, valid, source*, k_stride, column_stride, panel*)``: ``valid`` of the ``width`` columns
+    exist. ``target`` is the source's type or its accumulator; ``contiguous`` says which stride is 1: ``columns``,
+    ``k`` or ``neither``.
+    """
+    types = ir()
+    while width % lanes:
+        lanes //= 2
+    name = f"darner.pack.{source}.{target}.{width}.{lanes}.{contiguous}"
+    if name in module.globals:
+        return module.globals[name]
+    word, pointer = types.IntType(64), types.PointerType()
+    arguments = [word, word, pointer, word, word, pointer]
+    function = types.Function(module, types.FunctionType(types.VoidType(), arguments), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    builder = types.IRBuilder(function.append_basic_block("entry"))
+    if lanes == 1 or contiguous == "neither":
+        _pack_elements(builder, function.args, source, target, width, i64(0))
+    elif contiguous == "columns":
+        _pack_rows(builder, function.args, source, target, width, lanes)
+    else:
+        _pack_transposed(builder, function.args, source, target, width, lanes)
+    builder.ret_void()
+    return function
+
+
+def _pack_rows(
+    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int
+) -> None:
+    """Copy vectors: the columns of a k are contiguous."""
+    k, valid, start, k_stride, _, panel = arguments
+
+    def copy(masked: bool) -> None:
+        masks = [
+            lane_mask(builder, builder.sub(valid, i64(at)), lanes) if masked else None
+            for at in range(0, width, lanes)
+        ]
+
+        def one(index: Any, _: Any) -> None:
+            read = offset(builder, start, source, builder.mul(index, k_stride))
+            write = offset(builder, panel, target, builder.mul(index, i64(width)))
+            for at, mask in zip(range(0, width, lanes), masks, strict=True):
+                value = load(builder, offset(builder, read, source, at), source, lanes, mask)
+                store(builder, value, offset(builder, write, target, at), target)
+
+        loop(builder, i64(0), k, 1, one)
+
+    with builder.if_else(builder.icmp_signed("==", valid, i64(width))) as (full, partial):
+        with full:
+            copy(masked=False)
+        with partial:
+            copy(masked=True)
+
+
+def _pack_transposed(
+    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int
+) -> None:
+    """Transpose square blocks in registers: the k of a column are contiguous."""
+    k, valid, start, _, column_stride, panel = arguments
+    blocks = builder.and_(k, i64(-lanes))
+    whole = builder.select(builder.icmp_signed("==", valid, i64(width)), blocks, i64(0))
+
+    def block(index: Any, _: Any) -> None:
+        # A loop over the width too: unrolled, its code would take longest to generate of all.
+        def square(at: Any, _: Any) -> None:
+            first = builder.add(builder.mul(column_stride, at), index)
+            rows = []
+            for lane in range(lanes):
+                place = builder.mul(column_stride, i64(lane))
+                rows.append(
+                    load(builder, offset(builder, start, source, first, place), source, lanes)
+                )
+            corner = builder.add(builder.mul(index, i64(width)), at)
+            for lane, value in enumerate(transpose(builder, rows)):
+                store(builder, value, offset(builder, panel, target, corner, lane * width), target)
+
+        loop(builder, i64(0), i64(width), lanes, square)
+
+    loop(builder, i64(0), whole, lanes, block)
+    _pack_elements(builder, arguments, source, target, width, whole)
+
+
+def transpose(builder: Any, rows: list[Any]) -> list[Any]:
+    """The columns of a square block given as its rows, by exchanging halves of ever smaller distance."""
+    lanes = len(rows)
+    distance = lanes // 2
+    while distance:
+        # Lanes 0..2*lanes-1 number those of the two operands of a shuffle, one after the other.
+        low = [lane if not lane & distance else lanes + (lane ^ distance) for lane in range(lanes)]
+        high = [lane ^ distance if not lane & distance else lanes + lane for lane in range(lanes)]
+        following = list(rows)
+        for row in range(lanes):
+            if not row & distance:
+                pair = rows[row], rows[row | distance]
+                following[row] = builder.shuffle_vector(*pair, lane_numbers(low))
+                following[row | distance] = builder.shuffle_vector(*pair, lane_numbers(high))
+        rows = following
+        distance //= 2
+    return rows
+
+
+def _pack_elements(
+    builder: Any, arguments: Any, source: str, target: str, width: int, first: Any
+) -> None:
+    """Element by element, from k = ``first`` on."""
+    k, valid, start, k_stride, column_stride, panel = arguments
+    same = source == target
+    kind = element_type(source)
+    nothing = ir().Constant(element_type(target), 0 if target == "bf16" else 0.0)
+    align = STORAGE_BYTES[target]
+
+    def line(index: Any, _: Any) -> None:
+        read = offset(builder, start, source, builder.mul(index, k_stride))
+        write = offset(builder, panel, target, builder.mul(index, i64(width)))
+
+        def one(column: Any, _: Any) -> None:
+            place = offset(builder, read, source, builder.mul(column, column_stride))
+            value = builder.load(place, typ=kind, align=STORAGE_BYTES[source])
+            value = value if same else widen(builder, value, source)
+            builder.store(value, offset(builder, write, target, column), align=align)
+
+        def missing(column: Any, _: Any) -> None:
+            builder.store(nothing, offset(builder, write, target, column), align=align)
+
+        loop(builder, i64(0), valid, 1, one)
+        loop(builder, valid, i64(width), 1, missing)
+
+    loop(builder, first, k, 1, line)

@@ -1,0 +1,228 @@
+"""What a contraction is, and how it is cut into panels, blocks and scratch memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...graph.errors import ArgumentError
+from .gemm_ir import STORAGE_BYTES, accumulator_of
+from .gemm_tile import Machine, Tile, choose_tile
+
+Strides = tuple[int, int, int]
+
+CACHE_BYTES = 1 << 20
+"""Of the cache next to a core: what the blocks of A and of B share."""
+LONGEST_BLOCK = 2048
+"""The most k that one pass over a panel sums."""
+LONGEST_CHUNK = 4096
+"""The most columns whose sums are held at a time for a few rows."""
+FEW_ROWS = 4
+"""Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``C[b, m, n] = sum over k of A[b, m, k] * B[b, k, n]``, with strides in elements.
+
+    Attributes:
+        dtype: the storage of A, B and C: f32, f64, bf16 or f16; the 16-bit floats are summed in f32.
+        a_strides: the distance of two batches, two rows (m) and two columns (k) of A; 0 repeats.
+        b_strides: of two batches, two rows (k) and two columns (n) of B.
+        c_strides: of two batches, two rows and two columns of C.
+        accumulate: whether the sums are added to what stands in C.
+
+    >>> Contraction.dense("f32", 2, 3, 4, transpose_b=True).b_strides
+    (0, 1, 4)
+    """
+
+    dtype: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    a_strides: Strides
+    b_strides: Strides
+    c_strides: Strides
+    accumulate: bool = False
+
+    def __post_init__(self) -> None:
+        accumulator_of(self.dtype)
+        if min(self.batch, self.m, self.n, self.k) < 0:
+            raise ArgumentError(
+                f"a contraction's sizes are at least 0, "
+                f"not {self.batch} of {self.m} x {self.n} x {self.k}"
+            )
+        sizes = (self.batch, self.m, self.n)
+        for name, size, stride in zip(("batch", "m", "n"), sizes, self.c_strides, strict=True):
+            if size > 1 and stride == 0:
+                raise ArgumentError(
+                    f"C has stride 0 along {name}, of {size}: its elements would be written "
+                    f"{size} times; sum over {name} instead"
+                )
+
+    @classmethod
+    def dense(
+        cls,
+        dtype: str,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        batch: int = 1,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        accumulate: bool = False,
+    ) -> Contraction:
+        """A contraction of contiguous matrices, each stored transposed or not."""
+        many = int(batch > 1)
+        a = (many * m * k, 1, m) if transpose_a else (many * m * k, k, 1)
+        b = (many * k * n, 1, k) if transpose_b else (many * k * n, n, 1)
+        return cls(dtype, batch, m, n, k, a, b, (many * m * n, n, 1), accumulate)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return 0 in (self.batch, self.m, self.n)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How one contraction is cut for one machine.
+
+    Attributes:
+        tile: rows and columns kept in registers.
+        panel: the type of the panels of B.
+        path: ``tiles``, or for a few rows ``rows`` (B's columns are contiguous), ``dots`` (its k are) or
+            ``panels`` (it is packed).
+        block: k summed in one pass.
+        rows: rows of A that are used together.
+        group: panels of B that are packed, and used with the same rows, together.
+        pack_a: whether blocks of A are packed.
+        by_rows: whether threads share out rows instead of panels.
+        chunk: columns of C that the paths for a few rows hold at a time.
+    """
+
+    contraction: Contraction
+    tile: Tile
+    panel: str
+    path: str
+    block: int
+    rows: int
+    group: int
+    pack_a: bool
+    by_rows: bool
+    chunk: int
+
+    @property
+    def full_panels(self) -> int:
+        """Panels of the tile's whole width."""
+        return self.contraction.n // self.tile.width
+
+    @property
+    def panels(self) -> int:
+        """All panels, a narrower last one included."""
+        return -(-self.contraction.n // self.tile.width)
+
+    @property
+    def last(self) -> Tile:
+        """The tile of the last panel: as many vectors as its columns need."""
+        rest = self.contraction.n % self.tile.width
+        return Tile(self.tile.rows, -(-rest // self.tile.lanes), self.tile.lanes)
+
+    @property
+    def packed_elements(self) -> int:
+        """Elements of one packed B, the padding of its last panel included."""
+        width = self.full_panels * self.tile.width + self.last.width
+        return width * self.contraction.k
+
+    @property
+    def grain(self) -> int:
+        """Columns that threads share out at a time where there are a few rows."""
+        return 4 * self.tile.lanes
+
+    @property
+    def units(self) -> int:
+        """Pieces of work that threads share out."""
+        contraction = self.contraction
+        if self.path in ("rows", "dots"):
+            return contraction.batch * -(-contraction.n // self.grain)
+        if self.by_rows:
+            return contraction.batch * -(-contraction.m // self.tile.rows)
+        return contraction.batch * self.panels
+
+    def scratch_parts(self) -> tuple[int, int, int]:
+        """Bytes of one thread's panels of B, block of A, and sums that are not yet in C."""
+        contraction = self.contraction
+        size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
+        if contraction.empty:
+            return 0, 0, 0
+        if self.path != "tiles":
+            a = contraction.m * contraction.k if self.path == "dots" else 0
+            return 0, _round(a * size), _round(contraction.m * self.chunk * size)
+        b = self.group * self.tile.width * contraction.k
+        a = self.rows * contraction.k if self.pack_a else 0
+        return _round(b * size), _round(a * size), _round(self.rows * self.tile.width * size)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of scratch memory that one thread needs."""
+        return sum(self.scratch_parts())
+
+
+def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> Cut:
+    """Choose panels, blocks and the path of a contraction."""
+    tile = choose_tile(machine, contraction.dtype)
+    storage, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
+    m, n, k = contraction.m, contraction.n, contraction.k
+    size = STORAGE_BYTES[accumulator]
+    path = "tiles"
+    chunk = min(LONGEST_CHUNK, -(-n // tile.lanes) * tile.lanes)
+    if 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes:
+        _, down, across = contraction.b_strides
+        path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
+        if packed_b:
+            path, chunk = "panels", tile.rows // m * tile.width
+    blocks = max(1, -(-k // LONGEST_BLOCK))
+    block = max(1, -(-k // blocks))
+    panels = max(1, -(-n // tile.width))
+    tiles = max(1, -(-m // tile.rows))
+    # Half of the cache for rows of A, so that panels stream past them.
+    held = max(1, CACHE_BYTES // 2 // max(1, k * size * tile.rows))
+    rows = min(tiles, held) * tile.rows
+    by_rows = (
+        path == "tiles" and contraction.batch * panels < 8 and tiles > contraction.batch * panels
+    )
+    if packed_b:
+        group = 0
+    else:
+        group = min(panels, max(1, 2 * CACHE_BYTES // max(1, k * size * tile.width)))
+    contiguous = contraction.a_strides[2] == 1
+    pack_a = not contiguous or storage != accumulator
+    return Cut(
+        contraction,
+        tile,
+        storage if packed_b else accumulator,
+        path,
+        block,
+        rows,
+        group,
+        pack_a,
+        by_rows,
+        chunk,
+    )
+
+
+def scratch_bytes(contraction: Contraction, machine: Machine, packed_b: bool = False) -> int:
+    """Bytes of scratch memory that each thread of a contraction needs; thread ``t`` uses the ``t``-th part."""
+    return cut(contraction, machine, packed_b).scratch_bytes
+
+
+def packed_elements(contraction: Contraction, machine: Machine) -> int:
+    """Elements of storage that B takes when packed, all of its batches together."""
+    copies = contraction.batch if contraction.b_strides[0] else min(1, contraction.batch)
+    return copies * cut(contraction, machine, True).packed_elements
+
+
+def _round(count: int) -> int:
+    """Whole cache lines."""
+    return -(-count // 64) * 64

@@ -1,0 +1,222 @@
+"""Products with a few rows: B is read once, from where it stands, at the speed of memory.
+
+Where B's columns are contiguous, several of its rows are added at a time into the sums, which stay in the nearest
+cache; where its k are, several dot products run side by side; packed panels are read several at a time. Each way a
+handful of streams keeps memory busy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .gemm_ir import (
+    STORAGE_BYTES,
+    accumulator_of,
+    broadcast,
+    fused_multiply_add,
+    i64,
+    lane_mask,
+    lane_sum,
+    load,
+    loop,
+    offset,
+    prefetch,
+    store,
+    zero,
+)
+from .gemm_plan import Cut
+from .gemm_tile import Tile
+
+AHEAD = 512
+"""Elements between what is read and what is prefetched."""
+AHEAD_OF_PANELS = 1536
+"""The same, within a packed panel."""
+
+
+def sum_rows(
+    builder: Any, plan: Cut, a: Any, b: Any, first: Any, stop: Any, sums: Any, _: Any
+) -> None:
+    """Sums of columns ``first`` to ``stop`` into ``sums[row][column - first]``: rows of B added up."""
+    contraction, lanes = plan.contraction, plan.tile.lanes
+    dtype, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
+    _, row_stride, k_stride = contraction.a_strides
+    together = 8 if contraction.m <= 2 else 4
+
+    def clear(column: Any, _: Any) -> None:
+        for row in range(contraction.m):
+            place = offset(builder, sums, accumulator, column, row * plan.chunk)
+            store(builder, zero(accumulator, lanes), place, accumulator)
+
+    width = builder.sub(stop, first)
+    loop(builder, i64(0), width, lanes, clear)
+    whole = builder.and_(width, i64(-lanes))
+    edge = lane_mask(builder, builder.sub(width, whole), lanes)
+
+    def add(index: Any, count: int) -> None:
+        """Rows ``index`` to ``index + count`` of B."""
+        factors = []
+        for row in range(contraction.m):
+            for step in range(count):
+                at = builder.mul(builder.add(index, i64(step)), i64(k_stride))
+                place = offset(builder, a, dtype, at, row * row_stride)
+                factors.append(broadcast(builder, load(builder, place, dtype, 1), lanes))
+        starts = [
+            offset(
+                builder,
+                b,
+                dtype,
+                builder.mul(builder.add(index, i64(step)), i64(contraction.b_strides[1])),
+                first,
+            )
+            for step in range(count)
+        ]
+
+        def vector(column: Any, mask: Any) -> None:
+            values = [
+                load(builder, offset(builder, start, dtype, column), dtype, lanes, mask)
+                for start in starts
+            ]
+            for row in range(contraction.m):
+                place = offset(builder, sums, accumulator, column, row * plan.chunk)
+                total = load(builder, place, accumulator, lanes)
+                for step, value in enumerate(values):
+                    factor = factors[row * count + step]
+                    total = fused_multiply_add(builder, factor, value, total, lanes)
+                store(builder, total, place, accumulator)
+
+        loop(builder, i64(0), whole, lanes, lambda column, _: vector(column, None))
+        if contraction.n % lanes:
+            with builder.if_then(builder.icmp_signed("<", whole, width)):
+                vector(whole, edge)
+
+    most = i64(contraction.k // together * together)
+    loop(builder, i64(0), most, together, lambda index, _: add(index, together))
+    if contraction.k % together:
+        loop(builder, most, i64(contraction.k), 1, lambda index, _: add(index, 1))
+
+
+def sum_dots(
+    builder: Any, plan: Cut, a: Any, b: Any, first: Any, stop: Any, sums: Any, copy: Any
+) -> None:
+    """Sums of columns ``first`` to ``stop`` into ``sums[row][column - first]``: dot products side by side."""
+    contraction, lanes = plan.contraction, plan.tile.lanes
+    dtype, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
+    _, row_stride, k_stride = contraction.a_strides
+    k, m = contraction.k, contraction.m
+    source, source_type, source_stride = a, dtype, row_stride
+    if k_stride != 1:
+        source, source_type, source_stride = copy, accumulator, k
+
+        def gather(index: Any, _: Any) -> None:
+            for row in range(m):
+                at = builder.mul(index, i64(k_stride))
+                value = load(builder, offset(builder, a, dtype, at, row * row_stride), dtype, 1)
+                place = offset(builder, copy, accumulator, index, row * k)
+                builder.store(value, place, align=STORAGE_BYTES[accumulator])
+
+        loop(builder, i64(0), i64(k), 1, gather)
+    together = 8 if m <= 2 else 4
+    whole = k // lanes * lanes
+
+    def dots(column: Any, count: int) -> None:
+        """Columns ``column`` to ``column + count``."""
+        starts = [
+            offset(
+                builder,
+                b,
+                dtype,
+                builder.mul(builder.add(column, i64(step)), i64(contraction.b_strides[2])),
+            )
+            for step in range(count)
+        ]
+
+        def multiply(index: Any, totals: Any, mask: Any) -> list[Any]:
+            following = list(totals)
+            rows = [
+                load(
+                    builder,
+                    offset(builder, source, source_type, index, row * source_stride),
+                    source_type,
+                    lanes,
+                    mask,
+                )
+                for row in range(m)
+            ]
+            for step, start in enumerate(starts):
+                if mask is None:
+                    prefetch(builder, offset(builder, start, dtype, index, AHEAD))
+                value = load(builder, offset(builder, start, dtype, index), dtype, lanes, mask)
+                for row in range(m):
+                    at = step * m + row
+                    following[at] = fused_multiply_add(
+                        builder, rows[row], value, following[at], lanes
+                    )
+            return following
+
+        totals: Any = [zero(accumulator, lanes)] * (count * m)
+        totals = loop(
+            builder,
+            i64(0),
+            i64(whole),
+            lanes,
+            lambda index, values: multiply(index, values, None),
+            totals,
+        )
+        if whole < k:
+            totals = multiply(i64(whole), totals, lane_mask(builder, i64(k - whole), lanes))
+        for step in range(count):
+            for row in range(m):
+                place = offset(
+                    builder,
+                    sums,
+                    accumulator,
+                    builder.sub(column, first),
+                    row * plan.chunk + step,
+                )
+                total = lane_sum(builder, totals[step * m + row])
+                builder.store(total, place, align=STORAGE_BYTES[accumulator])
+
+    many = builder.and_(builder.sub(stop, first), i64(-together))
+    turn = builder.add(first, many)
+    loop(builder, first, turn, together, lambda column, _: dots(column, together))
+    loop(builder, turn, stop, 1, lambda column, _: dots(column, 1))
+
+
+def sum_panels(
+    builder: Any, plan: Cut, tile: Tile, streams: int, a: Any, b: Any, number: Any, sums: Any
+) -> None:
+    """Sums of ``streams`` packed panels of B from panel ``number`` on, into ``sums[row][column]``."""
+    contraction, lanes = plan.contraction, tile.lanes
+    dtype, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
+    _, row_stride, k_stride = contraction.a_strides
+    k, m = contraction.k, contraction.m
+    place = builder.mul(number, i64(plan.tile.width * k))
+    panels = [
+        offset(builder, b, dtype, place, stream * tile.width * k) for stream in range(streams)
+    ]
+    line = 64 // STORAGE_BYTES[dtype]
+
+    def one(index: Any, totals: Any) -> list[Any]:
+        following = list(totals)
+        at = builder.mul(index, i64(k_stride))
+        factors = []
+        for row in range(m):
+            factor = load(builder, offset(builder, a, dtype, at, row * row_stride), dtype, 1)
+            factors.append(broadcast(builder, factor, lanes))
+        for stream, panel in enumerate(panels):
+            start = offset(builder, panel, dtype, builder.mul(index, i64(tile.width)))
+            for column in range(0, tile.width, line):
+                prefetch(builder, offset(builder, start, dtype, AHEAD_OF_PANELS + column))
+            for vector in range(tile.vectors):
+                value = load(builder, offset(builder, start, dtype, vector * lanes), dtype, lanes)
+                for row, factor in enumerate(factors):
+                    to = (row * streams + stream) * tile.vectors + vector
+                    following[to] = fused_multiply_add(builder, factor, value, following[to], lanes)
+        return following
+
+    totals: Any = [zero(accumulator, lanes)] * (m * streams * tile.vectors)
+    totals = loop(builder, i64(0), i64(k), 1, one, totals)
+    for row in range(m):
+        for vector in range(streams * tile.vectors):
+            to = offset(builder, sums, accumulator, row * plan.chunk + vector * lanes)
+            store(builder, totals[row * streams * tile.vectors + vector], to, accumulator)

@@ -1,0 +1,314 @@
+"""LLVM IR to object code, and object code to addresses that can be called.
+
+The two halves are separate, so that what is compiled once can be kept on disk and loaded again:
+
+>>> code = compile_module('''
+... define i64 @twice(i64 %x) {
+...   %y = mul i64 %x, 2
+...   ret i64 %y
+... }
+... ''')
+>>> program = load_object(code)
+>>> import ctypes
+>>> ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(program.address("twice"))(21)
+42
+
+IR for this backend is already tiled and vectorised, so LLVM's optimiser pipeline buys nothing and
+is left out: code generation alone gives code as fast in half the time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...graph.errors import DarnerError
+
+# Instruction selection and register allocation at this level; higher costs time and gains nothing.
+CODE_GENERATION_LEVEL = 2
+_LIBRARY = "program"
+
+
+class CompileError(DarnerError, ValueError):
+    """IR that is not valid, a target that is not known, or object code that cannot be loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What code is generated for.
+
+    Attributes:
+        triple: LLVM's name of the architecture, system and object format.
+        cpu: LLVM's name of the processor.
+        features: every feature of the processor, as LLVM takes them: ``+avx2,-avx512f``.
+        vector_bytes: width of the widest vector register that is worth using.
+        cores: physical cores this process may use.
+        l1: bytes of level 1 data cache of one core, None where it cannot be read.
+        l2: bytes of level 2 cache, likewise.
+        l3: bytes of level 3 cache, likewise.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    cores: int
+    l1: int | None = None
+    l2: int | None = None
+    l3: int | None = None
+
+    @property
+    def architecture(self) -> str:
+        """The first part of the triple, one name for each: ``x86_64``, ``aarch64``.
+
+        >>> Machine("arm64-apple-darwin", "apple-m1", "", 16, 4).architecture
+        'aarch64'
+        """
+        return architecture(self.triple)
+
+
+def architecture(triple: str) -> str:
+    """The architecture of a triple, with the names systems disagree on made one."""
+    name = triple.partition("-")[0]
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
+
+
+@cache
+def host() -> Machine:
+    """The machine this process runs on.
+
+    >>> host().cores >= 1
+    True
+    """
+    llvm = _llvm()
+    features = {name: bool(on) for name, on in llvm.get_host_cpu_features().items()}
+    triple = llvm.get_process_triple()
+    if features.get("avx512f"):
+        # LLVM keeps to half of the register on server processors unless it is told not to.
+        features["prefer-256-bit"] = False
+    return Machine(
+        triple=triple,
+        cpu=llvm.get_host_cpu_name(),
+        features=",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(features.items())),
+        vector_bytes=vector_bytes(features),
+        cores=_usable_cores(),
+        l1=_cache_bytes(1),
+        l2=_cache_bytes(2),
+        l3=_cache_bytes(3),
+    )
+
+
+def vector_bytes(features: Mapping[str, bool]) -> int:
+    """The vector width that a set of features allows: AVX-512 64, AVX2 with FMA 32, else 16.
+
+    >>> vector_bytes({"avx2": True, "fma": True, "avx512f": False})
+    32
+    """
+    if all(features.get(name) for name in ("avx512f", "avx512vl", "avx512bw", "avx512dq")):
+        return 64
+    return 32 if features.get("avx2") and features.get("fma") else 16
+
+
+def compile_module(
+    module: Any,
+    *,
+    cpu: str | None = None,
+    features: str | None = None,
+    triple: str | None = None,
+    passes: bool = False,
+) -> bytes:
+    """Object code for LLVM IR: the same bytes for the same IR and target.
+
+    Args:
+        module: the text of a module, or an ``llvmlite.ir.Module``.
+        cpu: LLVM's name of the processor; this machine's when left out.
+        features: as in ``Machine.features``; when left out, this machine's, or those that the name
+            stands for where ``cpu`` or ``triple`` is given (``-prefer-256-bit`` among them lets
+            server processors use whole AVX-512 registers).
+        triple: the target, where it is not this machine's.
+        passes: run LLVM's optimiser pipeline first, for IR that is not already tiled.
+
+    Raises:
+        CompileError: the IR or the target is not valid.
+    """
+    llvm = _llvm()
+    machine = _target_machine(cpu, features, triple)
+    text = str(module)
+    try:
+        # A context of its own: names of types do not pile up, and all of it is freed at once.
+        parsed = llvm.parse_assembly(text, llvm.create_context())
+        parsed.verify()
+    except RuntimeError as error:
+        raise CompileError(
+            f"LLVM rejects the module: {str(error).strip()}{_quoted_line(text, str(error))}",
+            hint="this is a fault of whatever made the IR",
+        ) from None
+    parsed.triple = machine.triple
+    parsed.data_layout = str(machine.target_data)
+    if passes:
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        # LLVM 22's does not come to an end on a maximum of all elements.
+        options.loop_vectorization = False
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(parsed, builder)
+    return bytes(machine.emit_object(parsed))
+
+
+class Program:
+    """Loaded object code. Addresses stay valid as long as the program is referenced.
+
+    Made by ``load_object``. The memory is freed when the program is closed or collected.
+    """
+
+    __slots__ = ("__weakref__", "_addresses", "_close", "_engine", "_parts")
+
+    def __init__(self, engine: Any, library: Any) -> None:
+        self._engine = engine
+        self._addresses: dict[str, int] = {}
+        self._parts = [engine, library]
+        # Not at exit: a thread may still be running the code, and the process is going anyway.
+        self._close = weakref.finalize(self, _dispose, self._parts)
+        self._close.atexit = False
+
+    def address(self, name: str) -> int:
+        """Where a function or variable of the object lies.
+
+        Raises:
+            CompileError: the object has no such symbol, needs one that nobody gave, or was closed.
+        """
+        found = self._addresses.get(name)
+        if found is not None:
+            return found
+        if not self._close.alive:
+            raise CompileError(f"'{name}' is asked of a program that was closed")
+        try:
+            tracker = self._engine.lookup(_LIBRARY, name)
+        except RuntimeError as error:
+            raise CompileError(
+                f"'{name}' cannot be resolved: {error}",
+                hint="symbols that the object calls are given to load_object(symbols=...)",
+            ) from None
+        self._parts.append(tracker)
+        self._addresses[name] = address = int(tracker[name])
+        return address
+
+    def close(self) -> None:
+        """Free the code. No address of this program may be used afterwards."""
+        self._addresses.clear()
+        self._close()
+
+
+def load_object(code: bytes, *, symbols: Mapping[str, int] | None = None) -> Program:
+    """Load object code made by ``compile_module`` for this machine.
+
+    Args:
+        code: the object.
+        symbols: addresses of what it calls, by name. What the C library has needs no mention.
+
+    Raises:
+        CompileError: the bytes are not an object of this machine.
+    """
+    llvm = _llvm()
+    # An engine for each program: a shared one keeps a few kilobytes of every library it ever held.
+    # This linker puts an object in one block, so that its code always reaches its constants, and
+    # has errors where the older one ends the process; it does not know Windows objects well.
+    engine = llvm.create_lljit_compiler(
+        _target_machine(None, None, None), use_jit_link=os.name == "posix"
+    )
+    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    for name, address in (symbols or {}).items():
+        builder.import_symbol(name, address)
+    try:
+        library = builder.link(engine, _LIBRARY)
+    except RuntimeError as error:
+        engine.close()
+        raise CompileError(
+            f"{len(code)} bytes of object code cannot be loaded: {error}",
+            hint="compile the module again",
+        ) from None
+    return Program(engine, library)
+
+
+def _dispose(parts: list[Any]) -> None:
+    # What was looked up goes before the library, and that before the engine they live in.
+    while parts:
+        parts.pop().close()
+
+
+@cache
+def _llvm() -> Any:
+    """The binding of llvmlite, ready to generate code for this machine."""
+    import llvmlite.binding as llvm  # type: ignore[import-untyped]
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+def _target_machine(cpu: str | None, features: str | None, triple: str | None) -> Any:
+    llvm = _llvm()
+    here = host()
+    if triple is not None and triple != here.triple:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    elif cpu is None:
+        cpu, features = here.cpu, here.features if features is None else features
+    try:
+        target = llvm.Target.from_triple(triple or here.triple)
+    except RuntimeError as error:
+        raise CompileError(f"target '{triple}' is not known to LLVM: {error}") from None
+    return target.create_target_machine(
+        cpu=cpu or "",
+        features=features or "",
+        opt=CODE_GENERATION_LEVEL,
+        # Code is loaded anywhere: near its own constants, far from the functions it calls.
+        reloc="pic",
+        codemodel="small",
+    )
+
+
+def _quoted_line(text: str, message: str) -> str:
+    """The line of IR that LLVM's message points at, when it points at one."""
+    place = re.search(r"<string>:(\d+):", message)
+    lines = text.splitlines()
+    if place is None or not 0 < int(place[1]) <= len(lines) or "\n" in message.strip():
+        return ""
+    return f" in: {lines[int(place[1]) - 1].strip()}"
+
+
+def _usable_cores() -> int:
+    """Physical cores this process may run on, within the quota of its control group."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed: Iterable[int] = os.sched_getaffinity(0)
+    else:
+        allowed = range(os.cpu_count() or 1)
+    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    cores = {_text(siblings.format(cpu)) or str(cpu) for cpu in allowed}
+    quota, _, period = _text("/sys/fs/cgroup/cpu.max").partition(" ")
+    limit = int(quota) // int(period) if quota.isdigit() and period.isdigit() else len(cores)
+    return max(1, min(len(cores), limit))
+
+
+def _cache_bytes(level: int) -> int | None:
+    """Bytes of the data cache of a level, as Linux tells it."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        size = re.fullmatch(r"(\d+)([KMG]?)", _text(folder / "size"))
+        data = _text(folder / "type") in ("Data", "Unified")
+        if size and data and _text(folder / "level") == str(level):
+            return int(size[1]) * units.get(size[2], 1)
+    return None
+
+
+def _text(path: str | Path) -> str:
+    """A file of the system as text; empty where there is none."""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

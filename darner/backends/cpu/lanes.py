@@ -1,0 +1,306 @@
+"""Values of LLVM IR that read like arithmetic, one lane or many.
+
+A ``Lane`` wraps an IR value of an integer or float type, or a vector of one, together with the builder
+that continues the code. Python's operators emit the instruction for its element type; plain numbers become
+constants of that type. Nothing here knows how wide the vector is, so a formula is written once:
+
+    y = x * x + 1.0
+    y = (x < 0.0).choose(-y, y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Value = Any
+Type = Any
+
+
+def function_of(module: Any, name: str, result: Type, arguments: Sequence[Type]) -> Any:
+    """The function of that name in the module, declared if it is not there yet."""
+    from llvmlite import ir  # type: ignore[import-untyped]
+
+    found = module.globals.get(name)
+    if found is None:
+        found = ir.Function(module, ir.FunctionType(result, arguments), name)
+    return found
+
+
+def own_function(
+    module: Any,
+    name: str,
+    result: Type,
+    arguments: Sequence[Type],
+    body: Callable[..., None],
+    mark: str = "alwaysinline",
+) -> Any:
+    """The module's private function of that name; ``body(builder, *arguments)`` writes it on first use.
+
+    Code with branches stands in one of these, so that whoever calls it keeps a single basic block.
+    """
+    from llvmlite import ir
+
+    function = function_of(module, name, result, arguments)
+    if function.is_declaration:
+        function.linkage = "internal"
+        function.attributes.add(mark)
+        body(ir.IRBuilder(function.append_basic_block("entry")), *function.args)
+    return function
+
+
+def mangled(type_: Type) -> str:
+    """How the names of intrinsics spell a type: ``f32``, ``v16f32``, ``i64``."""
+    from llvmlite import ir
+
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{mangled(type_.element)}"
+    if isinstance(type_, ir.IntType):
+        return f"i{type_.width}"
+    return {"half": "f16", "float": "f32", "double": "f64"}[str(type_)]
+
+
+class Lane:
+    """A value of one or many lanes, and where its code goes. Immutable."""
+
+    __slots__ = ("builder", "value")
+
+    def __init__(self, builder: Any, value: Value) -> None:
+        self.builder = builder
+        self.value = value
+
+    # ----------------------------------------------------------------------- types
+
+    @property
+    def type(self) -> Type:
+        """The IR type."""
+        return self.value.type
+
+    @property
+    def count(self) -> int | None:
+        """Lanes of a vector; None for a scalar."""
+        return getattr(self.type, "count", None)
+
+    @property
+    def element(self) -> Type:
+        """The IR type of one lane."""
+        return self.type if self.count is None else self.type.element
+
+    @property
+    def bits(self) -> int:
+        """The width of one lane."""
+        spelled = mangled(self.element)
+        return int(spelled[1:])
+
+    @property
+    def is_float(self) -> bool:
+        """Whether lanes are half, float or double."""
+        return mangled(self.element).startswith("f")
+
+    def like(self, element: Type) -> Type:
+        """The type of as many lanes of another element type."""
+        from llvmlite import ir
+
+        return element if self.count is None else ir.VectorType(element, self.count)
+
+    def integer(self, bits: int | None = None) -> Type:
+        """The integer type of as many lanes, of the same width unless told."""
+        from llvmlite import ir
+
+        return self.like(ir.IntType(bits or self.bits))
+
+    def floating(self, bits: int) -> Type:
+        """The float type of as many lanes."""
+        from llvmlite import ir
+
+        kinds = {16: ir.HalfType, 32: ir.FloatType, 64: ir.DoubleType}
+        return self.like(kinds[bits]())
+
+    def of(self, value: Value) -> Lane:
+        """Another IR value in the same code."""
+        return Lane(self.builder, value)
+
+    def constant(self, number: float) -> Lane:
+        """The number in every lane, in this value's type."""
+        from llvmlite import ir
+
+        number = float(number) if self.is_float else int(number)
+        if self.count is None:
+            return self.of(ir.Constant(self.type, number))
+        return self.of(ir.Constant(self.type, [number] * self.count))
+
+    def _other(self, other: Lane | float) -> Value:
+        return other.value if isinstance(other, Lane) else self.constant(other).value
+
+    # ----------------------------------------------------------------------- arithmetic
+
+    def _binary(self, other: Lane | float, floats: str, integers: str) -> Lane:
+        emit = getattr(self.builder, floats if self.is_float else integers)
+        return self.of(emit(self.value, self._other(other)))
+
+    def __add__(self, other: Lane | float) -> Lane:
+        return self._binary(other, "fadd", "add")
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Lane | float) -> Lane:
+        return self._binary(other, "fsub", "sub")
+
+    def __rsub__(self, other: float) -> Lane:
+        return self.constant(other) - self
+
+    def __mul__(self, other: Lane | float) -> Lane:
+        return self._binary(other, "fmul", "mul")
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Lane | float) -> Lane:
+        return self.of(self.builder.fdiv(self.value, self._other(other)))
+
+    def __rtruediv__(self, other: float) -> Lane:
+        return self.constant(other) / self
+
+    def __neg__(self) -> Lane:
+        if self.is_float:
+            return self.of(self.builder.fneg(self.value))
+        return self.constant(0) - self
+
+    def fma(self, factor: Lane | float, term: Lane | float) -> Lane:
+        """The product with ``factor`` plus ``term``, rounded once."""
+        return self.intrinsic("fma", factor, term)
+
+    def polynomial(self, coefficients: Sequence[float]) -> Lane:
+        """The polynomial with these coefficients, constant term first, by Horner's rule."""
+        total = self.constant(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            total = total.fma(self, coefficient)
+        return total
+
+    # ----------------------------------------------------------------------- comparison
+
+    def compare(self, operator: str, other: Lane | float, *, signed: bool = True) -> Lane:
+        """A mask; with NaN every comparison but ``!=`` is false."""
+        right = self._other(other)
+        if not self.is_float:
+            emit = self.builder.icmp_signed if signed else self.builder.icmp_unsigned
+        elif operator == "!=":
+            emit = self.builder.fcmp_unordered
+        else:
+            emit = self.builder.fcmp_ordered
+        return self.of(emit(operator, self.value, right))
+
+    def __lt__(self, other: Lane | float) -> Lane:
+        return self.compare("<", other)
+
+    def __le__(self, other: Lane | float) -> Lane:
+        return self.compare("<=", other)
+
+    def __gt__(self, other: Lane | float) -> Lane:
+        return self.compare(">", other)
+
+    def __ge__(self, other: Lane | float) -> Lane:
+        return self.compare(">=", other)
+
+    def equals(self, other: Lane | float) -> Lane:
+        """A mask of the lanes that are equal (0 and -0 are)."""
+        return self.compare("==", other)
+
+    def differs(self, other: Lane | float) -> Lane:
+        """A mask of the lanes that differ; NaN differs from everything."""
+        return self.compare("!=", other)
+
+    def is_nan(self) -> Lane:
+        """A mask of the lanes that are NaN."""
+        return self.of(self.builder.fcmp_unordered("uno", self.value, self.value))
+
+    def choose(self, chosen: Lane, otherwise: Lane | float) -> Lane:
+        """This mask decides: ``chosen`` where it holds, else ``otherwise``."""
+        return self.of(self.builder.select(self.value, chosen.value, chosen._other(otherwise)))
+
+    # ----------------------------------------------------------------------- bits
+
+    def __and__(self, other: Lane | float) -> Lane:
+        return self.of(self.builder.and_(self.value, self._other(other)))
+
+    def __or__(self, other: Lane | float) -> Lane:
+        return self.of(self.builder.or_(self.value, self._other(other)))
+
+    def __xor__(self, other: Lane | float) -> Lane:
+        return self.of(self.builder.xor(self.value, self._other(other)))
+
+    def __invert__(self) -> Lane:
+        return self.of(self.builder.not_(self.value))
+
+    def shift_left(self, by: Lane | int) -> Lane:
+        """Bits moved up; ``by`` is below the width."""
+        return self.of(self.builder.shl(self.value, self._other(by)))
+
+    def shift_right(self, by: Lane | int, *, signed: bool) -> Lane:
+        """Bits moved down; ``by`` is below the width."""
+        emit = self.builder.ashr if signed else self.builder.lshr
+        return self.of(emit(self.value, self._other(by)))
+
+    def as_integer(self) -> Lane:
+        """The bits of a float."""
+        return self.of(self.builder.bitcast(self.value, self.integer()))
+
+    def as_float(self) -> Lane:
+        """The float that has these bits."""
+        return self.of(self.builder.bitcast(self.value, self.floating(self.bits)))
+
+    # ----------------------------------------------------------------------- conversions
+
+    def resized(self, bits: int, *, signed: bool) -> Lane:
+        """An integer (or mask) of another width; narrower ones wrap around."""
+        if bits == self.bits:
+            return self
+        if bits < self.bits:
+            return self.of(self.builder.trunc(self.value, self.integer(bits)))
+        emit = self.builder.sext if signed else self.builder.zext
+        return self.of(emit(self.value, self.integer(bits)))
+
+    def to_float(self, bits: int, *, signed: bool) -> Lane:
+        """An integer as a float, rounded to nearest."""
+        emit = self.builder.sitofp if signed else self.builder.uitofp
+        return self.of(emit(self.value, self.floating(bits)))
+
+    def to_integer(self, bits: int, *, signed: bool) -> Lane:
+        """A float without its fraction, stopped at the type's limits; NaN gives 0."""
+        target = self.integer(bits)
+        name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{mangled(target)}.{mangled(self.type)}"
+        function = function_of(self.builder.module, name, target, [self.type])
+        return self.of(self.builder.call(function, [self.value]))
+
+    def refloated(self, bits: int) -> Lane:
+        """A float of another width, rounded to nearest even."""
+        if bits == self.bits:
+            return self
+        emit = self.builder.fpext if bits > self.bits else self.builder.fptrunc
+        return self.of(emit(self.value, self.floating(bits)))
+
+    # ----------------------------------------------------------------------- intrinsics
+
+    def intrinsic(self, name: str, *others: Lane | float) -> Lane:
+        """``llvm.name`` of this value and others of the same type."""
+        values = [self.value, *(self._other(other) for other in others)]
+        full = f"llvm.{name}.{mangled(self.type)}"
+        function = function_of(self.builder.module, full, self.type, [self.type] * len(values))
+        return self.of(self.builder.call(function, values))
+
+    def absolute(self) -> Lane:
+        """|x| of a float, NaN included."""
+        return self.intrinsic("fabs")
+
+    def with_sign_of(self, other: Lane) -> Lane:
+        """The magnitude of this float with the sign bit of another."""
+        return self.intrinsic("copysign", other)
+
+    def any(self) -> Lane:
+        """Of a mask: whether it holds in at least one lane, as one i1."""
+        if self.count is None:
+            return self
+        from llvmlite import ir
+
+        full = f"llvm.vector.reduce.or.{mangled(self.type)}"
+        function = function_of(self.builder.module, full, ir.IntType(1), [self.type])
+        return self.of(self.builder.call(function, [self.value]))

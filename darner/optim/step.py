@@ -1,0 +1,151 @@
+"""From the graph of a loss to the graph of a step of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..graph import dtypes
+from ..graph.dtypes import DType
+from ..graph.errors import ArgumentError, Calling, nearest
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..transforms.gradients import Wrt, differentiated, select
+from ..transforms.remat import Remat
+from .base import Clock, Optimizer, Slot, as_dtype, fits
+from .clipping import clip_by_norm, clip_by_value
+
+
+def training_step(
+    loss: Graph,
+    optimizer: Optimizer,
+    *,
+    wrt: Wrt = None,
+    gradients: bool = False,
+    remat: Remat = None,
+) -> Graph:
+    """A graph that computes a loss and its gradients, and updates parameters and the optimizer's states.
+
+    Args:
+        loss: its first output is the loss, one float.
+        optimizer: how parameters follow from gradients.
+        wrt: the parameters to train, by name or node; all float parameters by default.
+        gradients: add the gradients of this run to the outputs, as they are before clipping, in the order of the
+            trained parameters.
+        remat: scopes whose values the backward pass computes again; see ``darner.grad``.
+
+    The outputs are those of ``loss``, and its own updates stay. ``darner.run(step, inputs, params, state=state)``
+    leaves the updated parameters and states in ``state``.
+    """
+    with Calling("training_step"):
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentError(f"the optimizer is one of darner.optim's, got {optimizer!r}")
+        chosen = _trained(loss, optimizer, wrt)
+        full, found, leaves = differentiated(loss, chosen, remat)
+        outputs = [*full.outputs, *found] if gradients else [*full.outputs]
+        _update(full, optimizer, leaves, found)
+        full.set_outputs(outputs)
+        return full.toposort()
+
+
+def _trained(graph: Graph, optimizer: Optimizer, wrt: Wrt) -> list[Node]:
+    """The parameters that are updated: those asked for that no multiplier freezes."""
+    for prefix in optimizer.multipliers:
+        if not any(fits(prefix, name) for name in graph.parameters):
+            raise ArgumentError(
+                f"graph '{graph.name}' has no parameter or scope '{prefix}', which has a multiplier",
+                hint=nearest(prefix, [*graph.parameters, *_scopes(graph)]),
+            )
+    chosen, updated = [], {leaf.id for leaf in graph.updates}
+    for node in select(graph, wrt):
+        name = str(node.name or node.label or f"%{node.id}")
+        if node.op.name != "parameter":
+            raise ArgumentError(f"'{name}' is {node.op.name}: only parameters are trained")
+        if optimizer.multiplier(name) == 0.0:
+            continue
+        _check(node, name, node.id in updated)
+        chosen.append(node)
+    if not chosen:
+        raise ArgumentError(
+            f"graph '{graph.name}' has no parameter to train",
+            hint="all are frozen by multipliers of 0.0" if graph.parameters else None,
+        )
+    return chosen
+
+
+def _check(node: Node, name: str, updated: bool) -> None:
+    if not node.dtype.is_float:
+        raise ArgumentError(f"'{name}' is {node.dtype}: only real floats are trained")
+    if node.attrs["storage"] != "dense":
+        raise ArgumentError(
+            f"'{name}' is stored as {node.attrs['storage']}, which cannot take small steps",
+            hint=f"freeze it: multipliers={{'{name}': 0.0}}",
+        )
+    if updated:
+        raise ArgumentError(
+            f"'{name}' is already updated by this graph",
+            hint="give the graph of the loss, or leave the parameter out by wrt",
+        )
+
+
+def _scopes(graph: Graph) -> list[str]:
+    found: dict[str, None] = {}
+    for name in graph.parameters:
+        parts = name.split(".")
+        found.update((".".join(parts[:length]), None) for length in range(1, len(parts)))
+    return list(found)
+
+
+def _update(
+    graph: Graph, optimizer: Optimizer, leaves: Sequence[Node], gradients: Sequence[Node]
+) -> None:
+    widest = dtypes.f64 if any(leaf.dtype is dtypes.f64 for leaf in leaves) else dtypes.f32
+    clock = Clock(graph, optimizer, widest)
+    wide = [as_dtype(gradient, _computed(gradient.dtype)) for gradient in gradients]
+    limited = _clipped(clock, [_mean(clock, *pair) for pair in zip(leaves, wide, strict=True)])
+    for leaf, gradient in zip(leaves, limited, strict=True):
+        # What updates a parameter belongs to its place in the model and its line in the user's code.
+        with graph.derived_from(leaf):
+            value, master = _value(optimizer, leaf)
+            slot = Slot(clock, leaf, value, gradient)
+            slot.finish(optimizer.update(slot), master)
+
+
+def _computed(dtype: DType) -> DType:
+    """The dtype in which a parameter's update is computed and its states are kept."""
+    return dtypes.f32 if dtype.is_half else dtype
+
+
+def _mean(clock: Clock, leaf: Node, gradient: Node) -> Node:
+    """The mean of the gradients since the last update, right in runs that make one."""
+    if clock.due is None:
+        return gradient
+    graph = clock.graph
+    with graph.derived_from(leaf):
+        total = graph.state(f"{leaf.name}/gradient_sum", leaf.shape, gradient.dtype)
+        summed = total + gradient
+        graph.set_update(total, graph.where(clock.due, summed.zeros_like(), summed))
+        return summed / clock.optimizer.accumulate
+
+
+def _clipped(clock: Clock, gradients: list[Node]) -> list[Node]:
+    """The gradients within the optimizer's bounds; a norm over several dtypes is taken in the widest."""
+    optimizer, dtypes_ = clock.optimizer, [gradient.dtype for gradient in gradients]
+    if optimizer.clip_value is None and optimizer.clip_norm is None:
+        return gradients
+    wide = [as_dtype(gradient, clock.dtype) for gradient in gradients]
+    if optimizer.clip_value is not None:
+        wide = clip_by_value(wide, clock.setting("clip_value"))
+    if optimizer.clip_norm is not None:
+        wide = clip_by_norm(wide, clock.setting("clip_norm"))
+    return [as_dtype(gradient, dtype) for gradient, dtype in zip(wide, dtypes_, strict=True)]
+
+
+def _value(optimizer: Optimizer, leaf: Node) -> tuple[Node, Node | None]:
+    """What a step starts from, and the state of the master copy where there is one."""
+    graph, wide = leaf.graph, as_dtype(leaf, _computed(leaf.dtype))
+    if not (optimizer.master and leaf.dtype.is_half):
+        return wide, None
+    master = graph.state(f"{leaf.name}/master", leaf.shape, wide.dtype)
+    # The copy counts where it rounds to the parameter. So it needs no special first step, and who sets the parameter
+    # (a checkpoint, another model's weights) sets what is trained.
+    return graph.where(master.cast(leaf.dtype).eq(leaf), master, wide), master

@@ -1,0 +1,1 @@
+"""Sessions: what a user runs, trains and saves."""

@@ -1,0 +1,281 @@
+"""The safetensors format: eight bytes of header length, a JSON header, and the tensors end to end.
+
+Written and read here rather than by the ``safetensors`` package, for three reasons: the package's
+NumPy side cannot read bf16 or fp8; it copies what it loads; and the order of its metadata changes
+from run to run. Each reads what the other writes.
+
+Equal content always gives equal bytes. Tensors go from the widest elements to the narrowest, so that
+each is aligned as its type needs without gaps (which the format forbids).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from ..graph.data import Array
+from ..graph.errors import ArgumentError, DTypeError, FormatError
+from .atomic import FileError, Path
+
+METADATA = "__metadata__"
+"""The one name in a header that is not a tensor's."""
+MAX_HEADER = 100_000_000
+"""Longer headers are refused, as by every reader of the format."""
+
+_TYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "C64": np.dtype("<c8"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype(np.bool_),
+}
+_CODES = {numpy: code for code, numpy in _TYPES.items()}
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """What a safetensors file holds: its header as read, and read-only arrays."""
+
+    header: Mapping[str, Any]
+    metadata: Mapping[str, str]
+    tensors: Mapping[str, Array]
+
+
+def stored(name: str, value: object) -> Array:
+    """An array as the file holds it: dense, in C order, little-endian; no copy where it is already so."""
+    if not isinstance(value, np.ndarray | np.generic):
+        kind = type(value).__name__
+        raise ArgumentError(
+            f"'{name}' is a {kind}, not a NumPy array", hint="convert it with numpy.asarray"
+        )
+    array = np.asarray(value)
+    little = array.dtype.newbyteorder("<") if array.dtype.kind != "O" else array.dtype
+    if little not in _CODES:
+        raise DTypeError(
+            f"'{name}' is {array.dtype}, which safetensors cannot hold", hint="cast it first"
+        )
+    return np.asarray(array, dtype=little, order="C")
+
+
+def header_of(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The header for arrays that are as `stored` makes them."""
+    header: dict[str, Any] = {METADATA: {key: metadata[key] for key in sorted(metadata)}}
+    offset = 0
+    for name in sorted(tensors, key=lambda name: (-tensors[name].itemsize, name)):
+        array = tensors[name]
+        end = offset + array.nbytes
+        header[name] = {
+            "dtype": _CODES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    return header
+
+
+def encode(header: Mapping[str, Any]) -> bytes:
+    """A header as bytes, without its length and padding. Equal headers give equal bytes."""
+    return json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def file_chunks(
+    header: Mapping[str, Any], tensors: Mapping[str, Array]
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, piece by piece; tensors are not copied."""
+    text = encode(header)
+    text += b" " * (-(len(text) + 8) % _ALIGNMENT)
+    if len(text) > MAX_HEADER:
+        raise ArgumentError(
+            f"the names and metadata take {len(text):,} bytes; safetensors allows {MAX_HEADER:,}"
+        )
+    yield len(text).to_bytes(8, "little") + text
+    for name in header:
+        if name != METADATA:
+            yield raw_bytes(tensors[name])
+
+
+def raw_bytes(array: Array) -> memoryview:
+    """The bytes of a dense array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def read_tensors(path: Path, *, mapped: bool = True) -> TensorFile:
+    """Open a safetensors file.
+
+    Arrays are read-only. Mapped, they are the file itself, and pages of it are read when first looked
+    at; else the whole file is read into memory now.
+
+    Raises:
+        FileError: there is no such file, or the system will not read it.
+        FormatError: the file is not safetensors, is cut short, or contradicts itself.
+    """
+    try:
+        with open(path, "rb", opener=_open) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            if mapped and status.st_size:
+                data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            else:
+                data = file.read()
+    except OSError as error:
+        raise FileError.of("read", path, error) from error
+    try:
+        return _parse(data)
+    except FormatError as error:
+        name = os.fspath(path)
+        raise FormatError(f"'{name}' is not a whole safetensors file: {error.rule}") from None
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe must not make us wait
+
+
+def _parse(data: Any) -> TensorFile:
+    size = len(data)
+    if size < 8:
+        raise FormatError(f"it has {size} bytes, too few for the length of a header")
+    length = int.from_bytes(data[:8], "little")
+    if length > MAX_HEADER:
+        raise FormatError(f"its first bytes give a header of {length:,} bytes")
+    start = 8 + length
+    if start > size:
+        raise FormatError(f"its header has {length:,} bytes, but only {size - 8:,} are there")
+    header = _parse_header(data[8:start])
+    metadata = header.get(METADATA, {})
+    if not _is_text_table(metadata):
+        raise FormatError("its metadata is not a table of text")
+    entries = [_Entry.of(name, entry) for name, entry in header.items() if name != METADATA]
+    _check_layout(entries, size - start)
+    tensors = {entry.name: entry.array(data, start) for entry in entries}
+    return TensorFile(header, metadata, tensors)
+
+
+def _parse_header(text: bytes) -> dict[str, Any]:
+    if not text.startswith(b"{"):
+        raise FormatError("its header does not begin with '{'")
+    try:
+        header = json.loads(
+            text.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
+        )
+        encode(header)  # escapes can spell what is not Unicode
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"its header is not JSON: {error}") from None
+    found: dict[str, Any] = header  # it begins with a brace, so it is a table
+    return found
+
+
+def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise FormatError(f"its header has '{key}' twice")
+        table[key] = value
+    return table
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise FormatError(f"its header is not JSON: {text}")
+
+
+def _is_text_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _is_shape(value: Any, itemsize: int) -> bool:
+    """Whether NumPy has such a shape. It counts the bytes of an empty array as if no size were 0."""
+    if not _is_sizes(value) or len(value) > 64:
+        return False
+    return prod(max(size, 1) for size in value) * itemsize < 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One tensor of a header."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, name: str, entry: Any) -> _Entry:
+        if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+            raise FormatError(f"the entry of '{name}' is not a dtype, a shape and two offsets")
+        code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        dtype = _TYPES.get(code) if isinstance(code, str) else None
+        if dtype is None:
+            raise FormatError(f"'{name}' has the element type {code}, which darner does not read")
+        if not _is_shape(shape, dtype.itemsize):
+            raise FormatError(f"'{name}' has the shape {shape}, which no array has")
+        if not _is_sizes(offsets) or len(offsets) != 2:
+            raise FormatError(f"'{name}' has the offsets {offsets}; they should be two positions")
+        found = cls(name, dtype, tuple(shape), offsets[0], offsets[1])
+        needed = prod(shape) * dtype.itemsize
+        if found.end - found.begin != needed:
+            raise FormatError(
+                f"'{name}' needs {needed:,} bytes for {code}{shape}, "
+                f"but its offsets leave {found.end - found.begin:,}"
+            )
+        return found
+
+    def array(self, data: Any, start: int) -> Array:
+        """The tensor, as a read-only view of the data where its place is aligned, else as a copy."""
+        array: Array
+        if self.begin == self.end:
+            array = np.empty(self.shape, self.dtype)
+        else:
+            count = (self.end - self.begin) // self.dtype.itemsize
+            array = np.frombuffer(data, self.dtype, count, start + self.begin).reshape(self.shape)
+        if not array.flags.aligned:
+            array = array.copy()
+        if self.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
+            raise FormatError(f"'{self.name}' is BOOL, but holds bytes other than 0 and 1")
+        array.flags.writeable = False
+        return array
+
+
+def _check_layout(entries: list[_Entry], size: int) -> None:
+    """Tensors follow one another without gap or overlap, and fill the file."""
+    position = 0
+    for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
+        if entry.begin != position:
+            raise FormatError(
+                f"'{entry.name}' begins at byte {entry.begin:,} of the data; "
+                f"the tensor before it ends at {position:,}"
+            )
+        position = entry.end
+    if position != size:
+        raise FormatError(f"its tensors take {position:,} bytes of data, but {size:,} are there")

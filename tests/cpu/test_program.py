@@ -1,0 +1,155 @@
+"""Plans as native code: the numbers of the reference, on any number of threads, in one call a step."""
+
+import numpy as np
+import pytest
+
+import darner
+from darner import Graph
+from darner.backends.cpu.kernels import UnsupportedError
+from darner.backends.cpu.program import CpuProgram
+from darner.lower.lower import lower
+from tests.zoo import gpt2, llama, mlp, mlp_step, resnet, trained, unet, values, vit
+
+MODELS = {
+    "mlp": lambda: mlp(),
+    "mlp, training": lambda: trained(mlp),
+    "mlp, a step of adam": lambda: mlp_step(optimizer="adam"),
+    "mlp with dropout": lambda: trained(mlp, layers=3, dropout=0.25),
+    "llama": lambda: llama(),
+}
+LARGE = {
+    "llama, training": lambda: trained(llama),
+    "gpt2 in primitives, training": lambda: trained(gpt2, spelling="primitive"),
+    "vit, training": lambda: trained(vit),
+    "unet": lambda: unet(),
+    "resnet, training": lambda: trained(resnet),
+}
+
+
+def compiled(graph, **options):
+    return CpuProgram(lower(graph, target="cpu", whole=()), **options)
+
+
+def run_both(graph, threads):
+    """Outputs and states by native code, and by the reference in f64."""
+    inputs, params, states = values(graph)
+    found_state, wanted_state = dict(states), dict(states)
+    program = compiled(graph, threads=threads)
+    try:
+        found = program.run(inputs, params, state=found_state)
+    finally:
+        program.close()
+    wanted = darner.run(graph, inputs, params, state=wanted_state, float64=True)
+    names = sorted(wanted_state)
+    found += [found_state[name] for name in names]
+    wanted += [wanted_state[name] for name in names]
+    return found, wanted
+
+
+def check(graph, threads=2):
+    found, wanted = run_both(graph, threads)
+    scale = max(float(np.abs(array).max(initial=0.0)) for array in wanted)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a.astype(np.float64), b, rtol=0, atol=2e-5 * max(scale, 1.0))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_computes_what_the_reference_computes(name):
+    check(MODELS[name]())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_a_larger_model_computes_what_the_reference_computes(name):
+    check(LARGE[name]())
+
+
+def test_an_optimized_step_trains_by_native_code():
+    graph = darner.optimize(mlp_step(optimizer="adam"))
+    inputs, params, states = values(graph)
+    program = compiled(graph, threads=2)
+    losses = [float(program.run(inputs, params, state=states)[0][0])]
+    losses += [float(program.run(inputs)[0][0]) for _ in range(20)]
+    program.close()
+    wanted_state = dict(values(graph).states)
+    wanted = []
+    for _ in range(21):
+        given = {**params, **{k: v for k, v in wanted_state.items() if k in params}}
+        (loss,) = darner.run(graph, inputs, given, state=wanted_state)
+        wanted.append(float(loss[0]))
+    assert losses[-1] < losses[0]
+    np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+
+
+def test_results_are_bit_equal_on_any_number_of_threads():
+    graph = trained(mlp)
+    first, *others = (run_both(graph, threads)[0] for threads in (1, 2, 3))
+    for other in others:
+        for a, b in zip(first, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def one(make, *arrays):
+    g = Graph()
+    nodes = [g.input(str(i), array.shape, array.dtype) for i, array in enumerate(arrays)]
+    made = make(g, *nodes)
+    g.set_outputs(made if isinstance(made, list) else [made])
+    given = {str(i): array for i, array in enumerate(arrays)}
+    program = compiled(g, threads=2)
+    try:
+        found = program.run(given)
+    finally:
+        program.close()
+    for a, b in zip(found, darner.run(g, given), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=2e-6, atol=1e-6)
+
+
+X = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+PLACES = np.array([3, 0, 3, 1], np.int32)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, x, i: x.pad([(1, 2), (0, 3)], 7.0),
+        lambda g, x, i: g.concat([x, x[:2], x[:, :].exp()], axis=0),
+        lambda g, x, i: x[::-1, 1::2] if False else x[1:, ::2],
+        lambda g, x, i: x.flip(1),
+        lambda g, x, i: g.gather(x, i, 0),
+        lambda g, x, i: g.scatter_add(i, x, 5),
+        lambda g, x, i: x.cumsum(1, exclusive=True),
+        lambda g, x, i: x.cumsum(0, reverse=True),
+        lambda g, x, i: x.cummax(1),
+        lambda g, x, i: x.argmax(1),
+        lambda g, x, i: [x.max(0), x.min((0, 1)), (x > 0).any(1), x.prod(1)],
+        lambda g, x, i: x.reshape((2, 2, 6)).transpose((2, 0, 1)).reshape((3, 8)),
+        lambda g, x, i: g.random_bits((5, 3), seed=11, stream=2),
+        lambda g, x, i: x.reshape((1, 1, 4, 6)).conv2d(x[:, :3].reshape((1, 1, 4, 3)), padding=1),
+        lambda g, x, i: [x.cast("bf16") * 3.0, x.cast("f16").exp(), x.cast("i32") // 2],
+        lambda g, x, i: [x.layer_norm(), x.log_softmax(0), x.gelu()],
+        lambda g, x, i: g.dynamic_slice(x, i[:2], (2, 3)),
+        lambda g, x, i: [x.sum(1).exp() @ x, x[:0] @ x.transpose(), x.transpose()[:, :0] @ x[:0]],
+    ],
+)
+def test_ops_compute_what_the_reference_computes(make):
+    one(make, X, PLACES)
+
+
+def test_what_has_no_code_is_refused_by_name_before_anything_is_compiled():
+    g = Graph()
+    g.set_outputs([g.sort(g.input("x", (5,)), label="order")])
+    with pytest.raises(UnsupportedError, match=r"sort 'order': the CPU backend has no kernel"):
+        compiled(g)
+
+
+def test_wrong_values_are_refused_before_the_step_runs():
+    g = Graph()
+    g.set_outputs([g.input("x", (5,)) + 1.0])
+    program = compiled(g, threads=1)
+    with pytest.raises(darner.RunError, match="input 'x' is"):
+        program.run({"x": np.zeros(4)})
+    with pytest.raises(darner.RunError, match="no input 'y'"):
+        program.run({"y": np.zeros(5)})
+    program.close()

@@ -1,0 +1,1 @@
+"""Tests of sessions: building, running, saving and loading."""
