@@ -129,8 +129,8 @@ class _Fusion:
 
     # ------------------------------------------------------------- joining
 
-    def _reaches(self, start: Iterable[int], target: int, low: int) -> bool:
-        """Whether a group lies before another; groups that begin before ``low`` cannot lead there."""
+    def _reaches(self, start: Iterable[int], target: int) -> bool:
+        """Whether a group lies before one of others."""
         stack, seen = list(start), set()
         while stack:
             name = stack.pop()
@@ -139,8 +139,7 @@ class _Fusion:
             if name in seen or name not in self.groups:
                 continue
             seen.add(name)
-            if self.groups[name].nodes[-1] >= low:
-                stack += self.groups[name].needs
+            stack += self.groups[name].needs
         return False
 
     def _may_join(self, producer: int, consumer: int) -> bool:
@@ -149,7 +148,7 @@ class _Fusion:
         if len(first.nodes) + len(second.nodes) > LARGEST:
             return False
         others = second.needs - {producer}
-        return not self._reaches(others, producer, first.nodes[0])
+        return not self._reaches(others, producer)
 
     def _join(self, producer: int, consumer: int, kind: str) -> None:
         """Make one group of two; it goes by the producer's name."""
