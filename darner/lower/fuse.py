@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..graph.dims import Shape
+from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
@@ -347,6 +348,7 @@ class _Fusion:
         result: list[Group] = []
         done: set[int] = set()
         names = sorted(self.groups, key=lambda name: self.groups[name].nodes[-1])
+        most = 2 * sum(len(group.needs) + 1 for group in self.groups.values())
         for start in names:
             stack = [start]
             while stack:
@@ -355,6 +357,8 @@ class _Fusion:
                     stack.pop()
                     continue
                 waiting = sorted(need for need in self.groups[name].needs if need not in done)
+                if len(stack) > most:
+                    raise InternalError("kernels wait for each other in a circle")
                 if waiting:
                     stack += reversed(waiting)
                     continue
