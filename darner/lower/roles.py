@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
+from .strided import VIEWS, is_readable
 
 Role: TypeAlias = Literal[
     "leaf", "view", "part", "point", "reduce", "contract", "attention", "index", "loop", "library"
@@ -24,7 +25,6 @@ CHEAP = frozenset(
 )
 """What may be computed again in every kernel that reads it, where it is made of counters alone."""
 
-VIEWS = frozenset({"reshape", "transpose", "broadcast_to", "slice", "flip", "windows"})
 POINTS = frozenset(
     {
         "concat",
@@ -74,6 +74,11 @@ def roles(graph: Graph) -> list[Role]:
         )
         numbers.append(number)
         found.append("view" if number and node.id not in ends else own)
+    for node in graph.nodes:
+        if node.op.name in WHOLE:
+            for operand in node.operands:
+                if found[operand.id] == "view" and not is_readable(node, operand):
+                    found[operand.id] = "point"
     return found
 
 

@@ -6,8 +6,7 @@ import pytest
 import darner
 from darner import Graph
 from darner.backends.cpu.kernels import UnsupportedError
-from darner.backends.cpu.program import CpuProgram
-from darner.lower.lower import lower
+from tests.cpu.running import check, compiled, one, run_both, run_program
 from tests.zoo import gpt2, llama, mlp, mlp_step, resnet, trained, unet, values, vit
 
 MODELS = {
@@ -26,34 +25,6 @@ LARGE = {
 }
 
 
-def compiled(graph, **options):
-    return CpuProgram(lower(graph, target="cpu", whole=()), **options)
-
-
-def run_both(graph, threads):
-    """Outputs and states by native code, and by the reference in f64."""
-    inputs, params, states = values(graph)
-    found_state, wanted_state = dict(states), dict(states)
-    program = compiled(graph, threads=threads)
-    try:
-        found = program.run(inputs, params, state=found_state)
-    finally:
-        program.close()
-    wanted = darner.run(graph, inputs, params, state=wanted_state, float64=True)
-    names = sorted(wanted_state)
-    found += [found_state[name] for name in names]
-    wanted += [wanted_state[name] for name in names]
-    return found, wanted
-
-
-def check(graph, threads=2):
-    found, wanted = run_both(graph, threads)
-    scale = max(float(np.abs(array).max(initial=0.0)) for array in wanted)
-    for a, b in zip(found, wanted, strict=True):
-        assert a.shape == b.shape
-        np.testing.assert_allclose(a.astype(np.float64), b, rtol=0, atol=2e-5 * max(scale, 1.0))
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_what_the_reference_computes(name):
     check(MODELS[name]())
@@ -69,8 +40,8 @@ def test_an_optimized_step_trains_by_native_code():
     graph = darner.optimize(mlp_step(optimizer="adam"))
     inputs, params, states = values(graph)
     program = compiled(graph, threads=2)
-    losses = [float(program.run(inputs, params, state=states)[0][0])]
-    losses += [float(program.run(inputs)[0][0]) for _ in range(20)]
+    losses = [float(run_program(program, inputs, params, states)[0][0])]
+    losses += [float(run_program(program, inputs)[0][0]) for _ in range(20)]
     program.close()
     wanted_state = dict(values(graph).states)
     wanted = []
@@ -88,22 +59,6 @@ def test_results_are_bit_equal_on_any_number_of_threads():
     for other in others:
         for a, b in zip(first, other, strict=True):
             np.testing.assert_array_equal(a, b)
-
-
-def one(make, *arrays):
-    g = Graph()
-    nodes = [g.input(str(i), array.shape, array.dtype) for i, array in enumerate(arrays)]
-    made = make(g, *nodes)
-    g.set_outputs(made if isinstance(made, list) else [made])
-    given = {str(i): array for i, array in enumerate(arrays)}
-    program = compiled(g, threads=2)
-    try:
-        found = program.run(given)
-    finally:
-        program.close()
-    for a, b in zip(found, darner.run(g, given), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=2e-6, atol=1e-6)
 
 
 X = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
@@ -142,14 +97,3 @@ def test_what_has_no_code_is_refused_by_name_before_anything_is_compiled():
     g.set_outputs([g.sort(g.input("x", (5,)), label="order")])
     with pytest.raises(UnsupportedError, match=r"sort 'order': the CPU backend has no kernel"):
         compiled(g)
-
-
-def test_wrong_values_are_refused_before_the_step_runs():
-    g = Graph()
-    g.set_outputs([g.input("x", (5,)) + 1.0])
-    program = compiled(g, threads=1)
-    with pytest.raises(darner.RunError, match="input 'x' is"):
-        program.run({"x": np.zeros(4)})
-    with pytest.raises(darner.RunError, match="no input 'y'"):
-        program.run({"y": np.zeros(5)})
-    program.close()

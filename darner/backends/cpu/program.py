@@ -2,84 +2,178 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import RunError
-from ...lower.plan import Plan
+from ...graph.errors import InternalError
+from ...lower.plan import Buffer, Plan
+from .cache import ObjectCache
 from .jit import compile_module, load_object
-from .kernels import emit_plan
+from .kernels import Emitted, emit_plan
+from .steps import FIXED, Row, Steps, copy_function
+from .template import Scratch
 from .threads import Team, symbols
+
+ALIGNMENT = 64
+LEAVES = ("parameter", "state")
+
+
+def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Zeroed memory that begins at a multiple of 64 bytes."""
+    room = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + nbytes]
+
+
+def empty_like(buffer: Buffer) -> Array:
+    """Memory for a buffer's value, filled with what it is at first."""
+    shape = tuple(int(size) for size in buffer.type.shape)
+    array = aligned(buffer.nbytes).view(buffer.type.dtype.numpy).reshape(shape)
+    if buffer.init:
+        array[...] = buffer.init
+    return array
 
 
 class CpuProgram:
-    """A plan as native code, with memory of its own.
+    """A plan as native code, with memory for all its values.
 
-    ``run`` is one native call; the arena, parameters and states live here between calls.
+    ``run`` is one native call: between its start and its end there is no Python and no allocation.
+
+    Args:
+        plan: what to run; it was lowered for the target ``cpu``.
+        threads: how many run it; as many as there are cores when left out.
+        storage: memory of parameters and states by name, to be shared with another program.
+        cache: where compiled code is kept; none when left out.
+
+    Attributes:
+        arrays: the memory of each buffer of the plan.
+        storage: the memory of parameters and states by name.
     """
 
-    def __init__(self, plan: Plan, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        threads: int | None = None,
+        storage: Mapping[str, Array] | None = None,
+        cache: ObjectCache | None = None,
+    ) -> None:
         self.plan = plan
-        code = compile_module(emit_plan(plan), passes=True)
-        self._program = load_object(code, symbols=symbols())
+        emitted = emit_plan(plan)
+        make = compile_module if cache is None else cache.compile
+        code = make(emitted.module, passes=True)
+        self._code = load_object(code, symbols=symbols())
         self._team = Team(threads)
-        self._arena = np.zeros(plan.arena_bytes + 64, np.uint8)
-        start = -self._arena.ctypes.data % 64
-        self._values: list[Array] = []
-        for buffer in plan.buffers:
+        self._arena = aligned(plan.arena_bytes)
+        self.storage: dict[str, Array] = dict(storage or {})
+        self.arrays = [self._memory(buffer) for buffer in plan.buffers]
+        self._homes = list(self.arrays)
+        self._uses: dict[int, list[tuple[int, int]]] = {}
+        self._steps = Steps(self._team, self._rows(emitted))
+
+    @property
+    def threads(self) -> int:
+        """How many threads run it."""
+        return self._team.threads
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory besides parameters and states: the arena, inputs, constants and scratch."""
+        others = [i for i, buffer in enumerate(self.plan.buffers) if buffer.place not in LEAVES]
+        own = sum(self.arrays[i].nbytes for i in others if self.plan.buffers[i].place != "arena")
+        return own + self._arena.nbytes + self._scratch.nbytes + self._shared.nbytes
+
+    # ------------------------------------------------------------- making it
+
+    def _memory(self, buffer: Buffer) -> Array:
+        if buffer.place == "arena":
+            if buffer.offset is None:
+                raise InternalError("a buffer of the arena has no place")
             shape = tuple(int(size) for size in buffer.type.shape)
-            if buffer.place == "arena" and buffer.offset is not None:
-                begin = start + buffer.offset
-                room = self._arena[begin : begin + buffer.nbytes]
-                self._values.append(room.view(buffer.type.dtype.numpy).reshape(shape))
-            elif buffer.place == "constant":
-                self._values.append(np.array(plan.constants[str(buffer.name)].array, copy=True))
-            else:
-                self._values.append(np.full(shape, buffer.init, buffer.type.dtype.numpy))
-        addresses = [self._team.pointer, *(value.ctypes.data for value in self._values)]
-        self._table = (ctypes.c_void_p * len(addresses))(*addresses)
-        self._step = self._program.address("step")
+            room = self._arena[buffer.offset : buffer.offset + buffer.nbytes]
+            return room.view(buffer.type.dtype.numpy).reshape(shape)
+        if buffer.place == "constant":
+            array = empty_like(buffer)
+            array[...] = self.plan.constants[str(buffer.name)].array
+            return array
+        if buffer.place in LEAVES:
+            name = str(buffer.name)
+            if name not in self.storage:
+                self.storage[name] = empty_like(buffer)
+            return self.storage[name]
+        return empty_like(buffer)
+
+    def _rows(self, emitted: Emitted) -> list[Row]:
+        plan = self.plan
+        needs = [emitted.scratch[kernel.spec] for kernel in plan.kernels]
+        own = max((need.own for need in needs), default=0)
+        stride = -(-own // ALIGNMENT) * ALIGNMENT
+        self._scratch = aligned(stride * self.threads)
+        self._shared = aligned(max((need.shared for need in needs), default=0))
+        pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)
+        fixed = (*pointers, 0)
+        waits = _waits(plan, needs)
+        rows = []
+        for number, kernel in enumerate(plan.kernels):
+            buffers = (*kernel.operands, *kernel.results)
+            for place, buffer in enumerate(buffers):
+                self._uses.setdefault(buffer, []).append((number, place))
+            function = self._code.address(emitted.names[kernel.spec])
+            addresses = [self.arrays[i].ctypes.data for i in buffers]
+            rows.append(Row(function, (*fixed, *addresses), waits[number]))
+        for source, target in self._copies():
+            ends = (source.ctypes.data, target.ctypes.data, source.nbytes)
+            rows.append(Row(copy_function(), (*fixed, *ends), True))
+        if len(fixed) != FIXED:
+            raise InternalError(f"kernels have {len(fixed)} fixed arguments, not {FIXED}")
+        return rows
+
+    def _copies(self) -> list[tuple[Array, Array]]:
+        """What leaves take over at the end: first what would change meanwhile is put aside."""
+        moved = [(new, old) for old, new in self.plan.updates if old != new]
+        changing = {old for _, old in moved}
+        aside = {new: empty_like(self.plan.buffers[new]) for new, _ in moved if new in changing}
+        first = [(self.arrays[new], room) for new, room in aside.items()]
+        return first + [(aside.get(new, self.arrays[new]), self.arrays[old]) for new, old in moved]
+
+    # ------------------------------------------------------------- using it
+
+    def bind(self, buffer: int, array: Array | None) -> None:
+        """Let an input be read from the caller's own memory, or from the program's own again (None).
+
+        The array is contiguous and of the buffer's type and shape, and must not change during a run.
+        """
+        array = self._homes[buffer] if array is None else array
+        if self.arrays[buffer] is not array:
+            self.arrays[buffer] = array
+            for row, place in self._uses.get(buffer, ()):
+                self._steps.rebind(row, place, array.ctypes.data)
 
     def run(
-        self,
-        inputs: Mapping[str, Any] | None = None,
-        params: Mapping[str, Any] | None = None,
-        *,
-        state: MutableMapping[str, Any] | None = None,
-    ) -> list[Array]:
-        """The outputs for these values; what is not given keeps the value it has."""
-        for place, given in (("input", inputs), ("parameter", params), ("state", state)):
-            self._write(place, given or {})
-        self._team.run(self._step, ctypes.addressof(self._table))
-        outputs = [np.array(self._values[i]) for i in self.plan.outputs]
-        news = [(old, np.array(self._values[new])) for old, new in self.plan.updates if old != new]
-        for old, value in news:
-            self._values[old][...] = value
-        if state is not None:
-            for name, i in self.plan.leaves("state").items():
-                state[name] = np.array(self._values[i])
-            for old, _ in self.plan.updates:
-                state[str(self.plan.buffers[old].name)] = np.array(self._values[old])
-        return outputs
-
-    def _write(self, place: str, given: Mapping[str, Any]) -> None:
-        leaves = self.plan.leaves(place)
-        if place == "state":
-            leaves = {**self.plan.leaves("parameter"), **leaves}
-        for name, value in given.items():
-            if name not in leaves:
-                raise RunError(f"the plan has no {place} '{name}'")
-            target = self._values[leaves[name]]
-            array = np.asarray(value)
-            if array.shape != target.shape:
-                raise RunError(f"{place} '{name}' is {target.shape}, the value is {array.shape}")
-            target[...] = array.astype(target.dtype)
+        self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """Run all kernels, or some; ``times`` as in ``Steps.run``."""
+        self._steps.run(first, last, times)
 
     def close(self) -> None:
         """Stop the threads and free the code."""
         self._team.close()
-        self._program.close()
+        self._code.close()
+
+
+def _waits(plan: Plan, needs: Sequence[Scratch]) -> list[bool]:
+    """After which kernels all threads wait: before one that touches what an earlier one since the last wait did."""
+    waits = [False] * len(plan.kernels)
+    since = 0
+    for k, before in enumerate(plan.hazards()):
+        crossing = any(earlier >= since for earlier in before)
+        crossing |= needs[k].shared > 0 and any(need.shared for need in needs[since:k])
+        if crossing and k:
+            waits[k - 1] = True
+            since = k
+    if waits:
+        waits[-1] = any(old != new for old, new in plan.updates)
+    return waits

@@ -6,26 +6,29 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ...graph.graph import Graph
 from ...graph.node import Node
+from ...lower.plan import Spec
 from .elements import Elements
 from .places import Number, as_value
+from .template import Code, Template
 
 Share = tuple[Any, Any]
 """The number of a thread, and how many there are."""
 
 
-def can_scatter(body: Graph) -> bool:
+def _fits(spec: Spec) -> bool:
     """Whether a body is one of these kernels: its only result, in a type that sums are kept in."""
+    body = spec.body
     if len(body.outputs) != 1:
         return False
     node = body.outputs[0]
     return node.op.name in EMITTERS and not node.dtype.is_half
 
 
-def emit_scatter(elements: Elements, node: Node, pointer: Any, share: Share) -> None:
-    """Emit the kernel whose result is ``node``."""
-    EMITTERS[node.op.name](elements, node, pointer, share)
+def _emit(code: Code) -> None:
+    (node,) = code.body.outputs
+    elements = Elements(code.builder, code.body, code.operands)
+    EMITTERS[node.op.name](elements, node, code.results[0], (code.thread, code.threads))
 
 
 def _sizes(node: Node) -> list[int]:
@@ -145,3 +148,5 @@ EMITTERS: dict[str, Callable[[Elements, Node, Any, Share], None]] = {
     "scatter_add": _scatter_add,
     "scatter_add_along_axis": _scatter_add_along_axis,
 }
+
+SCATTERS = Template("scatters", _fits, _emit)

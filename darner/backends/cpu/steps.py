@@ -1,0 +1,179 @@
+"""The loop of a step: kernel after kernel, from a table in memory.
+
+A table has one row for each kernel: the function, its arguments, and whether all threads wait after it. So the code of a plan is its specs' alone: thirty
+layers that compute the same thing need nothing more, a single kernel can be run, and each can be timed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import string
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .jit import Program, compile_module, load_object
+from .threads import BARRIER, Team, symbols
+
+_STEPS = string.Template("""
+declare void @${barrier}(ptr)
+declare i32 @clock_gettime(i32, ptr)
+
+define internal i64 @now(ptr %stamp) nounwind {
+  %ignored = call i32 @clock_gettime(i32 ${clock}, ptr %stamp)
+  %seconds = load i64, ptr %stamp
+  %place = getelementptr i8, ptr %stamp, i64 8
+  %fraction = load i64, ptr %place
+  %scaled = mul i64 %seconds, 1000000000
+  %total = add i64 %scaled, %fraction
+  ret i64 %total
+}
+
+; table: team, rows, first row, row after the last, times (or null)
+; row: function, arguments, whether to wait after it
+define void @steps(i64 %thread, i64 %threads, ptr %table) {
+entry:
+  %stamp = alloca { i64, i64 }
+  %team = load ptr, ptr %table
+  %rows.place = getelementptr i64, ptr %table, i64 1
+  %rows = load ptr, ptr %rows.place
+  %first.place = getelementptr i64, ptr %table, i64 2
+  %first = load i64, ptr %first.place
+  %last.place = getelementptr i64, ptr %table, i64 3
+  %last = load i64, ptr %last.place
+  %times.place = getelementptr i64, ptr %table, i64 4
+  %times = load ptr, ptr %times.place
+  %timed = icmp ne ptr %times, null
+  br label %head
+head:
+  %i = phi i64 [ %first, %entry ], [ %next, %following ]
+  %more = icmp slt i64 %i, %last
+  br i1 %more, label %one, label %done
+one:
+  %number = mul i64 %i, 3
+  %function.place = getelementptr i64, ptr %rows, i64 %number
+  %function = load ptr, ptr %function.place
+  %arguments.place = getelementptr i64, ptr %function.place, i64 1
+  %arguments = load ptr, ptr %arguments.place
+  %waits.place = getelementptr i64, ptr %function.place, i64 2
+  %waits = load i64, ptr %waits.place
+  br i1 %timed, label %measured, label %plain
+plain:
+  call void %function(i64 %thread, i64 %threads, ptr %arguments)
+  br label %after
+measured:
+  %before = call i64 @now(ptr %stamp)
+  call void %function(i64 %thread, i64 %threads, ptr %arguments)
+  %end = call i64 @now(ptr %stamp)
+  %line = mul i64 %i, %threads
+  %cell = add i64 %line, %thread
+  %twice = mul i64 %cell, 2
+  %start.place = getelementptr i64, ptr %times, i64 %twice
+  store i64 %before, ptr %start.place
+  %end.place = getelementptr i64, ptr %start.place, i64 1
+  store i64 %end, ptr %end.place
+  br label %after
+after:
+  %wait = icmp ne i64 %waits, 0
+  br i1 %wait, label %barrier, label %following
+barrier:
+  call void @${barrier}(ptr %team)
+  br label %following
+following:
+  %next = add i64 %i, 1
+  br label %head
+done:
+  ret void
+}
+
+; arguments: five of every kernel, then source, target, bytes: what a leaf takes over at the end of a step
+define void @copy(i64 %thread, i64 %threads, ptr %arguments) {
+  %source.place = getelementptr i64, ptr %arguments, i64 5
+  %source = load ptr, ptr %source.place
+  %target.place = getelementptr i64, ptr %arguments, i64 6
+  %target = load ptr, ptr %target.place
+  %bytes.place = getelementptr i64, ptr %arguments, i64 7
+  %bytes = load i64, ptr %bytes.place
+  %scaled = mul i64 %thread, %bytes
+  %first = udiv i64 %scaled, %threads
+  %other = add i64 %thread, 1
+  %scaled.other = mul i64 %other, %bytes
+  %last = udiv i64 %scaled.other, %threads
+  %count = sub i64 %last, %first
+  %from = getelementptr i8, ptr %source, i64 %first
+  %to = getelementptr i8, ptr %target, i64 %first
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %count, i1 false)
+  ret void
+}
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+""")
+
+FIXED = 5
+"""Arguments of every kernel before its operands: team, scratch of all threads, bytes of one thread's, shared scratch, unused."""
+
+
+class Row(NamedTuple):
+    """One kernel of a step.
+
+    Attributes:
+        function: its address.
+        arguments: the fixed ones, then addresses of operands and results.
+        waits: whether all threads wait after it.
+    """
+
+    function: int
+    arguments: Sequence[int]
+    waits: bool
+
+
+@functools.cache
+def _runtime() -> Program:
+    clock = getattr(time, "CLOCK_MONOTONIC", 1)
+    text = _STEPS.substitute(barrier=BARRIER, clock=clock)
+    return load_object(compile_module(text), symbols=symbols())
+
+
+def copy_function() -> int:
+    """The address of the kernel that copies bytes."""
+    return _runtime().address("copy")
+
+
+class Steps:
+    """Rows in memory, and the call that runs them."""
+
+    def __init__(self, team: Team, rows: Sequence[Row]) -> None:
+        self._team = team
+        self._function = _runtime().address("steps")
+        self._starts = np.cumsum([0, *(len(row.arguments) for row in rows)])
+        self._arguments = np.array([x for row in rows for x in row.arguments], np.uint64)
+        self._rows = np.zeros((len(rows), 3), np.uint64)
+        for i, row in enumerate(rows):
+            place = self._arguments.ctypes.data + 8 * int(self._starts[i])
+            self._rows[i] = (row.function, place, int(row.waits))
+        self._table = np.zeros(5, np.uint64)
+        self._table[0] = team.pointer
+        self._table[1] = self._rows.ctypes.data
+        self._place = self._table.ctypes.data
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rebind(self, row: int, argument: int, address: int) -> None:
+        """Give a kernel another address for one of its operands or results."""
+        self._arguments[int(self._starts[row]) + FIXED + argument] = address
+
+    def run(
+        self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """Run the kernels from ``first`` to before ``last``.
+
+        ``times`` of shape (kernels, threads, 2) takes when each thread began and ended each, in nanoseconds.
+        """
+        self._table[2] = first
+        self._table[3] = len(self._rows) if last is None else last
+        self._table[4] = 0 if times is None else times.ctypes.data
+        self._team.run(self._function, ctypes.c_void_p(self._place).value or 0)

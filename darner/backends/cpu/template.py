@@ -1,0 +1,133 @@
+"""What every kernel template of the CPU backend is written against.
+
+A template makes the code of one family of kernels. ``fits`` says whether it has code for a spec, ``scratch`` what memory it needs besides operands and
+results, and ``emit`` writes the code into a ``Code``: the body of a function that every thread calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.graph import Graph
+from ...graph.node import Node
+from ...lower.plan import Spec
+from .gemm_ir import loop
+from .jit import Machine
+from .places import Number, Places, as_value
+from .threads import BARRIER
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Bytes of memory that a kernel needs while it runs.
+
+    Attributes:
+        own: for each thread, which no other touches.
+        shared: for all threads together.
+    """
+
+    own: int = 0
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Code:
+    """A kernel's function while it is being written.
+
+    Every thread runs it, and thread ``thread`` of ``threads`` does its part: results must not depend on how many there are. Nothing is
+    known of what other threads have done until ``barrier``; there is one after the kernel in any case where another needs its results.
+
+    Attributes:
+        builder: where the code goes.
+        spec: what is computed.
+        machine: the processor it is for.
+        thread: this thread's number, 64 bits.
+        threads: how many there are.
+        operands: addresses, in the order of the spec's inputs; elements lie in row-major order.
+        results: addresses, in the order of the body's outputs.
+        own: this thread's scratch memory, at a multiple of 64 bytes.
+        shared: the scratch memory of all threads, at a multiple of 64 bytes.
+        team: what ``barrier`` waits for.
+    """
+
+    builder: Any
+    spec: Spec
+    machine: Machine
+    thread: Any
+    threads: Any
+    operands: Sequence[Any]
+    results: Sequence[Any]
+    own: Any
+    shared: Any
+    team: Any
+
+    @property
+    def body(self) -> Graph:
+        """What is computed, as a graph."""
+        return self.spec.body
+
+    @property
+    def module(self) -> Any:
+        """Where functions that kernels share are put."""
+        return self.builder.module
+
+    @property
+    def places(self) -> Places:
+        """Arithmetic on indices."""
+        return Places(self.builder)
+
+    def operand_of(self, leaf: Node) -> Any:
+        """The address of an input of the body."""
+        return self.operands[int(str(leaf.name))]
+
+    def barrier(self) -> None:
+        """Wait until every thread has come here; what any wrote before is then seen by all."""
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        found = self.module.globals.get(BARRIER)
+        if found is None:
+            kind = ir.FunctionType(ir.VoidType(), [ir.PointerType()])
+            found = ir.Function(self.module, kind, BARRIER)
+        self.builder.call(found, [self.team])
+
+    def share(self, count: Number) -> tuple[Any, Any]:
+        """The first of this thread's part of ``count`` things, and the one after its last; parts differ by one at most."""
+        b = self.builder
+        first = b.udiv(b.mul(self.thread, as_value(count)), self.threads)
+        after = b.add(self.thread, as_value(1))
+        return first, b.udiv(b.mul(after, as_value(count)), self.threads)
+
+    def each(self, count: Number, inside: Callable[[Any], None]) -> None:
+        """``inside(i)`` for this thread's part of ``range(count)``."""
+        first, last = self.share(count)
+
+        def one(i: Any, _: Sequence[Any]) -> None:
+            inside(i)
+
+        loop(self.builder, first, last, 1, one)
+
+    def alone(self) -> Any:
+        """A context in which only the first thread runs, for what is too small to share."""
+        return self.builder.if_then(self.builder.icmp_signed("==", self.thread, as_value(0)))
+
+
+def no_scratch(spec: Spec, machine: Machine) -> Scratch:
+    """For templates that need none."""
+    return Scratch()
+
+
+@dataclass(frozen=True)
+class Template:
+    """A family of kernels: which specs it has code for, the memory they need, and the code."""
+
+    name: str
+    fits: Callable[[Spec], bool]
+    emit: Callable[[Code], None]
+    scratch: Callable[[Spec, Machine], Scratch] = no_scratch
+
+
+def sizes(node: Node) -> list[int]:
+    """The sizes of a node; in a kernel all are known."""
+    return [int(size) for size in node.shape]
