@@ -21,7 +21,7 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .roles import Role, roles
+from .roles import PLACES, Role, roles
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -253,6 +253,8 @@ class _Fusion:
         first, second = self.groups[producer], self.groups[consumer]
         if {first.kind, second.kind} - {"map", "rows"} or "rows" not in (first.kind, second.kind):
             return False
+        if first.axes is not None and second.axes is not None and self._finds(first, second):
+            return False
         space, axes = self._common_rows(first, second)
         if space is None or not self._all_fit([*first.nodes, *second.nodes], space, axes):
             return False
@@ -262,6 +264,10 @@ class _Fusion:
         self.groups[producer].space = space
         self.groups[producer].axes = axes
         return True
+
+    def _finds(self, *groups: Group) -> bool:
+        """Whether one looks for a place: that takes a pass of its own."""
+        return any(self.nodes[id].op.name in PLACES for group in groups for id in group.nodes)
 
     @staticmethod
     def _common_rows(first: Group, second: Group) -> tuple[Shape | None, tuple[int, ...]]:

@@ -38,7 +38,8 @@ POINTS = frozenset(
         "take_along_axis",
     }
 )
-REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+PLACES = frozenset({"argmax", "argmin"})
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all"}) | PLACES
 INDEXED = frozenset(
     {
         "scatter",

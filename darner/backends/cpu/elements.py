@@ -1,34 +1,69 @@
-"""One element of a kernel's result, as code: every node is computed where it is read.
+"""Elements of a kernel's values, as code: every node is computed where it is read.
 
-``Elements.at(node, index)`` emits what a node's element at an index is, from the elements of its operands. Views are other
-indices, a reduction or a product of matrices is a loop. Within one block of code an element is computed once.
+``Elements.at(node, index)`` emits what a node's element at an index is, from the elements of its operands; where the index has lanes, that many elements at
+once. Views are other indices, a reduction or a product of matrices is a loop. What does not depend on the lane is computed once for all lanes, and
+within one block of code an element is computed once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from .gemm_ir import loop
+from .jit import host
 from .philox import emit_bits
-from .places import Number, Places, as_value
+from .places import Lanes, Number, Places, as_value, identity, lane_count
 from .registers import Registers
+from .template import sizes as _sizes
 
 Index = Sequence[Number]
 
 
 class Elements:
-    """The elements of a body's nodes in the code that a builder is writing."""
+    """The elements of a body's nodes in the code that a builder is writing.
 
-    def __init__(self, builder: Any, body: Graph, operands: Sequence[Any]) -> None:
+    Args:
+        builder: where the code goes.
+        body: what is computed.
+        operands: the addresses of the body's inputs.
+        mask: the lanes that exist, of an index that has lanes; None where all do.
+    """
+
+    def __init__(
+        self, builder: Any, body: Graph, operands: Sequence[Any], mask: Any = None
+    ) -> None:
         self.builder = builder
         self.places = Places(builder)
         self.registers = Registers(builder)
+        self.width = host().vector_bytes // 4
+        self.mask = mask
         self.leaves = {leaf.id: (operands[int(name)], leaf) for name, leaf in body.inputs.items()}
         self._known: list[dict[Any, Any]] = [{}]
+        self._given: dict[int, Any] = {}
+        self._simple: dict[int, bool] = {}
+
+    def give(self, node: Node, value: Any) -> None:
+        """Say what a node's element is, at whatever index it is asked for from now on."""
+        self._given[node.id] = value
+
+    def forget(self, node: Node) -> None:
+        """Take back what ``give`` said."""
+        self._given.pop(node.id, None)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """A block of code whose values are not known after it."""
+        self._known.append({})
+        try:
+            yield
+        finally:
+            self._known.pop()
 
     # ------------------------------------------------------------- loops
 
@@ -38,35 +73,15 @@ class Elements:
         stop: Number,
         inside: Callable[[Any, list[Any]], Sequence[Any]],
         carried: Sequence[Any] = (),
+        step: int = 1,
     ) -> list[Any]:
-        """``for i in range(start, stop)``; ``inside`` maps the carried values to their next ones."""
-        from llvmlite import ir  # type: ignore[import-untyped]
+        """``for i in range(start, stop, step)``; ``inside`` maps the carried values to their next ones."""
 
-        builder = self.builder
-        before = builder.block
-        head = builder.append_basic_block("head")
-        body = builder.append_basic_block("inside")
-        after = builder.append_basic_block("after")
-        builder.branch(head)
-        builder.position_at_end(head)
-        index = builder.phi(ir.IntType(64))
-        index.add_incoming(as_value(start), before)
-        phis = []
-        for value in carried:
-            phi = builder.phi(value.type)
-            phi.add_incoming(value, before)
-            phis.append(phi)
-        builder.cbranch(builder.icmp_signed("<", index, as_value(stop)), body, after)
-        builder.position_at_end(body)
-        self._known.append({})
-        following = inside(index, phis)
-        self._known.pop()
-        index.add_incoming(builder.add(index, as_value(1)), builder.block)
-        for phi, value in zip(phis, following, strict=True):
-            phi.add_incoming(value, builder.block)
-        builder.branch(head)
-        builder.position_at_end(after)
-        return phis
+        def scoped(index: Any, values: Sequence[Any]) -> Sequence[Any]:
+            with self.scope():
+                return inside(index, list(values))
+
+        return loop(self.builder, as_value(start), as_value(stop), step, scoped, carried)
 
     def loops(
         self,
@@ -74,35 +89,89 @@ class Elements:
         inside: Callable[[list[Any], list[Any]], Sequence[Any]],
         carried: Sequence[Any] = (),
     ) -> list[Any]:
-        """Loops in loops, over all indices of a shape."""
+        """Loops in loops, over all indices of a shape; an axis of size 1 is no loop."""
 
         def nest(axis: int, index: list[Any], values: list[Any]) -> Sequence[Any]:
             if axis == len(sizes):
                 return inside(index, values)
+            if sizes[axis] == 1:
+                return nest(axis + 1, [*index, 0], values)
             return self.loop(
                 0, sizes[axis], lambda i, held: nest(axis + 1, [*index, i], held), values
             )
 
         return list(nest(0, [], list(carried)))
 
+    def blocks(
+        self,
+        start: Number,
+        stop: Number,
+        count: int,
+        inside: Callable[[Lanes, list[Any]], Sequence[Any]],
+        carried: Sequence[Any] = (),
+        aligned: bool = True,
+    ) -> list[Any]:
+        """``range(start, stop)`` in vectors of ``count`` lanes, the last under a mask where it is not full.
+
+        ``aligned`` says that ``start`` is a multiple of ``count``. Both ends may be known or not.
+        """
+        multiple = count if aligned else 1
+        values = list(carried)
+        known = isinstance(start, int) and isinstance(stop, int)
+        length = self.places.sub(stop, start)
+        full = self.places.mul(self.places.div(length, count), count)
+        middle = self.places.add(start, full)
+        if not known or full:
+            if known and full == count:
+                with self.scope():
+                    values = list(inside(Lanes(start, count), values))
+            else:
+                values = self.loop(
+                    start,
+                    middle,
+                    lambda i, held: inside(Lanes(i, count, 1, multiple), held),
+                    values,
+                    step=count,
+                )
+        if known and full == length:
+            return values
+
+        def rest(_: Any, held: list[Any]) -> Sequence[Any]:
+            before = self.mask
+            lanes = self.places.vector(Lanes(0, count), count)
+            left = self.places.vector(self.places.sub(stop, middle), count)
+            self.mask = self.registers.both(before, self.builder.icmp_signed("<", lanes, left))
+            try:
+                return inside(Lanes(middle, count, 1, multiple), held)
+            finally:
+                self.mask = before
+
+        if known:
+            with self.scope():
+                return list(rest(0, values))
+        return self.loop(middle, stop, rest, values, step=count)
+
     # ------------------------------------------------------------- elements
 
     def at(self, node: Node, index: Index) -> Any:
-        """The element of a node at an index."""
-        key = (node.id, *[number if isinstance(number, int) else id(number) for number in index])
+        """The element of a node at an index, or those at its lanes."""
+        if node.id in self._given:
+            return self._given[node.id]
+        key = (node.id, identity(self.mask) if self.mask is not None else None)
+        key = (*key, *[identity(number) for number in index])
         for known in reversed(self._known):
             if key in known:
                 return known[key][0]
         value = self._element(node, list(index))
         # The index is kept with it: a number that is gone could give its id to another.
-        self._known[-1][key] = (value, list(index))
+        self._known[-1][key] = (value, self.mask, list(index))
         return value
 
     def _element(self, node: Node, index: list[Number]) -> Any:
         if node.id in self.leaves:
             pointer, leaf = self.leaves[node.id]
             offset = self.places.offset(index, _sizes(leaf))
-            return self.registers.load(pointer, offset, leaf.dtype)
+            return self.registers.load(pointer, offset, leaf.dtype, self.mask)
         emit = _EMITTERS.get(node.op.name)
         if emit is not None:
             return emit(self, node, index)
@@ -120,9 +189,27 @@ class Elements:
         """An element of integers as a number."""
         return self.registers.as_index(self.at(node, index), node.dtype)
 
+    def guarded(self, node: Node, index: Index, inside: Any) -> Any:
+        """The element where ``inside`` holds; lanes where it does not read nothing, so the index may be outside there."""
+        before = self.mask
+        self.mask = self.registers.both(before, inside)
+        try:
+            return self.at(node, index)
+        finally:
+            self.mask = before
 
-def _sizes(node: Node) -> list[int]:
-    return [int(size) for size in node.shape]
+    def is_simple(self, node: Node) -> bool:
+        """Whether an index outside of a node is outside of what it reads too, so that a mask keeps it from memory."""
+        if node.id not in self._simple:
+            plain = "elementwise" in node.op.traits or node.op.name in _SIMPLE
+            found = node.id in self.leaves or (
+                plain and all(self.is_simple(operand) for operand in node.operands)
+            )
+            self._simple[node.id] = found and node.id not in self._given
+        return self._simple[node.id]
+
+
+_SIMPLE = ("broadcast_to", "constant", "flip", "iota", "slice", "stop_gradient", "transpose")
 
 
 # --------------------------------------------------------------------------- what is not element-wise
@@ -133,7 +220,7 @@ def _constant(e: Elements, node: Node, index: list[Number]) -> Any:
 
 
 def _iota(e: Elements, node: Node, index: list[Number]) -> Any:
-    return e.registers.of_index(as_value(index[node.attrs["axis"]]), node.dtype)
+    return e.registers.of_index(index[node.attrs["axis"]], node.dtype)
 
 
 def _reshape(e: Elements, node: Node, index: list[Number]) -> Any:
@@ -197,17 +284,30 @@ def _pad(e: Elements, node: Node, index: list[Number]) -> Any:
     inside: Any = None
     source = []
     gaps = node.attrs["interior"] or (0,) * len(index)
-    for i, (low, _), gap, size in zip(index, node.attrs["padding"], gaps, _sizes(x), strict=True):
+    bounds = zip(index, node.attrs["padding"], gaps, _sizes(x), _sizes(node), strict=True)
+    for i, (low, _), gap, size, whole in bounds:
         moved = e.places.sub(i, int(low))
-        place = e.places.clamp(moved, 0, (size - 1) * (gap + 1))
-        hits = e.builder.icmp_signed("==", as_value(moved), as_value(place))
-        if gap:
-            rest = as_value(e.places.mod(place, gap + 1))
-            hits = e.builder.and_(hits, e.builder.icmp_signed("==", rest, as_value(0)))
-        inside = hits if inside is None else e.builder.and_(inside, hits)
-        source.append(e.places.div(place, gap + 1))
-    value = e.at(x, source)
-    return value if inside is None else e.builder.select(inside, value, filling)
+        if size == whole:
+            source.append(moved)
+            continue
+        last = (size - 1) * (gap + 1)
+        if isinstance(moved, Lanes) and moved.stride == 1 and not gap and e.is_simple(x):
+            hits = e.registers.both(
+                e.places.compare(">=", moved, 0), e.places.compare("<=", moved, last)
+            )
+            source.append(moved)
+        else:
+            place = e.places.clamp(moved, 0, last)
+            hits = e.places.compare("==", moved, place)
+            if gap:
+                rest = e.places.mod(place, gap + 1)
+                hits = e.builder.and_(hits, e.places.compare("==", rest, 0))
+            source.append(e.places.div(place, gap + 1))
+        inside = e.registers.both(inside, hits)
+    if inside is None:
+        return e.at(x, source)
+    masked = inside if lane_count(inside) is not None else None
+    return e.registers.choose(inside, e.guarded(x, source, masked), filling)
 
 
 def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
@@ -218,13 +318,20 @@ def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
         if size == 0:
             continue
         moved = list(index)
-        moved[axis] = e.places.clamp(e.places.sub(index[axis], start), 0, size - 1)
-        value = e.at(part, moved)
+        place = e.places.sub(index[axis], start)
+        if isinstance(place, Lanes) and place.stride == 1 and e.is_simple(part):
+            moved[axis] = place
+            inside = e.registers.both(
+                e.places.compare(">=", place, 0), e.places.compare("<", place, size)
+            )
+            value = e.guarded(part, moved, inside)
+        else:
+            moved[axis] = e.places.clamp(place, 0, size - 1)
+            value = e.at(part, moved)
         if found is None:
             found = value
         else:
-            earlier = e.places.less(index[axis], start)
-            found = e.builder.select(earlier, found, value)
+            found = e.registers.choose(e.places.less(index[axis], start), found, value)
         start += size
     return found
 
@@ -257,28 +364,49 @@ def _dynamic_slice(e: Elements, node: Node, index: list[Number]) -> Any:
 
 def _random_bits(e: Elements, node: Node, index: list[Number]) -> Any:
     step = as_value(0) if not node.inputs else e.integer(node.operands[0], [])
-    offset = e.places.offset(index, _sizes(node))
-    return emit_bits(e.builder, as_value(offset), step, node.attrs["seed"], node.attrs["stream"])
+    offset = e.places.plain(e.places.offset(index, _sizes(node)))
+    count = lane_count(offset)
+    step = step if count is None else e.places.spread(step, count)
+    return emit_bits(e.builder, offset, step, node.attrs["seed"], node.attrs["stream"])
 
 
 def _reduce(e: Elements, node: Node, index: list[Number]) -> Any:
     (x,) = node.operands
-    axes = node.attrs["axes"]
+    axes, sizes, name = node.attrs["axes"], _sizes(x), node.op.name
     kept = [k for k in range(x.rank) if k not in axes]
     outer = [index[k] for k in kept] if node.attrs["keepdims"] else list(index)
-    sizes = _sizes(x)
 
-    def inside(inner: list[Any], values: list[Any]) -> Sequence[Any]:
-        place: list[Number] = [0] * x.rank
-        for axis, i in itertools.chain(
-            zip(kept, outer, strict=True), zip(axes, inner, strict=True)
-        ):
-            place[axis] = i
-        return [e.registers.combine(node.op.name, values[0], e.at(x, place), x.dtype, node.dtype)]
+    def place(inner: Sequence[Number]) -> list[Number]:
+        result: list[Number] = [0] * x.rank
+        pairs = itertools.chain(zip(kept, outer, strict=True), zip(axes, inner, strict=True))
+        for axis, i in pairs:
+            result[axis] = i
+        return result
 
-    first = e.registers.neutral(node.op.name, x.dtype, node.dtype)
-    (total,) = e.loops([sizes[axis] for axis in axes], inside, [first])
-    return e.registers.reduced(node.op.name, total, node.dtype)
+    def combined(inner: Sequence[Number], total: Any) -> Any:
+        value = e.at(x, place(inner))
+        following = e.registers.combine(name, total, value, x.dtype, node.dtype)
+        if e.mask is None or lane_count(following) is None:
+            return following
+        return e.registers.choose(e.mask, following, total)
+
+    count = next((c for c in map(lane_count, index) if c is not None), None)
+    if count is not None or not axes or axes[-1] != x.rank - 1 or sizes[-1] < e.width // 2:
+        first = e.registers.neutral(name, x.dtype, node.dtype, count)
+        (total,) = e.loops(
+            [sizes[axis] for axis in axes], lambda inner, held: [combined(inner, held[0])], [first]
+        )
+        return e.registers.reduced(name, total, node.dtype)
+    count = e.width * (4 if sizes[-1] >= 8 * e.width else 1)
+    first = e.registers.neutral(name, x.dtype, node.dtype, count)
+    (total,) = e.loops(
+        [sizes[axis] for axis in axes[:-1]],
+        lambda inner, held: e.blocks(
+            0, sizes[-1], count, lambda lanes, sums: [combined([*inner, lanes], sums[0])], held
+        ),
+        [first],
+    )
+    return e.registers.reduced(name, e.registers.across(name, total, node.dtype), node.dtype)
 
 
 def _dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
@@ -308,7 +436,8 @@ def _dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
             e.registers.multiply_add(values[0], e.at(a, left), e.at(b, right), a.dtype, node.dtype)
         ]
 
-    first = e.registers.neutral("sum", a.dtype, node.dtype)
+    count = next((c for c in map(lane_count, index) if c is not None), None)
+    first = e.registers.neutral("sum", a.dtype, node.dtype, count)
     (total,) = e.loops(sizes, inside, [first])
     return e.registers.reduced("sum", total, node.dtype)
 
@@ -324,14 +453,17 @@ def _arg_reduce(e: Elements, node: Node, index: list[Number]) -> Any:
         return [*outer[:axis], i, *outer[axis:]]
 
     first = e.at(x, place(0))
+    count = lane_count(first)
+    start = as_value(0) if count is None else e.places.vector(0, count)
 
     def inside(i: Any, values: list[Any]) -> Sequence[Any]:
         best, where = values
         value = e.at(x, place(i))
         better = e.registers.beats(node.op.name, value, best, x.dtype)
-        return [e.builder.select(better, value, best), e.builder.select(better, i, where)]
+        here = i if count is None else e.places.vector(i, count)
+        return [e.registers.choose(better, value, best), e.registers.choose(better, here, where)]
 
-    _, where = e.loop(1, _sizes(x)[axis], inside, [first, as_value(0)])
+    _, where = e.loop(1, _sizes(x)[axis], inside, [first, start])
     return e.registers.of_index(where, node.dtype)
 
 
@@ -342,7 +474,8 @@ def _fold(e: Elements, node: Node, index: list[Number]) -> Any:
     lead = x.rank - 2 * count
     sizes = _sizes(x)
     counts, window = sizes[lead : lead + count], sizes[lead + count :]
-    nothing = e.registers.neutral("sum", x.dtype, node.dtype)
+    lanes = next((c for c in map(lane_count, index) if c is not None), None)
+    nothing = e.registers.neutral("sum", x.dtype, node.dtype, lanes)
     if not all(counts) or not all(window):
         return e.registers.reduced("sum", nothing, node.dtype)
 
@@ -353,15 +486,15 @@ def _fold(e: Elements, node: Node, index: list[Number]) -> Any:
             stride, dilation = node.attrs["stride"][k], node.attrs["dilation"][k]
             moved = e.places.sub(index[lead + k], e.places.mul(offsets[k], dilation))
             place = e.places.clamp(moved, 0, (counts[k] - 1) * stride)
-            hit = e.builder.icmp_signed("==", as_value(moved), as_value(place))
+            hit = e.places.compare("==", moved, place)
             if stride > 1:
-                rest = as_value(e.places.mod(place, stride))
-                hit = e.builder.and_(hit, e.builder.icmp_signed("==", rest, as_value(0)))
-            hits = hit if hits is None else e.builder.and_(hits, hit)
+                rest = e.places.mod(place, stride)
+                hit = e.registers.both(hit, e.places.compare("==", rest, 0))
+            hits = e.registers.both(hits, hit)
             where.append(e.places.div(place, stride))
         value = e.at(x, [*index[:lead], *where, *offsets])
         total = e.registers.combine("sum", values[0], value, x.dtype, node.dtype)
-        return [e.builder.select(hits, total, values[0])]
+        return [e.registers.choose(hits, total, values[0])]
 
     (total,) = e.loops(window, inside, [nothing])
     return e.registers.reduced("sum", total, node.dtype)
@@ -377,11 +510,10 @@ def _dynamic_update_slice(e: Elements, node: Node, index: list[Number]) -> Any:
         start = e.places.clamp(e.integer(starts, [axis]), 0, whole - size)
         moved = e.places.sub(i, start)
         place = e.places.clamp(moved, 0, size - 1)
-        hits = e.builder.icmp_signed("==", as_value(moved), as_value(place))
-        inside = hits if inside is None else e.builder.and_(inside, hits)
+        inside = e.registers.both(inside, e.places.compare("==", moved, place))
         source.append(place)
     new, old = e.at(update, source), e.at(x, index)
-    return new if inside is None else e.builder.select(inside, new, old)
+    return new if inside is None else e.registers.choose(inside, new, old)
 
 
 Emitter = Callable[[Elements, Node, list[Number]], Any]

@@ -1,6 +1,6 @@
-"""Kernels written element by element: every result in loops over its own shape, the rows shared out among the threads.
+"""Kernels written element by element: every result in loops over its own shape, a vector at a time, shared out among the threads.
 
-What an element is made of is emitted by ``Elements``. Reductions that one value a row has are computed before the row's elements are.
+What an element is made of is emitted by ``Elements``.
 """
 
 from __future__ import annotations
@@ -9,94 +9,84 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
 from .elements import Elements, can_emit
-from .places import Places, as_value
-from .template import Code, Template
+from .places import Number
+from .template import Code, Template, sizes
 
 KINDS = ("map", "rows", "contract", "index")
+PIECE = 8192
+"""Elements of a long row that are one piece of work."""
+SMALL = 4096
+"""Elements times operations up to which one thread does it all: waking others would cost more."""
 
 
 def _fits(spec: Spec) -> bool:
     return spec.kind in KINDS and can_emit(spec.body)
 
 
+def lanes_for(body: Graph, width: int, length: int) -> int:
+    """Elements computed together: more than one vector where there is little to compute, to hide its latency."""
+    operations = sum(node.op.name not in ("input", "constant") for node in body.nodes)
+    vectors = 4 if operations <= 6 else 2 if operations <= 24 else 1
+    while vectors > 1 and length < 2 * vectors * width:
+        vectors //= 2
+    return vectors * width
+
+
 def _emit(code: Code) -> None:
     groups: dict[tuple[int, ...], list[tuple[Node, Any]]] = {}
     for output, place in zip(code.body.outputs, code.results, strict=True):
-        shape = tuple(int(size) for size in output.shape)
-        groups.setdefault(shape, []).append((output, place))
+        groups.setdefault(tuple(sizes(output)), []).append((output, place))
     for shape, outputs in groups.items():
         if prod(shape):
-            elements = Elements(code.builder, code.body, code.operands)
-            _emit_results(elements, shape, outputs, code.thread, code.threads)
+            _emit_results(code, shape, outputs)
 
 
-def _emit_results(
-    elements: Elements,
-    shape: Sequence[int],
-    outputs: Sequence[tuple[Node, Any]],
-    thread: Any,
-    threads: Any,
-) -> None:
+def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
-    places: Places = elements.places
-    rows, columns = (prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (prod(shape), 1)
-    lead = shape[:-1] if len(shape) > 1 else shape
-    first = elements.builder.udiv(elements.builder.mul(thread, as_value(rows)), threads)
-    after = elements.builder.add(thread, as_value(1))
-    last = elements.builder.udiv(elements.builder.mul(after, as_value(rows)), threads)
+    elements = Elements(code.builder, code.body, code.operands)
+    places = elements.places
+    lead, length = (shape[:-1], shape[-1]) if shape else ((), 1)
+    pieces = -(-length // PIECE)
+    count = lanes_for(code.body, elements.width, length)
 
-    def row(number: Any, _: list[Any]) -> Sequence[Any]:
-        index = places.split(number, lead)
+    def unit(number: Number, _: Any) -> Sequence[Any]:
+        row, piece = places.div(number, pieces), places.mod(number, pieces)
+        index = places.split(row, lead)
+        first = places.mul(row, length)
+        start: Number = 0
+        stop: Number = length
+        if pieces > 1:
+            start = places.mul(piece, PIECE)
+            stop = places.clamp(places.add(start, PIECE), 0, length)
 
-        def element(column: Any, _: list[Any]) -> Sequence[Any]:
-            full = [*index, column] if len(shape) > 1 else index
+        def block(column: Number, _: Any) -> Sequence[Any]:
+            full = [*index, column] if shape else []
             # All are computed before any is written: a result may lie where an operand does.
             values = [elements.at(node, full) for node, _ in outputs]
-            offset = places.add(places.mul(number, columns), column) if len(shape) > 1 else number
+            offset = places.add(first, column)
             for (node, pointer), value in zip(outputs, values, strict=True):
-                elements.registers.store(value, pointer, offset, node.dtype)
+                elements.registers.store(value, pointer, offset, node.dtype, elements.mask)
             return []
 
-        for node in _row_values(outputs, shape):
-            elements.at(node, _row_index(node, index, len(shape)))
-        if len(shape) > 1:
-            elements.loop(0, columns, element)
+        if length == 1:
+            block(0, [])
+        elif length < elements.width // 2:
+            elements.loop(start, stop, block)
         else:
-            element(0, [])
+            elements.blocks(start, stop, count, block)
         return []
 
-    elements.loop(first, last, row)
-
-
-def _row_values(outputs: Sequence[tuple[Node, Any]], shape: Sequence[int]) -> list[Node]:
-    """The reductions over the last axis that elements of the results share with their row."""
-    if len(shape) < 2:
-        return []
-    found: dict[int, Node] = {}
-    seen: set[int] = set()
-    stack = [node for node, _ in outputs]
-    while stack:
-        node = stack.pop()
-        if node.id in seen:
-            continue
-        seen.add(node.id)
-        if node.op.name in ("sum", "prod", "max", "min") and _is_of_rows(node, shape):
-            found[node.id] = node
-        stack += node.operands
-    return [found[id] for id in sorted(found)]
-
-
-def _is_of_rows(node: Node, shape: Sequence[int]) -> bool:
-    (x,) = node.operands
-    whole = tuple(int(size) for size in x.shape) == tuple(shape)
-    return whole and node.attrs["axes"] == (len(shape) - 1,)
-
-
-def _row_index(node: Node, index: list[Any], rank: int) -> list[Any]:
-    return [*index, 0] if node.rank == rank else list(index)
+    units = prod(lead) * pieces
+    if prod(shape) * len(code.body.nodes) <= SMALL:
+        with code.alone():
+            elements.loop(0, units, unit)
+    else:
+        first, last = code.share(units)
+        elements.loop(first, last, unit)
 
 
 ELEMENTS = Template("elements", _fits, _emit)

@@ -1,24 +1,69 @@
-"""Integers of generated code: indices and what is computed with them.
+"""Numbers of generated code: indices and what is computed with them, for one lane or many.
 
-A number that is known while generating stays a Python ``int``, so that a stride of 1 and an axis of size 1 leave no
-instruction behind; all others are 64-bit values of the code.
+A number that is known while generating stays a Python ``int``, so that a stride of 1 and an axis of size 1 leave no instruction behind. ``Lanes`` are numbers
+at equal distances, one for each lane of a vector: as long as an index is one of these, elements are read with plain loads. All others are 64-bit values of
+the code, or vectors of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from dataclasses import dataclass
+from math import gcd, prod
 from typing import Any, TypeAlias
 
 Number: TypeAlias = Any
-"""An ``int``, or a 64-bit value."""
+"""An ``int``, a 64-bit value, ``Lanes``, or a vector of 64-bit values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """The numbers ``start``, ``start + stride``, ...: one for each of ``count`` lanes.
+
+    ``multiple`` is a number that ``start`` is known to be a multiple of.
+
+    >>> Lanes(32, 16).multiple
+    32
+    """
+
+    start: Number
+    count: int
+    stride: int = 1
+    multiple: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.start, int):
+            object.__setattr__(self, "multiple", self.start)
+
+    def within(self, size: int) -> bool:
+        """Whether no lane is in another block of ``size`` than the first."""
+        return self.stride == 1 and size % self.count == 0 and self.multiple % self.count == 0
 
 
 def as_value(number: Number) -> Any:
-    """A number as a 64-bit value."""
+    """A number that is the same in all lanes as a 64-bit value."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
     return ir.Constant(ir.IntType(64), number) if isinstance(number, int) else number
+
+
+def lane_count(number: Any) -> int | None:
+    """Lanes of a number or value; None where it is the same in all."""
+    if isinstance(number, int):
+        return None
+    if isinstance(number, Lanes):
+        return number.count
+    found = getattr(number.type, "count", None)
+    return None if found is None else int(found)
+
+
+def identity(number: Number) -> Any:
+    """What two numbers that are the same have in common."""
+    if isinstance(number, int):
+        return number
+    if isinstance(number, Lanes):
+        return ("lanes", identity(number.start), number.count, number.stride)
+    return ("value", id(number))
 
 
 class Places:
@@ -26,6 +71,48 @@ class Places:
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
+
+    # ------------------------------------------------------------- lanes
+
+    def spread(self, value: Any, count: int) -> Any:
+        """A value of any type in every lane."""
+        from llvmlite import ir
+
+        if lane_count(value) is not None:
+            return value
+        kind = ir.VectorType(value.type, count)
+        if isinstance(value, ir.Constant):
+            return ir.Constant(kind, [value.constant] * count)
+        first = self.builder.insert_element(
+            ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
+        )
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
+        return self.builder.shuffle_vector(first, first, zeros)
+
+    def vector(self, number: Number, count: int) -> Any:
+        """A number as a vector of 64-bit values."""
+        from llvmlite import ir
+
+        if not isinstance(number, Lanes):
+            return self.spread(as_value(number), count)
+        kind = ir.VectorType(ir.IntType(64), number.count)
+        steps = ir.Constant(kind, [lane * number.stride for lane in range(number.count)])
+        if isinstance(number.start, int) and number.start == 0:
+            return steps
+        return self.builder.add(self.spread(as_value(number.start), number.count), steps)
+
+    def plain(self, number: Number) -> Any:
+        """A number as one value, or as a vector of them where it differs from lane to lane."""
+        return self.vector(number, number.count) if isinstance(number, Lanes) else as_value(number)
+
+    def _both(self, a: Number, b: Number) -> tuple[Any, Any]:
+        """Two numbers as values of one type."""
+        count = lane_count(a) or lane_count(b)
+        if count is None:
+            return as_value(a), as_value(b)
+        return self.vector(a, count), self.vector(b, count)
+
+    # ------------------------------------------------------------- arithmetic
 
     def add(self, a: Number, b: Number) -> Number:
         """A + b."""
@@ -35,7 +122,15 @@ class Places:
             return b
         if isinstance(b, int) and b == 0:
             return a
-        return self.builder.add(as_value(a), as_value(b), flags=("nsw",))
+        if isinstance(b, Lanes) and not isinstance(a, Lanes):
+            a, b = b, a
+        if isinstance(a, Lanes) and lane_count(b) is None:
+            multiple = gcd(a.multiple, b) if isinstance(b, int) else 1
+            return Lanes(self.add(a.start, b), a.count, a.stride, multiple)
+        if isinstance(a, Lanes) and isinstance(b, Lanes):
+            multiple = gcd(a.multiple, b.multiple)
+            return Lanes(self.add(a.start, b.start), a.count, a.stride + b.stride, multiple)
+        return self.builder.add(*self._both(a, b), flags=("nsw",))
 
     def sub(self, a: Number, b: Number) -> Number:
         """A - b."""
@@ -43,40 +138,64 @@ class Places:
             return a - b
         if isinstance(b, int) and b == 0:
             return a
-        return self.builder.sub(as_value(a), as_value(b), flags=("nsw",))
+        if isinstance(a, Lanes) and isinstance(b, int):
+            return self.add(a, -b)
+        if isinstance(a, Lanes) and lane_count(b) is None:
+            return Lanes(self.sub(a.start, b), a.count, a.stride)
+        if isinstance(b, Lanes) and lane_count(a) is None:
+            multiple = gcd(b.multiple, a) if isinstance(a, int) else 1
+            return Lanes(self.sub(a, b.start), b.count, -b.stride, multiple)
+        return self.builder.sub(*self._both(a, b), flags=("nsw",))
 
     def mul(self, a: Number, b: Number) -> Number:
         """A * b."""
         if isinstance(a, int) and isinstance(b, int):
             return a * b
         for one, other in ((a, b), (b, a)):
-            if isinstance(one, int) and one in (0, 1):
-                return other if one else 0
-        return self.builder.mul(as_value(a), as_value(b), flags=("nsw",))
+            if isinstance(one, int):
+                if one in (0, 1):
+                    return other if one else 0
+                if isinstance(other, Lanes):
+                    start = self.mul(other.start, one)
+                    return Lanes(start, other.count, other.stride * one, other.multiple * one)
+        return self.builder.mul(*self._both(a, b), flags=("nsw",))
 
     def div(self, a: Number, b: int) -> Number:
         """A number that is not negative over a positive one, rounded down."""
         if isinstance(a, int):
             return a // b
-        return a if b == 1 else self.builder.udiv(a, as_value(b))
+        if b == 1:
+            return a
+        if isinstance(a, Lanes) and a.within(b):
+            return self.div(a.start, b)
+        return self.builder.udiv(*self._both(a, b))
 
     def mod(self, a: Number, b: int) -> Number:
         """The rest of that."""
         if isinstance(a, int):
             return a % b
-        return 0 if b == 1 else self.builder.urem(a, as_value(b))
+        if b == 1:
+            return 0
+        if isinstance(a, Lanes) and a.within(b):
+            return Lanes(self.mod(a.start, b), a.count, 1, gcd(a.multiple, b))
+        return self.builder.urem(*self._both(a, b))
 
     def clamp(self, a: Number, low: int, high: int) -> Number:
         """The nearest number from ``low`` to ``high``."""
         if isinstance(a, int):
             return min(max(a, low), high)
-        least, most = as_value(low), as_value(high)
+        a, least = self._both(a, low)
+        _, most = self._both(a, high)
         a = self.builder.select(self.builder.icmp_signed("<", a, least), least, a)
         return self.builder.select(self.builder.icmp_signed(">", a, most), most, a)
 
+    def compare(self, sign: str, a: Number, b: Number) -> Any:
+        """Whether ``a sign b``, as one bit for each lane."""
+        return self.builder.icmp_signed(sign, *self._both(a, b))
+
     def less(self, a: Number, b: Number) -> Any:
-        """Whether a < b, as one bit."""
-        return self.builder.icmp_signed("<", as_value(a), as_value(b))
+        """Whether a < b, as one bit for each lane."""
+        return self.compare("<", a, b)
 
     # ------------------------------------------------------------- places in tensors
 

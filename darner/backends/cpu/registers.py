@@ -1,39 +1,21 @@
-"""Values in registers: how each element type is held, loaded, stored, combined.
+"""Values in registers: how each element type is loaded, stored, combined, in one lane or many.
 
-An element is held as it is stored, but for bool, which is a byte in memory and a bit here. Sums of 16-bit floats are kept in f32, those of small
-integers in the type of the result, as the reference does.
+Sums of 16-bit floats are kept in f32, those of small integers in the type of the result, as the reference does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...graph import dtypes
 from ...graph.dtypes import DType
-from ...graph.errors import InternalError
 from ...graph.node import Node
-from .math import emit
-from .places import Number, as_value
-
-
-def memory_type(dtype: DType) -> Any:
-    """The type of an element in memory."""
-    from llvmlite import ir  # type: ignore[import-untyped]
-
-    if dtype.kind == "float" and dtype.name != "bf16":
-        return {64: ir.DoubleType(), 32: ir.FloatType(), 16: ir.HalfType()}[dtype.bits]
-    if dtype.kind in ("int", "bool", "float"):
-        return ir.IntType(8 if dtype.kind == "bool" else dtype.bits)
-    raise InternalError(f"the CPU backend has no code for {dtype}")
-
-
-def register_type(dtype: DType) -> Any:
-    """The type of an element in code."""
-    from llvmlite import ir
-
-    return ir.IntType(1) if dtype.kind == "bool" else memory_type(dtype)
+from .lanes import Lane, function_of, mangled
+from .math import emit, memory_type, register_type
+from .places import Lanes, Number, Places, as_value, lane_count
 
 
 class Registers:
@@ -41,56 +23,167 @@ class Registers:
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
+        self.places = Places(builder)
 
     # ------------------------------------------------------------- memory
 
-    def load(self, pointer: Any, offset: Number, dtype: DType) -> Any:
-        """The element at an offset."""
-        kind = memory_type(dtype)
-        place = self.builder.gep(pointer, [as_value(offset)], source_etype=kind)
-        value = self.builder.load(place, typ=kind)
-        return self.builder.trunc(value, register_type(dtype)) if dtype.kind == "bool" else value
+    def load(self, pointer: Any, offset: Number, dtype: DType, mask: Any = None) -> Any:
+        """The elements at offsets; a lane outside ``mask`` reads nothing."""
+        count = lane_count(offset)
+        element = memory_type(dtype)
+        if count is None:
+            place = self.builder.gep(pointer, [as_value(offset)], source_etype=element)
+            return self._held(self.builder.load(place, typ=element, align=dtype.itemsize), dtype)
+        kind = memory_type(dtype, count)
+        if isinstance(offset, Lanes) and offset.stride in (1, -1):
+            first = offset.start
+            if offset.stride < 0:
+                first = self.places.sub(first, count - 1)
+                mask = None if mask is None else self.reversed(mask)
+            place = self.builder.gep(pointer, [as_value(first)], source_etype=element)
+            if mask is None:
+                value = self.builder.load(place, typ=kind, align=dtype.itemsize)
+            else:
+                value = self._masked("load", kind, [place], mask, dtype)
+            return self._held(self.reversed(value) if offset.stride < 0 else value, dtype)
+        places = self._pointers(pointer, offset, dtype, count)
+        mask = self.all_lanes(count) if mask is None else mask
+        return self._held(self._masked("gather", kind, [places], mask, dtype), dtype)
 
-    def store(self, value: Any, pointer: Any, offset: Number, dtype: DType) -> None:
-        """Write an element."""
-        kind = memory_type(dtype)
+    def store(
+        self, value: Any, pointer: Any, offset: Number, dtype: DType, mask: Any = None
+    ) -> None:
+        """Write elements, only in the lanes of ``mask``."""
+        count = lane_count(offset)
+        element = memory_type(dtype)
+        if count is not None:
+            value = self.places.spread(value, count)
         if dtype.kind == "bool":
-            value = self.builder.zext(value, kind)
-        self.builder.store(value, self.builder.gep(pointer, [as_value(offset)], source_etype=kind))
+            value = self.builder.zext(value, memory_type(dtype, count))
+        if count is None:
+            place = self.builder.gep(pointer, [as_value(offset)], source_etype=element)
+            self.builder.store(value, place, align=dtype.itemsize)
+            return
+        if not isinstance(offset, Lanes) or offset.stride != 1:
+            places = self._pointers(pointer, offset, dtype, count)
+            mask = self.all_lanes(count) if mask is None else mask
+            self._masked("scatter", None, [value, places], mask, dtype)
+            return
+        place = self.builder.gep(pointer, [as_value(offset.start)], source_etype=element)
+        if mask is None:
+            self.builder.store(value, place, align=dtype.itemsize)
+            return
+        if dtype.itemsize < 4:
+            # LLVM 22 makes a store that narrows, under a mask known to be the first lane's, as wide as
+            # what it narrows: so that lane is written by itself.
+            zero = self._lane_number(0)
+            with self.builder.if_then(self.builder.extract_element(mask, zero)):
+                first = self.builder.extract_element(value, zero)
+                self.builder.store(first, place, align=dtype.itemsize)
+            mask = self.builder.insert_element(mask, self.constant(False, dtypes.bool_), zero)
+        self._masked("store", None, [value, place], mask, dtype)
+
+    def _held(self, value: Any, dtype: DType) -> Any:
+        if dtype.kind != "bool":
+            return value
+        return self.builder.trunc(value, register_type(dtype, lane_count(value)))
+
+    def _pointers(self, pointer: Any, offset: Number, dtype: DType, count: int) -> Any:
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        offsets = self.places.vector(offset, count)
+        places = self.builder.gep(pointer, [offsets], source_etype=memory_type(dtype))
+        # A gep by a vector gives a vector of pointers, which llvmlite does not infer.
+        places.type = ir.VectorType(ir.PointerType(), count)
+        return places
+
+    def _masked(
+        self, act: str, kind: Any, arguments: Sequence[Any], mask: Any, dtype: DType
+    ) -> Any:
+        """A masked access: a load has its type, a store its value."""
+        from llvmlite import ir
+
+        align = ir.Constant(ir.IntType(32), dtype.itemsize)
+        value = kind if kind is not None else arguments[0].type
+        ending = "p0" if act in ("load", "store") else f"v{value.count}p0"
+        passed = [*arguments, align, mask]
+        if kind is not None:
+            passed.append(ir.Constant(kind, None))
+        result = ir.VoidType() if kind is None else kind
+        name = f"llvm.masked.{act}.{mangled(value)}.{ending}"
+        function = function_of(self.builder.module, name, result, [item.type for item in passed])
+        return self.builder.call(function, passed)
+
+    # ------------------------------------------------------------- lanes
+
+    @staticmethod
+    def _lane_number(number: int) -> Any:
+        from llvmlite import ir
+
+        return ir.Constant(ir.IntType(32), number)
+
+    def all_lanes(self, count: int) -> Any:
+        """The mask that leaves no lane out."""
+        return self.constant(True, dtypes.bool_, count)
+
+    def reversed(self, value: Any) -> Any:
+        """The lanes in the other order."""
+        return self.picked(value, range(value.type.count - 1, -1, -1))
+
+    def picked(self, value: Any, numbers: Sequence[int]) -> Any:
+        """Some lanes of a vector."""
+        from llvmlite import ir
+
+        kind = ir.VectorType(ir.IntType(32), len(numbers))
+        return self.builder.shuffle_vector(value, value, ir.Constant(kind, list(numbers)))
+
+    def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
+        """One of two values in each lane."""
+        values = [condition, chosen, otherwise]
+        counts = [lane_count(value) for value in values]
+        count = next((count for count in counts if count is not None), None)
+        if count is not None:
+            values = [self.places.spread(value, count) for value in values]
+        return self.builder.select(*values)
+
+    def both(self, first: Any, second: Any) -> Any:
+        """The lanes that two masks have in common; None stands for all."""
+        if first is None or second is None:
+            return second if first is None else first
+        return self.choose(first, second, self.constant(False, dtypes.bool_, lane_count(first)))
 
     # ------------------------------------------------------------- numbers
 
-    def constant(self, number: Any, dtype: DType) -> Any:
-        """A number as an element."""
+    def constant(self, number: Any, dtype: DType, lanes: int | None = None) -> Any:
+        """A number as an element, in every lane."""
         from llvmlite import ir
 
         stored = np.asarray(number).astype(dtype.numpy)
-        kind = register_type(dtype)
+        kind = register_type(dtype, lanes)
         if dtype.kind == "float" and dtype.name != "bf16":
-            return ir.Constant(kind, float(stored))
-        bits = stored.view(np.uint16) if dtype.name == "bf16" else stored
-        return ir.Constant(kind, int(bits))
+            plain: Any = float(stored)
+        else:
+            plain = int(stored.view(np.uint16) if dtype.name == "bf16" else stored)
+        return ir.Constant(kind, plain if lanes is None else [plain] * lanes)
 
-    def of_index(self, index: Any, dtype: DType) -> Any:
+    def of_index(self, index: Number, dtype: DType) -> Any:
         """An index as an element."""
-        wide = dtypes.i64
-        if dtype is wide:
-            return index
-        return emit("cast", self.builder, [index], [wide], dtype, {"to": dtype})
+        return self.cast(self.places.plain(index), dtypes.i64, dtype)
 
     def as_index(self, value: Any, dtype: DType) -> Any:
         """An element of integers as an index."""
-        wide = dtypes.i64
-        if dtype is wide:
-            return value
-        return emit("cast", self.builder, [value], [dtype], wide, {"to": wide})
+        return self.cast(value, dtype, dtypes.i64)
 
-    def apply(self, node: Node, operands: list[Any]) -> Any:
-        """An element-wise op."""
+    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+        """An element-wise op; where one operand has lanes, all have."""
+        count = next((lane_count(item) for item in operands if lane_count(item)), None)
+        if count is not None:
+            operands = [self.places.spread(item, count) for item in operands]
         kinds = [operand.dtype for operand in node.operands]
         return emit(node.op.name, self.builder, operands, kinds, node.dtype, node.attrs)
 
-    def _cast(self, value: Any, found: DType, wanted: DType) -> Any:
+    def cast(self, value: Any, found: DType, wanted: DType) -> Any:
+        """A value in another element type."""
         if found is wanted:
             return value
         return emit("cast", self.builder, [value], [found], wanted, {"to": wanted})
@@ -98,56 +191,87 @@ class Registers:
     # ------------------------------------------------------------- reductions
 
     @staticmethod
-    def _kept_in(result: DType) -> DType:
+    def kept_in(result: DType) -> DType:
         """The type that a running result is kept in."""
         return dtypes.f32 if result.is_half else result
 
-    def neutral(self, name: str, operand: DType, result: DType) -> Any:
+    def neutral(self, name: str, operand: DType, result: DType, lanes: int | None = None) -> Any:
         """What a reduction of nothing is."""
-        kept = self._kept_in(result)
-        if name in ("sum", "any"):
-            return self.constant(0, kept)
-        if name in ("prod", "all"):
-            return self.constant(1, kept)
-        if kept.kind == "float":
-            return self.constant(-np.inf if name == "max" else np.inf, kept)
-        if kept.kind == "bool":
-            return self.constant(name == "min", kept)
-        low, high = kept.limits
-        return self.constant(low if name == "max" else high, kept)
+        kept = self.kept_in(result)
+        return self.constant(_neutral(name, kept), kept, lanes)
 
     def combine(self, name: str, total: Any, value: Any, operand: DType, result: DType) -> Any:
         """One more element of a reduction."""
-        kept = self._kept_in(result)
-        value = self._cast(value, operand, kept)
-        op = _COMBINES[name]
-        return emit(op, self.builder, [total, value], [kept, kept], kept, {})
+        kept = self.kept_in(result)
+        return self.merge(name, total, self.cast(value, operand, kept), result)
+
+    def merge(self, name: str, total: Any, other: Any, result: DType) -> Any:
+        """Two running results as one."""
+        kept = self.kept_in(result)
+        count = lane_count(total) or lane_count(other)
+        if count is not None:
+            total, other = self.places.spread(total, count), self.places.spread(other, count)
+        return emit(_COMBINES[name], self.builder, [total, other], [kept, kept], kept, {})
+
+    def across(self, name: str, total: Any, result: DType) -> Any:
+        """The running results of all lanes as one: halves onto halves."""
+        while (count := lane_count(total)) is not None:
+            if count == 1:
+                return self.builder.extract_element(total, self._lane_number(0))
+            half = count // 2
+            if count % 2:
+                last = self.builder.extract_element(total, self._lane_number(count - 1))
+                rest = self.across(name, self.picked(total, range(count - 1)), result)
+                return self.merge(name, rest, last, result)
+            low, high = self.picked(total, range(half)), self.picked(total, range(half, count))
+            total = self.merge(name, low, high, result)
+        return total
 
     def multiply_add(self, total: Any, a: Any, b: Any, operand: DType, result: DType) -> Any:
         """One more product of a contraction."""
-        kept = self._kept_in(result)
-        a, b = self._cast(a, operand, kept), self._cast(b, operand, kept)
+        kept = self.kept_in(result)
+        a, b = self.cast(a, operand, kept), self.cast(b, operand, kept)
+        count = lane_count(a) or lane_count(b) or lane_count(total)
+        if count is not None:
+            a, b, total = (self.places.spread(item, count) for item in (a, b, total))
         if kept.kind == "float":
-            return self.builder.fma(a, b, total)
+            return Lane(self.builder, a).fma(Lane(self.builder, b), Lane(self.builder, total)).value
         product = emit("mul", self.builder, [a, b], [kept, kept], kept, {})
         return emit("add", self.builder, [total, product], [kept, kept], kept, {})
 
     def reduced(self, name: str, total: Any, result: DType) -> Any:
         """A running result as an element."""
-        return self._cast(total, self._kept_in(result), result)
+        return self.cast(total, self.kept_in(result), result)
 
     def beats(self, name: str, value: Any, best: Any, dtype: DType) -> Any:
         """Whether an element is a better maximum (or minimum): the first wins, and NaN wins over all."""
         order = "gt" if name == "argmax" else "lt"
+        count = lane_count(value) or lane_count(best)
+        if count is not None:
+            value, best = self.places.spread(value, count), self.places.spread(best, count)
         better = emit(order, self.builder, [value, best], [dtype, dtype], dtypes.bool_, {})
         if dtype.kind != "float":
             return better
-        is_nan = [
-            emit("is_nan", self.builder, [item], [dtype], dtypes.bool_, {})
-            for item in (value, best)
-        ]
+        is_nan = [self.is_nan(item, dtype) for item in (value, best)]
         first_nan = self.builder.and_(is_nan[0], self.builder.not_(is_nan[1]))
         return self.builder.or_(first_nan, self.builder.and_(better, self.builder.not_(is_nan[1])))
+
+    def is_nan(self, value: Any, dtype: DType) -> Any:
+        """Whether a float is NaN."""
+        return emit("is_nan", self.builder, [value], [dtype], dtypes.bool_, {})
+
+
+def _neutral(name: str, kept: DType) -> Any:
+    if name in ("sum", "any"):
+        return 0
+    if name in ("prod", "all"):
+        return 1
+    if kept.kind == "float":
+        return -np.inf if name == "max" else np.inf
+    if kept.kind == "bool":
+        return name == "min"
+    low, high = kept.limits
+    return low if name == "max" else high
 
 
 _COMBINES = {

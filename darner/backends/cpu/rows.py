@@ -1,0 +1,555 @@
+"""Kernels with reductions: a few passes over the elements of a row, each row by one thread.
+
+A row is what is reduced to one value: its elements run over the reduced axes, and rows over all others. Reductions that need no other are made in the
+first pass, those that need them in the second, and so on; the last pass writes the results that have an element for each of the row's. Where
+the last axis is reduced, the lanes of a vector are elements of one row, whose sums are added up at the end; where it is not, they are rows side by side.
+
+Where there are few rows and much in each (the sum of everything, at the extreme), a row is cut in pieces of a fixed number. Every pass then leaves one partial result
+for each piece, and all threads wait for them before the next. So the order of a sum never depends on how many threads there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from ...graph.node import Node
+from ...lower.plan import Spec
+from .elements import Elements, can_emit
+from .jit import Machine
+from .maps import SMALL, lanes_for
+from .places import Lanes, Number, as_value
+from .template import Code, Scratch, Template, sizes
+
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all")
+MOST_KEPT = 128 * 1024
+"""Bytes of a row's intermediate values that a thread keeps; beyond that they are computed again."""
+MOST_PIECES = 64
+LEAST_PIECE = 4096
+FEW_UNITS = 16
+COSTLY = frozenset(
+    {
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "div",
+        "erf",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "gather",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "pow",
+        "random_bits",
+        "recip",
+        "rsqrt",
+        "sin",
+        "sinh",
+        "sqrt",
+        "take_along_axis",
+        "tan",
+        "tanh",
+    }
+)
+"""Ops that are worth a place in memory where a later pass needs them again."""
+
+
+@dataclass(frozen=True)
+class RowProgram:
+    """How the rows of a body are computed.
+
+    Attributes:
+        space: the shape of what is reduced.
+        axes: the axes that are reduced.
+        levels: the reductions, by the pass they are made in.
+        kept: nodes whose values are kept from the pass that first computes them.
+        pieces: parts of a row that are reduced apart.
+        lanes: elements computed together.
+    """
+
+    space: tuple[int, ...]
+    axes: tuple[int, ...]
+    levels: tuple[tuple[Node, ...], ...]
+    kept: tuple[Node, ...]
+    pieces: int
+    lanes: int
+
+    @property
+    def across(self) -> bool:
+        """Whether lanes are elements of one row."""
+        return self.axes[-1] == len(self.space) - 1
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The axes along which rows lie."""
+        return tuple(axis for axis in range(len(self.space)) if axis not in self.axes)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The sizes of a row that are gone through one by one: all but that of the lanes."""
+        reduced = [self.space[axis] for axis in self.axes]
+        return tuple(reduced[:-1] if self.across else reduced)
+
+    @property
+    def units(self) -> int:
+        """Rows, or blocks of rows side by side."""
+        rows = [self.space[axis] for axis in self.others]
+        if self.across:
+            return prod(rows)
+        return prod(rows[:-1]) * -(-rows[-1] // self.lanes)
+
+    @property
+    def row_elements(self) -> int:
+        """Elements that a thread goes through for one unit, whole vectors counted."""
+        if self.across:
+            return prod(self.outer) * (-(-self.space[-1] // self.lanes) * self.lanes)
+        return prod(self.outer) * self.lanes
+
+
+@lru_cache(maxsize=4096)
+def row_program(spec: Spec, width: int) -> RowProgram | None:
+    """The passes of a body, or None where its reductions are not of the same rows."""
+    body = spec.body
+    found = [node for node in body.nodes if node.op.name in REDUCTIONS]
+    if spec.kind != "rows" or not found:
+        return None
+    space, axes = tuple(sizes(found[0].operands[0])), tuple(found[0].attrs["axes"])
+    if not prod(space) or not axes:
+        return None
+    alike = all(
+        tuple(sizes(node.operands[0])) == space and tuple(node.attrs["axes"]) == axes
+        for node in found
+    )
+    kept_shape = tuple(1 if axis in axes else size for axis, size in enumerate(space))
+    gone = tuple(size for axis, size in enumerate(space) if axis not in axes)
+    shapes = {tuple(sizes(output)) for output in body.outputs}
+    if not alike or not shapes <= {space, kept_shape, gone} or not _reads_its_row(body, space):
+        return None
+    level: dict[int, int] = {}
+    for node in body.nodes:
+        below = max((level[i] for i in node.inputs), default=0)
+        level[node.id] = below + (node.op.name in REDUCTIONS)
+    levels = [
+        tuple(node for node in found if level[node.id] == number)
+        for number in range(1, max(level[node.id] for node in found) + 1)
+    ]
+    across = axes[-1] == len(space) - 1
+    length = space[-1]
+    lanes = lanes_for(body, width, length)
+    if length < width:
+        lanes = max(1, 1 << (length - 1).bit_length()) if across else width
+    plain = RowProgram(space, axes, tuple(levels), (), 1, lanes)
+    each = prod(space) // plain.units
+    pieces = 1
+    if plain.units < FEW_UNITS and each >= 4 * LEAST_PIECE:
+        steps = prod(plain.outer)
+        apart = -(-length // lanes) if across and steps == 1 else steps
+        pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
+    kept = _worth_keeping(spec, space, level, plain) if pieces == 1 else ()
+    return RowProgram(space, axes, tuple(levels), kept, pieces, lanes)
+
+
+def _reads_its_row(body: Any, space: tuple[int, ...]) -> bool:
+    """Whether no node reads another's elements elsewhere than at its own: through no view but of its row's value."""
+    inner = {
+        node.id
+        for node in body.nodes
+        if node.op.name in REDUCTIONS or "elementwise" in node.op.traits
+    }
+    for node in body.nodes:
+        if node.op.name in ("broadcast_to", "reshape"):
+            continue
+        if node.id not in inner and any(_source(operand).id in inner for operand in node.operands):
+            return False
+    return True
+
+
+def _source(node: Node) -> Node:
+    while node.op.name in ("broadcast_to", "reshape"):
+        (node,) = node.operands
+    return node
+
+
+def _worth_keeping(
+    spec: Spec, space: tuple[int, ...], level: dict[int, int], plain: RowProgram
+) -> tuple[Node, ...]:
+    """Costly values, or those made of them, that a later pass reads again."""
+    body = spec.body
+    last = len(plain.levels)
+    ends = {output.id for output in body.outputs}
+    wanted_in: dict[int, set[int]] = {}
+    for node in reversed(body.nodes):
+        passes = wanted_in.setdefault(node.id, set())
+        if node.id in ends:
+            passes.add(last)
+        for i in node.inputs:
+            found = wanted_in.setdefault(i, set())
+            if node.op.name in REDUCTIONS:
+                found.add(level[node.id] - 1)
+            else:
+                found |= passes
+    costly: dict[int, bool] = {}
+    result, room = [], 0
+    for node in body.nodes:
+        operands = node.operands
+        costly[node.id] = node.op.name in COSTLY or (
+            node.op.name not in REDUCTIONS and any(costly[operand.id] for operand in operands)
+        )
+        full = tuple(sizes(node)) == space and node.op.name not in ("input", "broadcast_to")
+        again = len(wanted_in[node.id]) > 1
+        if full and again and costly[node.id]:
+            costly[node.id] = False
+            bytes_ = _room(plain.row_elements, node.dtype.itemsize)
+            if room + bytes_ <= MOST_KEPT:
+                result.append(node)
+                room += bytes_
+    return tuple(result)
+
+
+def _room(elements: int, itemsize: int) -> int:
+    return -(-elements * itemsize // 64) * 64
+
+
+def _width(machine: Machine) -> int:
+    return machine.vector_bytes // 4
+
+
+def _fits(spec: Spec) -> bool:
+    from .jit import host
+
+    return (
+        spec.kind == "rows"
+        and can_emit(spec.body)
+        and row_program(spec, _width(host())) is not None
+    )
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    program = row_program(spec, _width(machine))
+    if program is None:
+        return Scratch()
+    own = sum(_room(program.row_elements, node.dtype.itemsize) for node in program.kept)
+    if program.pieces == 1:
+        return Scratch(own=own)
+    partials = sum(len(level) for level in program.levels)
+    lanes = 1 if program.across else program.lanes
+    # Eight bytes for any type that a running result is kept in.
+    return Scratch(shared=partials * program.units * program.pieces * lanes * 8)
+
+
+class _Rows:
+    """The code of one kernel."""
+
+    def __init__(self, code: Code, program: RowProgram) -> None:
+        self.code = code
+        self.program = program
+        self.elements = Elements(code.builder, code.body, code.operands)
+        self.places = self.elements.places
+        self.registers = self.elements.registers
+        self.outputs = list(zip(code.body.outputs, code.results, strict=True))
+        self.full = [pair for pair in self.outputs if tuple(sizes(pair[0])) == program.space]
+        self.single = [pair for pair in self.outputs if tuple(sizes(pair[0])) != program.space]
+
+    # ------------------------------------------------------------- where elements are
+
+    def place(self, row: Sequence[Number], inner: Sequence[Number]) -> list[Number]:
+        """The index of an element: of its row, and within it."""
+        result: list[Number] = [0] * len(self.program.space)
+        for axis, number in zip(self.program.others, row, strict=True):
+            result[axis] = number
+        for axis, number in zip(self.program.axes, inner, strict=True):
+            result[axis] = number
+        return result
+
+    def each_row(self, number: Number, inside: Callable[[list[Number]], None]) -> None:
+        """Emit ``inside`` with the index of a unit's row, or of the rows of its lanes."""
+        program, places = self.program, self.places
+        rows = [program.space[axis] for axis in program.others]
+        if program.across:
+            inside(places.split(number, rows))
+            return
+        blocks = -(-rows[-1] // program.lanes)
+        *lead, block = places.split(number, [*rows[:-1], blocks])
+        start = places.mul(block, program.lanes)
+        lanes = Lanes(start, program.lanes, 1, program.lanes)
+        if rows[-1] % program.lanes:
+            self.elements.mask = places.less(lanes, rows[-1])
+        inside([*lead, lanes])
+        self.elements.mask = None
+
+    def each_element(
+        self,
+        row: Sequence[Number],
+        piece: Number,
+        inside: Callable[[list[Number], Number, list[Any]], Sequence[Any]],
+        carried: Sequence[Any] = (),
+    ) -> list[Any]:
+        """Loops over a piece of a row; ``inside(index, position, values)``, the position being that among the row's kept values."""
+        program, places, e = self.program, self.places, self.elements
+        length = program.space[-1]
+        whole = -(-length // program.lanes) * program.lanes
+
+        def along(
+            outer: list[Number], number: Number, values: list[Any], ends: tuple[Number, Number]
+        ) -> Sequence[Any]:
+            if not program.across:
+                at = Lanes(places.mul(number, program.lanes), program.lanes)
+                return inside(self.place(row, outer), at, values)
+            first = places.mul(number, whole)
+            return e.blocks(
+                *ends,
+                program.lanes,
+                lambda lanes, held: inside(
+                    self.place(row, [*outer, lanes]), places.add(first, lanes), held
+                ),
+                values,
+            )
+
+        steps = prod(program.outer)
+        if program.pieces > 1 and steps == 1:
+            blocks = -(-length // program.lanes)
+            start = places.mul(self._part(piece, blocks), program.lanes)
+            stop = places.mul(self._part(places.add(piece, 1), blocks), program.lanes)
+            return list(
+                along(
+                    [0] * len(program.outer), 0, list(carried), (start, self._least(stop, length))
+                )
+            )
+        if program.pieces > 1:
+            start, stop = self._part(piece, steps), self._part(places.add(piece, 1), steps)
+            return e.loop(
+                start,
+                stop,
+                lambda i, held: along(places.split(i, program.outer), i, held, (0, length)),
+                carried,
+            )
+        return e.loops(
+            program.outer,
+            lambda outer, held: along(
+                outer, places.offset(outer, program.outer), held, (0, length)
+            ),
+            carried,
+        )
+
+    def _part(self, piece: Number, count: int) -> Number:
+        return self.places.div(self.places.mul(piece, count), self.program.pieces)
+
+    def _least(self, a: Number, b: int) -> Number:
+        return self.places.clamp(a, 0, b)
+
+    # ------------------------------------------------------------- passes
+
+    def reduce(self, level: int, row: Sequence[Number], piece: Number = 0) -> list[Any]:
+        """The running results of a pass over a piece."""
+        program, e = self.program, self.elements
+        nodes = program.levels[level]
+        firsts = [
+            self.registers.neutral(node.op.name, node.operands[0].dtype, node.dtype, program.lanes)
+            for node in nodes
+        ]
+
+        def inside(index: list[Number], position: Number, totals: list[Any]) -> Sequence[Any]:
+            self._begin(position)
+            following = []
+            for node, total in zip(nodes, totals, strict=True):
+                (x,) = node.operands
+                value = self.value(x, index, level)
+                made = self.registers.combine(node.op.name, total, value, x.dtype, node.dtype)
+                if program.across and e.mask is not None:
+                    made = self.registers.choose(e.mask, made, total)
+                following.append(made)
+            return following
+
+        totals = self.each_element(row, piece, inside, firsts)
+        if program.across:
+            pairs = zip(nodes, totals, strict=True)
+            return [self.registers.across(node.op.name, total, node.dtype) for node, total in pairs]
+        return totals
+
+    def _begin(self, position: Number) -> None:
+        """A new block of code: what was kept is not yet in its registers."""
+        self.position = position
+        self.here: set[int] = set()
+        for kept in self.program.kept:
+            self.elements.forget(kept)
+
+    def value(self, node: Node, index: list[Number], level: int) -> Any:
+        """A node's elements in a pass, what is kept being written or read."""
+        e = self.elements
+        for kept in self.program.kept:
+            if kept.id in self.here or not self._needs(node, kept):
+                continue
+            self.here.add(kept.id)
+            pointer = self.kept_at[kept.id]
+            if kept.id in self.ready:
+                e.give(kept, self.registers.load(pointer, self.position, kept.dtype))
+            else:
+                made = e.at(kept, index)
+                self.registers.store(made, pointer, self.position, kept.dtype)
+                e.give(kept, made)
+                self.fresh.add(kept.id)
+        return e.at(node, index)
+
+    def _needs(self, node: Node, kept: Node) -> bool:
+        stack, seen = [node], set()
+        while stack:
+            found = stack.pop()
+            if found.id == kept.id:
+                return True
+            if found.id in seen or found.op.name in REDUCTIONS:
+                continue
+            seen.add(found.id)
+            stack += found.operands
+        return False
+
+    def finish(self, level: int, totals: Sequence[Any]) -> None:
+        """Make the results of a pass known to what follows."""
+        for node, total in zip(self.program.levels[level], totals, strict=True):
+            self.elements.give(node, self.registers.reduced(node.op.name, total, node.dtype))
+
+    def write_single(self, row: Sequence[Number]) -> None:
+        """Results that have one element a row."""
+        for node, pointer in self.single:
+            # Axes that were reduced and kept have size 1, and stand at 0.
+            index = row if node.rank == len(row) else self.place(row, [0] * len(self.program.axes))
+            value = self.elements.at(node, index)
+            offset = self.places.offset(index, sizes(node))
+            self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
+
+    def write_full(self, row: Sequence[Number], piece: Number = 0) -> None:
+        """Results that have an element for each of the row's."""
+        if not self.full:
+            return
+        level = len(self.program.levels)
+
+        def inside(index: list[Number], position: Number, _: list[Any]) -> Sequence[Any]:
+            self._begin(position)
+            # All are computed before any is written: a result may lie where an operand does.
+            values = [self.value(node, index, level) for node, _ in self.full]
+            offset = self.places.offset(index, self.program.space)
+            for (node, pointer), value in zip(self.full, values, strict=True):
+                self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
+            return []
+
+        self.each_element(row, piece, inside)
+
+    # ------------------------------------------------------------- the kernel
+
+    def emit(self) -> None:
+        """All of it."""
+        if self.program.pieces > 1:
+            self._emit_in_pieces()
+            return
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        offset = 0
+        self.kept_at: dict[int, Any] = {}
+        for node in self.program.kept:
+            place = [as_value(offset)]
+            self.kept_at[node.id] = self.code.builder.gep(
+                self.code.own, place, source_etype=ir.IntType(8)
+            )
+            offset += _room(self.program.row_elements, node.dtype.itemsize)
+
+        def whole(row: list[Number]) -> None:
+            self.ready: set[int] = set()
+            for level in range(len(self.program.levels)):
+                self.fresh: set[int] = set()
+                totals = self.reduce(level, row)
+                self.ready |= self.fresh
+                self.finish(level, totals)
+            self.fresh = set()
+            self.write_single(row)
+            self.write_full(row)
+
+        def unit(number: Number, _: Any) -> Sequence[Any]:
+            self.each_row(number, whole)
+            return []
+
+        if prod(self.program.space) * len(self.code.body.nodes) <= SMALL:
+            with self.code.alone():
+                self.elements.loop(0, self.program.units, unit)
+        else:
+            self.elements.loop(*self.code.share(self.program.units), unit)
+
+    def _emit_in_pieces(self) -> None:
+        program, places, e = self.program, self.places, self.elements
+        self.kept_at, self.ready, self.fresh = {}, set(), set()
+        for level in range(len(program.levels) + 1):
+
+            def unit(number: Number, _: Any, level: int = level) -> Sequence[Any]:
+                row_number = places.div(number, program.pieces)
+                piece = places.mod(number, program.pieces)
+
+                def one(row: list[Number]) -> None:
+                    for earlier in range(level):
+                        self.finish(earlier, self._gathered(earlier, row_number))
+                    if level < len(program.levels):
+                        totals = self.reduce(level, row, piece)
+                        for slot, total in enumerate(totals):
+                            self._partial(level, slot, row_number, piece, total)
+                        return
+                    first = places.compare("==", piece, 0)
+                    with self.code.builder.if_then(first), e.scope():
+                        self.write_single(row)
+                    self.write_full(row, piece)
+
+                self.each_row(row_number, one)
+                return []
+
+            e.loop(*self.code.share(program.units * program.pieces), unit)
+            if level < len(program.levels):
+                self.code.barrier()
+
+    def _partial(self, level: int, slot: int, row: Number, piece: Number, value: Any = None) -> Any:
+        """Write a partial result, or read one."""
+        program, places = self.program, self.places
+        node = program.levels[level][slot]
+        kept = self.registers.kept_in(node.dtype)
+        earlier = sum(len(nodes) for nodes in program.levels[:level]) + slot
+        number = places.offset([earlier, row, piece], [0, program.units, program.pieces])
+        lanes = 1 if program.across else program.lanes
+        # Every one has eight bytes a lane, whatever its type.
+        first = places.mul(number, lanes * (8 // kept.itemsize))
+        offset = first if program.across else Lanes(first, program.lanes)
+        if value is None:
+            return self.registers.load(self.code.shared, offset, kept)
+        self.registers.store(value, self.code.shared, offset, kept)
+        return None
+
+    def _gathered(self, level: int, row: Number) -> list[Any]:
+        """A row's results of an earlier pass, from its pieces in their order."""
+        nodes = self.program.levels[level]
+        firsts = [self._partial(level, slot, row, 0) for slot in range(len(nodes))]
+
+        def inside(piece: Any, totals: list[Any]) -> Sequence[Any]:
+            return [
+                self.registers.merge(
+                    node.op.name, total, self._partial(level, slot, row, piece), node.dtype
+                )
+                for slot, (node, total) in enumerate(zip(nodes, totals, strict=True))
+            ]
+
+        return self.elements.loop(1, self.program.pieces, inside, firsts)
+
+
+def _emit(code: Code) -> None:
+    program = row_program(code.spec, _width(code.machine))
+    if program is not None:
+        _Rows(code, program).emit()
+
+
+ROWS = Template("rows", _fits, _emit, _scratch)
