@@ -58,6 +58,7 @@ def fuse(graph: Graph) -> list[Group]:
     """The kernels of a graph, in an order in which they can run."""
     work = _Fusion(graph)
     work.epilogues()
+    work.sides()
     work.rows()
     work.maps()
     return work.ordered()
@@ -113,6 +114,8 @@ class _Fusion:
         if self.roles[node.id] != "reduce":
             return None
         axes = node.attrs["axes"] if "axes" in node.attrs else (node.attrs["axis"],)
+        if axes == (None,):
+            return tuple(range(self.nodes[node.inputs[0]].rank))
         return tuple(int(axis) for axis in axes)
 
     def _is_kept(self, id: int) -> bool:
@@ -230,6 +233,31 @@ class _Fusion:
         if not inside or any(i not in node.inputs for i in inside):
             return False  # read through a view: from another element
         return self._may_join(product.id, reader)
+
+    def sides(self) -> None:
+        """Element-wise nodes that only an epilogue reads, such as the moments that an optimizer scales: it computes them."""
+        for node in reversed(self.nodes):
+            if self.roles[node.id] != "point" or "elementwise" not in node.op.traits:
+                continue
+            homes = {self.home[reader] for reader in self.readers[node.id]}
+            if len(homes) != 1 or self.home[node.id] in homes or self._is_kept(node.id):
+                continue
+            (consumer,) = homes
+            group = self.groups[consumer]
+            directly = all(node.id in self.nodes[i].inputs for i in self.readers[node.id])
+            alike = group.kind in ("contract", "attention") and group.space == node.shape
+            if alike and directly and self._reads_elements(node, group):
+                producer = self.home[node.id]
+                if self.groups[producer].nodes == [node.id] and self._may_join(producer, consumer):
+                    space = group.space
+                    self._join(producer, consumer, group.kind)
+                    self.groups[producer].space = space
+
+    def _reads_elements(self, node: Node, group: Group) -> bool:
+        """Whether those of a group that read a node are part of its epilogue, not what the epilogue follows."""
+        own = set(group.nodes)
+        readers = (self.nodes[i] for i in self.readers[node.id] if i in own)
+        return all("elementwise" in reader.op.traits for reader in readers)
 
     # ------------------------------------------------------------- rows
 

@@ -19,3 +19,21 @@ def saturated(graph, names=None, budget=USUAL) -> EGraph:
 def fired(graph, names=None, budget=USUAL) -> Counter:
     """How often each rule found something new in a graph."""
     return saturated(graph, names, budget).applied()
+
+
+def table():
+    """An empty table, from a rule's name to functions of (graph, draws) that give an output, and what adds to it.
+
+    The second is a decorator: it puts a function under the rules that it makes fire.
+    """
+    found = {}
+
+    def fires(*names):
+        def register(function):
+            for name in names:
+                found.setdefault(name, []).append(function)
+            return function
+
+        return register
+
+    return found, fires

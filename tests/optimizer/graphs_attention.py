@@ -4,19 +4,9 @@ import math
 
 import numpy as np
 
-FIRES = {}
-"""Rule name -> functions of (graph, draws) that give the output."""
+from tests.optimizer.firing import table
 
-
-def fires(*names):
-    """Register a function under the rules that it makes fire."""
-
-    def register(function):
-        for name in names:
-            FIRES.setdefault(name, []).append(function)
-        return function
-
-    return register
+FIRES, fires = table()
 
 
 def some(g, d, name, shape):

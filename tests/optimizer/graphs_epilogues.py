@@ -1,23 +1,13 @@
 """Graphs as users write them, on which the rules of epilogues, convolutions and inference fire."""
 
-FIRES = {}
-"""Rule name -> functions of (graph, draws) that give the output."""
+from tests.optimizer.firing import table
+
+FIRES, fires = table()
 
 ACTIVATIONS = (
     *("relu", "relu6", "gelu", "gelu_approx", "quick_gelu", "silu", "tanh", "sigmoid"),
     *("softplus", "hard_silu", "leaky_relu", "elu"),
 )
-
-
-def fires(*names):
-    """Register a function under the rules that it makes fire."""
-
-    def register(function):
-        for name in names:
-            FIRES.setdefault(name, []).append(function)
-        return function
-
-    return register
 
 
 # --------------------------------------------------------------------------- matrix products

@@ -2,21 +2,11 @@
 
 import numpy as np
 
+from tests.optimizer.firing import table
+
 from .graphs_attention import some
 
-FIRES = {}
-"""Rule name -> functions of (graph, draws) that give the output."""
-
-
-def fires(*names):
-    """Register a function under the rules that it makes fire."""
-
-    def register(function):
-        for name in names:
-            FIRES.setdefault(name, []).append(function)
-        return function
-
-    return register
+FIRES, fires = table()
 
 
 def _columns(x, start, stop, step=1):

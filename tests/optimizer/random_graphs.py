@@ -14,8 +14,9 @@ SIZES = (1, 2, 3, 4)
 class Grower:
     """Adds random calls to a graph."""
 
-    def __init__(self, random, steps):
+    def __init__(self, random, steps, sizes=SIZES):
         self.random = random
+        self.sizes = sizes
         self.graph = Graph("random")
         self.values = {}
         self.nodes = [self.leaf("input", self.shape(2)), self.leaf("input", self.shape(2))]
@@ -25,7 +26,7 @@ class Grower:
                 self.nodes.append(made)
 
     def shape(self, rank):
-        return tuple(self.random.choice(SIZES) for _ in range(rank))
+        return tuple(self.random.choice(self.sizes) for _ in range(rank))
 
     def leaf(self, kind, shape):
         name = f"{kind}{len(self.values)}"
@@ -79,7 +80,7 @@ class Grower:
     def matmul(self, x):
         if x.rank < 2:
             return None
-        width = self.random.choice(SIZES)
+        width = self.random.choice(self.sizes)
         form = self.random.choice(["nn", "nt", "tn"])
         if form == "nn":
             return x @ self.weight((x.shape[-1], width))
@@ -98,7 +99,7 @@ class Grower:
         if x.rank < 2:
             return None
         weights = [
-            self.leaf("parameter", (x.shape[-1], self.random.choice(SIZES)))
+            self.leaf("parameter", (x.shape[-1], self.random.choice(self.sizes)))
             for _ in range(self.random.choice([2, 3]))
         ]
         made = [x @ w for w in weights]
@@ -108,7 +109,7 @@ class Grower:
     def gated(self, x):
         if x.rank < 2:
             return None
-        width = self.random.choice(SIZES)
+        width = self.random.choice(self.sizes)
         gate, up = (self.leaf("parameter", (x.shape[-1], width)) for _ in range(2))
         h = x @ gate
         return h * (1.0 / (1.0 + (-h).exp())) * (x @ up)
@@ -116,7 +117,7 @@ class Grower:
     def linear(self, x):
         if x.rank < 2:
             return None
-        width = self.random.choice(SIZES)
+        width = self.random.choice(self.sizes)
         h = x @ self.leaf("parameter", (x.shape[-1], width)) + self.leaf("parameter", (width,))
         return getattr(h, self.random.choice(["relu", "gelu", "silu", "tanh", "neg"]))()
 
@@ -197,9 +198,9 @@ CALLS = [
 ]
 
 
-def grown(random, steps=14):
+def grown(random, steps=14, sizes=SIZES):
     """A graph with outputs at its end and in its middle, and values for its leaves."""
-    grower = Grower(random, steps)
+    grower = Grower(random, steps, sizes)
     ends = [n for n in grower.nodes if not grower.graph.use_count(n) and n.name is None]
     inner = [n for n in grower.nodes if grower.graph.use_count(n) and n.name is None]
     picked = random.sample(inner, min(len(inner), random.choice([0, 1, 2, 3])))
