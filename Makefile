@@ -15,7 +15,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    build a small model, print it, run it"
+	@echo "make demo    train a network to read digits: about 10 seconds"
 	@echo "make test    everything: format, lint, types, all tests"
 	@echo "make quick   the same without the slow tests: under a minute"
 	@echo "make bench   measurements"
@@ -26,7 +26,7 @@ help:
 setup: $(VENV)/.dev
 
 demo: $(VENV)/.runtime
-	@$(BIN)/python examples/mnist_graph.py
+	@$(BIN)/python examples/mnist.py
 
 quick: $(VENV)/.dev
 	@$(BIN)/ruff format --check

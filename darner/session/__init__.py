@@ -1,1 +1,42 @@
-"""Sessions: what a user runs, trains and saves."""
+"""Sessions: a graph compiled, with its parameters, optimizer and states.
+
+Modules, in the order data passes through them:
+
+    config      what a session is asked to be
+    builders    ``build`` and its kin
+    pipeline    from the user's graph to plans; ``setup`` cuts off what is computed once, ``planfile`` keeps plans
+    programs    what runs for one choice of sizes
+    binding     values in: element types, shapes, symbolic sizes
+    running     inputs, steps and outputs; ``training`` adds optimizers and gradients, ``session`` the rest
+    checkpoint  parameters and states in files
+    functions   Python functions over nodes, called with arrays
+"""
+
+from .builders import (
+    build,
+    build_inference_session,
+    build_session,
+    build_session_cached,
+    build_session_unoptimized,
+    build_session_with_report,
+)
+from .config import SessionConfig
+from .functions import Function, function
+from .programs import ClosedError
+from .session import Session
+from .summary import MemorySummary
+
+__all__ = [
+    "ClosedError",
+    "Function",
+    "MemorySummary",
+    "Session",
+    "SessionConfig",
+    "build",
+    "build_inference_session",
+    "build_session",
+    "build_session_cached",
+    "build_session_unoptimized",
+    "build_session_with_report",
+    "function",
+]

@@ -176,10 +176,12 @@ def _remove_abandoned(target: str) -> None:
     folder, prefix = os.path.dirname(target), _prefix(target)
     with os.scandir(folder) as entries:
         found = [entry.path for entry in entries if entry.name.startswith(prefix)]
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     for path in found:
-        # It may vanish at any moment, renamed or removed; or belong to someone else.
-        with suppress(FileNotFoundError, PermissionError):
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        # It may vanish at any moment, renamed or removed; or belong to someone else; or be a link or a
+        # pipe that someone gave such a name.
+        with suppress(OSError):
+            descriptor = os.open(path, flags)
             try:
                 if _lock(descriptor, wait=False):
                     os.unlink(path)

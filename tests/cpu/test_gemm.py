@@ -244,7 +244,7 @@ def test_more_rows_and_panels_than_the_cache_holds():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="protects pages through POSIX")
-@pytest.mark.parametrize("shape", [(9, 61, 13), (3, 61, 13), (17, 49, 37)])
+@pytest.mark.parametrize("shape", [(9, 61, 13), (3, 61, 13), (17, 49, 37), (41, 61, 13)])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_nothing_is_touched_past_the_end_of_an_operand(shape, transposed, dtype):

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 import darner
-from darner import Graph
-from darner.backends.cpu.kernels import UnsupportedError
 from tests.cpu.running import check, compiled, one, run_both, run_program
 from tests.zoo import gpt2, llama, mlp, mlp_step, resnet, trained, unet, values, vit
 
@@ -90,10 +88,3 @@ PLACES = np.array([3, 0, 3, 1], np.int32)
 )
 def test_ops_compute_what_the_reference_computes(make):
     one(make, X, PLACES)
-
-
-def test_what_has_no_code_is_refused_by_name_before_anything_is_compiled():
-    g = Graph()
-    g.set_outputs([g.sort(g.input("x", (5,)), label="order")])
-    with pytest.raises(UnsupportedError, match=r"sort 'order': the CPU backend has no kernel"):
-        compiled(g)

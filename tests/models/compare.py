@@ -4,6 +4,8 @@ import numpy as np
 import torch
 
 import darner
+from darner.lower.roles import WHOLE
+from tests.cpu.running import compiled, run_program
 
 
 def random_weights(graph, seed=0):
@@ -20,7 +22,7 @@ def random_weights(graph, seed=0):
 
 
 def assert_same_gradients(graph, inputs, weights, reference, wrt=None):
-    """Compare loss and gradients with ``reference(inputs, weights)``, a loss in PyTorch, to 1e-9."""
+    """Compare loss and gradients, by the reference and by native code, with ``reference(inputs, weights)``, a loss in PyTorch, to 1e-9."""
     wrt = list(weights) if wrt is None else wrt
     leaves = {name: torch.from_numpy(value).requires_grad_() for name, value in weights.items()}
     given = {name: torch.from_numpy(np.asarray(value)) for name, value in inputs.items()}
@@ -30,10 +32,13 @@ def assert_same_gradients(graph, inputs, weights, reference, wrt=None):
     loss = reference(given, leaves)
     wanted = torch.autograd.grad(loss, [{**given, **leaves}[name] for name in wrt])
     result = darner.value_and_grad(graph, wrt).verify()
-    value, *found = darner.run(result, inputs, weights)
-    np.testing.assert_allclose(value.item(), loss.item(), rtol=1e-9)
-    for name, ours, theirs in zip(wrt, found[-len(wrt) :], wanted, strict=True):
-        expected = theirs.numpy()
-        scale = np.abs(expected).max()
-        assert scale > 0, f"the test says nothing about {name}"
-        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9 * scale, err_msg=name)
+    program = compiled(result, threads=2, whole=WHOLE)
+    by_native_code = run_program(program, inputs, weights)
+    program.close()
+    for value, *found in (darner.run(result, inputs, weights), by_native_code):
+        np.testing.assert_allclose(value.item(), loss.item(), rtol=1e-9)
+        for name, ours, theirs in zip(wrt, found[-len(wrt) :], wanted, strict=True):
+            expected = theirs.numpy()
+            scale = np.abs(expected).max()
+            assert scale > 0, f"the test says nothing about {name}"
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9 * scale, err_msg=name)

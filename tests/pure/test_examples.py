@@ -10,6 +10,10 @@ import pytest
 HERE = Path(__file__).parents[2] / "examples"
 
 EXAMPLES = {
+    "mnist.py": (
+        ["--synthetic", "--epochs", "1", "--batch", "64"],
+        ["20,000 images to learn from", "training by Adam", "% of the test images are right"],
+    ),
     "mnist_graph.py": (
         ["--batch", "4"],
         ["graph @mnist {", "fused_matmul", "ShapeError: matmul 'oops'"],

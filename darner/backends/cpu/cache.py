@@ -1,7 +1,7 @@
 """Object code on disk, so that what was compiled once is loaded in a millisecond the next time.
 
 An entry is one file, named by a hash of everything its bytes depend on: the IR, the target, and the
-versions of LLVM, llvmlite and darner. It holds a hash of its own content, so damage is noticed.
+versions of LLVM, llvmlite and darner. It holds a hash of its own content and name, so damage is noticed.
 Entries appear whole or not at all (written beside, then renamed), so any number of processes may
 share a folder. The least recently used go first when the folder grows past its limit.
 
@@ -24,11 +24,13 @@ from typing import Any
 from ...graph.errors import ArgumentError
 from .jit import compile_module, host
 
-_MAGIC = b"darner object 1\n"
+_MAGIC = b"darner object 2\n"
 _SUFFIX = ".object"
 _UNFINISHED = ".unfinished"
 # A file that no writer has renamed for so long belongs to a process that was killed.
 _ABANDONED_SECONDS = 3600.0
+# Folders that this process has told cannot be written: every session makes a cache of its own.
+_told_unwritable: set[Path] = set()
 
 
 class CacheWarning(UserWarning):
@@ -77,7 +79,6 @@ class ObjectCache:
             folder = default_folder()
         self.folder: Path | None = None if folder is None else Path(folder)
         self.limit_bytes = limit_bytes
-        self._told_unwritable = False
 
     def key(
         self,
@@ -133,7 +134,7 @@ class ObjectCache:
             data = path.read_bytes()
         except OSError:  # not there, or a folder that put tells of
             return None
-        code = _unsealed(data)
+        code = _unsealed(key, data)
         if code is None:
             with contextlib.suppress(OSError):  # a folder shared read-only keeps its damage
                 _remove(path)
@@ -149,7 +150,7 @@ class ObjectCache:
 
     def put(self, key: str, code: bytes) -> None:
         """Keep an object, and remove the least recently used where the folder grows too large."""
-        data = _MAGIC + hashlib.sha256(code).digest() + code
+        data = _MAGIC + _seal(key, code) + code
         if self.folder is None or len(data) > self.limit_bytes:
             return
         try:
@@ -157,8 +158,8 @@ class ObjectCache:
             self._write(self._path(key), data)
             self._trim()
         except OSError as error:
-            if not self._told_unwritable:
-                self._told_unwritable = True
+            if self.folder not in _told_unwritable:
+                _told_unwritable.add(self.folder)
                 warnings.warn(
                     f"objects cannot be cached in {self.folder} ({error.strerror}): "
                     "they are compiled each time",
@@ -220,11 +221,16 @@ class ObjectCache:
                 _remove(path)
 
 
-def _unsealed(data: bytes) -> bytes | None:
-    """The code of an entry's bytes, or None where they are not what was written."""
+def _seal(key: str, code: bytes) -> bytes:
+    """A hash of the content and of its name: an entry copied to another name is no entry."""
+    return hashlib.sha256(key.encode() + b"\n" + code).digest()
+
+
+def _unsealed(key: str, data: bytes) -> bytes | None:
+    """The code of an entry's bytes, or None where they are not what was written under this key."""
     start = len(_MAGIC) + hashlib.sha256().digest_size
     code = data[start:]
-    sealed = data.startswith(_MAGIC) and hashlib.sha256(code).digest() == data[len(_MAGIC) : start]
+    sealed = data.startswith(_MAGIC) and _seal(key, code) == data[len(_MAGIC) : start]
     return code if sealed else None
 
 

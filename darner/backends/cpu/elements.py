@@ -15,8 +15,10 @@ from typing import Any
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from .faults import emit_check
 from .gemm_ir import loop
 from .jit import host
+from .math import ROWS
 from .philox import emit_bits
 from .places import Lanes, Number, Places, as_value, identity, lane_count
 from .registers import Registers
@@ -33,16 +35,23 @@ class Elements:
         body: what is computed.
         operands: the addresses of the body's inputs.
         mask: the lanes that exist, of an index that has lanes; None where all do.
+        fault: where an index that is outside its axis is told of; without it, it counts as the nearest inside.
     """
 
     def __init__(
-        self, builder: Any, body: Graph, operands: Sequence[Any], mask: Any = None
+        self,
+        builder: Any,
+        body: Graph,
+        operands: Sequence[Any],
+        mask: Any = None,
+        fault: Any = None,
     ) -> None:
         self.builder = builder
         self.places = Places(builder)
         self.registers = Registers(builder)
         self.width = host().vector_bytes // 4
         self.mask = mask
+        self.fault = fault
         self.leaves = {leaf.id: (operands[int(name)], leaf) for name, leaf in body.inputs.items()}
         self._known: list[dict[Any, Any]] = [{}]
         self._given: dict[int, Any] = {}
@@ -189,6 +198,13 @@ class Elements:
         """An element of integers as a number."""
         return self.registers.as_index(self.at(node, index), node.dtype)
 
+    def place(self, node: Node, index: Index, size: int) -> Any:
+        """An element of integers as a place on an axis: inside it, and told of where it was not."""
+        found = self.integer(node, index)
+        if self.fault is not None:
+            emit_check(self.builder, self.fault, found, size, self.mask)
+        return self.places.clamp(found, 0, max(size - 1, 0))
+
     def guarded(self, node: Node, index: Index, inside: Any) -> Any:
         """The element where ``inside`` holds; lanes where it does not read nothing, so the index may be outside there."""
         before = self.mask
@@ -287,7 +303,7 @@ def _pad(e: Elements, node: Node, index: list[Number]) -> Any:
     bounds = zip(index, node.attrs["padding"], gaps, _sizes(x), _sizes(node), strict=True)
     for i, (low, _), gap, size, whole in bounds:
         moved = e.places.sub(i, int(low))
-        if size == whole:
+        if size == whole and not low and not gap:
             source.append(moved)
             continue
         last = (size - 1) * (gap + 1)
@@ -339,17 +355,15 @@ def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
 def _gather(e: Elements, node: Node, index: list[Number]) -> Any:
     table, indices = node.operands
     axis = node.attrs["axis"]
-    place = e.integer(indices, index[axis : axis + indices.rank])
-    place = e.places.clamp(place, 0, max(_sizes(table)[axis] - 1, 0))
+    place = e.place(indices, index[axis : axis + indices.rank], _sizes(table)[axis])
     return e.at(table, [*index[:axis], place, *index[axis + indices.rank :]])
 
 
 def _take_along_axis(e: Elements, node: Node, index: list[Number]) -> Any:
     x, indices = node.operands
     axis = node.attrs["axis"]
-    place = e.integer(indices, e.spread(indices, index))
     moved = e.spread(x, index)
-    moved[axis] = e.places.clamp(place, 0, max(_sizes(x)[axis] - 1, 0))
+    moved[axis] = e.place(indices, e.spread(indices, index), _sizes(x)[axis])
     return e.at(x, moved)
 
 
@@ -445,11 +459,14 @@ def _dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
 def _arg_reduce(e: Elements, node: Node, index: list[Number]) -> Any:
     (x,) = node.operands
     axis = node.attrs["axis"]
+    length = x.size if axis is None else _sizes(x)[axis]
     outer = list(index)
-    if node.attrs.get("keepdims"):
+    if axis is not None and node.attrs.get("keepdims"):
         outer.pop(axis)
 
     def place(i: Number) -> list[Number]:
+        if axis is None:
+            return e.places.split(i, _sizes(x))
         return [*outer[:axis], i, *outer[axis:]]
 
     first = e.at(x, place(0))
@@ -463,7 +480,7 @@ def _arg_reduce(e: Elements, node: Node, index: list[Number]) -> Any:
         here = i if count is None else e.places.vector(i, count)
         return [e.registers.choose(better, value, best), e.registers.choose(better, here, where)]
 
-    _, where = e.loop(1, _sizes(x)[axis], inside, [first, start])
+    _, where = e.loop(1, length, inside, [first, start])
     return e.registers.of_index(where, node.dtype)
 
 
@@ -547,6 +564,6 @@ _EMITTERS: dict[str, Emitter] = {
 def can_emit(body: Graph) -> bool:
     """Whether there is code for every node of a body."""
     return all(
-        node.op.name in _EMITTERS or "elementwise" in node.op.traits or node.name is not None
+        node.op.name in _EMITTERS or node.op.name in ROWS or node.name is not None
         for node in body.nodes
     )

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .gemm_driver import Driver, Epilogue, Share, emit_pack_panel
-from .gemm_ir import i64, ir, loop, offset
-from .gemm_plan import Contraction, cut, packed_elements, scratch_bytes
+from .gemm_driver import Driver, Share, Target, emit_pack_panel
+from .gemm_ir import accumulator_of, i64, ir, load, loop, offset, store
+from .gemm_plan import Contraction, Cut, cut, packed_elements, scratch_bytes
 from .gemm_tile import Machine, choose_tile
 
 __all__ = [
@@ -32,6 +32,11 @@ __all__ = [
     "scratch_bytes",
     "share_evenly",
 ]
+
+
+Epilogue = Callable[[Any, Any, Any, Any, Any, Any, Any], Any]
+"""``(builder, sums, batch, row, column, mask, extra)`` to the vector to store. ``column`` is that of the first lane;
+``mask`` says which lanes exist, or is None when all do; ``extra`` is the function's argument of that name."""
 
 
 def share_evenly(
@@ -67,9 +72,37 @@ def emit_contraction(
     builder = types.IRBuilder(function.append_basic_block("entry"))
     if not contraction.empty:
         plan = cut(contraction, machine, packed_b)
-        Driver(builder, plan, function.args, epilogue, packed_b).emit(share)
+        thread, threads, a, b, c, extra, scratch = function.args
+        start = builder.mul(thread, i64(plan.scratch_bytes))
+        own = builder.gep(scratch, [start], source_etype=types.IntType(8))
+        target = _dense_target(builder, plan, c, epilogue, extra)
+        driver = Driver(builder, plan, a, b, own, target, packed_b=packed_b)
+        share(builder, thread, threads, plan.units, driver.emit)
     builder.ret_void()
     return function
+
+
+def _dense_target(builder: Any, plan: Cut, c: Any, epilogue: Epilogue | None, extra: Any) -> Target:
+    """C as the contraction's strides say, through an epilogue or not."""
+    contraction, lanes = plan.contraction, plan.tile.lanes
+    dtype = contraction.dtype
+    distance, down, across = contraction.c_strides
+
+    def batch_of(batch: Any) -> Any:
+        return offset(builder, c, dtype, builder.mul(batch, i64(distance)))
+
+    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
+        steps = builder.mul(row, i64(down)), builder.mul(column, i64(across))
+        place = offset(builder, batch_of(batch), dtype, *steps)
+        if contraction.accumulate:
+            before = load(builder, place, dtype, lanes, mask, across)
+            values = builder.fadd(before, values)
+        if epilogue is not None:
+            values = epilogue(builder, values, batch, row, column, mask, extra)
+        store(builder, values, place, dtype, mask, across)
+
+    plain = epilogue is None and across == 1 and dtype == accumulator_of(dtype)
+    return Target(write, batch_of if plain else None)
 
 
 def emit_pack_b(module: Any, name: str, contraction: Contraction, machine: Machine) -> Any:

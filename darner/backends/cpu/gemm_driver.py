@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from .gemm_ir import (
@@ -15,19 +16,34 @@ from .gemm_ir import (
     maximum,
     minimum,
     offset,
-    store,
 )
 from .gemm_pack import pack_kernel
-from .gemm_plan import Cut
+from .gemm_plan import Contraction, Cut
 from .gemm_tile import Tile, tile_kernel
 from .gemm_vector import sum_dots, sum_panels, sum_rows
 
-Epilogue = Callable[[Any, Any, Any, Any, Any, Any, Any], Any]
-"""``(builder, sums, batch, row, column, mask, extra)`` to the vector to store. ``column`` is that of the first lane;
-``mask`` says which lanes exist, or is None when all do; ``extra`` is the function's argument of that name."""
-
 Share = Callable[[Any, Any, Any, int, Callable[[Any, Any], None]], None]
 """``(builder, thread, threads, units, work)``: emits calls of ``work(start, stop)`` over this thread's units."""
+
+Write = Callable[[Any, Any, Any, Any, Any], None]
+"""``(sums, batch, row, column, mask)``: takes a vector of sums to where it goes, each vector once."""
+
+Offsets = Callable[[Any], tuple[Any, Any]]
+"""Where the A and the B of a batch begin, in elements."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the sums of a contraction go.
+
+    Attributes:
+        write: takes a vector of them there.
+        straight: the address of a batch of C where nothing needs to be done to them; None where something does. Rows
+            and columns lie as the contraction's ``c_strides`` say.
+    """
+
+    write: Write
+    straight: Callable[[Any], Any] | None = None
 
 
 def emit_pack_panel(builder: Any, plan: Cut, source: Any, number: Any, target: Any) -> None:
@@ -43,10 +59,40 @@ def emit_pack_panel(builder: Any, plan: Cut, source: Any, number: Any, target: A
         pack = pack_kernel(
             builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous
         )
-        sizes = i64(contraction.k), i64(valid)
-        builder.call(pack, [*sizes, start, i64(down), i64(across), target])
+        sizes = i64(contraction.together), i64(valid)
+
+        def some(terms: Any, _: Any, b_offset: Any) -> None:
+            read = offset(builder, start, contraction.dtype, b_offset)
+            write = offset(builder, target, plan.panel, builder.mul(terms, i64(tile.width)))
+            builder.call(pack, [*sizes, read, i64(down), i64(across), write])
+
+        each_run(builder, contraction, some)
 
     either_panel(builder, plan, number, panel)
+
+
+def each_run(
+    builder: Any, contraction: Contraction, inside: Callable[[Any, Any, Any], None]
+) -> None:
+    """``inside(terms, a, b)`` for each run of terms that follow each other: how many come before, and where it begins."""
+
+    def nest(axis: int, number: Any, a: Any, b: Any) -> None:
+        if axis == len(contraction.apart):
+            inside(builder.mul(number, i64(contraction.together)), a, b)
+            return
+        size, a_stride, b_stride = contraction.apart[axis]
+
+        def one(index: Any, _: Any) -> None:
+            nest(
+                axis + 1,
+                builder.add(builder.mul(number, i64(size)), index),
+                builder.add(a, builder.mul(index, i64(a_stride))),
+                builder.add(b, builder.mul(index, i64(b_stride))),
+            )
+
+        loop(builder, i64(0), i64(size), 1, one)
+
+    nest(0, i64(0), i64(0), i64(0))
 
 
 def either_panel(builder: Any, plan: Cut, number: Any, emit: Callable[[Tile], None]) -> None:
@@ -65,70 +111,78 @@ def either_panel(builder: Any, plan: Cut, number: Any, emit: Callable[[Tile], No
 
 
 class Driver:
-    """The loops of one contraction's function around its micro-kernels."""
+    """The loops of one contraction's function around its micro-kernels.
+
+    Args:
+        builder: where the code goes.
+        plan: how the contraction is cut.
+        a: the address of A's first element.
+        b: that of B's, or of its packed panels.
+        own: ``plan.scratch_bytes`` of memory for this thread alone.
+        target: where the sums go.
+        offsets: where batches lie; the contraction's strides say it when left out.
+        packed_b: whether B was packed before.
+    """
 
     def __init__(
         self,
         builder: Any,
         plan: Cut,
-        arguments: Sequence[Any],
-        epilogue: Epilogue | None,
-        packed_b: bool,
+        a: Any,
+        b: Any,
+        own: Any,
+        target: Target,
+        offsets: Offsets | None = None,
+        packed_b: bool = False,
     ) -> None:
-        self.builder, self.plan, self.epilogue, self.packed_b = builder, plan, epilogue, packed_b
+        self.builder, self.plan, self.target, self.packed_b = builder, plan, target, packed_b
         self.contraction = plan.contraction
         self.accumulator = accumulator_of(self.contraction.dtype)
-        self.thread, self.threads, self.a, self.b, self.c, self.extra, scratch = arguments
+        self.a, self.b = a, b
+        self.offsets = offsets or self._by_strides
         byte = ir().IntType(8)
-        start = builder.mul(self.thread, i64(plan.scratch_bytes))
-        own = builder.gep(scratch, [start], source_etype=byte)
         panels, rows, _ = plan.scratch_parts()
         self.own_panels = own
         self.own_rows = builder.gep(own, [i64(panels)], source_etype=byte)
         self.own_sums = builder.gep(own, [i64(panels + rows)], source_etype=byte)
 
-    def emit(self, share: Share) -> None:
-        """Everything: this thread's units, batch by batch."""
+    def _by_strides(self, batch: Any) -> tuple[Any, Any]:
+        a, b = self.contraction.a_strides[0], self.contraction.b_strides[0]
+        if self.packed_b and b:
+            b = self.plan.packed_elements
+        return self.builder.mul(batch, i64(a)), self.builder.mul(batch, i64(b))
+
+    def emit(self, start: Any, stop: Any) -> None:
+        """Units ``start`` to ``stop`` of all, batch by batch."""
         builder, plan = self.builder, self.plan
         each = plan.units // self.contraction.batch
+        first = builder.sdiv(start, i64(each))
+        last = builder.sdiv(builder.add(stop, i64(each - 1)), i64(each))
 
-        def work(start: Any, stop: Any) -> None:
-            first = builder.sdiv(start, i64(each))
-            last = builder.sdiv(builder.add(stop, i64(each - 1)), i64(each))
+        def batch(index: Any, _: Any) -> None:
+            before = builder.mul(index, i64(each))
+            low = maximum(builder, builder.sub(start, before), i64(0))
+            high = minimum(builder, builder.sub(stop, before), i64(each))
+            self.one_batch(index, low, high)
 
-            def batch(index: Any, _: Any) -> None:
-                before = builder.mul(index, i64(each))
-                low = maximum(builder, builder.sub(start, before), i64(0))
-                high = minimum(builder, builder.sub(stop, before), i64(each))
-                self.one_batch(index, low, high)
-
-            loop(builder, first, last, 1, batch)
-
-        share(builder, self.thread, self.threads, plan.units, work)
+        loop(builder, first, last, 1, batch)
 
     def one_batch(self, batch: Any, low: Any, high: Any) -> None:
         """Units ``low`` to ``high`` of one batch."""
         builder, plan, contraction = self.builder, self.plan, self.contraction
-        dtype = contraction.dtype
-        distances = contraction.a_strides[0], contraction.b_strides[0], contraction.c_strides[0]
-        if self.packed_b and distances[1]:
-            distances = distances[0], plan.packed_elements, distances[2]
-        a, b, c = (
-            offset(builder, pointer, dtype, builder.mul(batch, i64(distance)))
-            for pointer, distance in zip((self.a, self.b, self.c), distances, strict=True)
-        )
+        low, high = self.boundary(low), self.boundary(high)
+        a_offset, b_offset = self.offsets(batch)
+        a = offset(builder, self.a, contraction.dtype, a_offset)
+        b = offset(builder, self.b, contraction.dtype, b_offset)
         if plan.path == "tiles":
             if plan.by_rows:
-                rows = (
-                    builder.mul(low, i64(plan.tile.rows)),
-                    minimum(builder, builder.mul(high, i64(plan.tile.rows)), i64(contraction.m)),
-                )
-                self.block(batch, a, b, c, rows, (i64(0), i64(plan.panels)))
+                rows = self.rows_of(low, high)
+                self.block(batch, a, b, rows, (i64(0), i64(plan.panels)))
             else:
-                self.block(batch, a, b, c, (i64(0), i64(contraction.m)), (low, high))
+                self.segments(batch, a, b, low, high)
             return
         if plan.path == "panels":
-            self.few_rows_packed(batch, a, b, c, low, high)
+            self.few_rows_packed(batch, a, b, low, high)
             return
         sum_columns = sum_rows if plan.path == "rows" else sum_dots
 
@@ -137,11 +191,54 @@ class Driver:
         def chunk(first: Any, _: Any) -> None:
             stop = minimum(builder, builder.add(first, i64(plan.chunk)), end)
             sum_columns(builder, plan, a, b, first, stop, self.own_sums, self.own_rows)
-            self.finish_columns(batch, c, first, stop)
+            self.finish_columns(batch, first, stop)
 
         loop(builder, builder.mul(low, i64(plan.grain)), end, plan.chunk, chunk)
 
-    def few_rows_packed(self, batch: Any, a: Any, b: Any, c: Any, low: Any, high: Any) -> None:
+    def boundary(self, unit: Any) -> Any:
+        """Where a thread's part may end: not before a last tile that is lower, which cannot pack B."""
+        builder, plan = self.builder, self.plan
+        if plan.path != "tiles" or not plan.fused or not self.contraction.m % plan.tile.rows:
+            return unit
+        last = builder.srem(unit, i64(plan.tiles))
+        moved = builder.icmp_signed("==", last, i64(plan.tiles - 1))
+        return builder.sub(unit, builder.zext(moved, unit.type))
+
+    def rows_of(self, low: Any, high: Any) -> tuple[Any, Any]:
+        """The rows of tiles ``low`` to ``high``."""
+        builder, height = self.builder, i64(self.plan.tile.rows)
+        end = minimum(builder, builder.mul(high, height), i64(self.contraction.m))
+        return builder.mul(low, height), end
+
+    def segments(self, batch: Any, a: Any, b: Any, low: Any, high: Any) -> None:
+        """Units that are tiles, panel after panel: the rest of a panel, whole panels, the beginning of one."""
+        builder, tiles = self.builder, i64(self.plan.tiles)
+        if self.plan.tiles == 1:
+            self.block(batch, a, b, (i64(0), i64(self.contraction.m)), (low, high))
+            return
+        first, skipped = builder.sdiv(low, tiles), builder.srem(low, tiles)
+        last, over = builder.sdiv(high, tiles), builder.srem(high, tiles)
+        begun = builder.icmp_signed(">", skipped, i64(0))
+        within = builder.and_(begun, builder.icmp_signed("==", first, last))
+        following = builder.add(first, builder.zext(begun, i64(0).type))
+        ends = builder.and_(builder.icmp_signed(">", over, i64(0)), builder.not_(within))
+
+        def segment(number: Any, _: Any) -> None:
+            is_first = builder.icmp_signed("==", number, i64(0))
+            is_last = builder.icmp_signed("==", number, i64(2))
+
+            def of(one: Any, two: Any, three: Any) -> Any:
+                return builder.select(is_first, one, builder.select(is_last, three, two))
+
+            end = builder.add(last, builder.zext(ends, last.type))
+            panels = of(first, following, last), of(following, last, end)
+            top = of(skipped, i64(0), i64(0))
+            bottom = of(builder.select(within, over, tiles), tiles, over)
+            self.block(batch, a, b, self.rows_of(top, bottom), panels)
+
+        loop(builder, i64(0), i64(3), 1, segment)
+
+    def few_rows_packed(self, batch: Any, a: Any, b: Any, low: Any, high: Any) -> None:
         """A few rows times packed panels ``low`` to ``high``: several side by side, then one by one."""
         builder, plan = self.builder, self.plan
         width, streams = plan.tile.width, plan.chunk // plan.tile.width
@@ -158,7 +255,7 @@ class Driver:
                 first = builder.mul(number, i64(width))
                 stop = builder.add(first, i64(width * count))
                 stop = minimum(builder, stop, i64(self.contraction.n))
-                self.finish_columns(batch, c, first, stop)
+                self.finish_columns(batch, first, stop)
 
             return panels
 
@@ -170,7 +267,7 @@ class Driver:
             low = turn
         loop(builder, low, high, 1, some(1))
 
-    def finish_columns(self, batch: Any, c: Any, first: Any, stop: Any) -> None:
+    def finish_columns(self, batch: Any, first: Any, stop: Any) -> None:
         """Take the sums of a few rows, columns ``first`` to ``stop``, to C."""
         builder, plan = self.builder, self.plan
 
@@ -179,19 +276,20 @@ class Driver:
             for row in range(self.contraction.m):
                 at = builder.add(i64(row * plan.chunk), builder.sub(column, first))
                 place = offset(builder, self.own_sums, self.accumulator, at)
-                self.finish(batch, c, i64(row), column, place, mask)
+                self.finish(batch, i64(row), column, place, mask)
 
         loop(builder, first, stop, plan.tile.lanes, vectors)
 
-    def block(self, batch: Any, a: Any, b: Any, c: Any, rows: Any, panels: Any) -> None:
+    def block(self, batch: Any, a: Any, b: Any, rows: Any, panels: Any) -> None:
         """All of some rows and panels: groups of panels, blocks of rows, panels."""
         builder, plan, contraction = self.builder, self.plan, self.contraction
-        size = plan.tile.width * contraction.k
+        size = plan.tile.width * (1 if plan.direct else contraction.k)
 
         def group(first: Any, stop: Any) -> None:
             base, skipped = b, i64(0)
-            if not self.packed_b:
+            if not self.packed_b and not plan.direct:
                 base, skipped = self.own_panels, first
+            if not self.packed_b and not plan.direct and not plan.fused:
 
                 def pack(number: Any, _: Any) -> None:
                     place = builder.mul(builder.sub(number, first), i64(size))
@@ -209,16 +307,16 @@ class Driver:
                     place = builder.mul(builder.sub(number, skipped), i64(size))
                     at = offset(builder, base, plan.panel, place)
 
-                    def tiles(tile: Tile) -> None:
-                        self.panel(tile, batch, a, at, c, start, end, number)
-
-                    either_panel(builder, plan, number, tiles)
+                    there = offset(
+                        builder, b, contraction.dtype, builder.mul(number, i64(plan.tile.width))
+                    )
+                    self.panel(batch, a, at, (rows[0], start, end), number, there)
 
                 loop(builder, first, stop, 1, panel)
 
             loop(builder, rows[0], rows[1], plan.rows, some_rows)
 
-        if self.packed_b or plan.group >= plan.panels:
+        if self.packed_b or plan.direct or plan.group >= plan.panels:
             group(*panels)
             return
 
@@ -247,40 +345,41 @@ class Driver:
             place = builder.mul(builder.sub(row, start), i64(contraction.k))
             target = offset(builder, self.own_rows, self.accumulator, place)
             valid = minimum(builder, builder.sub(end, row), i64(height))
-            sizes = i64(contraction.k), valid
-            builder.call(pack, [*sizes, source, i64(across), i64(down), target])
+            sizes = i64(contraction.together), valid
+
+            def some(terms: Any, a_offset: Any, _: Any) -> None:
+                read = offset(builder, source, contraction.dtype, a_offset)
+                write = offset(builder, target, self.accumulator, builder.mul(terms, i64(height)))
+                builder.call(pack, [*sizes, read, i64(across), i64(down), write])
+
+            each_run(builder, contraction, some)
 
         loop(builder, start, end, height, tile)
 
-    def panel(
-        self,
-        tile: Tile,
-        batch: Any,
-        a: Any,
-        b: Any,
-        c: Any,
-        start: Any,
-        end: Any,
-        number: Any,
-    ) -> None:
-        """Rows ``start`` to ``end`` of the columns of one panel, at ``b``."""
+    def panel(self, batch: Any, a: Any, b: Any, rows: Any, number: Any, there: Any) -> None:
+        """Some rows of the columns of one panel, at ``b``; ``there`` is where B lies that it is packed from.
+
+        ``rows`` are the first row for which the panel is used, the first here, and the one after the last.
+        """
+        first, start, end = rows
         builder, plan, contraction = self.builder, self.plan, self.contraction
-        width, height, k = plan.tile.width, plan.tile.rows, contraction.k
-        column = builder.mul(number, i64(width))
-        valid = width if tile is plan.tile else contraction.n % width
-        # Sums go straight into C where they need nothing more.
-        straight = (
-            self.epilogue is None
-            and contraction.c_strides[2] == 1
-            and contraction.dtype == self.accumulator
-            and valid == tile.width
-        )
+        height, k = plan.tile.rows, contraction.k
+        column = builder.mul(number, i64(plan.tile.width))
+        width = self.of_panel(number, plan.tile.width, plan.last.width)
+        valid = self.of_panel(number, plan.tile.width, contraction.n % plan.tile.width)
+        straight = self.target.straight
+        # Whether sums go straight into C: always, never, or in all panels but the last.
+        mixed = straight is not None and contraction.n % plan.tile.lanes > 0
+        if mixed and not plan.full_panels:
+            straight, mixed = None, False
+        is_straight = builder.icmp_signed("<", number, i64(plan.full_panels))
         one_pass = plan.block >= k
-        next_panel = offset(builder, b, plan.panel, tile.width * k)
+        b_stride = i64(contraction.b_strides[1]) if plan.direct else width
+        next_panel = offset(builder, b, plan.panel, builder.mul(width, i64(k)))
 
         def one_pass_over(position: Any, _: Any) -> None:
             length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
-            b_block = offset(builder, b, plan.panel, builder.mul(position, i64(tile.width)))
+            b_block = offset(builder, b, plan.panel, builder.mul(position, b_stride))
             later = builder.icmp_signed(">", position, i64(0))
 
             def one_tile(row: Any, _: Any) -> None:
@@ -290,19 +389,31 @@ class Driver:
                     skipped = builder.mul(position, i64(height))
                     a_tile = offset(builder, self.own_rows, self.accumulator, place, skipped)
                 else:
-                    form, a_stride = "rows", i64(contraction.a_strides[1])
-                    a_tile = offset(
-                        builder, a, self.accumulator, builder.mul(row, a_stride), position
+                    _, down, across = contraction.a_strides
+                    form, a_stride = (
+                        ("rows", i64(down)) if across == 1 else ("columns", i64(across))
                     )
-                if straight:
-                    out_stride = i64(contraction.c_strides[1])
-                    out = offset(builder, c, self.accumulator, builder.mul(row, out_stride), column)
-                    keep = ir().Constant(ir().IntType(1), 1) if contraction.accumulate else later
-                else:
-                    out_stride, keep = i64(tile.width), later
-                    place = i64(0) if one_pass else builder.sub(row, start)
-                    place = builder.mul(place, out_stride)
-                    out = offset(builder, self.own_sums, self.accumulator, place)
+                    place = builder.mul(row, i64(down))
+                    skipped = builder.mul(position, i64(across))
+                    a_tile = offset(builder, a, self.accumulator, place, skipped)
+                place = i64(0) if one_pass else builder.sub(row, start)
+                out = offset(builder, self.own_sums, self.accumulator, builder.mul(place, width))
+                out_stride, keep = width, later
+                if straight is not None:
+                    down = i64(contraction.c_strides[1])
+                    c = offset(
+                        builder, straight(batch), self.accumulator, builder.mul(row, down), column
+                    )
+                    always = ir().Constant(ir().IntType(1), 1)
+                    kept = always if contraction.accumulate else later
+                    chosen = [c, down, kept]
+                    if mixed:
+                        others = (out, out_stride, keep)
+                        chosen = [
+                            builder.select(is_straight, one, other)
+                            for one, other in zip(chosen, others, strict=True)
+                        ]
+                    out, out_stride, keep = chosen
                 ahead = builder.gep(
                     next_panel,
                     [builder.mul(builder.sdiv(builder.sub(row, start), i64(height)), i64(k * 16))],
@@ -310,29 +421,52 @@ class Driver:
                 )
                 count = minimum(builder, builder.sub(end, row), i64(height))
 
-                def call(rows: int) -> None:
+                def call(rows: int, tile: Tile) -> None:
                     exact = Tile(rows, tile.vectors, tile.lanes)
-                    kernel = tile_kernel(builder.module, exact, plan.panel, form)
-                    builder.call(
-                        kernel, [length, a_tile, a_stride, b_block, out, out_stride, keep, ahead]
-                    )
+                    given = [length, a_tile, a_stride, b_block, out, out_stride, keep, ahead]
+                    lanes = contraction.n % tile.lanes
+                    masked = ".masked" if lanes and tile is not plan.tile else ""
+                    if plan.direct:
+                        given += [b_stride, i64(lanes)]
+                        run(exact, plan.panel, f"rows{masked}", given)
+                    elif not plan.fused or rows < height:
+                        run(exact, plan.panel, "packed", given)
+                    else:
+                        is_first = builder.icmp_signed("==", row, first)
+                        with builder.if_else(is_first) as (packing, packed):
+                            with packing:
+                                step = contraction.b_strides[1]
+                                source = builder.mul(position, i64(step))
+                                source = offset(builder, there, contraction.dtype, source)
+                                others = [i64(step), i64(lanes), b_block]
+                                packs = [*given[:3], source, *given[4:], *others]
+                                run(exact, contraction.dtype, f"packing{masked}", packs)
+                            with packed:
+                                run(exact, plan.panel, "packed", given)
 
-                rest = contraction.m % height
-                if not rest:
-                    call(height)
-                elif contraction.m < height:
-                    call(rest)
-                else:
+                def run(exact: Tile, panel: str, b_form: str, given: list[Any]) -> None:
+                    kernel = tile_kernel(builder.module, exact, panel, form, b_form)
+                    builder.call(kernel, given)
+
+                def whole_or_rest(tile: Tile) -> None:
+                    rest = contraction.m % height
+                    if not rest or contraction.m < height:
+                        call(rest or height, tile)
+                        return
                     whole = builder.icmp_signed("==", count, i64(height))
                     with builder.if_else(whole) as (full, partial):
                         with full:
-                            call(height)
+                            call(height, tile)
                         with partial:
-                            call(rest)
-                if not straight:
+                            call(rest, tile)
+
+                either_panel(builder, plan, number, whole_or_rest)
+                if straight is None or mixed:
                     done = builder.icmp_signed("==", builder.add(position, length), i64(k))
+                    if mixed:
+                        done = builder.and_(done, builder.not_(is_straight))
                     with builder.if_then(done):
-                        self.finish_tile(tile, batch, c, row, count, column, valid, out)
+                        self.finish_tile(batch, row, count, column, width, valid, out)
 
             loop(builder, start, end, height, one_tile)
 
@@ -341,58 +475,35 @@ class Driver:
         else:
             loop(builder, i64(0), i64(k), plan.block, one_pass_over)
 
+    def of_panel(self, number: Any, whole: int, last: int) -> Any:
+        """A number that is another one in the last panel, where that is narrower."""
+        plan = self.plan
+        if plan.full_panels == plan.panels:
+            return i64(whole)
+        if not plan.full_panels:
+            return i64(last)
+        full = self.builder.icmp_signed("<", number, i64(plan.full_panels))
+        return self.builder.select(full, i64(whole), i64(last))
+
     def finish_tile(
-        self,
-        tile: Tile,
-        batch: Any,
-        c: Any,
-        row: Any,
-        count: Any,
-        column: Any,
-        valid: int,
-        sums: Any,
+        self, batch: Any, row: Any, count: Any, column: Any, width: Any, valid: Any, sums: Any
     ) -> None:
-        """Take the sums of a tile to C. A real loop: unrolled, the sums would be kept in registers and spilled."""
-        builder = self.builder
+        """Take the sums of a tile to C. Real loops: unrolled, the sums would be kept in registers and spilled."""
+        builder, lanes = self.builder, self.plan.tile.lanes
+        rest = self.contraction.n % lanes
 
         def one_row(index: Any, _: Any) -> None:
-            for vector in range(tile.vectors):
-                done = vector * tile.lanes
-                mask = None
-                if valid - done < tile.lanes:
-                    mask = lane_mask(builder, i64(valid - done), tile.lanes)
-                place = offset(
-                    builder, sums, self.accumulator, builder.mul(index, i64(tile.width)), done
-                )
-                at = builder.add(column, i64(done))
-                self.finish(batch, c, builder.add(row, index), at, place, mask, valid - done == 1)
+            def one_vector(done: Any, _: Any) -> None:
+                mask = lane_mask(builder, builder.sub(valid, done), lanes) if rest else None
+                place = offset(builder, sums, self.accumulator, builder.mul(index, width), done)
+                at = builder.add(column, done)
+                self.finish(batch, builder.add(row, index), at, place, mask)
+
+            loop(builder, i64(0), valid, lanes, one_vector)
 
         loop(builder, i64(0), count, 1, one_row)
 
-    def finish(
-        self,
-        batch: Any,
-        c: Any,
-        row: Any,
-        column: Any,
-        place: Any,
-        mask: Any,
-        alone: bool = False,
-    ) -> None:
-        """Take one vector of sums to C, through the epilogue; ``alone``: only its first lane exists."""
-        builder, contraction, lanes = self.builder, self.contraction, self.plan.tile.lanes
-        values = load(builder, place, self.accumulator, lanes)
-        _, down, across = contraction.c_strides
-        target = offset(
-            builder,
-            c,
-            contraction.dtype,
-            builder.mul(row, i64(down)),
-            builder.mul(column, i64(across)),
-        )
-        if contraction.accumulate:
-            before = load(builder, target, contraction.dtype, lanes, mask, across)
-            values = builder.fadd(before, values)
-        if self.epilogue is not None:
-            values = self.epilogue(builder, values, batch, row, column, mask, self.extra)
-        store(builder, values, target, contraction.dtype, mask, across, alone)
+    def finish(self, batch: Any, row: Any, column: Any, place: Any, mask: Any) -> None:
+        """Take one vector of sums to where it goes."""
+        values = load(self.builder, place, self.accumulator, self.plan.tile.lanes)
+        self.target.write(values, batch, row, column, mask)

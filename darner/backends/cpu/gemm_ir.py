@@ -202,8 +202,8 @@ def store(
 ) -> None:
     """Store an accumulated vector, its lanes ``stride`` elements apart, only where ``mask`` is set.
 
-    ``alone`` says that the mask is known to be the first lane's: LLVM 22 turns a truncating store under that constant
-    mask into one of the wide element, which overwrites the neighbour.
+    LLVM 22 turns a store that narrows, under a mask it knows to be the first lane's, into one of the wide element, which
+    overwrites the neighbour: so that lane is written by itself. ``alone`` says that the others do not exist.
     """
     types = ir()
     align = STORAGE_BYTES[dtype]
@@ -217,6 +217,12 @@ def store(
         return
     lanes = value.type.count
     mask = _every_lane(lanes) if mask is None else mask
+    if stride == 1 and align < 4:
+        zero_lane = types.Constant(types.IntType(32), 0)
+        with builder.if_then(builder.extract_element(mask, zero_lane)):
+            first = builder.extract_element(value, zero_lane)
+            builder.store(first, pointer, align=align)
+        mask = builder.insert_element(mask, types.Constant(types.IntType(1), 0), zero_lane)
     name, pointer = _masked(builder, "store", pointer, dtype, lanes, stride)
     arguments = [value.type, pointer.type, types.IntType(32), mask.type]
     function = intrinsic(builder.module, name, types.VoidType(), arguments)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from ...graph.errors import ArgumentError
 from .gemm_ir import STORAGE_BYTES, accumulator_of
-from .gemm_tile import Machine, Tile, choose_tile
+from .gemm_tile import Machine, Tile, choose_tile, fit_tile
 
 Strides = tuple[int, int, int]
 
@@ -16,6 +17,10 @@ LONGEST_BLOCK = 2048
 """The most k that one pass over a panel sums."""
 LONGEST_CHUNK = 4096
 """The most columns whose sums are held at a time for a few rows."""
+FEW_PANELS = 2
+"""Up to this many panels, A is read as it lies where its rows are contiguous: packing it would cost more."""
+DIRECT_TILES = 4
+"""Up to this many tiles of rows, B is read as it lies where its columns are contiguous."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
 
@@ -30,6 +35,7 @@ class Contraction:
         b_strides: of two batches, two rows (k) and two columns (n) of B.
         c_strides: of two batches, two rows and two columns of C.
         accumulate: whether the sums are added to what stands in C.
+        apart: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
 
     >>> Contraction.dense("f32", 2, 3, 4, transpose_b=True).b_strides
     (0, 1, 4)
@@ -44,6 +50,7 @@ class Contraction:
     b_strides: Strides
     c_strides: Strides
     accumulate: bool = False
+    apart: tuple[Strides, ...] = ()
 
     def __post_init__(self) -> None:
         accumulator_of(self.dtype)
@@ -54,7 +61,7 @@ class Contraction:
             )
         sizes = (self.batch, self.m, self.n)
         for name, size, stride in zip(("batch", "m", "n"), sizes, self.c_strides, strict=True):
-            if size > 1 and stride == 0:
+            if size > 1 and stride == 0 and not self.empty:
                 raise ArgumentError(
                     f"C has stride 0 along {name}, of {size}: its elements would be written "
                     f"{size} times; sum over {name} instead"
@@ -80,6 +87,11 @@ class Contraction:
         return cls(dtype, batch, m, n, k, a, b, (many * m * n, n, 1), accumulate)
 
     @property
+    def together(self) -> int:
+        """Terms that follow each other: all but for axes that lie apart."""
+        return self.k // max(1, prod(size for size, _, _ in self.apart))
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
         return 0 in (self.batch, self.m, self.n)
@@ -98,6 +110,8 @@ class Cut:
         rows: rows of A that are used together.
         group: panels of B that are packed, and used with the same rows, together.
         pack_a: whether blocks of A are packed.
+        direct: whether B is read as it lies, not packed.
+        fused: whether B is packed by the first tile that reads it.
         by_rows: whether threads share out rows instead of panels.
         chunk: columns of C that the paths for a few rows hold at a time.
     """
@@ -112,6 +126,8 @@ class Cut:
     pack_a: bool
     by_rows: bool
     chunk: int
+    direct: bool = False
+    fused: bool = False
 
     @property
     def full_panels(self) -> int:
@@ -122,6 +138,11 @@ class Cut:
     def panels(self) -> int:
         """All panels, a narrower last one included."""
         return -(-self.contraction.n // self.tile.width)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles that the rows make, a lower last one included."""
+        return -(-self.contraction.m // self.tile.rows)
 
     @property
     def last(self) -> Tile:
@@ -146,9 +167,9 @@ class Cut:
         contraction = self.contraction
         if self.path in ("rows", "dots"):
             return contraction.batch * -(-contraction.n // self.grain)
-        if self.by_rows:
-            return contraction.batch * -(-contraction.m // self.tile.rows)
-        return contraction.batch * self.panels
+        if self.path == "panels":
+            return contraction.batch * self.panels
+        return contraction.batch * self.tiles * (1 if self.by_rows else self.panels)
 
     def scratch_parts(self) -> tuple[int, int, int]:
         """Bytes of one thread's panels of B, block of A, and sums that are not yet in C."""
@@ -159,7 +180,7 @@ class Cut:
         if self.path != "tiles":
             a = contraction.m * contraction.k if self.path == "dots" else 0
             return 0, _round(a * size), _round(contraction.m * self.chunk * size)
-        b = self.group * self.tile.width * contraction.k
+        b = 0 if self.direct else self.group * self.tile.width * contraction.k
         a = self.rows * contraction.k if self.pack_a else 0
         return _round(b * size), _round(a * size), _round(self.rows * self.tile.width * size)
 
@@ -171,13 +192,14 @@ class Cut:
 
 def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> Cut:
     """Choose panels, blocks and the path of a contraction."""
-    tile = choose_tile(machine, contraction.dtype)
     storage, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
     m, n, k = contraction.m, contraction.n, contraction.k
+    # What is packed once serves products of any number of rows.
+    tile = choose_tile(machine, storage) if packed_b else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
     path = "tiles"
     chunk = min(LONGEST_CHUNK, -(-n // tile.lanes) * tile.lanes)
-    if 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes:
+    if 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes and not contraction.apart:
         _, down, across = contraction.b_strides
         path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
         if packed_b:
@@ -192,16 +214,20 @@ def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> C
     by_rows = (
         path == "tiles" and contraction.batch * panels < 8 and tiles > contraction.batch * panels
     )
+    readable = not packed_b and _is_readable(contraction, machine, tile)
+    direct = readable and _reads_directly(contraction, tile)
     if packed_b:
         group = 0
     else:
         group = min(panels, max(1, 2 * CACHE_BYTES // max(1, k * size * tile.width)))
-    contiguous = contraction.a_strides[2] == 1
-    pack_a = not contiguous or storage != accumulator
+    _, down, across = contraction.a_strides
+    # Rows that lie side by side are read as they lie where they serve few panels.
+    plain = across == 1 or (down == 1 and panels <= FEW_PANELS and not by_rows)
+    pack_a = not plain or storage != accumulator or bool(contraction.apart)
     return Cut(
         contraction,
         tile,
-        storage if packed_b else accumulator,
+        storage if packed_b or direct else accumulator,
         path,
         block,
         rows,
@@ -209,7 +235,26 @@ def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> C
         pack_a,
         by_rows,
         chunk,
+        direct,
+        readable and not direct and tiles > 1,
     )
+
+
+def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:
+    """Whether a tile can read B as it lies."""
+    if contraction.b_strides[2] != 1 or contraction.apart or contraction.k == 0:
+        return False
+    # Machines with narrow vectors have no loads of some lanes.
+    return not contraction.n % tile.lanes or machine.vector_bytes >= 32
+
+
+def _reads_directly(contraction: Contraction, tile: Tile) -> bool:
+    """Whether B is used too little to be worth packing, or lies as if it were packed."""
+    down = contraction.b_strides[1]
+    together = contraction.n <= tile.width and abs(down) <= 2 * tile.width
+    if contraction.dtype != accumulator_of(contraction.dtype):
+        together = False  # each use would widen it again
+    return together or contraction.m <= DIRECT_TILES * tile.rows
 
 
 def scratch_bytes(contraction: Contraction, machine: Machine, packed_b: bool = False) -> int:

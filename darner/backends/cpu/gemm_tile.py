@@ -17,6 +17,7 @@ from .gemm_ir import (
     fused_multiply_add,
     i64,
     ir,
+    lane_mask,
     load,
     loop,
     offset,
@@ -25,6 +26,20 @@ from .gemm_ir import (
 )
 
 UNROLL = 4
+"""Terms of a loop's turn, for tiles of ``FULL`` sums or more: code that runs less often is kept short."""
+FULL = 12
+SHAPES = {
+    64: ((8, 3), (6, 4), (12, 2)),
+    32: ((6, 2), (4, 3), (12, 1)),
+    16: ((8, 3), (6, 4), (12, 2)),
+}
+"""Rows and vectors of the tiles for each width of vectors in bytes."""
+AHEAD = 16
+"""How many rows ahead B is asked for where it is not packed."""
+WORTH = 0.94
+"""A tile other than the usual costs compile time: what it must save."""
+FEWEST_SUMS = 12
+"""Sums that are needed to keep the multipliers busy: each has to wait for the one before, and reading for both."""
 
 
 class Machine(Protocol):
@@ -62,42 +77,85 @@ def choose_tile(machine: Machine, dtype: str) -> Tile:
     >>> choose_tile(SimpleNamespace(vector_bytes=32), "f64")
     Tile(rows=6, vectors=2, lanes=4)
     """
-    shapes = {64: (8, 3), 32: (6, 2), 16: (8, 3)}
-    if machine.vector_bytes not in shapes:
+    return _tiles(machine, dtype)[0]
+
+
+def _tiles(machine: Machine, dtype: str) -> list[Tile]:
+    """The tiles that fill a machine's registers, the one for most products first."""
+    if machine.vector_bytes not in SHAPES:
         raise ArgumentError(
             f"contractions have tiles for vectors of 16, 32 and 64 bytes, not {machine.vector_bytes}"
         )
-    rows, vectors = shapes[machine.vector_bytes]
-    return Tile(rows, vectors, machine.vector_bytes // STORAGE_BYTES[accumulator_of(dtype)])
+    lanes = machine.vector_bytes // STORAGE_BYTES[accumulator_of(dtype)]
+    return [Tile(rows, vectors, lanes) for rows, vectors in SHAPES[machine.vector_bytes]]
 
 
-def tile_kernel(module: Any, tile: Tile, panel: str, form: str) -> Any:
+def fit_tile(machine: Machine, dtype: str, m: int, n: int) -> Tile:
+    """The tile that leaves the fewest of its registers empty over ``m x n``; the usual one where the gain is small.
+
+    >>> from types import SimpleNamespace
+    >>> fit_tile(SimpleNamespace(vector_bytes=64), "f32", 128, 64)
+    Tile(rows=6, vectors=4, lanes=16)
+    """
+    usual, *others = _tiles(machine, dtype)
+    best = min(others, key=lambda tile: cost(tile, m, n))
+    return best if cost(best, m, n) < WORTH * cost(usual, m, n) else usual
+
+
+def cost(tile: Tile, m: int, n: int) -> float:
+    """Cycles that one term of all sums of ``m x n`` takes: of multiplications, of reading, or of waiting for sums."""
+
+    def some(rows: int, vectors: int) -> float:
+        cycles = max(rows * vectors, rows + vectors, FEWEST_SUMS) / 2
+        # Of tiles that are as quick, the one that reads less.
+        return cycles + 0.05 * (rows + vectors) if rows and vectors else 0.0
+
+    whole, rest = divmod(-(-n // tile.lanes), tile.vectors)
+    tiles, left = divmod(m, tile.rows)
+    return (
+        tiles * whole * some(tile.rows, tile.vectors)
+        + tiles * some(tile.rows, rest)
+        + whole * some(left, tile.vectors)
+        + some(left, rest)
+    )
+
+
+def tile_kernel(module: Any, tile: Tile, panel: str, form: str, b_form: str = "packed") -> Any:
     """The micro-kernel over panels of type ``panel``, emitted once per module.
 
     Its signature is ``(k, a*, a_stride, b*, out*, out_stride, keep, next*)``. ``out[row * out_stride + column]`` gets
     the sums, added to what stands there when ``keep`` is set. ``a`` has the accumulator type; ``a_stride`` is the
     distance of two rows (form ``rows``) or of two k (form ``columns``). A line of ``next`` is prefetched every
     four k, one after the other.
+
+    B that is not packed is read as it lies: with a ``b_form`` of ``rows`` two more arguments are the distance of its rows, and
+    how many lanes of the last vector exist. With ``packing`` one more is where it is packed to meanwhile. After both,
+    ``.masked`` heeds the number of lanes. ``panel`` is then the type in which B lies.
     """
     types = ir()
-    name = f"darner.tile.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}"
+    name = f"darner.tile.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}.{b_form}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
     arguments = [word, pointer, word, pointer, pointer, word, types.IntType(1), pointer]
+    arguments += {"packed": [], "rows": [word, word], "packing": [word, word, pointer]}[
+        b_form.partition(".")[0]
+    ]
     function = types.Function(module, types.FunctionType(types.VoidType(), arguments), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
-    _emit_kernel(function, tile, panel, form)
+    _emit_kernel(function, tile, panel, form, b_form)
     return function
 
 
-def _emit_kernel(function: Any, tile: Tile, panel: str, form: str) -> None:
+def _emit_kernel(function: Any, tile: Tile, panel: str, form: str, b_form: str) -> None:
     types = ir()
     dtype = accumulator_of(panel)
-    k, a, a_stride, b, out, out_stride, keep, following = function.args
+    k, a, a_stride, b, out, out_stride, keep, following, *more = function.args
     builder = types.IRBuilder(function.append_basic_block("entry"))
+    b_stride, valid, *target = more or (i64(tile.width), None)
+    mask = lane_mask(builder, valid, tile.lanes) if b_form.endswith(".masked") else None
     places = [
         offset(builder, out, dtype, builder.mul(out_stride, i64(row)), vector * tile.lanes)
         for row in range(tile.rows)
@@ -129,18 +187,25 @@ def _emit_kernel(function: Any, tile: Tile, panel: str, form: str) -> None:
     def steps(index: Any, values: Any, count: int) -> list[Any]:
         """``count`` consecutive k from ``index``."""
         totals = list(values)
-        panel_row = offset(builder, b, panel, builder.mul(index, i64(tile.width)))
+        panel_row = offset(builder, b, panel, builder.mul(index, b_stride))
         starts = addresses(index)
         for step in range(count):
+            if step:
+                panel_row = offset(builder, panel_row, panel, b_stride)
             columns = [
                 load(
                     builder,
-                    offset(builder, panel_row, panel, step * tile.width + vector * tile.lanes),
+                    offset(builder, panel_row, panel, vector * tile.lanes),
                     panel,
                     tile.lanes,
+                    mask if vector == tile.vectors - 1 else None,
                 )
                 for vector in range(tile.vectors)
             ]
+            for vector, column in enumerate(columns if target else ()):
+                terms = builder.mul(builder.add(index, i64(step)), i64(tile.width))
+                place = offset(builder, target[0], dtype, terms, vector * tile.lanes)
+                builder.store(column, place, align=STORAGE_BYTES[dtype])
             if form == "columns" and step:
                 starts = [offset(builder, starts[0], dtype, a_stride)]
             for row in range(tile.rows):
@@ -155,15 +220,24 @@ def _emit_kernel(function: Any, tile: Tile, panel: str, form: str) -> None:
                     totals[at] = fused_multiply_add(builder, value, column, totals[at], tile.lanes)
         return totals
 
-    def unrolled(index: Any, values: Any) -> list[Any]:
-        # 64 bytes for every four k.
-        place = builder.mul(index, i64(64 // UNROLL))
-        prefetch(builder, builder.gep(following, [place], source_etype=types.IntType(8)))
-        return steps(index, values, UNROLL)
+    turn = 1 if target else UNROLL if tile.rows * tile.vectors >= FULL else 2
 
-    whole = builder.and_(k, i64(-UNROLL))
-    sums = loop(builder, i64(0), whole, UNROLL, unrolled, sums)
-    sums = loop(builder, whole, k, 1, lambda index, values: steps(index, values, 1), sums)
+    def unrolled(index: Any, values: Any) -> list[Any]:
+        if b_form == "packed":
+            # 64 bytes for every four k.
+            place = builder.mul(index, i64(16))
+            prefetch(builder, builder.gep(following, [place], source_etype=types.IntType(8)))
+        else:
+            for step in range(turn):
+                ahead = builder.mul(builder.add(index, i64(step + AHEAD)), b_stride)
+                for vector in range(tile.vectors):
+                    prefetch(builder, offset(builder, b, panel, ahead, vector * tile.lanes))
+        return steps(index, values, turn)
+
+    whole = builder.and_(k, i64(-turn))
+    sums = loop(builder, i64(0), whole, turn, unrolled, sums)
+    if turn > 1:
+        sums = loop(builder, whole, k, 1, lambda index, values: steps(index, values, 1), sums)
     for value, place in zip(sums, places, strict=True):
         builder.store(value, place, align=STORAGE_BYTES[dtype])
     builder.ret_void()

@@ -155,8 +155,15 @@ def compile_module(
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         # LLVM 22's does not come to an end on a maximum of all elements.
         options.loop_vectorization = False
+        # Loops are over whole vectors already, several of them where that hides latency.
+        options.loop_unrolling = False
+        options.slp_vectorization = False
         builder = llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(parsed, builder)
+        manager = builder.getModulePassManager()
+        try:
+            manager.run(parsed, builder)
+        finally:
+            _free_passes(manager)
     return bytes(machine.emit_object(parsed))
 
 
@@ -233,6 +240,14 @@ def load_object(code: bytes, *, symbols: Mapping[str, int] | None = None) -> Pro
             hint="compile the module again",
         ) from None
     return Program(engine, library)
+
+
+def _free_passes(manager: Any) -> None:
+    """Free a pass manager: llvmlite 0.50's own way to is hidden by the empty one of its first base."""
+    from llvmlite.binding.newpassmanagers import NewPassManager  # type: ignore[import-untyped]
+
+    NewPassManager._dispose(manager)
+    manager.detach()
 
 
 def _dispose(parts: list[Any]) -> None:

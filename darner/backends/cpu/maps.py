@@ -6,12 +6,14 @@ What an element is made of is emitted by ``Elements``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
+from .collapse import collapsed
 from .elements import Elements, can_emit
 from .places import Number
 from .template import Code, Template, sizes
@@ -37,6 +39,7 @@ def lanes_for(body: Graph, width: int, length: int) -> int:
 
 
 def _emit(code: Code) -> None:
+    code = replace(code, spec=collapsed(code.spec))
     groups: dict[tuple[int, ...], list[tuple[Node, Any]]] = {}
     for output, place in zip(code.body.outputs, code.results, strict=True):
         groups.setdefault(tuple(sizes(output)), []).append((output, place))
@@ -47,7 +50,7 @@ def _emit(code: Code) -> None:
 
 def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
-    elements = Elements(code.builder, code.body, code.operands)
+    elements = Elements(code.builder, code.body, code.operands, fault=code.fault)
     places = elements.places
     lead, length = (shape[:-1], shape[-1]) if shape else ((), 1)
     pieces = -(-length // PIECE)

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import InternalError
-from ...lower.plan import Buffer, Plan
+from ...graph.errors import InternalError, RunError
+from ...lower.plan import Buffer, Kernel, Plan
 from .cache import ObjectCache
+from .faults import INDEXED, WORDS
 from .jit import compile_module, load_object
-from .kernels import Emitted, emit_plan
+from .kernels import Functions, emit_module, functions_of
 from .steps import FIXED, Row, Steps, copy_function
 from .template import Scratch
 from .threads import Team, symbols
@@ -62,17 +63,16 @@ class CpuProgram:
         cache: ObjectCache | None = None,
     ) -> None:
         self.plan = plan
-        emitted = emit_plan(plan)
-        make = compile_module if cache is None else cache.compile
-        code = make(emitted.module, passes=True)
-        self._code = load_object(code, symbols=symbols())
+        functions = functions_of(plan)
+        self._code = load_object(_compiled(plan, functions, cache), symbols=symbols())
         self._team = Team(threads)
         self._arena = aligned(plan.arena_bytes)
         self.storage: dict[str, Array] = dict(storage or {})
         self.arrays = [self._memory(buffer) for buffer in plan.buffers]
         self._homes = list(self.arrays)
-        self._uses: dict[int, list[tuple[int, int]]] = {}
-        self._steps = Steps(self._team, self._rows(emitted))
+        uses: dict[int, list[tuple[int, int]]] = {}
+        self._steps = Steps(self._team, self._rows(functions, uses))
+        self._places = {buffer: self._steps.places(found) for buffer, found in uses.items()}
 
     @property
     def threads(self) -> int:
@@ -106,38 +106,49 @@ class CpuProgram:
             return self.storage[name]
         return empty_like(buffer)
 
-    def _rows(self, emitted: Emitted) -> list[Row]:
+    def _rows(self, functions: Functions, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
+        """The rows of a step; ``uses`` takes where each buffer is an operand or result: row and number."""
         plan = self.plan
-        needs = [emitted.scratch[kernel.spec] for kernel in plan.kernels]
+        needs = [functions.scratch[kernel.spec] for kernel in plan.kernels]
         own = max((need.own for need in needs), default=0)
         stride = -(-own // ALIGNMENT) * ALIGNMENT
         self._scratch = aligned(stride * self.threads)
         self._shared = aligned(max((need.shared for need in needs), default=0))
         pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)
-        fixed = (*pointers, 0)
+        self._faults = np.zeros((len(plan.kernels), WORDS), np.int64)
+        indexed = [k for k, kernel in enumerate(plan.kernels) if _is_indexed(plan, kernel)]
+        self._checked = np.array(indexed, np.int64)
         waits = _waits(plan, needs)
         rows = []
         for number, kernel in enumerate(plan.kernels):
             buffers = (*kernel.operands, *kernel.results)
             for place, buffer in enumerate(buffers):
-                self._uses.setdefault(buffer, []).append((number, place))
-            function = self._code.address(emitted.names[kernel.spec])
+                uses.setdefault(buffer, []).append((number, place))
+            function = self._code.address(functions.names[kernel.spec])
             addresses = [self.arrays[i].ctypes.data for i in buffers]
+            fixed = (*pointers, self._faults[number].ctypes.data)
             rows.append(Row(function, (*fixed, *addresses), waits[number]))
-        for source, target in self._copies():
+        for source, target, buffer in self._copies():
+            # The source may be an input, which is bound to other memory later.
+            if source is self.arrays[buffer]:
+                uses.setdefault(buffer, []).append((len(rows), 0))
             ends = (source.ctypes.data, target.ctypes.data, source.nbytes)
-            rows.append(Row(copy_function(), (*fixed, *ends), True))
-        if len(fixed) != FIXED:
-            raise InternalError(f"kernels have {len(fixed)} fixed arguments, not {FIXED}")
+            rows.append(Row(copy_function(), (*pointers, 0, *ends), True))
+        if len(pointers) + 1 != FIXED:
+            raise InternalError(f"kernels have {len(pointers) + 1} fixed arguments, not {FIXED}")
         return rows
 
-    def _copies(self) -> list[tuple[Array, Array]]:
-        """What leaves take over at the end: first what would change meanwhile is put aside."""
+    def _copies(self) -> list[tuple[Array, Array, int]]:
+        """What leaves take over at the end, from where, to where and of which buffer.
+
+        First what would change meanwhile is put aside.
+        """
         moved = [(new, old) for old, new in self.plan.updates if old != new]
         changing = {old for _, old in moved}
         aside = {new: empty_like(self.plan.buffers[new]) for new, _ in moved if new in changing}
-        first = [(self.arrays[new], room) for new, room in aside.items()]
-        return first + [(aside.get(new, self.arrays[new]), self.arrays[old]) for new, old in moved]
+        first = [(self.arrays[new], room, new) for new, room in aside.items()]
+        later = [(aside.get(new, self.arrays[new]), self.arrays[old], new) for new, old in moved]
+        return first + later
 
     # ------------------------------------------------------------- using it
 
@@ -147,21 +158,61 @@ class CpuProgram:
         The array is contiguous and of the buffer's type and shape, and must not change during a run.
         """
         array = self._homes[buffer] if array is None else array
-        if self.arrays[buffer] is not array:
-            self.arrays[buffer] = array
-            for row, place in self._uses.get(buffer, ()):
-                self._steps.rebind(row, place, array.ctypes.data)
+        if self.arrays[buffer] is array:
+            return
+        address, places, arguments = (
+            array.ctypes.data,
+            self._places.get(buffer),
+            self._steps.arguments,
+        )
+        # Interrupts come after calls and in loops: none of these is here, to part the address from the array.
+        if places is not None:
+            arguments[places] = address
+        self.arrays[buffer] = array
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
     ) -> None:
-        """Run all kernels, or some; ``times`` as in ``Steps.run``."""
+        """Run all kernels, or some; ``times`` as in ``Steps.run``.
+
+        Raises:
+            RunError: an index was outside its axis; what the step wrote means nothing.
+        """
         self._steps.run(first, last, times)
+        if len(self._checked) and self._faults[self._checked, 0].any():
+            self._raise_fault()
+
+    def _raise_fault(self) -> None:
+        number = int(np.flatnonzero(self._faults[:, 0])[0])
+        _, index, size = (int(word) for word in self._faults[number])
+        self._faults[...] = 0
+        kernel = self.plan.kernels[number]
+        op = next(name for name in self.plan.spec(kernel).ops if name in INDEXED)
+        text = f"index {index} is outside 0..{size - 1}"
+        if size == 0:
+            text = f"index {index}: the axis has no elements"
+        raise RunError(text).located(op, kernel.label, "", kernel.source)
 
     def close(self) -> None:
         """Stop the threads and free the code."""
         self._team.close()
         self._code.close()
+
+
+def _is_indexed(plan: Plan, kernel: Kernel) -> bool:
+    return not INDEXED.isdisjoint(plan.spec(kernel).ops)
+
+
+def _compiled(plan: Plan, functions: Functions, cache: ObjectCache | None) -> bytes:
+    """The object code of a plan's functions: from the cache, where nothing has to be emitted, or made and kept."""
+    if cache is None:
+        return compile_module(emit_module(plan, functions), passes=True)
+    key = cache.key(functions.key, passes=True)
+    code = cache.get(key)
+    if code is None:
+        code = compile_module(emit_module(plan, functions), passes=True)
+        cache.put(key, code)
+    return code
 
 
 def _waits(plan: Plan, needs: Sequence[Scratch]) -> list[bool]:

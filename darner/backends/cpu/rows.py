@@ -11,20 +11,20 @@ for each piece, and all threads wait for them before the next. So the order of a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 from ...graph.node import Node
 from ...lower.plan import Spec
+from .collapse import REDUCTIONS, collapsed
 from .elements import Elements, can_emit
 from .jit import Machine
 from .maps import SMALL, lanes_for
 from .places import Lanes, Number, as_value
 from .template import Code, Scratch, Template, sizes
 
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all")
 MOST_KEPT = 128 * 1024
 """Bytes of a row's intermediate values that a thread keeps; beyond that they are computed again."""
 MOST_PIECES = 64
@@ -233,12 +233,12 @@ def _fits(spec: Spec) -> bool:
     return (
         spec.kind == "rows"
         and can_emit(spec.body)
-        and row_program(spec, _width(host())) is not None
+        and row_program(collapsed(spec), _width(host())) is not None
     )
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
-    program = row_program(spec, _width(machine))
+    program = row_program(collapsed(spec), _width(machine))
     if program is None:
         return Scratch()
     own = sum(_room(program.row_elements, node.dtype.itemsize) for node in program.kept)
@@ -256,7 +256,7 @@ class _Rows:
     def __init__(self, code: Code, program: RowProgram) -> None:
         self.code = code
         self.program = program
-        self.elements = Elements(code.builder, code.body, code.operands)
+        self.elements = Elements(code.builder, code.body, code.operands, fault=code.fault)
         self.places = self.elements.places
         self.registers = self.elements.registers
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
@@ -547,6 +547,7 @@ class _Rows:
 
 
 def _emit(code: Code) -> None:
+    code = replace(code, spec=collapsed(code.spec))
     program = row_program(code.spec, _width(code.machine))
     if program is not None:
         _Rows(code, program).emit()

@@ -1,4 +1,9 @@
-"""Kernels that write where an index says, or go along an axis in order."""
+"""Kernels that write where an index says: ``scatter``, ``scatter_add`` and ``scatter_add_along_axis``.
+
+A tensor is seen as [outer, size, inner], the slices of ``src`` as [outer, count, inner]. Slices are put in the order of their indices first, so that all
+that go to one place stand side by side, in their own order: each place is written once, and sums of 16-bit floats are kept in f32. Short slices are
+taken as they come. Threads share the columns, or the places where there are few columns. An index outside is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,147 +11,417 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from ...graph.dtypes import DType
 from ...graph.node import Node
 from ...lower.plan import Spec
-from .elements import Elements
+from . import sorters
+from .gemm_ir import loop
+from .jit import Machine
+from .math import emit
 from .places import Number, as_value
-from .template import Code, Template
+from .template import Code, Scratch, Template, sizes
+from .vectors import (
+    Source,
+    cast,
+    clear_bytes,
+    constant,
+    copy_bytes,
+    each,
+    kept_in,
+    lanes_of,
+    load,
+    moved,
+    same_pointer,
+    store,
+    sweep,
+    tiles,
+)
 
-Share = tuple[Any, Any]
-"""The number of a thread, and how many there are."""
+COMBINES = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
+"""The op that each mode of ``scatter`` combines with."""
+
+ENOUGH = 16
+"""So many blocks of columns keep all threads busy."""
+
+NARROW = 16
+"""Slices of so few elements are taken as they come."""
+
+BLOCK = 16
+"""Columns that are summed together where sums need memory of their own."""
 
 
 def _fits(spec: Spec) -> bool:
-    """Whether a body is one of these kernels: its only result, in a type that sums are kept in."""
-    body = spec.body
-    if len(body.outputs) != 1:
-        return False
-    node = body.outputs[0]
-    return node.op.name in EMITTERS and not node.dtype.is_half
+    return len(spec.body.outputs) == 1 and spec.body.outputs[0].op.name in EMITTERS
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    (node,) = spec.body.outputs
+    if node.op.name == "scatter_add_along_axis":
+        if not node.dtype.is_half:
+            return Scratch()
+        whole, axis = sizes(node), node.attrs["axis"]
+        columns = min(BLOCK, prod(whole[axis + 1 :]))
+        return Scratch(own=whole[axis] * columns * 4)
+    return Scratch() if _is_narrow(node) else Scratch(shared=2 * 8 * prod(sizes(_indices(node))))
 
 
 def _emit(code: Code) -> None:
     (node,) = code.body.outputs
-    elements = Elements(code.builder, code.body, code.operands)
-    EMITTERS[node.op.name](elements, node, code.results[0], (code.thread, code.threads))
+    EMITTERS[node.op.name](code, node)
 
 
-def _sizes(node: Node) -> list[int]:
-    return [int(size) for size in node.shape]
+def _indices(node: Node) -> Node:
+    return node.operands[node.slots.index("indices")]
 
 
-def _columns(e: Elements, count: int, share: Share) -> tuple[Number, Number]:
-    """The columns of a thread: each adds up its own, so that none waits for another."""
-    thread, threads = share
-    b = e.builder
-    first = b.udiv(b.mul(thread, as_value(count)), threads)
-    last = b.udiv(b.mul(b.add(thread, as_value(1)), as_value(count)), threads)
-    return first, last
+def _is_narrow(node: Node) -> bool:
+    """Whether a slice has so few elements that to put slices in order costs more than to add them up."""
+    slice_size = prod(sizes(node)) // max(sizes(node)[int(node.attrs["axis"])], 1)
+    return slice_size <= NARROW and not node.dtype.is_half
 
 
-def _scatter_add(e: Elements, node: Node, pointer: Any, share: Share) -> None:
-    indices, src = node.operands
-    axis = node.attrs["axis"]
-
-    def place(index: list[Number]) -> tuple[list[Number], Any]:
-        at = index[axis : axis + indices.rank]
-        return [*index[:axis], 0, *index[axis + indices.rank :]], e.integer(indices, at)
-
-    _add_up(e, node, src, axis, pointer, share, place)
+# --------------------------------------------------------------------------- what was there before
 
 
-def _scatter_add_along_axis(e: Elements, node: Node, pointer: Any, share: Share) -> None:
-    indices, src = node.operands
-    axis = node.attrs["axis"]
-    _add_up(
-        e, node, src, axis, pointer, share, lambda index: (list(index), e.integer(indices, index))
-    )
+def prepare_result(code: Code, x: Node) -> None:
+    """Give the result the elements of ``x``, unless it lies where ``x`` does."""
+    b, (result,) = code.builder, code.results
+    count = prod(sizes(x))
+    if x.name is None:
+        lead = sizes(x)[:-1]
+        columns = sizes(x)[-1] if x.rank else 1
+        source = Source(code, x, max(x.rank - 1, 0))
+        lanes = source.lanes(code.machine.vector_bytes // x.dtype.itemsize)
 
+        def tile(row: Any, first: Number, last: Number) -> None:
+            index = code.places.split(row, lead) if lead else []
+            start = code.places.mul(row, columns)
 
-def _add_up(
-    e: Elements,
-    node: Node,
-    src: Node,
-    axis: int,
-    pointer: Any,
-    share: Share,
-    place: Callable[[list[Number]], tuple[list[Number], Any]],
-) -> None:
-    """Zeros, then every element of ``src`` added where it belongs; an index outside is left out."""
-    sizes, source = _sizes(node), _sizes(src)
-    shared = axis < len(sizes) - 1
-    first, last = _columns(e, sizes[-1] if shared else 1, share)
+            def some(column: Any, width: int) -> None:
+                value = source.at(index, column, width)
+                store(b, value, result, code.places.add(start, column), x.dtype)
 
-    def cleared(index: list[Any], column: Any) -> None:
-        full = [*index, column] if shared else [*index]
-        zero = e.registers.constant(0, node.dtype)
-        e.registers.store(zero, pointer, e.places.offset(full, sizes), node.dtype)
+            sweep(b, first, last, lanes, some)
 
-    def added(index: list[Any], column: Any) -> None:
-        full = [*index, column] if shared else [*index]
-        target, number = place(full)
-        inside = e.builder.and_(e.places.less(-1, number), e.places.less(number, sizes[axis]))
-        with e.builder.if_then(inside):
-            target[axis] = number
-            offset = e.places.offset(target, sizes)
-            total = e.registers.load(pointer, offset, node.dtype)
-            value = e.at(src, full)
-            total = e.registers.combine("sum", total, value, src.dtype, node.dtype)
-            e.registers.store(total, pointer, offset, node.dtype)
-
-    def everywhere(shape: list[int], inside: Callable[[list[Any], Any], None]) -> None:
-        if not prod(shape):
-            return
-
-        def element(column: Any, _: list[Any]) -> Sequence[Any]:
-            def one(index: list[Any], _: list[Any]) -> Sequence[Any]:
-                inside(index, column)
-                return []
-
-            e.loops(shape[:-1] if shared else shape, one)
-            return []
-
-        e.loop(first, last, element)
-
-    everywhere(sizes, cleared)
-    everywhere(source, added)
-
-
-def _cumulative(e: Elements, node: Node, pointer: Any, share: Share) -> None:
-    (x,) = node.operands
-    axis, sizes = node.attrs["axis"], _sizes(x)
-    if not prod(sizes):
+        tiles(code, prod(lead), columns, 256, tile)
         return
-    name = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}[node.op.name]
-    outer = [size for k, size in enumerate(sizes) if k != axis]
-    first, last = _columns(e, prod(outer), share)
-    length = sizes[axis]
-
-    def row(number: Any, _: list[Any]) -> Sequence[Any]:
-        index = e.places.split(number, outer) if outer else []
-
-        def element(i: Any, totals: list[Any]) -> Sequence[Any]:
-            at = e.places.sub(length - 1, i) if node.attrs["reverse"] else i
-            full = [*index[:axis], at, *index[axis:]]
-            value = e.at(x, full)
-            total = e.registers.combine(name, totals[0], value, x.dtype, node.dtype)
-            shown = totals[0] if node.attrs.get("exclusive") else total
-            e.registers.store(shown, pointer, e.places.offset(full, sizes), node.dtype)
-            return [total]
-
-        e.loop(0, length, element, [e.registers.neutral(name, x.dtype, node.dtype)])
-        return []
-
-    e.loop(first, last, row)
+    operand = code.operand_of(x)
+    with b.if_then(b.not_(same_pointer(b, operand, result))):
+        first, last = code.share(count)
+        size = as_value(x.dtype.itemsize)
+        start = b.mul(first, size)
+        length = b.mul(b.sub(last, first), size)
+        copy_bytes(b, moved(b, result, start), moved(b, operand, start), length)
 
 
-EMITTERS: dict[str, Callable[[Elements, Node, Any, Share], None]] = {
-    "cummax": _cumulative,
-    "cummin": _cumulative,
-    "cumprod": _cumulative,
-    "cumsum": _cumulative,
-    "scatter_add": _scatter_add,
+def _clear_result(code: Code, node: Node) -> None:
+    b, (result,) = code.builder, code.results
+    first, last = code.share(prod(sizes(node)))
+    size = as_value(node.dtype.itemsize)
+    clear_bytes(b, moved(b, result, b.mul(first, size)), b.mul(b.sub(last, first), size))
+
+
+# --------------------------------------------------------------------------- slices by index
+
+
+class _Slices:
+    """The slices of a ``scatter`` or ``scatter_add``, and how they go into the result."""
+
+    def __init__(self, code: Code, node: Node) -> None:
+        self.code = code
+        self.node = node
+        self.mode = node.attrs.get("mode", "add")
+        self.fresh = node.op.name == "scatter_add"
+        self.indices = _indices(node)
+        self.src = node.operands[node.slots.index("src")]
+        self.axis = int(node.attrs["axis"])
+        whole = sizes(node)
+        self.lead, self.size = whole[: self.axis], whole[self.axis]
+        self.inner = prod(whole[self.axis + 1 :])
+        self.outer = prod(self.lead)
+        self.count = prod(sizes(self.indices))
+        self.source = Source(code, self.src, self.axis + self.indices.rank)
+        self.lanes = self.source.lanes(lanes_of(code.machine, node.dtype))
+
+    def order(self) -> None:
+        """Put the slices in the order of their indices; those with none come last, under the index ``size``."""
+        code, b = self.code, self.code.builder
+        source = Source(code, self.indices, 0)
+
+        def one(number: Any) -> None:
+            index = source.integer([], number)
+            code.check(index, self.size)
+            outside = b.icmp_unsigned(">=", index, as_value(self.size))
+            index = b.select(outside, as_value(self.size), index)
+            sorters.write(b, sorters.item(b, index, number, 64), code.shared, number, 64)
+
+        each(b, 0, self.count, one)
+        bytes_ = max(-(-self.size.bit_length() // 8), 1)
+        function = sorters.sort_function(code.module, 64, bytes_)
+        b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), as_value(self.count)])
+
+    def place_of(self, position: Any) -> Any:
+        """The index of a slice in that order."""
+        b = self.code.builder
+        return b.lshr(sorters.read(b, self.code.shared, position, 64), as_value(sorters.INDEX_BITS))
+
+    def runs(self, first: Number, last: Number, inside: Callable[[Any, Any, Any], None]) -> None:
+        """``inside(index, begin, end)`` for slices of one index that begin from ``first`` to before ``last``."""
+        b = self.code.builder
+
+        def one(position: Any) -> None:
+            index = self.place_of(position)
+            before = b.select(
+                b.icmp_signed(">", position, as_value(0)), b.sub(position, as_value(1)), as_value(0)
+            )
+            begins = b.icmp_signed("!=", self.place_of(before), index)
+            begins = b.or_(begins, b.icmp_signed("==", position, as_value(0)))
+            begins = b.and_(begins, b.icmp_signed("<", index, as_value(self.size)))
+            with b.if_then(begins):
+                inside(index, position, self._end(index, position))
+
+        each(b, first, last, one)
+
+    def _end(self, index: Any, begin: Any) -> Any:
+        """The position after the last slice of an index."""
+        b = self.code.builder
+        before = b.block
+        head, test = b.append_basic_block("head"), b.append_basic_block("test")
+        after = b.append_basic_block("after")
+        start = b.add(begin, as_value(1))
+        b.branch(head)
+        b.position_at_end(head)
+        at = b.phi(begin.type)
+        at.add_incoming(start, before)
+        b.cbranch(b.icmp_signed("<", at, as_value(self.count)), test, after)
+        b.position_at_end(test)
+        at.add_incoming(b.add(at, as_value(1)), test)
+        b.cbranch(b.icmp_signed("==", self.place_of(at), index), head, after)
+        b.position_at_end(after)
+        return at
+
+    def take(self, outer: Any, number: Any, column: Any, width: int) -> Any:
+        """Elements of the slice of that number."""
+        places = self.code.places
+        at = places.split(outer, self.lead) if self.lead else []
+        token = places.split(number, sizes(self.indices)) if self.indices.rank else []
+        return self.source.at([*at, *token], column, width)
+
+    def combine(
+        self, outer: Any, index: Any, begin: Any, end: Any, first: Number, last: Number
+    ) -> None:
+        """Write the columns of one place from all slices that go there."""
+        code, b, places = self.code, self.code.builder, self.code.places
+        dtype, kept = self.node.dtype, kept_in(self.node.dtype)
+        (result,) = code.results
+        row = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
+
+        def slice_at(position: Any, column: Any, width: int) -> Any:
+            number = sorters.number_of(b, sorters.read(b, code.shared, position, 64))
+            return self.take(outer, number, column, width)
+
+        def columns(column: Any, width: int) -> None:
+            offset = places.add(row, column)
+            if self.mode == "set":
+                value = slice_at(b.sub(end, as_value(1)), column, width)
+                store(b, value, result, offset, dtype)
+                return
+            if self.fresh:
+                total = constant(b, 0, kept, width)
+            else:
+                total = cast(b, load(b, result, offset, dtype, width), dtype, kept)
+
+            def one(position: Any, held: Sequence[Any]) -> Sequence[Any]:
+                value = cast(b, slice_at(position, column, width), dtype, kept)
+                op = COMBINES[self.mode]
+                return [emit(op, b, [held[0], value], [kept, kept], kept)]
+
+            (total,) = loop(b, begin, end, 1, one, [total])
+            store(b, cast(b, total, kept, dtype), result, offset, dtype)
+
+        sweep(b, first, last, self.lanes, columns)
+
+    def in_turn(self) -> None:
+        """Combine one slice after another, each thread those that go to its own places."""
+        code, b, places = self.code, self.code.builder, self.code.places
+        dtype, (result,) = self.node.dtype, code.results
+        low, high = code.share(self.size)
+        source = Source(code, self.indices, 0)
+
+        def one(number: Any) -> None:
+            index = source.integer([], number)
+            code.check(index, self.size)
+            inside = b.and_(b.icmp_signed(">=", index, low), b.icmp_signed("<", index, high))
+            with b.if_then(inside):
+                each(b, 0, self.outer, lambda outer: row(number, index, outer))
+
+        def row(number: Any, index: Any, outer: Any) -> None:
+            start = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
+
+            def columns(column: Any, width: int) -> None:
+                value, offset = self.take(outer, number, column, width), places.add(start, column)
+                if self.mode != "set":
+                    held = load(b, result, offset, dtype, width)
+                    value = emit(COMBINES[self.mode], b, [held, value], [dtype, dtype], dtype)
+                store(b, value, result, offset, dtype)
+
+            sweep(b, 0, self.inner, self.lanes, columns)
+
+        each(b, 0, self.count, one)
+
+
+def _scatter(code: Code, node: Node) -> None:
+    if not prod(sizes(node)):
+        return
+    slices = _Slices(code, node)
+    if slices.fresh:
+        _clear_result(code, node)
+    else:
+        prepare_result(code, node.operands[node.slots.index("x")])
+    if not slices.count:
+        return
+    if _is_narrow(node):
+        code.barrier()
+        slices.in_turn()
+        return
+    with code.alone():
+        slices.order()
+    code.barrier()
+    if slices.outer * -(-slices.inner // slices.lanes) >= ENOUGH:
+
+        def tile(outer: Any, first: Number, last: Number) -> None:
+            slices.runs(
+                0,
+                slices.count,
+                lambda index, begin, end: slices.combine(outer, index, begin, end, first, last),
+            )
+
+        tiles(code, slices.outer, slices.inner, slices.lanes, tile)
+        return
+
+    def run(index: Any, begin: Any, end: Any) -> None:
+        each(
+            code.builder,
+            0,
+            slices.outer,
+            lambda outer: slices.combine(outer, index, begin, end, 0, slices.inner),
+        )
+
+    slices.runs(*code.share(slices.count), run)
+
+
+# --------------------------------------------------------------------------- elements by index
+
+
+def _scatter_add_along_axis(code: Code, node: Node) -> None:
+    """Columns are summed one after another, those of 16-bit floats in memory of the thread's own."""
+    axis = int(node.attrs["axis"])
+    whole = sizes(node)
+    outer, size, inner = prod(whole[:axis]), whole[axis], prod(whole[axis + 1 :])
+    if not outer * size * inner:
+        return
+    sums = _Sums(code, node)
+    block = min(BLOCK, inner)
+    if outer * -(-inner // block) >= ENOUGH:
+        tiles(code, outer, inner, block, lambda row, low, high: sums.tile(row, low, high, 0, size))
+        return
+    first, last = code.share(size)
+    each(code.builder, 0, outer, lambda row: sums.tile(row, 0, inner, first, last))
+
+
+class _Sums:
+    """The sums of a ``scatter_add_along_axis``."""
+
+    def __init__(self, code: Code, node: Node) -> None:
+        self.code = code
+        self.dtype = node.dtype
+        self.axis = int(node.attrs["axis"])
+        whole = sizes(node)
+        self.size, self.inner = whole[self.axis], prod(whole[self.axis + 1 :])
+        self.lead = whole[: self.axis]
+        indices, src = node.operands
+        self.count = sizes(src)[self.axis]
+        self.indices = Source(code, indices, self.axis + 1)
+        self.source = Source(code, src, self.axis + 1)
+
+    def tile(self, row: Any, first: Number, last: Number, low: Number, high: Number) -> None:
+        """The sums of some columns at the places from ``low`` to before ``high``."""
+        b, places = self.code.builder, self.code.places
+        (result,) = self.code.results
+        if not self.dtype.is_half:
+            start = places.mul(row, self.size * self.inner)
+            self._sum(row, first, last, low, high, (result, start, self.inner, self.dtype))
+            return
+        block = min(BLOCK, self.inner)
+
+        def part(number: Any) -> None:
+            begin = places.add(first, places.mul(number, block))
+            end = b.add(as_value(begin), as_value(block))
+            end = b.select(b.icmp_signed("<", end, as_value(last)), end, as_value(last))
+            kept = kept_in(self.dtype)
+            start = places.sub(0, begin)
+            self._sum(row, begin, end, low, high, (self.code.own, start, block, kept))
+
+            def round_one(place: Any) -> None:
+                base = places.mul(places.add(places.mul(row, self.size), place), self.inner)
+
+                def one(column: Any) -> None:
+                    at = places.add(places.add(places.mul(place, block), start), column)
+                    total = cast(b, load(b, self.code.own, at, kept), kept, self.dtype)
+                    store(b, total, result, places.add(base, column), self.dtype)
+
+                each(b, begin, end, one)
+
+            each(b, low, high, round_one)
+
+        count = places.add(places.sub(last, first), block - 1)
+        each(b, 0, places.div(count, block), part)
+
+    def _sum(
+        self,
+        row: Any,
+        first: Number,
+        last: Number,
+        low: Number,
+        high: Number,
+        target: tuple[Any, Number, int, DType],
+    ) -> None:
+        """Zeros, then every element of the columns where it belongs: at ``start + place * stride + column``."""
+        b, places = self.code.builder, self.code.places
+        pointer, start, stride, kept = target
+        lead = places.split(row, self.lead) if self.lead else []
+
+        def offset(place: Any, column: Any) -> Number:
+            return places.add(places.add(start, places.mul(place, stride)), column)
+
+        def cleared(place: Any) -> None:
+            zero = constant(b, 0, kept)
+            each(b, first, last, lambda c: store(b, zero, pointer, offset(place, c), kept))
+
+        def added(number: Any) -> None:
+            def one(column: Any) -> None:
+                place = self.indices.integer([*lead, number], column)
+                self.code.check(place, self.size)
+                inside = b.and_(
+                    b.icmp_signed(">=", place, as_value(low)),
+                    b.icmp_signed("<", place, as_value(high)),
+                )
+                with b.if_then(inside):
+                    value = cast(b, self.source.at([*lead, number], column), self.dtype, kept)
+                    at = offset(place, column)
+                    total = emit("add", b, [load(b, pointer, at, kept), value], [kept, kept], kept)
+                    store(b, total, pointer, at, kept)
+
+            each(b, first, last, one)
+
+        each(b, low, high, cleared)
+        each(b, 0, self.count, added)
+
+
+EMITTERS: dict[str, Callable[[Code, Node], None]] = {
+    "scatter": _scatter,
+    "scatter_add": _scatter,
     "scatter_add_along_axis": _scatter_add_along_axis,
 }
 
-SCATTERS = Template("scatters", _fits, _emit)
+SCATTERS = Template("scatters", _fits, _emit, _scratch)

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .jit import Program, compile_module, load_object
-from .threads import BARRIER, Team, symbols
+from .threads import Team, symbols
+from .threads_ir import BARRIER
 
 _STEPS = string.Template("""
 declare void @${barrier}(ptr)
@@ -113,7 +114,7 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """)
 
 FIXED = 5
-"""Arguments of every kernel before its operands: team, scratch of all threads, bytes of one thread's, shared scratch, unused."""
+"""Arguments of every kernel before its operands: team, scratch of all threads, bytes of one thread's, shared scratch, faults."""
 
 
 class Row(NamedTuple):
@@ -130,11 +131,17 @@ class Row(NamedTuple):
     waits: bool
 
 
+# Threads that are first at the same time make one each, and use the addresses of their own: none is freed.
+_made: list[Program] = []
+
+
 @functools.cache
 def _runtime() -> Program:
     clock = getattr(time, "CLOCK_MONOTONIC", 1)
     text = _STEPS.substitute(barrier=BARRIER, clock=clock)
-    return load_object(compile_module(text), symbols=symbols())
+    program = load_object(compile_module(text), symbols=symbols())
+    _made.append(program)
+    return program
 
 
 def copy_function() -> int:
@@ -143,16 +150,20 @@ def copy_function() -> int:
 
 
 class Steps:
-    """Rows in memory, and the call that runs them."""
+    """Rows in memory, and the call that runs them.
+
+    Attributes:
+        arguments: of all rows one after another; ``places`` says which are whose.
+    """
 
     def __init__(self, team: Team, rows: Sequence[Row]) -> None:
         self._team = team
         self._function = _runtime().address("steps")
         self._starts = np.cumsum([0, *(len(row.arguments) for row in rows)])
-        self._arguments = np.array([x for row in rows for x in row.arguments], np.uint64)
+        self.arguments = np.array([x for row in rows for x in row.arguments], np.uint64)
         self._rows = np.zeros((len(rows), 3), np.uint64)
         for i, row in enumerate(rows):
-            place = self._arguments.ctypes.data + 8 * int(self._starts[i])
+            place = self.arguments.ctypes.data + 8 * int(self._starts[i])
             self._rows[i] = (row.function, place, int(row.waits))
         self._table = np.zeros(5, np.uint64)
         self._table[0] = team.pointer
@@ -162,9 +173,9 @@ class Steps:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def rebind(self, row: int, argument: int, address: int) -> None:
-        """Give a kernel another address for one of its operands or results."""
-        self._arguments[int(self._starts[row]) + FIXED + argument] = address
+    def places(self, uses: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
+        """Where in ``arguments`` the addresses of operands and results are, each given by row and number."""
+        return np.array([int(self._starts[row]) + FIXED + number for row, number in uses], np.int64)
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None

@@ -13,10 +13,11 @@ from typing import Any
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
+from .faults import emit_check
 from .gemm_ir import loop
 from .jit import Machine
 from .places import Number, Places, as_value
-from .threads import BARRIER
+from .threads_ir import BARRIER
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Code:
         own: this thread's scratch memory, at a multiple of 64 bytes.
         shared: the scratch memory of all threads, at a multiple of 64 bytes.
         team: what ``barrier`` waits for.
+        fault: where an index that is outside its axis is told of; see ``check``.
     """
 
     builder: Any
@@ -62,6 +64,7 @@ class Code:
     own: Any
     shared: Any
     team: Any
+    fault: Any
 
     @property
     def body(self) -> Graph:
@@ -91,6 +94,10 @@ class Code:
             kind = ir.FunctionType(ir.VoidType(), [ir.PointerType()])
             found = ir.Function(self.module, kind, BARRIER)
         self.builder.call(found, [self.team])
+
+    def check(self, index: Any, size: int) -> None:
+        """Tell of an index that is not from 0 to before ``size``; the program raises after the step."""
+        emit_check(self.builder, self.fault, index, size)
 
     def share(self, count: Number) -> tuple[Any, Any]:
         """The first of this thread's part of ``count`` things, and the one after its last; parts differ by one at most."""

@@ -1,0 +1,58 @@
+"""Attention as native code: an online softmax over blocks of keys, and its gradients; scores never go through memory.
+
+Panels of queries meet blocks of keys (``attention_forward``, ``attention_backward``, ``attention_bias``); a few queries over
+many keys are done otherwise (``attention_decode``, ``attention_decode_backward``). How the work is cut depends on shapes alone, so
+results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from ...lower.plan import Spec
+from .attention_backward import backward_room, emit_backward
+from .attention_decode import decode_room, emit_decode
+from .attention_decode_backward import emit_few, few_room, suits_few
+from .attention_forward import emit_forward, forward_room
+from .attention_parts import Parts
+from .attention_plan import BACKWARD, Room, can_emit_attention, describe, made_places, main_node
+from .jit import Machine
+from .template import Code, Scratch, Template
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    node = main_node(spec)
+    if node is None:
+        return Scratch()
+    attention = describe(node, machine)
+    shared = Room()
+    made_places(spec, attention, shared)
+    if node.op.name == BACKWARD and suits_few(spec, attention):
+        few_room(spec, attention, shared)
+        own = 0
+    elif node.op.name == BACKWARD:
+        own = backward_room(spec, attention, shared).bytes
+    elif attention.has_few_queries:
+        own = decode_room(attention, shared).bytes
+    else:
+        own = forward_room(attention).bytes
+    return Scratch(own, shared.bytes)
+
+
+def _emit(code: Code) -> None:
+    node = main_node(code.spec)
+    if node is None:
+        return
+    parts = Parts(code, describe(node, code.machine))
+    parts.make_bases()
+    if node.op.name == BACKWARD and suits_few(code.spec, parts.attention):
+        emit_few(parts)
+    elif node.op.name == BACKWARD:
+        emit_backward(parts)
+    elif parts.attention.is_empty:
+        return
+    elif parts.attention.has_few_queries:
+        emit_decode(parts)
+    else:
+        emit_forward(parts)
+
+
+ATTENTION = Template("attention", can_emit_attention, _emit, _scratch)

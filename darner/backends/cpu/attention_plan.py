@@ -1,0 +1,335 @@
+"""What an attention kernel computes, and how it is cut into panels of queries and blocks of keys.
+
+Scores are kept transposed: a row is one key, and its lanes are queries. So keys and values are read where they lie, the
+maxima and sums of a softmax run down the lanes, and the probabilities are at once the panel that the next product reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from ...graph.errors import InternalError
+from ...graph.node import Node
+from ...graph.types import TupleType
+from ...lower.plan import Spec
+from ...lower.strided import strided
+from .gemm_ir import ACCUMULATOR, STORAGE_BYTES
+from .gemm_tile import Machine, Tile
+
+FORWARD = "scaled_dot_attention"
+BACKWARD = "scaled_dot_attention_backward"
+GRADIENTS = ("q", "k", "v", "bias")
+"""What the gradients are of, in the order of the op's results."""
+
+# Rows of keys kept in registers for each number of vectors of queries, by vector width.
+_ROWS = {
+    64: {4: 4, 3: 8, 2: 8, 1: 8},
+    32: {2: 6, 1: 8},
+    16: {4: 4, 3: 8, 2: 8, 1: 8},
+}
+# How much longer an element takes with fewer vectors, where values are loaded for fewer products.
+_SLOWNESS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.3}
+
+BLOCK_BYTES = 24 << 10
+"""Scores of a block of keys: they and the panel of queries stay next to the core."""
+STRIP_BYTES = 256 << 10
+"""The most scores of one panel of queries that a gradient keeps; it computes them again where there are more."""
+UNITS = 32
+"""Pieces of work that are worth cutting a kernel into, for any number of threads."""
+SHORTEST_PART = 128
+"""The fewest keys that a piece of work has."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor as it lies in memory, its axes in the order batch, heads, sequence, width (of scores: keys).
+
+    Attributes:
+        base: the node whose elements these are.
+        offset: of the first element, in elements.
+        strides: the distances of neighbours; 0 repeats.
+        dtype: the name of the element type.
+    """
+
+    base: Node
+    offset: int
+    strides: tuple[int, int, int, int]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention, or its gradient, with all sizes known."""
+
+    node: Node
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+    operands: dict[str, Operand] = field(hash=False)
+    offset: Node | None
+    tile: Tile
+    vector_bytes: int
+
+    # ------------------------------------------------------------- what is computed
+
+    @property
+    def layout(self) -> str:
+        """The order of the axes of queries, keys, values and results."""
+        return str(self.node.attrs["layout"])
+
+    @property
+    def causal(self) -> bool:
+        """Whether keys after the query are hidden."""
+        return bool(self.node.attrs["causal"])
+
+    @property
+    def window(self) -> int | None:
+        """How far a query sees."""
+        return None if self.node.attrs["window"] is None else int(self.node.attrs["window"])
+
+    @property
+    def scale(self) -> float:
+        """What products are multiplied by."""
+        return float(self.node.attrs["scale"])
+
+    @property
+    def softcap(self) -> float | None:
+        """What scores are capped at."""
+        return None if self.node.attrs["softcap"] is None else float(self.node.attrs["softcap"])
+
+    @property
+    def may_see_nothing(self) -> bool:
+        """Whether a query can have no key at all."""
+        masked = self.causal or self.window is not None
+        return masked or "mask" in self.operands or "bias" in self.operands
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are products times a scale above 0, and nothing else."""
+        return self.softcap is None and not self.may_see_nothing and self.scale > 0
+
+    @property
+    def dtype(self) -> str:
+        """The name of the element type in memory."""
+        return self.operands["q"].dtype
+
+    @property
+    def accumulator(self) -> str:
+        """The name of the element type that is computed with."""
+        return ACCUMULATOR[self.dtype]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether elements are widened when read."""
+        return self.dtype != self.accumulator
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return max(1, self.heads // max(self.kv_heads, 1))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no query exists."""
+        return 0 in (self.batch, self.heads, self.queries)
+
+    # ------------------------------------------------------------- how it is cut
+
+    @property
+    def size(self) -> int:
+        """Bytes of a number that is computed with."""
+        return STORAGE_BYTES[self.accumulator]
+
+    @property
+    def lanes(self) -> int:
+        """Numbers in a vector."""
+        return self.tile.lanes
+
+    @property
+    def panel(self) -> int:
+        """Queries that are worked on together."""
+        return self.tile.width
+
+    @property
+    def panels(self) -> int:
+        """Panels of one head's queries."""
+        return -(-self.queries // self.panel)
+
+    @cached_property
+    def block(self) -> int:
+        """Keys that are worked on together."""
+        most = max(1, BLOCK_BYTES // (self.panel * self.size * self.tile.rows))
+        return min(most, -(-max(self.keys, 1) // self.tile.rows)) * self.tile.rows
+
+    @property
+    def has_few_queries(self) -> bool:
+        """Whether lanes are better filled with widths than with queries, as when decoding."""
+        return self.queries <= max(1, self.lanes // 4)
+
+    @cached_property
+    def part(self) -> int:
+        """Keys of one piece of work, where there are few queries."""
+        wanted = -(-UNITS // max(1, self.batch * self.kv_heads))
+        keys = max(SHORTEST_PART, -(-self.keys // wanted))
+        return self.padded(min(keys, max(self.keys, 1)))
+
+    @property
+    def parts(self) -> int:
+        """Pieces of work of one key head, where there are few queries."""
+        return -(-self.keys // self.part)
+
+    def is_turned(self, name: str) -> bool:
+        """Whether a mask or bias is turned block by block: it has an element for each query and key."""
+        item = self.operands.get(name)
+        return item is not None and item.strides[2] != 0 and item.strides[3] != 0
+
+    def padded(self, count: int) -> int:
+        """Whole vectors."""
+        return -(-count // self.lanes) * self.lanes
+
+
+class Room:
+    """Places in scratch memory, one after the other."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def take(self, elements: int, size: int) -> int:
+        """The place of so many elements, in bytes; it begins a cache line."""
+        start = self.bytes
+        self.bytes += -(-elements * size // 64) * 64
+        return start
+
+
+def _heads_first(layout: str, items: Sequence[int]) -> tuple[int, int, int, int]:
+    a, b, c, d = items
+    return (a, b, c, d) if layout == "bhsd" else (a, c, b, d)
+
+
+def _operand(node: Node, rank: int = 4) -> Operand:
+    seen = strided(node)
+    if seen is None:
+        raise InternalError(f"an operand of attention, {node!r}, has no strides")
+    sizes = [int(size) for size in node.shape]
+    own = [0 if n == 1 else stride for n, stride in zip(sizes, seen.strides, strict=True)]
+    lead = [0] * (rank - len(own))
+    a, b, c, d = (*lead, *own)
+    return Operand(seen.base, seen.offset, (a, b, c, d), node.dtype.name)
+
+
+def main_node(spec: Spec) -> Node | None:
+    """The attention of a kernel's body."""
+    found = [node for node in spec.body.nodes if node.op.name in (FORWARD, BACKWARD)]
+    return found[0] if len(found) == 1 else None
+
+
+def describe(node: Node, machine: Machine) -> Attention:
+    """The attention that a node of a body computes, cut for a machine."""
+    given = dict(zip(node.slots, node.operands, strict=True))
+    layout = str(node.attrs["layout"])
+    batch, heads, queries, width = _heads_first(layout, [int(n) for n in given["q"].shape])
+    _, kv_heads, keys, _ = _heads_first(layout, [int(n) for n in given["k"].shape])
+    operands: dict[str, Operand] = {}
+    for name, item in given.items():
+        if name in ("mask", "bias"):
+            operands[name] = _operand(item)
+        elif name != "offset":
+            found = _operand(item)
+            strides = _heads_first(layout, found.strides)
+            operands[name] = Operand(found.base, found.offset, strides, found.dtype)
+    lanes = machine.vector_bytes // STORAGE_BYTES[ACCUMULATOR[given["q"].dtype.name]]
+    return Attention(
+        node=node,
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=queries,
+        keys=keys,
+        width=width,
+        value_width=int(given["v"].shape[-1]),
+        operands=operands,
+        offset=given.get("offset"),
+        tile=query_tile(machine, lanes, queries, keys, bool(node.attrs["causal"])),
+        vector_bytes=machine.vector_bytes,
+    )
+
+
+def query_tile(
+    machine: Machine, lanes: int, queries: int, keys: int = 1, causal: bool = False
+) -> Tile:
+    """The keys and vectors of queries that are kept in registers, so that little work is done for nothing.
+
+    >>> from types import SimpleNamespace
+    >>> wide = SimpleNamespace(vector_bytes=64)
+    >>> query_tile(wide, 16, 256), query_tile(wide, 16, 96).width, query_tile(wide, 16, 5).width
+    (Tile(rows=4, vectors=4, lanes=16), 48, 16)
+    >>> query_tile(wide, 16, 128, 128, causal=True).width
+    32
+    """
+    rows = _ROWS[machine.vector_bytes]
+
+    def cost(vectors: int) -> float:
+        width = vectors * lanes
+        ends = range(width, max(queries, 1) + width, width)
+        # The keys up to a panel's last query, as if the last stood at the last key.
+        seen = sum(min(keys, max(1, end + keys - queries)) if causal else keys for end in ends)
+        return seen * width * _SLOWNESS[vectors]
+
+    vectors = min(sorted(rows, reverse=True), key=cost)
+    return Tile(rows[vectors], vectors, lanes)
+
+
+def row_tile(attention: Attention, count: int) -> Tile:
+    """The tile of ``count`` rows of a product over a panel of queries."""
+    return Tile(count, attention.tile.vectors, attention.lanes)
+
+
+def column_tiles(attention: Attention, width: int) -> list[Tile]:
+    """Tiles side by side that cover ``width`` columns of a product of keys and widths.
+
+    Their rows divide those of a panel's tile, so that a block of keys is whole tiles of either.
+    """
+    limits, step = _ROWS[attention.vector_bytes], attention.tile.rows
+    vectors = attention.padded(width) // attention.lanes
+    most = max(limits)
+    found = [most] * (vectors // most)
+    if vectors % most:
+        found.append(vectors % most)
+    rows = {count: max(n for n in range(1, limits[count] + 1) if step % n == 0) for count in found}
+    return [Tile(rows[count], count, attention.lanes) for count in found]
+
+
+def made_bases(spec: Spec, attention: Attention) -> list[Node]:
+    """What operands are views of that is no buffer: constants, and what is made of counters."""
+    leaves = {leaf.id for leaf in spec.inputs}
+    found: dict[int, Node] = {}
+    for item in attention.operands.values():
+        if item.base.id not in leaves:
+            found[item.base.id] = item.base
+    return list(found.values())
+
+
+def made_places(spec: Spec, attention: Attention, room: Room) -> dict[int, int]:
+    """Where those are put in shared memory, in bytes."""
+    return {
+        base.id: room.take(prod(int(n) for n in base.shape), max(1, base.dtype.bits // 8))
+        for base in made_bases(spec, attention)
+    }
+
+
+def can_emit_attention(spec: Spec) -> bool:
+    """Whether a body is one attention of floats that the CPU computes with, and what is element-wise after it."""
+    node = main_node(spec)
+    if node is None or spec.kind != "attention":
+        return False
+    given = dict(zip(node.slots, node.operands, strict=True))
+    return given["q"].dtype.name in ACCUMULATOR and (
+        not isinstance(node.type, TupleType) or node.op.name == BACKWARD
+    )

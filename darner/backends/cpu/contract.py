@@ -1,0 +1,270 @@
+"""Products of matrices as kernels: ``dot_general`` through the tiles of contractions, element-wise nodes where sums are written.
+
+The operands are views of what lies in memory, so every layout is a matter of strides; the axes of a side that are not summed are
+one row axis (or column axis), those that are summed are one, and those of the batch may lie anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...graph.errors import InternalError
+from ...lower.plan import Spec
+from .elements import Elements, can_emit
+from .gemm_driver import Driver, Target, Write
+from .gemm_ir import STORAGE_BYTES, accumulator_of, lane_mask, load, loop, narrow, offset, store
+from .gemm_plan import Contraction, Cut, cut
+from .gemm_product import Product, product_of
+from .gemm_tile import choose_tile
+from .jit import Machine
+from .places import Lanes, Number, Places, as_value
+from .template import Code, Scratch, Template
+
+# --------------------------------------------------------------------------- sums cut into parts
+
+MANY_TILES = 64
+"""Products of fewer tiles than this cut long sums into parts, so that threads have something to share."""
+LEAST_PART = 512
+"""Terms that a part has at least."""
+MOST_PARTS = 16
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How sums are cut: how much is added up is the same for any number of threads.
+
+    Attributes:
+        count: equal parts.
+        length: terms of each.
+        rest: terms of one more part, 0 where there is none.
+    """
+
+    count: int
+    length: int
+    rest: int
+
+    @property
+    def all(self) -> int:
+        """Parts, the shorter one included."""
+        return self.count + bool(self.rest)
+
+
+def _parts(contraction: Contraction, machine: Machine) -> Parts | None:
+    """The parts of long sums that make few elements; None where they stay whole."""
+    if contraction.apart:
+        return None
+    whole = cut(contraction, machine)
+    tiles = contraction.batch * whole.tiles * whole.panels
+    count = min(MOST_PARTS, contraction.k // LEAST_PART, MANY_TILES // max(tiles, 1))
+    if count < 2:
+        return None
+    length = -(-contraction.k // count)
+    count = contraction.k // length
+    return Parts(count, length, contraction.k - count * length)
+
+
+def _cuts(product: Product, machine: Machine) -> tuple[Parts | None, list[Cut]]:
+    """The parts of a product's sums, and how each kind of part is cut; one where they are whole."""
+    contraction = product.contraction
+    parts = _parts(contraction, machine)
+    if parts is None:
+        return None, [cut(contraction, machine)]
+    some = [replace(contraction, batch=contraction.batch * parts.count, k=parts.length)]
+    if parts.rest:
+        some.append(replace(contraction, k=parts.rest))
+    return parts, [cut(part, machine) for part in some]
+
+
+# --------------------------------------------------------------------------- the template
+
+
+def _fits(spec: Spec) -> bool:
+    return spec.kind == "contract" and product_of(spec) is not None and can_emit(spec.body)
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    product = _known(spec)
+    contraction = product.contraction
+    if contraction.empty:
+        return Scratch()
+    parts, cuts = _cuts(product, machine)
+    sums = contraction.batch * contraction.m * contraction.n if parts else 0
+    return Scratch(
+        own=max(one.scratch_bytes for one in cuts),
+        shared=(parts.all if parts else 0) * sums * STORAGE_BYTES[_accumulator(product)],
+    )
+
+
+def _known(spec: Spec) -> Product:
+    product = product_of(spec)
+    if product is None:
+        raise InternalError("a kernel that is no product of matrices came to the template of those")
+    return product
+
+
+def _accumulator(product: Product) -> str:
+    return accumulator_of(product.contraction.dtype)
+
+
+def _emit(code: Code) -> None:
+    product = _known(code.spec)
+    if product.contraction.empty:
+        return
+    parts, cuts = _cuts(product, code.machine)
+    if parts is None:
+        target = Target(_writer(code, product), _straight(code, product))
+        _emit_cut(code, product, cuts[0], 0, target)
+        return
+    for number, plan in enumerate(cuts):
+        first = number * parts.count
+        _emit_cut(code, product, plan, first * parts.length, _part_target(code, product, first))
+    code.barrier()
+    _emit_sum_of_parts(code, product, parts)
+
+
+def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Target) -> None:
+    """The code of one contraction, from term ``skipped`` on; batches beyond the product's are parts of its sums."""
+    builder, places, batches = code.builder, code.places, product.contraction.batch
+    dtype = product.contraction.dtype
+
+    def offsets(batch: Any) -> tuple[Any, Any]:
+        part: Number = 0
+        if plan.contraction.batch != batches:
+            part, batch = places.div(batch, batches), places.mod(batch, batches)
+        index = places.split(batch, product.shape)
+        length = plan.contraction.k
+        a: Number = places.mul(part, product.a.summed * length)
+        b: Number = places.mul(part, product.b.summed * length)
+        for number, axis in zip(index, product.loops, strict=True):
+            a = places.add(a, places.mul(number, axis.a))
+            b = places.add(b, places.mul(number, axis.b))
+        return as_value(a), as_value(b)
+
+    a, b = (
+        offset(builder, code.operand_of(side.leaf), dtype, side.offset + skipped * side.summed)
+        for side in (product.a, product.b)
+    )
+    driver = Driver(builder, plan, a, b, code.own, target, offsets)
+    driver.emit(*code.share(plan.units))
+
+
+def _place(code: Code, product: Product, batch: Any, row: Any = 0, column: Any = 0) -> Number:
+    """The place of an element of the product in row-major order."""
+    places = code.places
+    _, down, across = product.contraction.c_strides
+    total = places.add(places.mul(row, down), places.mul(column, across))
+    for number, axis in zip(places.split(batch, product.shape), product.loops, strict=True):
+        total = places.add(total, places.mul(number, axis.c))
+    return total
+
+
+def _part_target(code: Code, product: Product, first: int) -> Target:
+    """Where parts of sums go, from part ``first`` on."""
+    builder, places, contraction = code.builder, code.places, product.contraction
+    dtype = _accumulator(product)
+
+    def straight(batch: Any) -> Any:
+        place = places.mul(
+            places.add(batch, first * contraction.batch), contraction.m * contraction.n
+        )
+        return offset(builder, code.shared, dtype, as_value(place))
+
+    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
+        within = places.add(places.mul(row, contraction.n), column)
+        at = offset(builder, straight(batch), dtype, as_value(within))
+        store(builder, values, at, dtype, mask)
+
+    return Target(write, straight)
+
+
+def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
+    """Add up the parts, in their order, and take the sums to the results."""
+    builder, places, contraction = code.builder, code.places, product.contraction
+    dtype = _accumulator(product)
+    lanes = choose_tile(code.machine, contraction.dtype).lanes
+    vectors = -(-contraction.n // lanes)
+    write = _writer(code, product)
+    size = contraction.batch * contraction.m * contraction.n
+
+    def one(number: Any) -> None:
+        batch, row, vector = places.split(number, (contraction.batch, contraction.m, vectors))
+        column = places.mul(vector, lanes)
+        mask = None
+        if contraction.n % lanes:
+            mask = lane_mask(builder, builder.sub(as_value(contraction.n), as_value(column)), lanes)
+        line = places.add(places.mul(batch, contraction.m), row)
+        place = as_value(places.add(places.mul(line, contraction.n), column))
+
+        def add(part: Any, totals: Sequence[Any]) -> list[Any]:
+            at = offset(builder, code.shared, dtype, builder.mul(part, as_value(size)), place)
+            return [builder.fadd(totals[0], load(builder, at, dtype, lanes, mask))]
+
+        first = load(builder, offset(builder, code.shared, dtype, place), dtype, lanes, mask)
+        (total,) = loop(builder, as_value(1), as_value(parts.all), 1, add, [first])
+        write(total, batch, row, column, mask)
+
+    code.each(contraction.batch * contraction.m * vectors, one)
+
+
+# --------------------------------------------------------------------------- results
+
+
+def _is_plain(code: Code, product: Product) -> bool:
+    """Whether the sums are all there is to write."""
+    return [output.id for output in code.body.outputs] == [product.node.id]
+
+
+def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
+    """The place of a batch of the result, where sums are written as they are."""
+    contraction, builder = product.contraction, code.builder
+    if not _is_plain(code, product) or contraction.dtype != _accumulator(product):
+        return None
+    if contraction.c_strides[2] != 1:
+        return None
+    return lambda batch: offset(
+        builder, code.results[0], contraction.dtype, as_value(_place(code, product, batch))
+    )
+
+
+def _writer(code: Code, product: Product) -> Write:
+    """What takes a vector of sums to the results, through the element-wise nodes after the product."""
+    builder, body, dtype = code.builder, code.body, product.contraction.dtype
+    across = product.contraction.c_strides[2]
+
+    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
+        lanes = values.type.count
+        place = _place(code, product, batch, row, column)
+        if _is_plain(code, product):
+            at = offset(builder, code.results[0], dtype, as_value(place))
+            store(builder, values, at, dtype, mask, across)
+            return
+        elements = Elements(builder, body, code.operands, mask)
+        elements.give(product.node, narrow(builder, values, dtype))
+        columns = Lanes(column, lanes, 1, lanes)
+        index = _index(elements.places, product, batch, row, columns)
+        # All are computed before any is written: a result may lie where an operand does.
+        found = [elements.at(output, index) for output in body.outputs]
+        for output, value, pointer in zip(body.outputs, found, code.results, strict=True):
+            elements.registers.store(
+                value, pointer, Lanes(place, lanes, across), output.dtype, mask
+            )
+
+    return write
+
+
+def _index(
+    places: Places, product: Product, batch: Number, row: Number, column: Number
+) -> list[Number]:
+    """The index of an element of the product's node."""
+    around = places.split(batch, product.shape)
+    count = len(product.loops) - len(product.a.outer) - len(product.b.outer)
+    turn = count + len(product.a.outer)
+    rows = [*around[count:turn], *places.split(row, product.a.inner)]
+    columns = [*around[turn:], *places.split(column, product.b.inner)]
+    both = (columns, rows) if product.turned else (rows, columns)
+    return [*around[:count], *both[0], *both[1]]
+
+
+CONTRACT = Template("contract", _fits, _emit, _scratch)

@@ -1,0 +1,84 @@
+"""Convolutions and both their gradients as native code.
+
+All are products of matrices in which one operand, the patches of an image, is never stored whole: ``conv_driver`` packs a few of them at a time, and
+``conv_weights`` does for the gradient towards the weight. Where every channel is convolved by itself, ``conv_depthwise`` goes over the rows of images instead.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ...graph.node import Node
+from ...lower.plan import Spec
+from ...lower.strided import row_major, strided
+from . import conv_depthwise, conv_driver, conv_weights
+from .conv_depthwise import is_depthwise
+from .conv_finish import Finish
+from .conv_plan import CONVOLUTIONS
+from .gemm_ir import ACCUMULATOR, offset
+from .jit import Machine
+from .template import Code, Scratch, Template, sizes
+
+
+def _main(spec: Spec) -> Node | None:
+    """The only convolution of a body."""
+    found = [node for node in spec.body.nodes if node.op.name in CONVOLUTIONS]
+    return found[0] if len(found) == 1 else None
+
+
+def _fits(spec: Spec) -> bool:
+    main = _main(spec)
+    if main is None or spec.kind != "contract":
+        return False
+    if (
+        any(item.dtype is not main.dtype for item in main.operands)
+        or main.dtype.name not in ACCUMULATOR
+    ):
+        return False
+    for operand in main.operands:
+        seen = strided(operand)
+        if seen is None or seen.base.op.name != "input" or not all(sizes(operand)[1:]):
+            return False
+        if seen.strides != row_major(sizes(operand)):
+            return False
+    return _finish(spec, main).possible
+
+
+def _finish(spec: Spec, main: Node) -> Finish:
+    return Finish(spec.body, main, 1 if main.op.name == "conv_weight_grad" else 2)
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    main = _main(spec)
+    if main is None or not prod(sizes(main)):
+        return Scratch()
+    if is_depthwise(main):
+        return conv_depthwise.Layout(main, machine).scratch
+    if main.op.name == "conv_weight_grad":
+        return conv_weights.Layout(main, machine).scratch
+    return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
+
+
+def _emit(code: Code) -> None:
+    main = _main(code.spec)
+    if main is None or not prod(sizes(main)):
+        return
+    finish = _finish(code.spec, main)
+    operands = _address(code, main.operands[0]), _address(code, main.operands[1])
+    if is_depthwise(main):
+        conv_depthwise.Driver(code, main, operands, finish).emit()
+    elif main.op.name == "conv_weight_grad":
+        conv_weights.Driver(code, main, operands, finish).emit()
+    else:
+        conv_driver.Driver(code, main, operands, finish).emit()
+
+
+def _address(code: Code, node: Node) -> Any:
+    seen = strided(node)
+    if seen is None:
+        raise ValueError("an operand without an address")
+    return offset(code.builder, code.operand_of(seen.base), node.dtype.name, seen.offset)
+
+
+CONV = Template("conv", _fits, _emit, _scratch)

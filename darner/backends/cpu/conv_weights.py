@@ -1,0 +1,406 @@
+"""The gradient of a convolution towards its weight: patches times the result's gradient, summed over all pixels of all images.
+
+The product is ``sums[channel * taps + tap][out] = sum over pixels of patch * gradient``. Rows of patches are packed as they lie, the gradient is packed into
+panels once for all rows, and the sums are turned around where they go to the result. Threads share rows; where those are few, pixels are shared too, in a fixed
+number of pieces whose sums are added up in order at the end.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ...graph.node import Node
+from .conv_driver import in_lines
+from .conv_finish import Finish
+from .conv_pack import Packer, divided, grid_of, table_bytes, walk
+from .conv_plan import Patches, patches_of, tile_cycles, tiles_of
+from .gemm_ir import (
+    STORAGE_BYTES,
+    accumulator_of,
+    i64,
+    ir,
+    lane_mask,
+    load,
+    loop,
+    maximum,
+    minimum,
+    offset,
+    store,
+    zero,
+)
+from .gemm_pack import transpose
+from .gemm_tile import Machine, Tile, tile_kernel
+from .places import Number, as_value
+from .template import Code, Scratch
+
+LONGEST_BLOCK = 256
+"""The most pixels that are summed in one pass."""
+ROWS = 96
+"""Rows of patches that are packed together, unless one channel has more."""
+PANEL_BYTES = 384 << 10
+"""Of the cache next to a core: what packed panels of the gradient may take."""
+ENOUGH = 8
+"""Pieces of work for threads to share."""
+
+
+def turning_kernel(module: Any, dtype: str, tile: Tile) -> Any:
+    """The function that packs rows of pixels into a panel ``[pixel][row]``, emitted once per module.
+
+    Its signature is ``(pixels, rows, source*, distance, panel*)``. It writes whole squares: what lies behind the last pixel is to be written later,
+    or room that is spare, and columns behind the last row are anything.
+    """
+    types = ir()
+    accumulator, lanes, width = accumulator_of(dtype), tile.lanes, tile.width
+    name = f"darner.turn.{dtype}.{lanes}.{width}"
+    if name in module.globals:
+        return module.globals[name]
+    word, pointer = types.IntType(64), types.PointerType()
+    kind = types.FunctionType(types.VoidType(), [word, word, pointer, word, pointer])
+    function = types.Function(module, kind, name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    builder = types.IRBuilder(function.append_basic_block("entry"))
+    pixels, rows, source, distance, panel = function.args
+    last = builder.sub(rows, i64(1))
+
+    def column(at: Any, _: Any) -> None:
+        lines = []
+        for lane in range(lanes):
+            row = minimum(builder, builder.add(at, i64(lane)), last)
+            lines.append(offset(builder, source, dtype, builder.mul(row, distance)))
+
+        def square(first: Any, _: Any) -> None:
+            mask = lane_mask(builder, builder.sub(pixels, first), lanes)
+            values = [
+                load(builder, offset(builder, line, dtype, first), dtype, lanes, mask)
+                for line in lines
+            ]
+            corner = builder.add(builder.mul(first, i64(width)), at)
+            for lane, value in enumerate(transpose(builder, values)):
+                place = offset(builder, panel, accumulator, corner, lane * width)
+                store(builder, value, place, accumulator)
+
+        loop(builder, i64(0), pixels, lanes, square)
+
+    loop(builder, i64(0), i64(width), lanes, column)
+    builder.ret_void()
+    return function
+
+
+class Layout:
+    """How the product is cut, and where its scratch memory lies."""
+
+    def __init__(self, main: Node, machine: Machine) -> None:
+        self.main = main
+        self.dtype = main.operands[0].dtype.name
+        self.accumulator = accumulator_of(self.dtype)
+        self.size = STORAGE_BYTES[self.accumulator]
+        self.patches: Patches = patches_of(main)
+        patches = self.patches
+        self.taps = prod(patches.kernel)
+        self.rows = patches.channels * self.taps
+        self.columns = int(main.shape[0]) // patches.groups
+        self.tile = min(tiles_of(machine, self.dtype), key=self._cycles)
+        width, lanes = self.tile.width, self.tile.lanes
+        self.padded = -(-self.columns // lanes) * lanes
+        self.panels = -(-self.columns // width)
+        if patches.pixels >= LONGEST_BLOCK:
+            self.images = 1
+            self.pieces = -(-patches.pixels // LONGEST_BLOCK)
+            each = -(-patches.pixels // self.pieces)
+            self.block = min(-(-each // lanes) * lanes, patches.pixels)
+            self.pieces = -(-patches.pixels // self.block)
+        else:
+            self.images = max(1, min(patches.batch, LONGEST_BLOCK // patches.pixels))
+            self.pieces = 1
+            self.block = self.images * patches.pixels
+        self.blocks = -(-patches.batch // self.images) * self.pieces
+        self.channels = min(patches.channels, max(1, ROWS // self.taps))
+        if self.channels > 8:
+            self.channels = self.channels // 8 * 8
+        self.turns = -(-patches.channels // self.channels)
+        panel = self.block * width * self.size
+        self.together = max(1, min(self.panels, PANEL_BYTES // panel))
+        self.sections = -(-self.panels // self.together)
+        units = patches.groups * self.sections * self.turns
+        self.splits = max(1, min(self.blocks, -(-ENOUGH // units) if units < ENOUGH else 1))
+        # The squares that sums are turned around in lie where the panels were.
+        square = lanes * lanes * self.size
+        spare = lanes * width * self.size
+        self.panel_bytes = in_lines(max(self.together * panel + spare, square))
+        self.patch_bytes = in_lines(self.channels * self.taps * self.block * self.size)
+        self.table_bytes = in_lines(table_bytes(patches, self.block, lanes))
+        self.part = patches.groups * self.rows * self.padded
+
+    def _cycles(self, tile: Tile) -> float:
+        full, rest = divmod(self.columns, tile.width)
+        cycles = full * tile_cycles(tile.rows, tile.vectors)
+        if rest:
+            cycles += tile_cycles(tile.rows, -(-rest // tile.lanes))
+        return cycles / tile.rows
+
+    @property
+    def scratch(self) -> Scratch:
+        """The memory it needs: the sums have room for a whole tile behind their end."""
+        own = self.panel_bytes + self.patch_bytes + self.table_bytes
+        spare = self.tile.lanes * self.padded
+        return Scratch(own, in_lines((self.splits * self.part + spare) * self.size))
+
+
+class Driver:
+    """The code of the gradient."""
+
+    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+        self.code, self.builder, self.finish = code, code.builder, finish
+        self.layout = Layout(main, code.machine)
+        self.patches, self.tile = self.layout.patches, self.layout.tile
+        self.source, self.gradient = operands
+        byte = ir().IntType(8)
+        builder, layout = self.builder, self.layout
+        self.panels = code.own
+        self.rows = builder.gep(code.own, [i64(layout.panel_bytes)], source_etype=byte)
+        place = layout.panel_bytes + layout.patch_bytes
+        table = builder.gep(code.own, [i64(place)], source_etype=byte)
+        self.packer = Packer(builder, self.patches, layout.dtype, self.tile.lanes, table)
+        self.grid = grid_of(builder, self.patches, None, 0)
+
+    def emit(self) -> None:
+        """Everything: the sums, then their way to the result."""
+        if self.layout.blocks:
+            self._sums()
+            self.code.barrier()
+        self._finish()
+
+    # ------------------------------------------------------------- sums
+
+    def _sums(self) -> None:
+        """This thread's part: for some of (group, section, split) a range of turns of channels."""
+        builder, layout = self.builder, self.layout
+        turns = layout.turns
+        total = self.patches.groups * layout.sections * layout.splits * turns
+        first, last = self.code.share(total)
+
+        def some(number: Any, _: Any) -> None:
+            before = builder.mul(number, i64(turns))
+            low = maximum(builder, builder.sub(first, before), i64(0))
+            high = minimum(builder, builder.sub(last, before), i64(turns))
+            rest, split = divided(builder, number, layout.splits)
+            group, section = divided(builder, rest, layout.sections)
+            start, stop = (
+                builder.udiv(
+                    builder.mul(builder.add(as_value(split), i64(k)), i64(layout.blocks)),
+                    i64(layout.splits),
+                )
+                for k in (0, 1)
+            )
+
+            def block(index: Any, _: Any) -> None:
+                keep = builder.icmp_signed(">", index, start)
+                self._block(index, group, section, split, keep, low, high)
+
+            loop(builder, start, stop, 1, block)
+
+        end = builder.udiv(builder.add(last, i64(turns - 1)), i64(turns))
+        loop(builder, builder.udiv(first, i64(turns)), end, 1, some)
+
+    def _block(
+        self,
+        index: Any,
+        group: Number,
+        section: Number,
+        split: Number,
+        keep: Any,
+        low: Any,
+        high: Any,
+    ) -> None:
+        """The pixels of one block: the gradient's panels, then the patches of some channels at a time."""
+        builder, layout, patches = self.builder, self.layout, self.patches
+        places = self.code.places
+        if layout.images == 1:
+            image, piece = divided(builder, index, layout.pieces)
+            start = places.mul(image, patches.pixels)
+            first = as_value(places.add(start, places.mul(piece, layout.block)))
+            end = as_value(places.add(start, patches.pixels))
+        else:
+            first = builder.mul(index, i64(layout.block))
+            end = i64(patches.batch * patches.pixels)
+        stop = minimum(builder, builder.add(first, i64(layout.block)), end)
+        self._pack_gradient(group, section, first, stop)
+        entries = self.packer.describe(self.grid, first, stop, layout.block)
+        length = builder.sub(stop, first)
+
+        def turn(number: Any, _: Any) -> None:
+            channel = builder.mul(number, i64(layout.channels))
+            count = minimum(
+                builder, builder.sub(i64(patches.channels), channel), i64(layout.channels)
+            )
+            plane = places.add(places.mul(group, patches.channels), channel)
+            source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+            self.packer.copy(entries, source, count, layout.taps, layout.block, self.rows)
+            row = builder.mul(channel, i64(layout.taps))
+            rows = builder.mul(count, i64(layout.taps))
+            base = places.add(places.mul(split, patches.groups), group)
+            base = places.add(places.mul(base, layout.rows), row)
+            sums = offset(
+                builder, self.code.shared, layout.accumulator, places.mul(base, layout.padded)
+            )
+            self._multiply(section, rows, length, sums, keep)
+
+        loop(builder, low, high, 1, turn)
+
+    def _each_panel(self, section: Number, inside: Any) -> None:
+        """``inside(tile, number within the section, number)`` for the panels of a section."""
+        builder, layout = self.builder, self.layout
+        places = self.code.places
+        first = as_value(places.mul(section, layout.together))
+        stop = minimum(builder, builder.add(first, i64(layout.together)), i64(layout.panels))
+        full = layout.columns // self.tile.width
+        rest = layout.columns % self.tile.width
+
+        def body(number: Any, _: Any) -> None:
+            inside(self.tile, builder.sub(number, first), number)
+
+        loop(builder, first, minimum(builder, stop, i64(full)), 1, body)
+        if rest:
+            last = Tile(self.tile.rows, -(-rest // self.tile.lanes), self.tile.lanes)
+            with builder.if_then(builder.icmp_signed(">", stop, i64(full))):
+                inside(last, builder.sub(i64(full), first), i64(full))
+
+    def _pack_gradient(self, group: Number, section: Number, first: Any, stop: Any) -> None:
+        """Panels ``[pixel][channel]`` of the gradient, image by image."""
+        builder, layout, pixels = self.builder, self.layout, self.patches.pixels
+        places = self.code.places
+
+        def panel(tile: Tile, within: Any, number: Any) -> None:
+            width = self.tile.width
+            valid = width if tile is self.tile else layout.columns % width
+            pack = turning_kernel(builder.module, layout.dtype, tile)
+            target = offset(
+                builder,
+                self.panels,
+                layout.accumulator,
+                builder.mul(within, i64(layout.block * width)),
+            )
+            channel = places.add(places.mul(group, layout.columns), builder.mul(number, i64(width)))
+
+            def run(column: Any, held: Any) -> tuple[Any, Any]:
+                image, pixel = divided(builder, column, pixels)
+                length = minimum(
+                    builder, builder.sub(i64(pixels), as_value(pixel)), builder.sub(stop, column)
+                )
+                plane = places.add(places.mul(image, self.patches.groups * layout.columns), channel)
+                source = offset(
+                    builder,
+                    self.gradient,
+                    layout.dtype,
+                    places.add(places.mul(plane, pixels), pixel),
+                )
+                to = offset(
+                    builder,
+                    target,
+                    layout.accumulator,
+                    builder.mul(builder.sub(column, first), i64(tile.width)),
+                )
+                builder.call(pack, [length, i64(valid), source, i64(pixels), to])
+                return builder.add(column, length), held
+
+            walk(builder, first, stop, run, i64(0))
+
+        self._each_panel(section, panel)
+
+    def _multiply(self, section: Number, rows: Any, length: Any, sums: Any, keep: Any) -> None:
+        """Add the products of packed rows with the panels of a section to their sums."""
+        builder, layout = self.builder, self.layout
+        height, pitch = self.tile.rows, i64(layout.padded)
+
+        def panel(tile: Tile, within: Any, number: Any) -> None:
+            width = self.tile.width
+            at = builder.mul(within, i64(layout.block * width))
+            b = offset(builder, self.panels, layout.accumulator, at)
+            column = builder.mul(number, i64(width))
+
+            def one_tile(row: Any, _: Any) -> None:
+                a = offset(
+                    builder, self.rows, layout.accumulator, builder.mul(row, i64(layout.block))
+                )
+                out = offset(builder, sums, layout.accumulator, builder.mul(row, pitch), column)
+
+                def call(count: int) -> None:
+                    exact = Tile(count, tile.vectors, tile.lanes)
+                    kernel = tile_kernel(builder.module, exact, layout.accumulator, "rows")
+                    builder.call(kernel, [length, a, i64(layout.block), b, out, pitch, keep, b])
+
+                self._call_with_rows(builder.sub(rows, row), height, call)
+
+            loop(builder, i64(0), rows, height, one_tile)
+
+        self._each_panel(section, panel)
+
+    def _call_with_rows(self, left: Any, height: int, call: Any) -> None:
+        """Call the kernel for a whole tile, or for the rows that are left of a turn."""
+        builder, layout = self.builder, self.layout
+        turns = {
+            layout.channels * layout.taps,
+            layout.rows - (layout.turns - 1) * layout.channels * layout.taps,
+        }
+        rests = sorted({rows % height for rows in turns} - {0})
+        if min(turns) < height and len(turns) == 1:
+            call(min(turns))
+            return
+        whole = builder.icmp_signed(">=", left, i64(height))
+        if not rests:
+            call(height)
+            return
+        with builder.if_else(whole) as (full, partial):
+            with full:
+                call(height)
+            with partial:
+                for rest in rests:
+                    if len(rests) == 1:
+                        call(rest)
+                        continue
+                    with builder.if_then(builder.icmp_signed("==", left, i64(rest))):
+                        call(rest)
+
+    # ------------------------------------------------------------- the way out
+
+    def _finish(self) -> None:
+        """Add up what the splits have summed, turn it around in squares, and take it to the results."""
+        builder, layout, lanes = self.builder, self.layout, self.tile.lanes
+        down, across = -(-layout.rows // lanes), layout.padded // lanes
+        square = self.panels
+
+        def unit(number: Any) -> None:
+            rest, second = divided(builder, number, across)
+            group, first = divided(builder, rest, down)
+            row = builder.mul(as_value(first), i64(lanes))
+            column = builder.mul(as_value(second), i64(lanes))
+            base = builder.add(builder.mul(as_value(group), i64(layout.rows)), row)
+            start = builder.add(builder.mul(base, i64(layout.padded)), column)
+            values = []
+            for lane in range(lanes):
+                total = zero(layout.accumulator, lanes)
+                for split in range(layout.splits if layout.blocks else 0):
+                    at = split * layout.part + lane * layout.padded
+                    place = offset(builder, self.code.shared, layout.accumulator, start, at)
+                    value = load(builder, place, layout.accumulator, lanes)
+                    total = value if not split else builder.fadd(total, value)
+                values.append(total)
+            for lane, value in enumerate(transpose(builder, values)):
+                place = offset(builder, square, layout.accumulator, lane * lanes)
+                store(builder, value, place, layout.accumulator)
+            mask = lane_mask(builder, builder.sub(i64(layout.rows), row), lanes)
+            count = minimum(builder, builder.sub(i64(layout.columns), column), i64(lanes))
+
+            def one(lane: Any, _: Any) -> None:
+                place = offset(builder, square, layout.accumulator, builder.mul(lane, i64(lanes)))
+                sums = load(builder, place, layout.accumulator, lanes)
+                out = builder.mul(as_value(group), i64(layout.columns))
+                out = builder.add(out, builder.add(column, lane))
+                self.finish.emit(self.code, sums, [out, row], lanes, mask)
+
+            loop(builder, i64(0), count, 1, one)
+
+        self.code.each(self.patches.groups * down * across, unit)

@@ -1,0 +1,334 @@
+"""Complex arithmetic as real arithmetic: a graph over pairs of floats in place of one over complex numbers.
+
+A complex tensor is a real one with a last axis of two: that is how it lies in memory. So a kernel's body is written out in ops on real and imaginary
+parts, and is then lowered like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...graph import dtypes
+from ...graph.data import Data
+from ...graph.dtypes import DType
+from ...graph.errors import InternalError
+from ...graph.graph import Graph
+from ...graph.node import Node
+from ...transforms.expand import expand
+
+
+class Pair(NamedTuple):
+    """The real and the imaginary part of a complex node."""
+
+    re: Node
+    im: Node
+
+
+Value = Node | Pair
+
+
+def part_type(dtype: DType) -> DType:
+    """The type of the parts of a complex type."""
+    return dtypes.f64 if dtype is dtypes.c128 else dtypes.f32
+
+
+def is_complex(graph: Graph) -> bool:
+    """Whether a graph has a complex node."""
+    return any(_of_complex(node) for node in graph.nodes)
+
+
+def _of_complex(node: Node) -> bool:
+    return hasattr(node.type, "dtype") and node.dtype.kind == "complex"
+
+
+def in_pairs(body: Graph) -> Graph:
+    """The graph with every complex input and output as floats, with one more axis of size 2.
+
+    >>> import darner
+    >>> g = darner.Graph()
+    >>> z = g.input("0", (3,), "c64")
+    >>> g.set_outputs([z * z])
+    >>> in_pairs(g).outputs[0].shape
+    (3, 2)
+    """
+    source = expand(body)
+    result = Graph("pairs")
+    made: dict[int, Value] = {}
+    for node in source.nodes:
+        made[node.id] = _made(result, node, [made[i] for i in node.inputs])
+    result.set_outputs([_joined(made[node.id]) for node in source.outputs])
+    return result.toposort()
+
+
+def _made(graph: Graph, node: Node, operands: Sequence[Value]) -> Value:
+    if node.op.name == "input":
+        return _input(graph, node)
+    if not _of_complex(node) and not any(isinstance(value, Pair) for value in operands):
+        plain = [value for value in operands if isinstance(value, Node)]
+        return graph.insert(node.op, plain, node.slots, node.attrs)
+    rule = RULES.get(node.op.name)
+    if rule is None and not _of_complex(node):
+        raise InternalError(f"'{node.op.name}' has no rule for complex operands")
+    if rule is None:
+        return _by_parts(graph, node, operands)
+    return rule(graph, node, *operands)
+
+
+def _input(graph: Graph, node: Node) -> Value:
+    if not _of_complex(node):
+        return graph.input(str(node.name), node.shape, node.dtype)
+    both = graph.input(str(node.name), (*node.shape, 2), part_type(node.dtype))
+    start, end = (0,) * node.rank, tuple(node.shape)
+    return Pair(*(both.slice((*start, k), (*end, k + 1)).reshape(node.shape) for k in range(2)))
+
+
+def _joined(value: Value) -> Node:
+    if isinstance(value, Node):
+        return value
+    shape = (*value.re.shape, 1)
+    both: Node = value.re.graph.concat([value.re.reshape(shape), value.im.reshape(shape)], -1)
+    return both
+
+
+def _by_parts(graph: Graph, node: Node, operands: Sequence[Value]) -> Pair:
+    """What is done to the real parts and the imaginary parts alone."""
+    sides = []
+    for k in range(2):
+        plain = [value[k] if isinstance(value, Pair) else value for value in operands]
+        sides.append(graph.insert(node.op, plain, node.slots, node.attrs))
+    return Pair(*sides)
+
+
+# --------------------------------------------------------------------------- arithmetic
+
+
+def times(a: Pair, b: Pair) -> Pair:
+    """A product."""
+    return Pair(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re)
+
+
+def over(a: Pair, b: Pair) -> Pair:
+    """A quotient, scaled by the larger part so that nothing overflows on the way."""
+    upright = b.re.abs().ge(b.im.abs())
+    large, small = upright.where(b.re, b.im), upright.where(b.im, b.re)
+    ratio = small / large
+    scale = (large + small * ratio).recip()
+    re = upright.where(a.re + a.im * ratio, a.re * ratio + a.im) * scale
+    im = upright.where(a.im - a.re * ratio, a.im * ratio - a.re) * scale
+    nothing = large.eq(0.0)
+    size = large.abs()
+    return Pair(nothing.where(a.re / size, re), nothing.where(a.im / size, im))
+
+
+def _is_zero(a: Pair) -> Node:
+    both: Node = a.re.eq(0.0).logical_and(a.im.eq(0.0))
+    return both
+
+
+def _chain(graph: Graph, node: Node, a: Pair, b: Pair) -> Pair:
+    nothing, product = _is_zero(a), times(a, b)
+    return Pair(nothing.where(0.0, product.re), nothing.where(0.0, product.im))
+
+
+def _recip(graph: Graph, node: Node, a: Pair) -> Pair:
+    return over(Pair(graph.ones(a.re.shape, a.re.dtype), graph.zeros(a.re.shape, a.re.dtype)), a)
+
+
+def _eq(graph: Graph, node: Node, a: Pair, b: Pair) -> Node:
+    both: Node = a.re.eq(b.re).logical_and(a.im.eq(b.im))
+    return both
+
+
+def _ne(graph: Graph, node: Node, a: Pair, b: Pair) -> Node:
+    either: Node = a.re.ne(b.re).logical_or(a.im.ne(b.im))
+    return either
+
+
+# --------------------------------------------------------------------------- functions
+
+
+def _size(a: Pair) -> tuple[Node, Node]:
+    """The larger of the absolute parts, and the square of the smaller over it."""
+    large = a.re.abs().maximum(a.im.abs())
+    small = a.re.abs().minimum(a.im.abs())
+    return large, large.eq(0.0).where(0.0, (small / large).square())
+
+
+def _exp(graph: Graph, node: Node, a: Pair) -> Pair:
+    size = a.re.exp()
+    return Pair(size * a.im.cos(), a.im.eq(0.0).where(a.im, size * a.im.sin()))
+
+
+def _log(graph: Graph, node: Node, a: Pair) -> Pair:
+    large, ratio = _size(a)
+    return Pair(large.log() + ratio.log1p() * 0.5, a.im.atan2(a.re))
+
+
+def _sqrt(graph: Graph, node: Node, a: Pair) -> Pair:
+    large, ratio = _size(a)
+    size = large * (ratio + 1.0).sqrt()
+    main = ((size + a.re.abs()) * 0.5).sqrt()
+    other = main.eq(0.0).where(0.0, a.im.abs() / (main * 2.0))
+    right = a.re.ge(0.0)
+    im = right.where(other, main)
+    return Pair(right.where(main, other), a.im.lt(0.0).where(-im, im))
+
+
+def _sin(graph: Graph, node: Node, a: Pair) -> Pair:
+    return Pair(a.re.sin() * a.im.cosh(), a.re.cos() * a.im.sinh())
+
+
+def _cos(graph: Graph, node: Node, a: Pair) -> Pair:
+    return Pair(a.re.cos() * a.im.cosh(), -(a.re.sin() * a.im.sinh()))
+
+
+# --------------------------------------------------------------------------- values, casts, padding
+
+
+def _constant(graph: Graph, node: Node) -> Pair:
+    values = node.attrs["values"].array
+    kind = part_type(node.dtype).numpy
+    parts = (np.ascontiguousarray(side).astype(kind) for side in (values.real, values.imag))
+    return Pair(*(graph.insert(node.op, [], (), {"values": Data(part)}) for part in parts))
+
+
+def _cast(graph: Graph, node: Node, a: Value) -> Pair:
+    to = part_type(node.dtype)
+    if isinstance(a, Pair):
+        return Pair(a.re.cast(to), a.im.cast(to))
+    re = a.cast(to)
+    return Pair(re, graph.zeros(re.shape, to))
+
+
+def _iota(graph: Graph, node: Node) -> Pair:
+    to = part_type(node.dtype)
+    re: Node = graph.iota(node.shape, node.attrs["axis"]).cast(to)
+    return Pair(re, graph.zeros(node.shape, to))
+
+
+def _after(graph: Graph, node: Node, x: Value, after: Value) -> Value:
+    """``recompute_barrier``: any part of ``after`` will do."""
+    known = after.re if isinstance(after, Pair) else after
+    if isinstance(x, Pair):
+        return _by_parts(graph, node, [x, known])
+    return graph.insert(node.op, [x, known], node.slots, node.attrs)
+
+
+def _pad(graph: Graph, node: Node, a: Pair) -> Pair:
+    re = graph.insert(node.op, [a.re], node.slots, node.attrs)
+    return Pair(re, graph.insert(node.op, [a.im], node.slots, {**node.attrs, "value": 0.0}))
+
+
+# --------------------------------------------------------------------------- products of many
+
+
+def _dot_general(graph: Graph, node: Node, a: Pair, b: Pair) -> Pair:
+    def dot(left: Node, right: Node) -> Node:
+        return graph.insert(node.op, [left, right], node.slots, node.attrs)
+
+    re = dot(a.re, b.re) - dot(a.im, b.im)
+    return Pair(re, dot(a.re, b.im) + dot(a.im, b.re))
+
+
+def _each(a: Pair, change: Callable[[Node], Node]) -> Pair:
+    return Pair(change(a.re), change(a.im))
+
+
+def _cut(a: Pair, axis: int, first: int, last: int) -> Pair:
+    def change(x: Node) -> Node:
+        starts = tuple(first if k == axis else 0 for k in range(x.rank))
+        ends = tuple(last if k == axis else size for k, size in enumerate(x.shape))
+        return x.slice(starts, ends)
+
+    return _each(a, change)
+
+
+def _beside(parts: Sequence[Pair], axis: int) -> Pair:
+    graph = parts[0].re.graph
+    return Pair(*(graph.concat([part[k] for part in parts], axis) for k in range(2)))
+
+
+def _prod(graph: Graph, node: Node, a: Pair) -> Pair:
+    """Halves are multiplied until one is left."""
+    axes = tuple(node.attrs["axes"])
+    kept = [k for k in range(a.re.rank) if k not in axes]
+    lead = tuple(int(a.re.shape[k]) for k in kept)
+    count = int(np.prod([int(a.re.shape[k]) for k in axes], dtype=np.int64))
+    line = _each(a, lambda x: x.transpose((*kept, *axes)).reshape((*lead, count)))
+    axis = len(lead)
+    if count == 0:
+        ones, zeros = graph.ones(node.shape, a.re.dtype), graph.zeros(node.shape, a.re.dtype)
+        return Pair(ones, zeros)
+    while count > 1:
+        half = count // 2
+        product = times(_cut(line, axis, 0, half), _cut(line, axis, half, 2 * half))
+        rest = [_cut(line, axis, 2 * half, count)] if count % 2 else []
+        line = _beside([product, *rest], axis) if rest else product
+        count = half + len(rest)
+    return _each(line, lambda x: x.reshape(node.shape))
+
+
+def _cumprod(graph: Graph, node: Node, a: Pair) -> Pair:
+    """Each round multiplies in as many more elements as a product already has."""
+    axis, count = int(node.attrs["axis"]), int(node.shape[int(node.attrs["axis"])])
+    if node.attrs["reverse"]:
+        a = _each(a, lambda x: x.flip(axis))
+    span = 1
+    while span < count:
+        product = times(_cut(a, axis, span, count), _cut(a, axis, 0, count - span))
+        a, span = _beside([_cut(a, axis, 0, span), product], axis), 2 * span
+    return _each(a, lambda x: x.flip(axis)) if node.attrs["reverse"] else a
+
+
+def _scatter(graph: Graph, node: Node, x: Pair, indices: Node, src: Pair) -> Pair:
+    if node.attrs["mode"] != "mul":
+        return _by_parts(graph, node, [x, indices, src])
+    count = int(np.prod([int(size) for size in indices.shape], dtype=np.int64))
+    if not count:
+        return x
+    # Slices of one index stand side by side; after the last round the last of them is the product of all.
+    axis = int(node.attrs["axis"])
+    lead, after = src.re.shape[:axis], src.re.shape[axis + indices.rank :]
+    flat: Node = indices.reshape((count,)).cast(dtypes.i32)
+    order = flat.argsort()
+    places = flat.gather(order)
+    value = _each(src, lambda part: part.reshape((*lead, count, *after)).gather(order, axis))
+    span = 1
+    while span < count:
+        same = places.pad([(span, -span)], -1).eq(places).reshape((count, *(1,) * len(after)))
+        shift = [(span, -span) if k == axis else (0, 0) for k in range(value.re.rank)]
+        before = Pair(value.re.pad(shift, 0.0), value.im.pad(shift, 0.0))
+        factor = Pair(same.where(before.re, 1.0), same.where(before.im, 0.0))
+        value, span = times(value, factor), 2 * span
+    ones, zeros = graph.ones(x.re.shape, x.re.dtype), graph.zeros(x.re.shape, x.re.dtype)
+    factors = Pair(ones.scatter(places, value.re, axis), zeros.scatter(places, value.im, axis))
+    return times(x, factors)
+
+
+RULES: dict[str, Callable[..., Value]] = {
+    "cast": _cast,
+    "chain": _chain,
+    "constant": _constant,
+    "cos": _cos,
+    "cumprod": _cumprod,
+    "div": lambda graph, node, a, b: over(a, b),
+    "dot_general": _dot_general,
+    "eq": _eq,
+    "exp": _exp,
+    "iota": _iota,
+    "log": _log,
+    "mul": lambda graph, node, a, b: times(a, b),
+    "ne": _ne,
+    "pad": _pad,
+    "prod": _prod,
+    "recip": _recip,
+    "recompute_barrier": _after,
+    "scatter": _scatter,
+    "sin": _sin,
+    "sqrt": _sqrt,
+    "square": lambda graph, node, a: times(a, a),
+}
+"""What is not done part by part."""

@@ -1,0 +1,273 @@
+"""Kernels that put elements in order: ``sort``, ``argsort`` and ``top_k``.
+
+Rows are shared out among the threads. Where there are few long ones, each is divided into parts that do not depend on the number of threads; the
+parts are sorted side by side and merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from ...graph.node import Node
+from ...lower.plan import Spec
+from . import sorters
+from .elements import Elements
+from .gemm_ir import loop
+from .jit import Machine
+from .places import Number, as_value
+from .template import Code, Scratch, Template, sizes
+from .vectors import each, moved, store
+
+PARTS = 16
+"""Into how many parts a long row is divided."""
+
+LONG = 8192
+"""A row of so many elements is worth dividing."""
+
+FEW = 16
+"""Fewer rows than this cannot keep all threads busy."""
+
+SELECTED = 64
+"""Up to so many largest are selected one by one; more are taken from the sorted row."""
+
+NAMES = ("sort", "argsort", "top_k")
+
+
+def _main(spec: Spec) -> Node | None:
+    """The node that sorts, if that is what a body does."""
+    output = spec.body.outputs[0]
+    node = output.operands[0] if output.op.name == "project" else output
+    return node if node.op.name in NAMES and _kept(node) > 0 else None
+
+
+def _fits(spec: Spec) -> bool:
+    output = spec.body.outputs[0]
+    node = output.operands[0] if output.op.name == "project" else output
+    return node.op.name in NAMES
+
+
+class _Row:
+    """A row to be sorted, and how its elements are read and its results written."""
+
+    def __init__(self, code: Code, node: Node) -> None:
+        self.code = code
+        self.x = node.operands[0]
+        self.sizes = sizes(self.x)
+        self.axis = int(node.attrs["axis"])
+        self.length = self.sizes[self.axis]
+        self.outer = [size for k, size in enumerate(self.sizes) if k != self.axis]
+        self.count = _kept(node)
+        self.bits = sorters.item_bits(self.x.dtype)
+        self.descending = bool(node.attrs.get("descending", node.op.name == "top_k"))
+        self.results = [
+            (_is_values(output), output.dtype, pointer)
+            for output, pointer in zip(code.body.outputs, code.results, strict=True)
+        ]
+
+    def index(self, row: Number, place: Number) -> list[Number]:
+        """The index of an element of a row."""
+        outer = self.code.places.split(row, self.outer) if self.outer else []
+        return [*outer[: self.axis], place, *outer[self.axis :]]
+
+    def value(self, row: Number, place: Number) -> Any:
+        """An element of a row."""
+        code = self.code
+        return Elements(code.builder, code.body, code.operands).at(self.x, self.index(row, place))
+
+    def item(self, row: Number, place: Any) -> Any:
+        """An element as what is sorted."""
+        b = self.code.builder
+        key = sorters.key_of(b, self.value(row, place), self.x.dtype, self.descending)
+        return sorters.item(b, key, place, self.bits)
+
+    def write(self, row: Number, data: Any, first: Number, last: Number) -> None:
+        """The results of a row from its sorted items."""
+        code, b = self.code, self.code.builder
+        shape = [self.count if k == self.axis else n for k, n in enumerate(self.sizes)]
+
+        def one(i: Any) -> None:
+            number = sorters.number_of(b, sorters.read(b, data, i, self.bits))
+            offset = code.places.offset(self.index(row, i), shape)
+            for is_values, dtype, pointer in self.results:
+                found = self.value(row, number) if is_values else b.trunc(number, _word())
+                store(b, found, pointer, offset, dtype)
+
+        each(b, first, last, one)
+
+    @property
+    def sort(self) -> Any:
+        """The function that sorts items."""
+        bytes_ = sorters.key_bytes(self.x.dtype)
+        return sorters.sort_function(self.code.module, self.bits, bytes_)
+
+
+def _word() -> Any:
+    from llvmlite import ir  # type: ignore[import-untyped]
+
+    return ir.IntType(32)
+
+
+def _is_values(output: Node) -> bool:
+    return output.op.name == "sort" or (
+        output.op.name == "project" and int(output.attrs["index"]) == 0
+    )
+
+
+def _kept(node: Node) -> int:
+    """How many elements of a row are wanted."""
+    if node.op.name == "top_k":
+        return int(node.attrs["k"])
+    return sizes(node.operands[0])[int(node.attrs["axis"])]
+
+
+def _ways(node: Node) -> tuple[bool, bool]:
+    """Whether elements are selected rather than all sorted, and whether rows are divided."""
+    whole = sizes(node.operands[0])
+    length = whole[int(node.attrs["axis"])]
+    rows = prod(size for k, size in enumerate(whole) if k != int(node.attrs["axis"]))
+    selects = node.op.name == "top_k" and _kept(node) <= min(SELECTED, length // 4)
+    return selects, rows < FEW and length >= LONG
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    node = _main(spec)
+    if node is None:
+        return Scratch()
+    selects, divided = _ways(node)
+    x = node.operands[0]
+    size = sorters.item_bits(x.dtype) // 8
+    length = sizes(x)[int(node.attrs["axis"])]
+    if selects:
+        room = _kept(node) * size
+        return Scratch(shared=PARTS * room) if divided else Scratch(own=room)
+    return Scratch(shared=2 * length * size) if divided else Scratch(own=2 * length * size)
+
+
+def _emit(code: Code) -> None:
+    node = _main(code.spec)
+    if node is None or not prod(sizes(node.operands[0])):
+        return
+    selects, divided = _ways(node)
+    row = _Row(code, node)
+    rows = prod(row.outer)
+    ways: dict[tuple[bool, bool], Callable[[_Row, Any], None]] = {
+        (False, False): _sorted_row,
+        (False, True): _divided_row,
+        (True, False): _selected_row,
+        (True, True): _divided_selection,
+    }
+    way = ways[selects, divided]
+    if divided:
+        each(code.builder, 0, rows, lambda number: way(row, number))
+    else:
+        code.each(rows, lambda number: way(row, number))
+
+
+# --------------------------------------------------------------------------- all in order
+
+
+def _fill(row: _Row, number: Any, data: Any, first: Number, last: Number) -> None:
+    b = row.code.builder
+    each(b, first, last, lambda i: sorters.write(b, row.item(number, i), data, i, row.bits))
+
+
+def _sorted_row(row: _Row, number: Any) -> None:
+    b, data = row.code.builder, row.code.own
+    other = moved(b, data, row.length * row.bits // 8)
+    _fill(row, number, data, 0, row.length)
+    b.call(row.sort, [data, other, as_value(row.length)])
+    row.write(number, data, 0, row.count)
+
+
+def _divided_row(row: _Row, number: Any) -> None:
+    code, b, bits = row.code, row.code.builder, row.bits
+    data = code.shared
+    other = moved(b, data, row.length * bits // 8)
+    merge = sorters.merge_function(code.module, bits)
+
+    def begin(part: Any) -> Any:
+        return b.udiv(b.mul(part, as_value(row.length)), as_value(PARTS))
+
+    def one_part(part: Any) -> None:
+        first, last = begin(part), begin(b.add(part, as_value(1)))
+        _fill(row, number, data, first, last)
+        places = [sorters.place(b, memory, first, bits) for memory in (data, other)]
+        b.call(row.sort, [*places, b.sub(last, first)])
+
+    code.each(PARTS, one_part)
+    code.barrier()
+    source, target, width = data, other, 1
+    while width < PARTS:
+
+        def one_merge(
+            pair: Any, source: Any = source, target: Any = target, n: int = width
+        ) -> None:
+            part = b.mul(pair, as_value(2 * n))
+            first, middle = begin(part), begin(b.add(part, as_value(n)))
+            last = begin(b.add(part, as_value(2 * n)))
+            left, right = (sorters.place(b, source, at, bits) for at in (first, middle))
+            counts = b.sub(middle, first), b.sub(last, middle)
+            to = sorters.place(b, target, first, bits)
+            b.call(merge, [left, counts[0], right, counts[1], to])
+
+        code.each(PARTS // (2 * width), one_merge)
+        code.barrier()
+        source, target, width = target, source, 2 * width
+    first, last = code.share(row.count)
+    row.write(number, source, first, last)
+    code.barrier()
+
+
+# --------------------------------------------------------------------------- the first few
+
+
+def _select(row: _Row, number: Any, best: Any, first: Number, last: Number) -> None:
+    """The smallest items of part of a row, in order."""
+    from llvmlite import ir
+
+    b, bits = row.code.builder, row.bits
+    none = ir.Constant(ir.IntType(bits), (1 << bits) - 1)
+    each(b, 0, row.count, lambda i: sorters.write(b, none, best, i, bits))
+    each(b, first, last, lambda i: _consider(row, best, row.item(number, i)))
+
+
+def _consider(row: _Row, best: Any, value: Any) -> None:
+    """Put an item among the best if it is better than the last of them."""
+    b, bits = row.code.builder, row.bits
+    insert = sorters.insert_function(row.code.module, bits)
+    worst = sorters.read(b, best, row.count - 1, bits)
+    with b.if_then(b.icmp_unsigned("<", value, worst), likely=False):
+        b.call(insert, [best, as_value(row.count - 1), value])
+
+
+def _selected_row(row: _Row, number: Any) -> None:
+    _select(row, number, row.code.own, 0, row.length)
+    row.write(number, row.code.own, 0, row.count)
+
+
+def _divided_selection(row: _Row, number: Any) -> None:
+    code, b, bits = row.code, row.code.builder, row.bits
+    best = code.shared
+
+    def begin(part: Any) -> Any:
+        return b.udiv(b.mul(part, as_value(row.length)), as_value(PARTS))
+
+    def one_part(part: Any) -> None:
+        own = sorters.place(b, best, b.mul(part, as_value(row.count)), bits)
+        _select(row, number, own, begin(part), begin(b.add(part, as_value(1))))
+
+    code.each(PARTS, one_part)
+    code.barrier()
+    with code.alone():
+
+        def other(i: Any, _: Any) -> None:
+            _consider(row, best, sorters.read(b, best, i, bits))
+
+        loop(b, as_value(row.count), as_value(PARTS * row.count), 1, other)
+        row.write(number, best, 0, row.count)
+    code.barrier()
+
+
+SORTING = Template("sorting", _fits, _emit, _scratch)

@@ -1,0 +1,104 @@
+"""Programs whose memory is the process's own: the CPU backend's, and the reference's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ..graph.data import Array
+from ..graph.graph import LEAVES
+from ..lower.plan import Plan
+from .cpu.program import CpuProgram, aligned, empty_like
+from .reference import evaluate
+
+
+class HostMemory:
+    """Reading and writing where buffers are arrays of the process."""
+
+    arrays: list[Array]
+
+    def read(self, buffer: int, out: Array | None = None) -> Array:
+        """A buffer's value, as a copy or in ``out``."""
+        if out is None:
+            return np.array(self.arrays[buffer])
+        out[...] = self.arrays[buffer]
+        return out
+
+    def write(self, buffer: int, value: Array) -> None:
+        """Give a buffer a value of its type and shape."""
+        self.arrays[buffer][...] = value
+
+    def sync(self) -> None:
+        """Nothing is left running when ``run`` returns."""
+
+
+class HostCpuProgram(HostMemory, CpuProgram):
+    """The CPU's program, as sessions use programs."""
+
+
+class ReferenceProgram(HostMemory):
+    """A plan run by the oracle, kernel after kernel, each value in its place in one arena."""
+
+    def __init__(self, plan: Plan, *, storage: Mapping[str, Array] | None = None) -> None:
+        self.plan = plan
+        self.storage: dict[str, Array] = dict(storage or {})
+        self._arena = aligned(plan.arena_bytes)
+        self.arrays = []
+        for buffer in plan.buffers:
+            shape = tuple(int(size) for size in buffer.type.shape)
+            name = str(buffer.name)
+            if buffer.place == "arena":
+                start, stop = buffer.range
+                room = self._arena[start:stop].view(buffer.type.dtype.numpy)
+                self.arrays.append(room.reshape(shape))
+            elif buffer.place == "constant":
+                self.arrays.append(plan.constants[name].array)
+            elif buffer.place == "input":
+                self.arrays.append(empty_like(buffer))
+            else:
+                if name not in self.storage:
+                    self.storage[name] = empty_like(buffer)
+                self.arrays.append(self.storage[name])
+        self._homes = list(self.arrays)
+
+    @property
+    def threads(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory besides parameters and states."""
+        own = (b for b in self.plan.buffers if b.place not in (*LEAVES[1:], "arena"))
+        return sum(buffer.nbytes for buffer in own) + self.plan.arena_bytes
+
+    def bind(self, buffer: int, array: Array | None) -> None:
+        """Let an input be read from the caller's own memory, or from the program's own again (None)."""
+        self.arrays[buffer] = self._homes[buffer] if array is None else array
+
+    def run(
+        self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """Run kernels one after another; ``times`` as in the CPU's program."""
+        kernels = self.plan.kernels
+        end = len(kernels) if last is None else min(last, len(kernels))
+        for number in range(first, end):
+            kernel, start = kernels[number], time.perf_counter_ns()
+            body = self.plan.spec(kernel).body
+            found = evaluate(body, {str(p): self.arrays[i] for p, i in enumerate(kernel.operands)})
+            # All are computed before one is written: a result may be a view of an operand it replaces.
+            results = [np.array(found[node.id]) for node in body.outputs]
+            for i, result in zip(kernel.results, results, strict=True):
+                self.arrays[i][...] = result
+            if times is not None:
+                times[number, 0] = start, time.perf_counter_ns()
+        if last is None:
+            after = {old: np.array(self.arrays[new]) for old, new in self.plan.updates}
+            for old, value in after.items():
+                self.arrays[old][...] = value
+
+    def close(self) -> None:
+        """Nothing is held that is not memory."""

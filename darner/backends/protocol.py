@@ -1,0 +1,148 @@
+"""What a session asks of a backend, and the backends by name.
+
+A backend makes a plan of a graph (``lower_for``) and a ``Program`` of a plan (``compile_for``). It is imported when it is first asked for.
+
+    >>> known_devices()
+    ('cpu', 'reference')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..graph.data import Array
+from ..graph.errors import ArgumentError
+from ..graph.graph import Graph
+from ..lower.plan import Plan
+
+if TYPE_CHECKING:
+    from .cpu.cache import ObjectCache
+
+
+class Program(Protocol):
+    """A plan, compiled, with memory for its values.
+
+    Attributes:
+        plan: what it runs.
+        arrays: the memory of each buffer of the plan.
+        storage: the memory of parameters and states by name; programs may share it.
+    """
+
+    plan: Plan
+    arrays: list[Array]
+    storage: dict[str, Array]
+
+    @property
+    def threads(self) -> int:
+        """How many threads run it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory besides parameters and states."""
+
+    def read(self, buffer: int, out: Array | None = None) -> Array:
+        """A buffer's value, as a copy or in ``out``."""
+
+    def write(self, buffer: int, value: Array) -> None:
+        """Give a buffer a value of its type and shape."""
+
+    def bind(self, buffer: int, array: Array | None) -> None:
+        """Let an input be read from the caller's own memory, or from the program's own again (None)."""
+
+    def run(
+        self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """Start all kernels, or some. Without ``last`` updated leaves take their new values at the end."""
+
+    def sync(self) -> None:
+        """Wait until what was started is done."""
+
+    def close(self) -> None:
+        """Free threads, code and memory."""
+
+
+Storage = Mapping[str, Array]
+
+
+def _reference(
+    plan: Plan, threads: int | None, storage: Storage, cache: ObjectCache | None
+) -> Program:
+    from .host import ReferenceProgram
+
+    return ReferenceProgram(plan, storage=storage)
+
+
+def _cpu(plan: Plan, threads: int | None, storage: Storage, cache: ObjectCache | None) -> Program:
+    from .host import HostCpuProgram
+
+    return HostCpuProgram(plan, threads=threads, storage=storage, cache=cache)
+
+
+_DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference}
+
+
+def known_devices() -> tuple[str, ...]:
+    """The names of all devices."""
+    return tuple(_DEVICES)
+
+
+def check_device(device: Any) -> str:
+    """A device's name, or an error that says which there are."""
+    if not isinstance(device, str) or device not in _DEVICES:
+        raise ArgumentError(
+            f"there is no device {device!r}", hint=f"the devices are {', '.join(_DEVICES)}"
+        )
+    return device
+
+
+def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a graph for a device; what the device cannot run is an error here.
+
+    Composites for which a device has no kernel are written out.
+    """
+    from ..lower.lower import lower
+    from ..lower.roles import WHOLE
+
+    if check_device(device) == "reference":
+        return lower(graph, target=device, options=options)
+    from .cpu.kernels import UnsupportedError, template_of
+
+    whole = set(WHOLE)
+    while True:
+        plan = lower(graph, target=device, whole=whole, options=options)
+        lacking = [kernel for kernel in plan.kernels if template_of(plan.spec(kernel)) is None]
+        if not lacking:
+            return plan
+        named = {name for kernel in lacking for name in plan.spec(kernel).ops} & whole
+        if not named:
+            spec = plan.spec(lacking[0])
+            ops = ", ".join(dict.fromkeys(spec.ops))
+            raise UnsupportedError(
+                f"the device '{device}' has no kernel of kind '{spec.kind}' for {ops}"
+            ).located(spec.ops[-1], lacking[0].label, "", lacking[0].source)
+        whole -= named
+
+
+def compile_for(
+    device: str,
+    plan: Plan,
+    threads: int | None = None,
+    storage: Storage | None = None,
+    cache: ObjectCache | None = None,
+) -> Program:
+    """The program of a plan on a device.
+
+    Args:
+        device: its name.
+        plan: what ``lower_for`` made for this device.
+        threads: how many run it, where the device has threads; as many as there are cores when left out.
+        storage: memory of parameters and states by name; what is missing is made.
+        cache: where compiled code is kept.
+    """
+    if plan.target != check_device(device):
+        raise ArgumentError(f"the plan was made for '{plan.target}', not for '{device}'")
+    return _DEVICES[device](plan, threads, storage or {}, cache)

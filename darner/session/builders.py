@@ -1,0 +1,83 @@
+"""The functions that make sessions."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..graph.errors import ArgumentError, Calling
+from ..graph.graph import Graph
+from ..optimizer import OptimizeReport
+from .config import SessionConfig
+from .session import Session
+
+
+def build(
+    graph: Graph,
+    config: SessionConfig | None = None,
+    *,
+    share: Session | None = None,
+    plan_file: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> Session:
+    """A session of a graph.
+
+    Args:
+        graph: what to compile; changing it afterwards does not change the session.
+        config: what is asked for; the defaults of ``SessionConfig`` when left out.
+        share: a session whose parameters (and states of the same names) are used, in the same memory.
+        plan_file: where the plan is kept between processes; see ``build_session_cached``.
+        overrides: fields of the config that are to be different.
+    """
+    with Calling("build"):
+        if config is not None and not isinstance(config, SessionConfig):
+            raise ArgumentError(f"config is a SessionConfig, got {config!r}")
+        chosen = (config or SessionConfig()).with_changes(**overrides)
+        session = Session(graph, chosen, None if plan_file is None else os.fspath(plan_file))
+        if share is not None:
+            session.share_parameters(share)
+        return session
+
+
+def build_session(graph: Graph, config: SessionConfig | None = None, **overrides: Any) -> Session:
+    """A training session: the first output is the loss; a step is forward, backward and the updates."""
+    return build(graph, config, **{**overrides, "mode": "train"})
+
+
+def build_inference_session(
+    graph: Graph, config: SessionConfig | None = None, **overrides: Any
+) -> Session:
+    """An inference session: a step computes the outputs, and there are no gradients.
+
+    With ``share=session`` its parameters are those of another session, in the same memory.
+    """
+    return build(graph, config, **{**overrides, "mode": "infer"})
+
+
+def build_session_cached(
+    graph: Graph,
+    path: str | os.PathLike[str],
+    config: SessionConfig | None = None,
+    **overrides: Any,
+) -> Session:
+    """Like ``build_session``, with the plan from a file if it was made from the same graph, options and versions.
+
+    Otherwise the plan is made, and kept in the file; a damaged or foreign file is replaced with a warning, and never run. Setting
+    an optimizer later uses a file beside it (``model.adam.plan``).
+    """
+    return build(graph, config, **{"mode": "train", **overrides, "plan_file": path})
+
+
+def build_session_with_report(
+    graph: Graph, config: SessionConfig | None = None, **overrides: Any
+) -> tuple[Session, OptimizeReport]:
+    """Like ``build_session``, with the report of what the optimizer did."""
+    session = build_session(graph, config, **overrides)
+    return session, session.report
+
+
+def build_session_unoptimized(
+    graph: Graph, config: SessionConfig | None = None, **overrides: Any
+) -> Session:
+    """Like ``build_session`` at level 0: nothing is rewritten."""
+    return build_session(graph, config, **{**overrides, "level": 0})

@@ -1,0 +1,119 @@
+"""What a session is asked to be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ..backends.protocol import check_device
+from ..graph.errors import ArgumentError, nearest
+from ..optim.base import Optimizer
+
+if TYPE_CHECKING:
+    from ..backends.cpu.cache import ObjectCache
+    from ..graph.data import Array
+    from ..graph.types import TensorType
+
+Mode = Literal["train", "infer"]
+Rule: TypeAlias = "str | Callable[[str, TensorType, int], Array]"
+"""How a parameter starts: the name of an initialiser, or a function of name, type and seed."""
+
+_MODES = {"train": "train", "training": "train", "infer": "infer", "inference": "infer"}
+LEVELS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """What a session is asked to be; ``build`` takes one, and keywords that replace its fields.
+
+    Attributes:
+        device: where it runs: ``"cpu"`` or ``"reference"`` (NumPy, slow, for comparison).
+        mode: ``"train"``: the first output is a loss, and a step computes its gradients and updates parameters.
+            ``"infer"``: a step computes the outputs, and what depends on parameters alone is computed once.
+        optimizer: how parameters follow from gradients, of ``darner.optim``. Without one a training session computes loss
+            and gradients until ``set_learning_rate``, ``set_adam`` or ``set_optimizer`` is called.
+        threads: how many threads run a step; as many as there are cores when left out.
+        precision: of f32 arithmetic. Only ``"f32"``: f32 means f32. Other types are the graph's own.
+        level: of optimization. 0: only what nothing needs is dropped; 1: canonical form; 2: equality saturation block by
+            block; 3: and of the whole graph besides.
+        seed: of initialisers.
+        init: how parameters start: the name of an initialiser, a function, or a mapping from patterns of names
+            (``"*.bias"``) to either; zeros when left out.
+        cache: a folder for compiled code, True for the user's cache folder, None to keep none.
+        progress: show phases of building on a terminal; when left out, if it takes more than a second.
+        keep_gradients: whether gradients can be read after a step; when left out, while there is no optimizer.
+        specialisations: how many choices of symbolic sizes are kept compiled.
+
+    >>> SessionConfig(mode="infer", threads=2).with_changes(threads=1).threads
+    1
+    """
+
+    device: str = "cpu"
+    mode: Mode = "train"
+    optimizer: Optimizer | None = None
+    threads: int | None = None
+    precision: str = "f32"
+    level: int = 2
+    seed: int = 0
+    init: Rule | Mapping[str, Rule] | None = None
+    cache: str | os.PathLike[str] | bool | None = None
+    progress: bool | None = None
+    keep_gradients: bool | None = None
+    specialisations: int = 8
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
+        if not isinstance(self.mode, str) or self.mode not in _MODES:
+            raise ArgumentError(f"mode is 'train' or 'infer', got {self.mode!r}")
+        object.__setattr__(self, "mode", _MODES[self.mode])
+        if self.optimizer is not None and not isinstance(self.optimizer, Optimizer):
+            raise ArgumentError(f"optimizer is one of darner.optim's, got {self.optimizer!r}")
+        if self.optimizer is not None and self.mode == "infer":
+            raise ArgumentError("an inference session has no optimizer", hint="mode='train'")
+        if self.threads is not None:
+            _whole("threads", self.threads, 1)
+        if self.precision != "f32":
+            raise ArgumentError(
+                f"precision {self.precision!r} is not offered: 'f32' is",
+                hint="declare inputs and parameters as f16 or bf16 to store and compute with these",
+            )
+        if isinstance(self.level, bool) or self.level not in LEVELS:
+            raise ArgumentError(f"level is 0, 1, 2 or 3, got {self.level!r}")
+        _whole("seed", self.seed, 0)
+        if self.seed >= 2**64:
+            raise ArgumentError(f"seed has 64 bits, got {self.seed}")
+        _whole("specialisations", self.specialisations, 1)
+        if self.cache is not None and not isinstance(self.cache, bool | str | os.PathLike):
+            raise ArgumentError(f"cache is a folder, True or None, got {self.cache!r}")
+        for name in ("progress", "keep_gradients"):
+            if getattr(self, name) not in (None, True, False):
+                raise ArgumentError(f"{name} is True, False or None, got {getattr(self, name)!r}")
+
+    def with_changes(self, **changes: Any) -> SessionConfig:
+        """The same with other fields; an unknown one is an error that names the nearest."""
+        known = [field.name for field in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise ArgumentError(f"SessionConfig has no '{name}'", hint=nearest(name, known))
+        return replace(self, **changes)
+
+    @property
+    def trains(self) -> bool:
+        """Whether a step computes gradients."""
+        return self.mode == "train"
+
+    def object_cache(self) -> ObjectCache | None:
+        """Where compiled code is kept."""
+        if self.cache is None or self.cache is False or self.device != "cpu":
+            return None
+        from ..backends.cpu.cache import Folder, ObjectCache
+
+        return ObjectCache(Folder.USER if self.cache is True else Path(self.cache))
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{name} is a whole number of at least {least}, got {value!r}")

@@ -1,0 +1,233 @@
+"""From the user's graph to plans: optimize, differentiate, attach the optimizer, lower.
+
+The loss and its gradients are optimized together, once for each set of trained parameters; an optimizer is attached to the result, so that another
+one costs no second search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..backends.protocol import lower_for
+from ..graph.errors import ArgumentError, Calling
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..lower.plan import Plan
+from ..ops.random import STEP
+from ..optim.base import Optimizer
+from ..optim.step import _trained, _update, training_step
+from ..optimizer import OptimizeReport, optimize_inference, optimize_training
+from ..transforms.gradients import select
+from .config import SessionConfig
+from .setup import split
+
+GRADIENT = "gradient/"
+"""Before the names of the inputs of ``update_graph``."""
+
+KEY = "key"
+"""Among a plan's options: a hash of all that the plan was made from."""
+
+
+class Timed(Protocol):
+    """Something that measures phases: ``with timed("lower"): ...``."""
+
+    def __call__(self, phase: str) -> AbstractContextManager[None]:
+        """Measure what is done inside."""
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The plans of a session for one choice of sizes.
+
+    Attributes:
+        step: what each step runs.
+        setup: what runs when parameters have changed, where there is such a thing.
+        setup_names: the inputs of ``step`` that the outputs of ``setup`` are, in order.
+        outputs: how many of the step's outputs are the user's.
+        gradients: the parameters whose gradients are the outputs that follow.
+        report: what the optimizer did.
+    """
+
+    step: Plan
+    setup: Plan | None = None
+    setup_names: tuple[str, ...] = ()
+    outputs: int = 0
+    gradients: tuple[str, ...] = ()
+    report: OptimizeReport = field(default_factory=lambda: OptimizeReport([]))
+
+
+def trained_names(graph: Graph, optimizer: Optimizer | None) -> tuple[str, ...]:
+    """The parameters that have gradients: those the optimizer trains, or all floats where there is none."""
+    with Calling("build"):
+        if optimizer is None:
+            nodes = select(graph, None)
+        else:
+            nodes = _trained(graph, optimizer, None)
+    return tuple(str(node.name) for node in nodes)
+
+
+def keeps_gradients(config: SessionConfig, optimizer: Optimizer | None) -> bool:
+    """Whether gradients are among a step's outputs."""
+    return optimizer is None if config.keep_gradients is None else config.keep_gradients
+
+
+def update_graph(graph: Graph, optimizer: Optimizer) -> Graph:
+    """The optimizer's part of a step alone: from gradients, which are inputs ``gradient/<name>``.
+
+    It says which states the optimizer has, and what ``sgd_step`` and ``adam_step`` run.
+    """
+    result = Graph(f"{graph.name}.update")
+    leaves, gradients = [], []
+    for name in trained_names(graph, optimizer):
+        leaf = result.insert_like(graph.parameters[name], [])
+        leaves.append(leaf)
+        gradients.append(result.input(GRADIENT + name, leaf.shape, leaf.dtype))
+    _update(result, optimizer, leaves, gradients)
+    return result.toposort()
+
+
+def attach(full: Graph, optimizer: Optimizer | None, names: Sequence[str], keep: bool) -> Graph:
+    """A graph of outputs and gradients with the updates of an optimizer; gradients stay outputs if kept."""
+    graph = full.copy()
+    count = len(full.outputs) - len(names)
+    outputs, gradients = list(graph.outputs[:count]), list(graph.outputs[count:])
+    if optimizer is not None:
+        with Calling("build"):
+            _update(graph, optimizer, [graph.parameters[name] for name in names], gradients)
+    graph.set_outputs([*outputs, *gradients] if keep else outputs)
+    return graph.toposort()
+
+
+class Pipeline:
+    """Makes plans of one graph; what is costly and needed again is kept.
+
+    Args:
+        graph: with sizes that are all known.
+        config: of the session.
+    """
+
+    def __init__(self, graph: Graph, config: SessionConfig) -> None:
+        self.graph = graph
+        self.config = config
+        self._optimized: dict[tuple[str, ...], tuple[Graph, OptimizeReport]] = {}
+
+    def plans(self, optimizer: Optimizer | None, timed: Timed, key: str | None = None) -> Plans:
+        """The plans of a session with this optimizer."""
+        options: dict[str, Any] = {"mode": self.config.mode, "level": self.config.level}
+        if key is not None:
+            options[KEY] = key
+        if self.config.trains:
+            return self._training(optimizer, timed, options)
+        return self._inference(timed, options)
+
+    def _training(
+        self, optimizer: Optimizer | None, timed: Timed, options: dict[str, Any]
+    ) -> Plans:
+        names = trained_names(self.graph, optimizer)
+        if names not in self._optimized:
+            with timed("optimize"):
+                self._optimized = {
+                    names: optimize_training(
+                        self.graph, list(names), level=self.config.level, target="cpu"
+                    )
+                }
+        full, report = self._optimized[names]
+        keep = keeps_gradients(self.config, optimizer)
+        with timed("lower"):
+            graph = _labelled(attach(full, optimizer, names, keep), self.graph)
+            step = lower_for(self.config.device, graph, options)
+        return Plans(step, None, (), len(self.graph.outputs), names if keep else (), report)
+
+    def _inference(self, timed: Timed, options: dict[str, Any]) -> Plans:
+        with timed("optimize"):
+            graph, report = optimize_inference(
+                without_dropout(self.graph), level=self.config.level, target="cpu"
+            )
+        with timed("lower"):
+            first, rest, names = split(_labelled(graph, self.graph))
+            step = lower_for(self.config.device, rest, options)
+            setup = None if first is None else lower_for(self.config.device, first, options)
+        return Plans(step, setup, names, len(self.graph.outputs), (), report)
+
+
+def without_dropout(graph: Graph) -> Graph:
+    """The graph in which dropout passes on what it gets, as it does in inference at every level.
+
+    Where nothing else is drawn, runs are no longer counted: a training session that shares its states goes on undisturbed.
+
+    >>> g = Graph()
+    >>> g.set_outputs([g.input("x", (3,)).dropout(0.5).relu()])
+    >>> [node.op.name for node in without_dropout(g).nodes]
+    ['input', 'state', 'relu']
+    """
+    if not any(node.op.name == "dropout" for node in graph.nodes):
+        return graph
+    result = Graph(graph.name)
+    made: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.op.name == "dropout":
+            made[node.id] = made[node.inputs[0]]
+        else:
+            made[node.id] = result.insert_like(node, [made[i] for i in node.inputs])
+    result.set_outputs([made[node.id] for node in graph.outputs])
+    counts = {made[leaf.id]: made[value.id] for leaf, value in graph.updates.items()}
+    for leaf, value in counts.items():
+        idle = [*result.users(leaf)] == [value] and not [*result.users(value)]
+        if leaf.name != STEP or not idle or result.is_output(value):
+            result.set_update(leaf, value)
+    result.inherit(graph)
+    return result.toposort()
+
+
+def _labelled(graph: Graph, original: Graph) -> Graph:
+    """The graph with outputs called as the user called them, whatever became of their nodes."""
+    for new, old in zip(graph.outputs, original.outputs, strict=False):
+        if old.label and new.label != old.label and "leaf" not in new.op.traits:
+            graph.relabel(new, old.label)
+    return graph
+
+
+def plan_key(graph: Graph, config: SessionConfig, optimizer: Optimizer | None) -> str:
+    """A hash of everything that a plan depends on: graph, labels of outputs, options, optimizer, versions."""
+    import numpy
+
+    from .. import __version__
+
+    # The graph of the step holds what an optimizer's own functions (a schedule, a filter) make of it.
+    learned = None if optimizer is None else training_step(graph, optimizer).digest()
+    parts = [
+        ["darner", __version__, "numpy", numpy.__version__],
+        [graph.digest(), [node.label for node in graph.outputs]],
+        [config.device, config.mode, config.level, config.precision],
+        [learned, keeps_gradients(config, optimizer)],
+    ]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def output_names(graph: Graph) -> tuple[str, ...]:
+    """What results are called: by their label where it is theirs alone, else ``output0``, ``output1``, ..."""
+    labels = [
+        node.label or (node.name if "leaf" in node.op.traits else None) for node in graph.outputs
+    ]
+    return tuple(
+        label if label and labels.count(label) == 1 else f"output{i}"
+        for i, label in enumerate(labels)
+    )
+
+
+def check_leaves(graph: Graph) -> None:
+    """Refuse what cannot be kept between runs of different sizes."""
+    if not graph.outputs and not graph.updates:
+        raise ArgumentError(f"graph '{graph.name}' has no output", hint="call set_outputs first")
+    for leaf in (*graph.parameters.values(), *graph.states.values()):
+        if leaf.type.symbols:
+            symbols = ", ".join(sorted(leaf.type.symbols))
+            raise ArgumentError(
+                f"{leaf.op.name} '{leaf.name}' has the size {symbols}, but it is kept between runs",
+                hint="bind the graph first: graph.bind(...)",
+            )

@@ -1,0 +1,75 @@
+"""Plans in files, so that a second start need not search again.
+
+A file is used only if it is whole and its key says that it was made from the same graph, options, optimizer and versions. Any other is replaced, with a
+warning; it is never run.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from ..graph.errors import DarnerError
+from ..graph.graph import Graph
+from ..lower.plan import Plan
+from ..optim.base import Optimizer
+from .config import SessionConfig
+from .pipeline import KEY, Plans, Timed, keeps_gradients, plan_key, trained_names
+
+
+class PlanFileWarning(UserWarning):
+    """A plan's file could not be used or written; the session is not affected."""
+
+
+def plan_path(path: Path, optimizer: Optimizer | None, part: str = "") -> Path:
+    """Where the plan of a variant is: ``model.plan`` as asked, ``model.adam.plan`` with Adam."""
+    words = [] if optimizer is None else [type(optimizer).__name__.lower()]
+    words += [part] if part else []
+    return path.with_name(".".join([path.stem, *words]) + path.suffix) if words else path
+
+
+def load_plans(
+    path: Path, graph: Graph, config: SessionConfig, optimizer: Optimizer | None, timed: Timed
+) -> tuple[Plans | None, str]:
+    """The plans of a file, or None where they must be made, and the key that they have."""
+    with timed("load plan"):
+        key = plan_key(graph, config, optimizer)
+        step = _load(plan_path(path, optimizer), key, config)
+        if step is None:
+            return None, key
+        made = [name for name in step.leaves("input") if name not in graph.inputs]
+        names = tuple(sorted(made, key=lambda name: int(name.rpartition("/")[2])))
+        setup = _load(plan_path(path, optimizer, "setup"), key, config) if names else None
+        if names and (setup is None or len(setup.outputs) != len(names)):
+            return None, key
+        keep = config.trains and keeps_gradients(config, optimizer)
+        gradients = trained_names(graph, optimizer) if keep else ()
+    return Plans(step, setup, names, len(graph.outputs), gradients), key
+
+
+def _load(path: Path, key: str, config: SessionConfig) -> Plan | None:
+    if not path.exists():
+        return None
+    try:
+        plan = Plan.load(path)
+    except (DarnerError, OSError) as error:
+        _warn(f"the plan in '{path}' cannot be used, and is made again: {error}")
+        return None
+    if plan.options.get(KEY) != key or plan.target != config.device:
+        _warn(f"the plan in '{path}' is of another graph or version, and is made again")
+        return None
+    return plan
+
+
+def save_plans(path: Path, plans: Plans, optimizer: Optimizer | None) -> None:
+    """Keep plans for the next time."""
+    try:
+        plans.step.save(plan_path(path, optimizer))
+        if plans.setup is not None:
+            plans.setup.save(plan_path(path, optimizer, "setup"))
+    except (DarnerError, OSError) as error:
+        _warn(f"the plan cannot be kept in '{path}': {error}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, PlanFileWarning, stacklevel=2)

@@ -1,0 +1,221 @@
+"""What a session runs for one choice of sizes, and a bounded number of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..backends.protocol import Program
+from ..graph.data import Array
+from ..graph.errors import RunError
+from ..graph.graph import LEAVES, Graph
+from ..graph.types import TensorType
+from ..lower.bounds import index_bounds
+from ..lower.plan import Buffer
+from .config import SessionConfig
+from .pipeline import Pipeline, Plans
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+Sizes = tuple[tuple[str, int], ...]
+"""Symbols and what they are, sorted."""
+
+
+class ClosedError(RunError):
+    """A session that was closed is used."""
+
+
+@dataclass(eq=False)
+class Shared:
+    """What sessions that use the same memory have in common.
+
+    Attributes:
+        lock: who reads or writes the memory, or runs, holds it.
+        version: counts changes of parameters.
+        sessions: how many there are.
+    """
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    version: int = 0
+    sessions: int = 1
+
+    def __post_init__(self) -> None:
+        _shared.add(self)
+
+
+_shared: weakref.WeakSet[Shared] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # In a forked child the thread that holds a lock does not exist: nobody would ever let it go.
+    for shared in list(_shared):
+        shared.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Specialised:
+    """The plans of a session for known sizes, and their programs once they are compiled.
+
+    Attributes:
+        plans: what it runs.
+        inputs: the step's buffers of the user's inputs, by name.
+        bounds: inputs that are indices, and what they must lie below.
+        program: the step, compiled.
+        setup: what runs before it when parameters have changed, compiled.
+        version: the parameters' version that the setup has seen.
+        recorder: what times its steps while profiling is on.
+        ran: whether the outputs hold the results of a run.
+    """
+
+    def __init__(self, plans: Plans, graph: Graph) -> None:
+        self.plans = plans
+        leaves = plans.step.leaves("input")
+        self.inputs = {name: leaves[name] for name in graph.inputs}
+        self.setup_inputs = [leaves[name] for name in plans.setup_names]
+        self.bounds = index_bounds(plans.step)
+        self.program: Program | None = None
+        self.setup: Program | None = None
+        self.recorder: Recorder | None = None
+        self.version = -1
+        self.ran = False
+        changed = {leaf for leaf, _ in plans.step.updates}
+        places = {plans.step.buffers[leaf].place for leaf in changed}
+        self.changes_parameters = "parameter" in places
+        # An output that is itself a leaf is copied before leaves change, and before an input is someone else's.
+        outputs = dict.fromkeys(plans.step.outputs)
+        self._early = [i for i in outputs if plans.step.buffers[i].place in LEAVES]
+        self._parted = not changed.isdisjoint(self._early)
+        self._kept: dict[int, Array] = {}
+
+    def check(self, values: Mapping[str, Array]) -> None:
+        """Refuse indices outside of what they index, before anything runs."""
+        for name, size in self.bounds.items():
+            array = values.get(name)
+            if array is None or not array.size:
+                continue
+            least, most = int(array.min()), int(array.max())
+            if least < 0 or most >= size:
+                raise RunError(
+                    f"input '{name}' has the index {least if least < 0 else most}, "
+                    f"which is outside 0..{size - 1}"
+                )
+
+    def gradient_buffer(self, name: str) -> int | None:
+        """The buffer of a parameter's gradient, where it is an output."""
+        if name not in self.plans.gradients:
+            return None
+        return self.plans.step.outputs[self.plans.outputs + self.plans.gradients.index(name)]
+
+    def execute(self, program: Program) -> None:
+        """One step."""
+        count = len(self.plans.step.kernels)
+        runs = program.run if self.recorder is None else self.recorder.run
+        runs(0, count if self._parted else None)
+        if self._early:
+            program.sync()
+            self._kept = {i: program.read(i) for i in self._early}
+        if self._parted:
+            runs(count, None)
+        self.ran = True
+
+    def value(self, buffer: int) -> Array:
+        """An output's memory as it stands after a step."""
+        if buffer in self._kept or self.program is None:
+            return self._kept[buffer]
+        self.program.sync()
+        return self.program.arrays[buffer]
+
+    @property
+    def retired(self) -> bool:
+        """Whether it only holds the results of a run, and runs no more."""
+        return self.ran and self.program is None
+
+    def retire(self) -> None:
+        """Free the programs, but let what they made still be read."""
+        if self.ran and not self.retired:
+            self._kept = {i: np.array(self.value(i)) for i in self.plans.step.outputs}
+            self._free()
+
+    def close(self) -> None:
+        """Free the programs; they are compiled again when they are needed."""
+        if not self.retired:
+            self._free()
+            self.ran = False
+
+    def _free(self) -> None:
+        for program in (self.program, self.setup):
+            if program is not None:
+                program.close()
+        self.program = self.setup = self.recorder = None
+        self.version = -1
+
+
+class Kept:
+    """The specialisations used last, and the pipelines they came from."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._specials: OrderedDict[Sizes, Specialised] = OrderedDict()
+        self._pipelines: OrderedDict[Sizes, Pipeline] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._specials)
+
+    def get(self, sizes: Sizes) -> Specialised | None:
+        """The specialisation for these sizes, which is then the one used last."""
+        found = self._specials.get(sizes)
+        if found is not None:
+            self._specials.move_to_end(sizes)
+        return found
+
+    def put(self, sizes: Sizes, special: Specialised) -> None:
+        """Keep one; the one that was not used for the longest time goes."""
+        self._specials[sizes] = special
+        self._specials.move_to_end(sizes)
+        while len(self._specials) > self.limit:
+            _, old = self._specials.popitem(last=False)
+            old.close()
+
+    def pipeline(self, sizes: Sizes, graph: Graph, config: SessionConfig) -> Pipeline:
+        """The pipeline for these sizes, kept as long as its specialisation could be."""
+        found = self._pipelines.get(sizes)
+        if found is None:
+            bound = graph.bind(dict(sizes)) if sizes else graph
+            found = self._pipelines[sizes] = Pipeline(bound, config)
+        self._pipelines.move_to_end(sizes)
+        while len(self._pipelines) > self.limit:
+            self._pipelines.popitem(last=False)
+        return found
+
+    def values(self) -> list[Specialised]:
+        """All of them, the one used last at the end."""
+        return list(self._specials.values())
+
+    def clear(self) -> None:
+        """Drop the specialisations; the pipelines stay."""
+        for special in self._specials.values():
+            special.close()
+        self._specials.clear()
+
+
+def allocate(type_: TensorType, init: float = 0.0) -> Array:
+    """Memory for a parameter or state that every program of a session uses."""
+    from ..backends.cpu.program import empty_like
+
+    return empty_like(Buffer(type_, "state", "", init=init))
+
+
+def input_types(graph: Graph) -> Mapping[str, TensorType]:
+    """The types of the inputs, by name."""
+    return {name: TensorType(leaf.shape, leaf.dtype) for name, leaf in graph.inputs.items()}

@@ -1,0 +1,371 @@
+"""The part of a session that runs: inputs in, a step, outputs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..backends.protocol import Program, compile_for
+from ..graph import dtypes
+from ..graph.data import Array
+from ..graph.errors import ArgumentError, Calling, DTypeError, RunError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.types import TensorType
+from ..lower.plan import Plan
+from ..ops.leaves import stored_value
+from ..optim.base import Optimizer
+from ..optimizer import OptimizeReport
+from .binding import as_value, into, is_bindable, known, solve_sizes
+from .config import SessionConfig
+from .initialise import check_rules, initial_value, rule_for
+from .pipeline import Pipeline, check_leaves, output_names
+from .planfile import load_plans, save_plans
+from .programs import ClosedError, Kept, Shared, Sizes, Specialised, allocate, input_types
+from .progress import Phases
+
+
+class Running:
+    """Memory, plans and programs of a session; see ``Session``, which adds the rest."""
+
+    def __init__(
+        self, graph: Graph, config: SessionConfig, plan_file: str | Path | None = None
+    ) -> None:
+        if not isinstance(graph, Graph):
+            raise ArgumentError(f"a session is built from a Graph, got {type(graph).__name__}")
+        graph.verify()
+        check_leaves(graph)
+        check_rules(config.init)
+        self._graph = graph.copy().freeze()
+        self._config = config
+        self._plan_file = None if plan_file is None else Path(plan_file)
+        self._shared = Shared()
+        self._closed = False
+        self._phases = Phases(graph.name, config.progress)
+        self._input_types = input_types(self._graph)
+        self._symbols = self._graph.dynamic_symbols()
+        self._output_names = output_names(self._graph)
+        self._staged: dict[str, Array] = {}
+        self._storage: dict[str, Array] = {}
+        self._kept = Kept(config.specialisations)
+        self._last: Specialised | None = None
+        self._optimizer: Optimizer | None = None
+        self._profiling = False
+        for leaf in self._graph.parameters.values():
+            self._storage[str(leaf.name)] = allocate(leaf_type(leaf))
+        for leaf in self._graph.states.values():
+            self._storage[str(leaf.name)] = allocate(leaf_type(leaf), leaf.attrs["init"])
+        self._initialise(list(self._graph.parameters), config.init, config.seed)
+
+    # ------------------------------------------------------------- what it is
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it was built from."""
+        return self._graph
+
+    @property
+    def config(self) -> SessionConfig:
+        """What was asked for."""
+        return self._config
+
+    @property
+    def device(self) -> str:
+        """Where it runs."""
+        return self._config.device
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
+    def build_seconds(self) -> dict[str, float]:
+        """How long each phase of building took so far."""
+        return dict(self._phases.seconds)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return tuple(self._input_types)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """What ``run`` calls the outputs: their labels, or ``output0``, ``output1``, ..."""
+        return self._output_names
+
+    def num_outputs(self) -> int:
+        """How many outputs the graph has."""
+        return len(self._output_names)
+
+    def plan(self, **sizes: int) -> Plan:
+        """The plan of a step. With symbolic sizes, the one for these sizes, or that of the last step."""
+        with self._using("plan"):
+            return self._chosen(sizes).plans.step
+
+    @property
+    def report(self) -> OptimizeReport:
+        """What the optimizer did for the plan of the last step; empty where the plan came from a file."""
+        with self._using("report"):
+            return self._chosen({}).plans.report
+
+    def _chosen(self, sizes: Mapping[str, int]) -> Specialised:
+        if not self._symbols or sizes:
+            unknown = [name for name in self._symbols if name not in sizes]
+            if unknown:
+                raise ArgumentError(f"the size {', '.join(unknown)} is not given")
+            for name in sizes:
+                known("symbol", name, self._symbols)
+            return self._specialised(tuple(sorted((n, int(v)) for n, v in sizes.items())))
+        if self._last is None or self._last.retired:
+            raise RunError(
+                f"the sizes {', '.join(self._symbols)} are not known before the first step",
+                hint=f"plan({self._symbols[0]}=...)",
+            )
+        return self._last
+
+    # ------------------------------------------------------------- inputs
+
+    def set_input(self, name: str, data: Any) -> None:
+        """Copy values into an input; they stay until they are set again.
+
+        Args:
+            name: of the input.
+            data: an array, a list or a DLPack object of the input's shape, or flat with as many values. What element
+                types are accepted is said in ``darner.session.binding``.
+        """
+        with self._using("set_input"):
+            self._stage(known("input", name, self._input_types), data)
+
+    def set_input_u32(self, name: str, data: Any) -> None:
+        """``set_input`` for an input of u32, such as token ids."""
+        with self._using("set_input_u32"):
+            found = self._input_types[known("input", name, self._input_types)].dtype
+            if found is not dtypes.u32:
+                raise DTypeError(f"input '{name}' is {found}, not u32", hint="use set_input")
+            self._stage(name, data)
+
+    def _stage(self, name: str, data: Any) -> None:
+        array = as_value(data, self._input_types[name], f"input '{name}'")
+        staged = self._staged.get(name)
+        if staged is None or staged.shape != array.shape:
+            staged = self._staged[name] = allocate(
+                TensorType(tuple(array.shape), self._input_types[name].dtype)
+            )
+        staged[...] = array
+
+    # ------------------------------------------------------------- running
+
+    def step(self) -> None:
+        """Run once on the inputs that were set: forward, and in training backward and the updates."""
+        with self._using("step"):
+            self._step({})
+
+    def wait(self) -> None:
+        """Wait until the last step is done; on the CPU it is when ``step`` returns."""
+        with self._using("wait"):
+            if self._last is not None and self._last.program is not None:
+                self._last.program.sync()
+
+    def run(
+        self, inputs: Mapping[str, Any] | None = None, *, copy: bool = True
+    ) -> dict[str, Array]:
+        """Run once and return the outputs by name.
+
+        Args:
+            inputs: values by name, used for this run alone, read where they lie if they are contiguous and of the input's
+                type. An input that is not given has the value of ``set_input``.
+            copy: return arrays of the caller's own. Without it they are read-only views of the session's memory, which the
+                next step overwrites.
+        """
+        with self._using("run"):
+            special = self._step(self._given(inputs))
+            values = [self._output(special, i) for i in range(self.num_outputs())]
+            if copy:
+                values = [np.array(value) for value in values]
+            return dict(zip(self._output_names, values, strict=True))
+
+    def _step(self, given: Mapping[str, Array]) -> Specialised:
+        with self._bound(given) as (special, program):
+            special.execute(program)
+        if special.changes_parameters:
+            self._shared.version += 1
+        self._last = special
+        return special
+
+    @contextmanager
+    def _bound(self, given: Mapping[str, Array]) -> Iterator[tuple[Specialised, Program]]:
+        """The program for these inputs and those that were set, ready to run on them."""
+        missing = [n for n in self._input_types if n not in given and n not in self._staged]
+        if missing:
+            shown = ", ".join(repr(name) for name in missing)
+            raise RunError(f"no value was given for input {shown}", hint="set_input, or run({...})")
+        values = {n: given[n] if n in given else self._staged[n] for n in self._input_types}
+        sizes: Sizes = ()
+        if self._symbols:
+            shapes = {name: array.shape for name, array in values.items()}
+            sizes = tuple(sorted(solve_sizes(self._input_types, shapes, self._symbols).items()))
+        special = self._specialised(sizes)
+        special.check(values)
+        program = self._compiled(special)
+        self._prepare(special, program)
+        for name, array in values.items():
+            program.bind(special.inputs[name], array)
+        try:
+            yield special, program
+        finally:
+            for name in given:  # the caller's memory may go away
+                program.bind(special.inputs[name], None)
+
+    def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Array]:
+        """Values for one run, checked, and the caller's own memory where they can be."""
+        given = {}
+        for name, value in (inputs or {}).items():
+            what = f"input '{known('input', name, self._input_types)}'"
+            array = as_value(value, self._input_types[name], what)
+            given[name] = array if is_bindable(array) else np.array(array, order="C")
+        return given
+
+    def _prepare(self, special: Specialised, program: Program) -> None:
+        """Compute again what depends on parameters alone, if they have changed."""
+        if special.setup is None or special.version == self._shared.version:
+            return
+        special.setup.run()
+        for buffer, output in zip(special.setup_inputs, special.setup.plan.outputs, strict=True):
+            program.bind(buffer, special.setup.arrays[output])
+        special.version = self._shared.version
+
+    # ------------------------------------------------------------- outputs
+
+    def read_loss(self) -> float:
+        """The loss of the last step: the first output where it is one number, else 0.0."""
+        with self._using("read_loss"):
+            if not self._output_names or self._graph.outputs[0].size != 1:
+                return 0.0
+            return float(self._output(self._ran(), 0).reshape(())[()])
+
+    def read_output_by_index(self, index: int, out: Array | None = None) -> Array:
+        """An output of the last step, as a copy or in ``out`` (of its shape, or flat)."""
+        with self._using("read_output_by_index"):
+            if isinstance(index, bool) or not isinstance(index, int | np.integer):
+                raise ArgumentError(f"an output's index is an integer, got {index!r}")
+            if not 0 <= index < self.num_outputs():
+                raise ArgumentError(f"there is no output {index}: there are {self.num_outputs()}")
+            found = self._output(self._ran(), int(index))
+            return np.array(found) if out is None else into(out, found, f"output {index}")
+
+    def read_output(self, length: int | None = None, out: Array | None = None) -> Array:
+        """The first output of the last step, or its first ``length`` elements in one row."""
+        found = self.read_output_by_index(0)
+        if length is not None:
+            with self._using("read_output"):
+                if not 0 <= length <= found.size:
+                    raise ArgumentError(f"output 0 has {found.size} elements, not {length}")
+            found = found.reshape(-1)[:length]
+        return found if out is None else into(out, found, "output 0")
+
+    def output(self, name: str, out: Array | None = None) -> Array:
+        """An output of the last step by its name."""
+        with self._using("output"):
+            index = self._output_names.index(known("output", name, self._output_names))
+            found = self._output(self._ran(), index)
+            return np.array(found) if out is None else into(out, found, f"output '{name}'")
+
+    def _ran(self) -> Specialised:
+        if self._last is None or not self._last.ran:
+            raise RunError("nothing has run yet", hint="call step() first")
+        return self._last
+
+    def _output(self, special: Specialised, index: int) -> Array:
+        """An output as a read-only view."""
+        view = special.value(special.plans.step.outputs[index]).view()
+        view.flags.writeable = False
+        return view
+
+    # ------------------------------------------------------------- plans and programs
+
+    def _specialised(self, sizes: Sizes) -> Specialised:
+        """The specialisation for these sizes, made where it is not there."""
+        found = self._kept.get(sizes)
+        if found is None:
+            found = self._make(sizes, self._optimizer)
+            self._kept.put(sizes, found)
+        return found
+
+    def _make(self, sizes: Sizes, optimizer: Optimizer | None) -> Specialised:
+        with self._phases.shown():
+            pipeline = self._kept.pipeline(sizes, self._graph, self._config)
+            if self._plan_file is None or sizes:
+                plans = pipeline.plans(optimizer, self._phases.timed)
+            else:
+                plans = self._plans_of_file(self._plan_file, pipeline, optimizer)
+            return Specialised(plans, self._graph)
+
+    def _plans_of_file(self, path: Path, pipeline: Pipeline, optimizer: Optimizer | None) -> Any:
+        found, key = load_plans(path, self._graph, self._config, optimizer, self._phases.timed)
+        if found is None:
+            found = pipeline.plans(optimizer, self._phases.timed, key)
+            save_plans(path, found, optimizer)
+        return found
+
+    def _compiled(self, special: Specialised) -> Program:
+        """The program of a specialisation, compiled where it is not there."""
+        if special.program is None:
+            with self._phases.shown(), self._phases.timed("compile"):
+                special.program = self._compile(special.plans.step)
+                if special.plans.setup is not None:
+                    special.setup = self._compile(special.plans.setup)
+        if self._profiling and special.recorder is None:
+            from .recorder import Recorder
+
+            special.recorder = Recorder(special.program)
+        return special.program
+
+    def _compile(self, plan: Plan) -> Program:
+        cache = self._config.object_cache()
+        return compile_for(self._config.device, plan, self._config.threads, self._storage, cache)
+
+    # ------------------------------------------------------------- memory
+
+    def _initialise(self, names: list[str], rules: Any, seed: int) -> None:
+        made = {}
+        for name in names:
+            rule = rule_for(name, rules)
+            if rule is not None:
+                leaf = self._graph.parameters[name]
+                value = initial_value(rule, name, leaf_type(leaf), seed)
+                made[name] = stored_value(value, leaf.attrs["storage"])
+        for name, value in made.items():
+            self._storage[name][...] = value
+        self._shared.version += 1
+
+    # ------------------------------------------------------------- care
+
+    @contextmanager
+    def _using(self, method: str) -> Iterator[None]:
+        """Hold the lock, refuse a closed session, and tell errors the method and the user's line."""
+        with self._shared.lock, Calling(method):
+            if self._closed:
+                raise ClosedError(f"the session of graph '{self._graph.name}' is closed")
+            yield
+
+    def close(self) -> None:
+        """Free threads, code and memory. Closing twice is no fault; anything else afterwards is an error."""
+        with self._shared.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._shared.sessions -= 1
+            self._kept.clear()
+            self._last = None
+            self._staged.clear()
+            self._storage.clear()
+
+
+def leaf_type(leaf: Node) -> TensorType:
+    """The type of a parameter or state."""
+    return TensorType(leaf.shape, leaf.dtype)

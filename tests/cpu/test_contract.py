@@ -1,0 +1,339 @@
+"""Products of matrices as kernels of a plan, against the reference in float64."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import darner
+from darner import Graph
+from darner.backends.cpu.kernels import template_of
+from darner.graph import dtypes
+from darner.ops.contract import dot_general
+from tests.cpu.running import compiled, run_program
+
+EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-7, "f16": 2.0**-10}
+SIZES = (1, 1, 2, 3, 5, 7, 17)
+
+
+def contract_kernels(program):
+    """The kernels of a program that are products, by template."""
+    plan = program.plan
+    return [
+        template_of(plan.spec(kernel)).name
+        for kernel in plan.kernels
+        if plan.spec(kernel).kind == "contract"
+    ]
+
+
+def check(make, *arrays, dtype="f32", threads=2, terms=64, template="contract", kernels=1):
+    """Assert that what ``make(graph, *nodes)`` builds is one product's kernel and computes what the reference does."""
+    g = Graph()
+    kind = dtypes.dtype(dtype)
+    given = [np.asarray(array).astype(kind.numpy) for array in arrays]
+    nodes = [g.input(str(i), array.shape, kind) for i, array in enumerate(given)]
+    made = make(g, *nodes)
+    g.set_outputs(made if isinstance(made, list) else [made])
+    inputs = {str(i): array for i, array in enumerate(given)}
+    program = compiled(g, threads=threads)
+    try:
+        assert contract_kernels(program) == [template] * kernels
+        found = run_program(program, inputs)
+        again = run_program(program, inputs)
+    finally:
+        program.close()
+    summed = EPSILON["f64" if dtype == "f64" else "f32"] * (terms + 8)
+    for a, b, c in zip(found, darner.run(g, inputs, float64=True), again, strict=True):
+        assert a.shape == b.shape
+        assert a.tobytes() == c.tobytes()
+        scale = max(1.0, float(np.abs(b.astype(np.float64)).max(initial=0.0)))
+        tolerance = scale * (summed + 3 * EPSILON[dtype])
+        np.testing.assert_allclose(
+            a.astype(np.float64), b.astype(np.float64), rtol=0, atol=tolerance
+        )
+    return found
+
+
+def normal(*shape):
+    return np.random.default_rng(sum(shape) + len(shape)).standard_normal(shape)
+
+
+# --------------------------------------------------------------------------- layouts
+
+
+@st.composite
+def products(draw):
+    """Sizes of the axes of a product, the order in which each operand has them, and how it is viewed."""
+
+    def some(most, sizes=SIZES):
+        return tuple(draw(st.lists(st.sampled_from(sizes), max_size=most)))
+
+    batch, rows, columns, summed = some(2, (1, 2, 3)), some(2), some(2), some(2)
+    if draw(st.integers(0, 9)) == 0:
+        rows, summed = (*rows[:1], 0), summed
+    if draw(st.integers(0, 9)) == 0:
+        summed = (*summed[:1], 0)
+    views = []
+    for free in (rows, columns):
+        count = len(batch) + len(free) + len(summed)
+        order = draw(st.permutations(range(count)))
+        views.append((tuple(order), draw(st.sampled_from(["", "flip", "slice", "repeat"]))))
+    return batch, rows, columns, summed, views
+
+
+def viewed(node, axes_of, view, how):
+    """A node whose axes come in another order, through a view or through the attributes of the product."""
+    order, change = view
+    groups = list(axes_of)
+    if change == "flip" and order:
+        node = node.flip((order[0],))
+    if change == "slice" and order and int(node.shape[order[-1]]) > 1:
+        node = node.graph.concat([node, node], order[-1])
+        keep = [slice(None)] * node.rank
+        keep[order[-1]] = slice(0, int(node.shape[order[-1]]) // 2)
+        node = node[tuple(keep)]
+    turned = node.transpose(order) if node.rank else node
+    return turned, [tuple(order.index(axis) for axis in group) for group in groups]
+
+
+AFTER = {
+    "plain": lambda g, y: y,
+    "scaled": lambda g, y: (y * 0.5 + 1.0).tanh(),
+    "two results": lambda g, y: [y, y.sigmoid() * y],
+    "clipped": lambda g, y: g.maximum(y, 0.0) - g.minimum(y, 1.0),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    products(),
+    st.sampled_from(["f32", "f32", "f64", "bf16", "f16"]),
+    st.integers(1, 3),
+    st.sampled_from(sorted(AFTER)),
+)
+@example(((), (), (), (), [((), ""), ((), "")]), "f32", 1, "plain")
+@example(
+    ((2, 3), (17, 5), (5, 17), (7,), [((4, 1, 3, 0, 2), ""), ((0, 1, 4, 2, 3), "flip")]),
+    "f32",
+    3,
+    "two results",
+)
+@example(((3,), (17,), (1,), (5,), [((0, 1, 2), ""), ((2, 0, 1), "")]), "bf16", 2, "scaled")
+def test_axes_in_any_order_and_number(product, dtype, threads, after):
+    batch, rows, columns, summed, views = product
+    arrays, axes = [], []
+    for free in (rows, columns):
+        arrays.append(normal(*batch, *free, *summed))
+        first, last = len(batch), len(batch) + len(free)
+        axes.append([tuple(range(first)), tuple(range(last, last + len(summed)))])
+
+    def make(g, a, b):
+        (a, (a_batch, a_sum)), (b, (b_batch, b_sum)) = (
+            viewed(node, group, view, "")
+            for node, group, view in zip((a, b), axes, views, strict=True)
+        )
+        y = dot_general(a, b, a_sum, b_sum, a_batch, b_batch)
+        return AFTER[after](g, y)
+
+    check(make, *arrays, dtype=dtype, threads=threads, terms=int(np.prod(summed)))
+
+
+@pytest.mark.parametrize("form", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(
+    "shape", [(33, 129, 65), (8, 16, 48), (1, 301, 77), (50, 33, 1), (3, 70, 2)]
+)
+def test_stored_transposed_or_not(form, shape):
+    m, k, n = shape
+    a = normal(k, m) if form[0] == "T" else normal(m, k)
+    b = normal(n, k) if form[1] == "T" else normal(k, n)
+
+    def make(g, x, w):
+        x = x.transpose((1, 0)) if form[0] == "T" else x
+        w = w.transpose((1, 0)) if form[1] == "T" else w
+        return [(x @ w).tanh()]
+
+    for threads in (1, 3):
+        check(make, a, b, threads=threads, terms=k)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_batch_that_repeats_an_operand(threads):
+    check(lambda g, x, w: x @ w, normal(2, 3, 9, 20), normal(20, 33), threads=threads)
+    check(lambda g, x, w: x @ w, normal(9, 20), normal(2, 3, 20, 33), threads=threads)
+    check(lambda g, x, w: x @ w, normal(2, 1, 9, 20), normal(1, 3, 20, 33), threads=threads)
+
+
+def test_an_operand_that_is_read_backwards():
+    check(lambda g, x, w: x.flip((0, 1)) @ w.flip((1,)), normal(9, 20), normal(20, 33))
+    check(lambda g, x, w: x[::-2] @ w[:, 3:30:2], normal(9, 20), normal(20, 33))
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (5, 0, 3), (5, 3, 0), (1, 1, 1), (0, 0, 0)])
+def test_sizes_of_nothing_and_of_one(shape):
+    m, k, n = shape
+    check(lambda g, x, w: x @ w + 1.0, normal(m, k), normal(k, n))
+
+
+def test_outer_products_and_dot_products():
+    check(lambda g, x, y: dot_general(x, y, (), ()), normal(7, 3), normal(4, 5))
+    check(lambda g, x, y: dot_general(x, y, (), (), (0,), (0,)), normal(7, 3), normal(7, 5))
+    check(lambda g, x, y: x @ y, normal(70), normal(70))
+    check(lambda g, x, y: dot_general(x, y, (0, 1), (0, 1)).exp(), normal(3, 4) / 4, normal(3, 4))
+
+
+# --------------------------------------------------------------------------- long sums
+
+
+@pytest.mark.parametrize("shape", [(1, 20003, 1), (8, 9001, 8), (3, 5000, 40), (40, 4999, 3)])
+@pytest.mark.parametrize("form", ["NN", "TN"])
+def test_long_sums_of_few_elements_are_cut_into_parts(shape, form):
+    m, k, n = shape
+    a = normal(k, m) if form == "TN" else normal(m, k)
+    results = [
+        check(
+            lambda g, x, w: [
+                y := (x.transpose((1, 0)) if form == "TN" else x) @ w,
+                (y * 0.01).tanh(),
+            ],
+            a,
+            normal(k, n),
+            threads=threads,
+            terms=k,
+        )
+        for threads in (1, 2, 3)
+    ]
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f64", "bf16"])
+def test_parts_of_batches_and_other_types(dtype):
+    check(
+        lambda g, x, y: dot_general(x, y, (0,), (0,), (1,), (1,)) * 0.125,
+        normal(3000, 2, 3),
+        normal(3000, 2, 5),
+        dtype=dtype,
+        terms=3000,
+    )
+
+
+def test_sums_of_several_passes_reach_the_epilogue_once():
+    check(
+        lambda g, x, w, r: (x @ w) * 0.02 + r,
+        normal(70, 4500),
+        normal(4500, 70),
+        normal(70, 70),
+        terms=4500,
+    )
+
+
+# --------------------------------------------------------------------------- epilogues
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(33, 20, 65), (1, 20, 65), (16, 20, 96)])
+def test_bias_and_gelu_and_residual(threads, shape):
+    m, k, n = shape
+    check(
+        lambda g, x, w, b, r: (x @ w + b).gelu() + r,
+        normal(m, k),
+        normal(k, n),
+        normal(n),
+        normal(m, n),
+        threads=threads,
+    )
+
+
+def test_columns_of_several_axes_and_rows_of_several():
+    check(
+        lambda g, x, w, b, c: dot_general(x, w, (2,), (0,)) * b + c,
+        normal(2, 5, 7),
+        normal(7, 3, 11),
+        normal(3, 11),
+        normal(5, 1, 1),
+    )
+
+
+def test_a_matrix_times_a_vector_with_what_follows():
+    check(lambda g, x, w, b: (x @ w + b).tanh(), normal(65, 20), normal(20), normal(65))
+    check(
+        lambda g, x, w, b: [y := x @ w, (y + b).exp()],
+        normal(2, 65, 20) / 4,
+        normal(2, 20, 1),
+        normal(65, 1),
+    )
+
+
+def test_a_result_may_lie_over_what_is_added_to_it():
+    g = Graph()
+    x, w = g.input("x", (40, 70)), g.parameter("w", (70, 70))
+    hidden = x @ w
+    g.set_outputs([(hidden + hidden.sigmoid() @ w).sum((1,))])
+    program = compiled(g, threads=2)
+    plan = program.plan
+    inputs, params = {"x": normal(40, 70)}, {"w": normal(70, 70)}
+    try:
+        *_, kernel = [k for k in plan.kernels if plan.spec(k).kind == "contract"]
+        places = [plan.buffers[i] for i in (*kernel.operands, *kernel.results)]
+        offsets = [place.offset for place in places if place.place == "arena"]
+        assert len(set(offsets)) < len(offsets)
+        (found,) = run_program(program, inputs, params)
+    finally:
+        program.close()
+    (wanted,) = darner.run(g, inputs, params, float64=True)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-3)
+
+
+def test_a_result_of_another_type():
+    a, b = np.arange(-60, 60).reshape(8, 15) % 7 - 3, np.arange(15 * 50).reshape(15, 50) % 5 - 2
+    found = check(lambda g, x, w: [y := x @ w, y > 3.0, (y * 0.5).cast("i32")], a, b)
+    assert [array.dtype.name for array in found] == ["float32", "bool", "int32"]
+    np.testing.assert_array_equal(found[0], a @ b)
+    np.testing.assert_array_equal(found[1], a @ b > 3)
+
+
+def test_summed_axes_that_do_not_follow_each_other():
+    for threads in (1, 3):
+        check(
+            lambda g, x, y: dot_general(x, y, (0, 2), (0, 2)).tanh(),
+            normal(5, 9, 7),
+            normal(5, 50, 7),
+            threads=threads,
+        )
+        check(
+            lambda g, x, y: dot_general(x, y, (3, 0, 1), (0, 3, 1)),
+            normal(4, 3, 9, 5),
+            normal(5, 3, 50, 4),
+            threads=threads,
+            dtype="bf16",
+        )
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    def make(g, x, w):
+        return [(x @ w).tanh()]
+
+    first, *others = [
+        check(make, normal(61, 75), normal(75, 131), threads=threads, terms=75)
+        for threads in (1, 2, 3, 5)
+    ]
+    for other in others:
+        assert first[0].tobytes() == other[0].tobytes()
+
+
+# --------------------------------------------------------------------------- what others do
+
+
+def test_integers_are_left_to_other_kernels():
+    g = Graph()
+    a, b = g.input("a", (5, 7), "i32"), g.input("b", (7, 3), "i32")
+    g.set_outputs([a @ b])
+    program = compiled(g)
+    given = {"a": np.arange(35).reshape(5, 7), "b": np.arange(21).reshape(7, 3)}
+    try:
+        assert contract_kernels(program) != ["contract"]
+        (found,) = run_program(program, given)
+    finally:
+        program.close()
+    np.testing.assert_array_equal(found, given["a"] @ given["b"])

@@ -1,0 +1,1 @@
+"""Processes that are killed, disks that are full: what is on disk stays whole."""

@@ -1,0 +1,1 @@
+"""Sessions that come and go leave nothing behind."""
