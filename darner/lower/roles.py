@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
-from .strided import VIEWS, is_readable
+from .strided import VIEWS, is_readable, is_widening
 
 Role: TypeAlias = Literal[
     "leaf", "view", "part", "point", "reduce", "contract", "attention", "index", "loop", "library"
@@ -76,11 +76,37 @@ def roles(graph: Graph) -> list[Role]:
         numbers.append(number)
         found.append("view" if number and node.id not in ends else own)
     for node in graph.nodes:
+        if is_widening(node) and node.id not in ends and _only_multiplied(graph, node):
+            found[node.id] = "view"
+    for node in graph.nodes:
         if node.op.name in WHOLE:
             for operand in node.operands:
                 if found[operand.id] == "view" and not is_readable(node, operand):
                     found[operand.id] = "point"
     return found
+
+
+def _only_multiplied(graph: Graph, node: Node) -> bool:
+    """Whether all that is done with a 16-bit float as f32 is to multiply matrices, which read it as it is stored."""
+    stack = list(graph.users(node))
+    while stack:
+        user = stack.pop()
+        if user.op.name in VIEWS:
+            stack += graph.users(user)
+        elif user.op.name != "dot_general":
+            return False
+        else:
+            stored = {_stored(operand) for operand in user.operands}
+            if stored != {node.operands[0].dtype.name}:
+                return False
+    return bool(graph.users(node))
+
+
+def _stored(node: Node) -> str:
+    """The element type that an operand has in memory."""
+    while node.op.name in VIEWS:
+        (node,) = node.operands
+    return (node.operands[0] if is_widening(node) else node).dtype.name
 
 
 def _is_scalar(node: Node) -> bool:

@@ -28,8 +28,15 @@ class Strided:
     strides: tuple[int, ...]
 
 
-def strided(node: Node) -> Strided | None:
+def is_widening(node: Node) -> bool:
+    """Whether a node is a 16-bit float as f32: the same number, read from half the memory."""
+    return node.op.name == "cast" and node.dtype.name == "f32" and node.operands[0].dtype.is_half
+
+
+def strided(node: Node, *, widened: bool = False) -> Strided | None:
     """A node as strides over what it views, or None where no strides say it.
+
+    With ``widened``, an f32 that is a 16-bit float in memory is seen there.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -40,10 +47,12 @@ def strided(node: Node) -> Strided | None:
     >>> strided(x.transpose((0, 2, 1)).reshape((8, 3))) is None
     True
     """
+    if widened and is_widening(node):
+        return strided(node.operands[0])
     if node.op.name not in VIEWS:
         return Strided(node, 0, row_major(_sizes(node)))
     (x,) = node.operands
-    seen = strided(x)
+    seen = strided(x, widened=widened)
     if seen is None:
         return None
     attrs, name = node.attrs, node.op.name
@@ -82,7 +91,7 @@ def is_readable(user: Node, operand: Node) -> bool:
 
     A product of matrices needs its free axes to be one, and its summed axes; attention and convolutions need rows without gaps.
     """
-    seen = strided(operand)
+    seen = strided(operand, widened=user.op.name == "dot_general")
     if seen is None:
         return False
     sizes = _sizes(operand)

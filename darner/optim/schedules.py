@@ -32,14 +32,16 @@ class Schedule:
     """A factor for the learning rate, by step; made by the functions of this module.
 
     Attributes:
-        text: how it is written; schedules written the same are equal.
+        text: how it is written; schedules written the same, of the same functions, are equal.
         steps: after how many steps the next one of a sequence takes over, where that is known.
         formula: arithmetic that works on a float and on a node alike.
+        functions: the user's own in it, which a text cannot tell apart.
     """
 
     text: str
     steps: int | None
     formula: Formula = field(compare=False)
+    functions: tuple[Formula, ...] = ()
 
     def __call__(self, step: float) -> float:
         """The factor after ``step`` updates."""
@@ -67,10 +69,14 @@ class Schedule:
                     f"({self.text}) * ({factor.text})",
                     steps,
                     lambda step: self.formula(step) * other(step),
+                    self.functions + factor.functions,
                 )
             scale = at_least(factor, 0, "a factor")
             return Schedule(
-                f"{scale!r} * ({self.text})", self.steps, lambda step: scale * self.formula(step)
+                f"{scale!r} * ({self.text})",
+                self.steps,
+                lambda step: scale * self.formula(step),
+                self.functions,
             )
 
     __rmul__ = __mul__
@@ -91,7 +97,7 @@ def from_function(formula: Formula, *, steps: int | None = None, name: str = "")
             raise ArgumentError(f"a schedule is a function of the step, got {formula!r}")
         length = None if steps is None else count(steps, "steps")
         shown = name or getattr(formula, "__qualname__", repr(formula))
-        return Schedule(f"from_function({shown})", length, formula)
+        return Schedule(f"from_function({shown})", length, formula, (formula,))
 
 
 def constant(factor: float = 1.0, steps: int | None = None) -> Schedule:
@@ -230,7 +236,10 @@ def join(schedules: Sequence[Schedule]) -> Schedule:
 
         end = parts[-1].steps
         return Schedule(
-            " >> ".join(part.text for part in parts), None if end is None else total + end, formula
+            " >> ".join(part.text for part in parts),
+            None if end is None else total + end,
+            formula,
+            tuple(function for part in parts for function in part.functions),
         )
 
 

@@ -147,7 +147,7 @@ def cases(draw):
 
 
 QUICK = settings(
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -161,7 +161,7 @@ def test_any_geometry_is_computed_as_the_reference_does(case, op, threads):
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=200)
 @given(cases(), st.sampled_from(OPS), st.sampled_from(("f32", "f64", "bf16", "f16")))
 def test_any_geometry_in_any_type(case, op, dtype):
     assert_right(bare(case, op, dtype), dtype, case.terms(op))
@@ -200,7 +200,7 @@ def test_results_are_right_and_the_same_bits_for_any_number_of_threads(name, op,
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
-@pytest.mark.parametrize("name", ["grouped", "strided depthwise", "first layer", "matrix product"])
+@pytest.mark.parametrize("name", ["grouped", "strided depthwise"])
 def test_other_types_are_summed_wide_and_rounded_once(name, dtype, op):
     graph = bare(NAMED[name], op, dtype)
     (found,) = assert_right(graph, dtype, NAMED[name].terms(op))
@@ -236,14 +236,12 @@ def test_what_follows_element_by_element_is_part_of_the_kernel(name, dtype, op):
     length = NAMED[name].terms(op)
     for a, b in zip(found[:2], wanted[:2], strict=True):
         assert_close(a, b, dtype, length)
-    unsure = np.abs(np.asarray(wanted[0]) - given["bias"].astype(float)) * 2 - given[
-        "residual"
-    ].astype(float)
-    clear = np.abs(unsure) > 0.1
+    # Where both sides are all but equal, rounding decides.
+    y = np.asarray(wanted[0]) - given["bias"].astype(float)
+    clear = np.abs(y * 2 - given["residual"].astype(float)) > 0.1 * np.abs(y).max()
     assert found[2].dtype == np.bool_
-    if dtype == "f32":
-        disagree = (found[2] != wanted[2]) & clear
-        assert not disagree.any()
+    np.testing.assert_array_equal(found[2][clear], np.asarray(wanted[2])[clear])
+    assert clear.any()
 
 
 def test_nothing_at_all():
@@ -280,8 +278,7 @@ def test_axes_that_a_kernel_of_one_goes_along_are_one():
     assert patches_of(node).is_plain
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_gradients_of_a_small_network(threads):
+def test_gradients_of_a_small_network():
     graph = Graph()
     x = graph.input("x", (3, 4, 11, 9))
     y = graph.conv2d(
@@ -292,7 +289,7 @@ def test_gradients_of_a_small_network(threads):
     y = graph.max_pool2d(y, 3, stride=2, padding=1)
     y = graph.avg_pool2d(y, 2, stride=1)
     graph.set_outputs([(y * y).mean()])
-    check(darner.value_and_grad(graph), threads, WHOLE)
+    check(darner.value_and_grad(graph), 3, WHOLE)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def killed(write, random) -> int:
     done = 0
     for _ in range(int(random.integers(0, 3))):
         done += len(os.read(reading, 1))
-    for _ in range(int(random.integers(0, 30_000))):
+    for _ in range(int(random.integers(0, 60_000))):
         pass
     os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -64,12 +64,12 @@ def main() -> None:
     first, count, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     for number in range(first):
         one(number, folder)
-    print(json.dumps(sample()), flush=True)
+    sys.stdout.write(json.dumps(sample()) + "\n")
     for number in range(count):
         one(number, folder)
     # A worker that was joined may still be listed for a moment.
     process.eventually(lambda: not process.workers())
-    print(json.dumps(sample()), flush=True)
+    sys.stdout.write(json.dumps(sample()) + "\n")
 
 
 if __name__ == "__main__":

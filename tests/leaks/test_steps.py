@@ -65,8 +65,14 @@ def test_native_code_calls_nothing_that_allocates(name):
 
 
 @linux
-@pytest.mark.parametrize("make", [models.training, models.inference])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("make", "threads"),
+    [
+        (models.training, 1),
+        (models.inference, 2),
+        pytest.param(models.training, 3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_thousand_steps_allocate_nothing(make, threads, objects):
     with make(threads=threads, cache=objects) as session:
         for name, value in models.values().items():

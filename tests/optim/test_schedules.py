@@ -137,6 +137,15 @@ def test_a_schedule_prints_as_it_is_written_and_compares_by_that():
     assert schedule.steps == 10_500
 
 
+def test_schedules_of_different_functions_differ_though_they_print_the_same():
+    flat, steep = (optim.from_function(lambda step, by=by: 1.0 - by * step) for by in (0.1, 0.2))
+    assert repr(flat) == repr(steep)
+    assert flat == optim.from_function(flat.formula)
+    for change in (lambda s: s, lambda s: optim.warmup(3) >> s, lambda s: s * 0.5, lambda s: s * s):
+        assert change(flat) == change(flat)
+        assert change(flat) != change(steep)
+
+
 MISTAKES = {
     "no steps": (lambda: optim.warmup(0), "steps must be at least 1"),
     "half a step": (lambda: optim.cosine(2.5), "steps is a whole number"),

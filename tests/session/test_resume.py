@@ -3,12 +3,14 @@
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import darner
+from darner import optim
 from darner.session.checkpoint import load_checkpoint
 
 from . import resuming
@@ -139,3 +141,36 @@ def test_steps_between_updates_are_resumed_within_their_sum(trained, folder):
     assert int(found.states["optimizer/accumulated"]) == HALF % 3 == 2
     assert int(found.states["optimizer/step"]) == 1
     assert np.abs(found.states["head.weight/gradient_sum"]).max() > 0
+
+
+def test_numbers_of_a_rule_are_resumed_and_change_without_a_new_program(tmp_path):
+    path = tmp_path / "custom.safetensors"
+    with opened("custom rule", tmp_path, device="reference", level=0) as session:
+        train(session, 0, 2)
+        program = session._last.program
+        session.set_optimizer(replace(session.optimizer, friction=0.75))
+        session.save_checkpoint(path)
+        losses = train(session, 2, 4)
+        assert session._last.program is program
+    with opened("custom rule", tmp_path, device="reference", level=0) as session:
+        metadata = session.load_checkpoint(path)
+        assert metadata["session.optimizer"] == "heavy_ball"
+        assert session.optimizer.friction == 0.75
+        assert train(session, 2, 4) == losses
+
+
+def test_another_function_is_another_schedule():
+    """Two that print the same: a session that took one for the other would go on at the old rate."""
+    rising, falling = (
+        optim.from_function(lambda step, by=by: 0.5 + by * step) for by in (0.1, -0.05)
+    )
+    start = optim.SGD(0.1, schedule=rising)
+    losses = []
+    for optimizer in (start, replace(start, schedule=falling)):
+        graph = resuming.classifier()
+        with darner.build(graph, device="reference", level=0, optimizer=start) as session:
+            session.initialize(resuming.start)
+            session.set_optimizer(optimizer)
+            losses.append(train(session, 0, 4))
+    assert losses[0][:1] == losses[1][:1]
+    assert losses[0][2] != losses[1][2]

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from argparse import Namespace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -219,7 +220,7 @@ def test_the_loop_of_the_seed_goes_down():
             session.wait()
             losses.append(session.read_loss())
         assert losses[-1] < 0.5 * losses[0]
-        assert all(b < a for a, b in zip(losses, losses[1:], strict=False))
+        assert all(b < a for a, b in pairwise(losses))
         flat = np.empty(784 * 128, np.float32)
         session.read_param("w1", flat)
         assert not np.array_equal(flat, params["w1"].reshape(-1))

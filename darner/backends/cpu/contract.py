@@ -219,18 +219,19 @@ def _is_plain(code: Code, product: Product) -> bool:
 def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
     """The place of a batch of the result, where sums are written as they are."""
     contraction, builder = product.contraction, code.builder
-    if not _is_plain(code, product) or contraction.dtype != _accumulator(product):
+    dtype = product.node.dtype.name
+    if not _is_plain(code, product) or dtype != _accumulator(product):
         return None
     if contraction.c_strides[2] != 1:
         return None
     return lambda batch: offset(
-        builder, code.results[0], contraction.dtype, as_value(_place(code, product, batch))
+        builder, code.results[0], dtype, as_value(_place(code, product, batch))
     )
 
 
 def _writer(code: Code, product: Product) -> Write:
     """What takes a vector of sums to the results, through the element-wise nodes after the product."""
-    builder, body, dtype = code.builder, code.body, product.contraction.dtype
+    builder, body, dtype = code.builder, code.body, product.node.dtype.name
     across = product.contraction.c_strides[2]
 
     def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import row_major, strided
@@ -77,7 +78,7 @@ def _emit(code: Code) -> None:
 def _address(code: Code, node: Node) -> Any:
     seen = strided(node)
     if seen is None:
-        raise ValueError("an operand without an address")
+        raise InternalError(f"'{node.op.name}' is an operand without an address")
     return offset(code.builder, code.operand_of(seen.base), node.dtype.name, seen.offset)
 
 

@@ -89,7 +89,7 @@ def _side(node: Node, operand: Node, letter: str, together: int) -> Side | None:
 
     ``together`` is how many of the summed axes are taken as one.
     """
-    seen = strided(operand)
+    seen = strided(operand, widened=True)
     if seen is None or seen.base.op.name != "input":
         return None
     shape = sizes(operand)
@@ -127,7 +127,7 @@ def _summed_together(node: Node) -> int:
     """How many of the summed axes, from the last, are one in both operands."""
     least = len(node.attrs["a_contract"])
     for operand, letter in zip(node.operands, "ab", strict=True):
-        seen = strided(operand)
+        seen = strided(operand, widened=True)
         if seen is not None:
             axes = node.attrs[f"{letter}_contract"]
             least = min(least, _follow(axes, sizes(operand), seen.strides))
@@ -147,7 +147,7 @@ def product_of(spec: Spec) -> Product | None:
         return None
     together = _summed_together(node)
     a, b = _side(node, left, "a", together), _side(node, right, "b", together)
-    if a is None or b is None:
+    if a is None or b is None or a.leaf.dtype is not b.leaf.dtype:
         return None
     turned = _is_better_turned(a, b)
     summed = [sizes(left)[i] for i in node.attrs["a_contract"]]
@@ -157,7 +157,7 @@ def product_of(spec: Spec) -> Product | None:
     loops = _loops(node, left, a, b, turned)
     m, n = prod(a.inner), prod(b.inner)
     contraction = Contraction(
-        node.dtype.name,
+        a.leaf.dtype.name,
         prod(axis.size for axis in loops),
         m,
         n,
