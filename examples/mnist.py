@@ -142,7 +142,8 @@ def found_data(options):
         note = f"MNIST was not found in {where}: training on digits drawn here instead"
     else:
         note = "digits drawn here"
-    return drawn_digits(20_000, seed=1), drawn_digits(4_000, seed=2), note
+    count = options.drawn
+    return drawn_digits(count, seed=1), drawn_digits(max(count // 5, 1), seed=2), note
 
 
 STROKES = {
@@ -329,6 +330,7 @@ def main():
     parser = argparse.ArgumentParser(description="Train a network to read digits.")
     parser.add_argument("--data", metavar="FOLDER", help="of the four MNIST files")
     parser.add_argument("--synthetic", action="store_true", help="do not look for MNIST")
+    parser.add_argument("--drawn", type=int, default=20_000, help="how many digits to draw")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1, help="1 by default: steps are short")

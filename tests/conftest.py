@@ -7,6 +7,7 @@ takes one in twenty-four of the rewrite rules and models, and leaves out what is
 
 import os
 
+import pytest
 from hypothesis import settings
 
 from tests import conformance
@@ -18,6 +19,18 @@ settings.register_profile("quick", settings.get_profile("all"), max_examples=8)
 
 THINNED = ("cpu", "lower", "optim", "optimizer", "session", "zoo")
 """Folders whose tests enumerate rules, models, functions and files."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    """Compiled code of the tests is not the user's."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = before
 
 
 def pytest_addoption(parser):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError, ShapeError
 from ..graph.node import Node
 from ..ops.leaves import stored_value
+from ..optim.base import Optimizer
 from .atomic import Path
 from .binding import as_value, into, known
 from .checkpoint import Checkpoint, fit, load_checkpoint, save_checkpoint
@@ -142,8 +144,12 @@ class Session(Inspecting):
         From then on what one session writes or learns the other has too, without copies. Both must agree on the types of
         what both have; what only this one has stays its own.
         """
-        with self._using("share_parameters"):
-            if not isinstance(other, Running) or other.closed:
+        if not isinstance(other, Running):
+            raise ArgumentError("parameters are shared with an open session")
+        # Always in the same order: two sessions that share with each other must not wait for each other.
+        first, second = sorted((self._shared, other._shared), key=id)
+        with first.lock, second.lock, self._using("share_parameters"):
+            if other.closed:
                 raise ArgumentError("parameters are shared with an open session")
             if other is self or other._shared is self._shared:
                 return
@@ -156,8 +162,7 @@ class Session(Inspecting):
                 raise ArgumentError(
                     f"this session is on '{self.device}', the other on '{other.device}'"
                 )
-            with other._shared.lock:
-                self._share(other, states)
+            self._share(other, states)
 
     def _share(self, other: Session, states: bool) -> None:
         kinds = ("parameter", "state") if states else ("parameter",)
@@ -222,6 +227,7 @@ class Session(Inspecting):
             made = fit(trimmed, wanted, needed, strict=strict)
             if made.mismatches:
                 raise FormatError(_listed(path, made.mismatches, found.metadata))
+            optimizer = self._with_settings(made.checkpoint.states)
             for table, types in (
                 (made.checkpoint.parameters, wanted),
                 (made.checkpoint.states, needed),
@@ -230,25 +236,23 @@ class Session(Inspecting):
                     self._storage[name][...] = table[name]
             self._held = held if self._config.trains else {}
             self._held_for = found.metadata.get(OPTIMIZER_KEY, "")
-            self._read_settings()
+            self._optimizer = optimizer
             self._shared.version += 1
             return dict(found.metadata)
 
-    def _read_settings(self) -> None:
-        """Let the optimizer's numbers be those of its states."""
-        from dataclasses import replace
-
+    def _with_settings(self, states: Mapping[str, Array]) -> Optimizer | None:
+        """The optimizer with the numbers that states say; one that it refuses is an error."""
         if self._optimizer is None:
-            return
+            return None
         numbers: dict[str, Any] = {}
         for name in self._optimizer.settings():
-            if name in self._optimizer_states:
+            if name in self._optimizer_states and name in states:
                 field = name.partition("/")[2]
-                value = float(self._storage[name])
+                value = float(states[name])
                 # A number that is the same in f32 is left as the user wrote it.
                 if np.float32(getattr(self._optimizer, field)) != np.float32(value):
                     numbers[field] = value
-        self._optimizer = replace(self._optimizer, **numbers) if numbers else self._optimizer
+        return replace(self._optimizer, **numbers) if numbers else self._optimizer
 
     def __enter__(self) -> Session:
         return self

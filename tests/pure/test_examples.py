@@ -11,8 +11,12 @@ HERE = Path(__file__).parents[2] / "examples"
 
 EXAMPLES = {
     "mnist.py": (
-        ["--synthetic", "--epochs", "1", "--batch", "64"],
-        ["20,000 images to learn from", "training by Adam", "% of the test images are right"],
+        ["--synthetic", "--drawn", "3000", "--epochs", "1"],
+        [
+            "3,000 images to learn from, 600 to",
+            "training by Adam",
+            "% of the test images are right",
+        ],
     ),
     "mnist_graph.py": (
         ["--batch", "4"],

@@ -110,6 +110,20 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing_and_lists_all(tmp_path):
             session.load_checkpoint(path)
 
 
+def test_numbers_that_an_optimizer_refuses_are_refused_before_anything_is_read(tmp_path):
+    path = tmp_path / "wrong.safetensors"
+    with opened(line(), params=START, level=0) as session:
+        session.set_adam(0.1)
+        session.state()["optimizer/beta1"] = 2.0
+        session.save_checkpoint(path)
+    with opened(line(), level=0) as session:
+        session.set_adam(0.1)
+        with pytest.raises(darner.ArgumentError, match="beta1"):
+            session.load_checkpoint(path)
+        np.testing.assert_array_equal(session.read_param("w"), np.zeros(3))
+        assert session.optimizer.beta1 == 0.9
+
+
 def test_the_seeds_flat_layout_loads(tmp_path):
     from safetensors.numpy import save_file
 

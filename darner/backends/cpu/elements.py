@@ -36,6 +36,7 @@ class Elements:
         operands: the addresses of the body's inputs.
         mask: the lanes that exist, of an index that has lanes; None where all do.
         fault: where an index that is outside its axis is told of; without it, it counts as the nearest inside.
+        width: lanes of f32 that a vector of the machine has; this one's where it is not said.
     """
 
     def __init__(
@@ -45,11 +46,12 @@ class Elements:
         operands: Sequence[Any],
         mask: Any = None,
         fault: Any = None,
+        width: int | None = None,
     ) -> None:
         self.builder = builder
         self.places = Places(builder)
         self.registers = Registers(builder)
-        self.width = host().vector_bytes // 4
+        self.width = width or host().vector_bytes // 4
         self.mask = mask
         self.fault = fault
         self.leaves = {leaf.id: (operands[int(name)], leaf) for name, leaf in body.inputs.items()}

@@ -50,7 +50,7 @@ def _emit(code: Code) -> None:
 
 def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
-    elements = Elements(code.builder, code.body, code.operands, fault=code.fault)
+    elements = Elements(code.builder, code.body, code.operands, fault=code.fault, width=code.width)
     places = elements.places
     lead, length = (shape[:-1], shape[-1]) if shape else ((), 1)
     pieces = -(-length // PIECE)

@@ -12,7 +12,7 @@ from ...graph.errors import InternalError, RunError
 from ...lower.plan import Buffer, Kernel, Plan
 from .cache import ObjectCache
 from .faults import INDEXED, WORDS
-from .jit import compile_module, load_object
+from .jit import Machine, compile_module, host, load_object
 from .kernels import Functions, emit_module, functions_of
 from .steps import FIXED, Row, Steps, copy_function
 from .template import Scratch
@@ -48,6 +48,7 @@ class CpuProgram:
         threads: how many run it; as many as there are cores when left out.
         storage: memory of parameters and states by name, to be shared with another program.
         cache: where compiled code is kept; none when left out.
+        machine: what code is made for, where it is not this machine but a lesser one.
 
     Attributes:
         arrays: the memory of each buffer of the plan.
@@ -61,10 +62,12 @@ class CpuProgram:
         threads: int | None = None,
         storage: Mapping[str, Array] | None = None,
         cache: ObjectCache | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.plan = plan
-        functions = functions_of(plan)
-        self._code = load_object(_compiled(plan, functions, cache), symbols=symbols())
+        machine = machine or host()
+        functions = functions_of(plan, machine)
+        self._code = load_object(_compiled(plan, functions, cache, machine), symbols=symbols())
         self._team = Team(threads)
         self._arena = aligned(plan.arena_bytes)
         self.storage: dict[str, Array] = dict(storage or {})
@@ -203,14 +206,16 @@ def _is_indexed(plan: Plan, kernel: Kernel) -> bool:
     return not INDEXED.isdisjoint(plan.spec(kernel).ops)
 
 
-def _compiled(plan: Plan, functions: Functions, cache: ObjectCache | None) -> bytes:
+def _compiled(
+    plan: Plan, functions: Functions, cache: ObjectCache | None, machine: Machine
+) -> bytes:
     """The object code of a plan's functions: from the cache, where nothing has to be emitted, or made and kept."""
-    if cache is None:
-        return compile_module(emit_module(plan, functions), passes=True)
-    key = cache.key(functions.key, passes=True)
+    target = {"cpu": machine.cpu, "features": machine.features}
+    cache = cache or ObjectCache(None)
+    key = cache.key(f"{machine.vector_bytes}\n{functions.key}", passes=True, **target)
     code = cache.get(key)
     if code is None:
-        code = compile_module(emit_module(plan, functions), passes=True)
+        code = compile_module(emit_module(plan, functions, machine), passes=True, **target)
         cache.put(key, code)
     return code
 

@@ -256,7 +256,9 @@ class _Rows:
     def __init__(self, code: Code, program: RowProgram) -> None:
         self.code = code
         self.program = program
-        self.elements = Elements(code.builder, code.body, code.operands, fault=code.fault)
+        self.elements = Elements(
+            code.builder, code.body, code.operands, fault=code.fault, width=code.width
+        )
         self.places = self.elements.places
         self.registers = self.elements.registers
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
@@ -548,7 +550,7 @@ class _Rows:
 
 def _emit(code: Code) -> None:
     code = replace(code, spec=collapsed(code.spec))
-    program = row_program(code.spec, _width(code.machine))
+    program = row_program(code.spec, code.width)
     if program is not None:
         _Rows(code, program).emit()
 

@@ -72,6 +72,11 @@ class Code:
         return self.spec.body
 
     @property
+    def width(self) -> int:
+        """Lanes of f32 that a vector of the machine has."""
+        return self.machine.vector_bytes // 4
+
+    @property
     def module(self) -> Any:
         """Where functions that kernels share are put."""
         return self.builder.module
