@@ -160,6 +160,11 @@ class Running:
 
     # ------------------------------------------------------------- running
 
+    def compile(self, **sizes: int) -> None:
+        """Make the native code now, and not at the first step; with symbolic sizes, for these."""
+        with self._using("compile"):
+            self._compiled(self._chosen(sizes))
+
     def step(self) -> None:
         """Run once on the inputs that were set: forward, and in training backward and the updates."""
         with self._using("step"):
