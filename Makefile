@@ -11,14 +11,18 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	if $$python -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	2>/dev/null; then echo $$python; break; fi; done)
 
-.PHONY: help setup demo quick test bench docs clean
+# What `make bench` passes on: make bench BENCH="--quick", BENCH="llama-s --batch 1 4".
+BENCH ?=
+
+.PHONY: help setup demo quick test bench kernels docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train a network to read digits: about 10 seconds"
 	@echo "make test    everything: format, lint, types, all tests"
 	@echo "make quick   the same without the slow tests: under a minute"
-	@echo "make bench   measurements"
+	@echo "make bench   the same work beside PyTorch, JAX and NumPy; BENCH=--quick takes two minutes"
+	@echo "make kernels measurements of the parts: contractions, attention, convolutions, building"
 	@echo "make docs    rewrite the files that are generated from the op registry"
 	@echo "make setup   install everything development needs"
 	@echo "make clean   remove what the other targets made"
@@ -40,7 +44,10 @@ test: $(VENV)/.dev
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -n $(JOBS)
 
-bench: $(VENV)/.runtime
+bench: $(VENV)/.bench
+	@$(BIN)/python -m bench.peers $(BENCH)
+
+kernels: $(VENV)/.dev
 	@for file in bench/*.py; do echo "$$file"; $(BIN)/python $$file || exit 1; done
 
 docs: $(VENV)/.runtime
@@ -70,4 +77,11 @@ $(VENV)/.runtime: requirements/runtime.lock pyproject.toml | $(BIN)/python
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.runtime
 	@echo "installing development dependencies"
 	@$(INSTALL) --no-deps -r requirements/dev.lock
+	@touch $@
+
+# Besides, what is measured beside darner: the extra `bench` of pyproject.toml.
+$(VENV)/.bench: pyproject.toml $(VENV)/.dev
+	@echo "installing the peers"
+	@$(INSTALL) --no-deps $$($(BIN)/python -c "import tomllib; \
+		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['bench'])")
 	@touch $@

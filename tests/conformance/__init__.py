@@ -12,3 +12,8 @@ def sample_indices(op):
 def element_types(*names):
     """The element types to try: all, or in the quick tier f32."""
     return [name for name in names if not QUICK or name == "f32"]
+
+
+def examples(count):
+    """How many examples hypothesis tries: as many, or in the quick tier an eighth of them."""
+    return max(1, count // 8) if QUICK else count

@@ -16,6 +16,7 @@ from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.program import CpuProgram
 from darner.lower.lower import lower
 from darner.testing import tolerance
+from tests.conformance import examples
 from tests.cpu.running import run_program
 
 WHOLE = ("scaled_dot_attention", "scaled_dot_attention_backward")
@@ -228,7 +229,7 @@ def test_a_query_that_sees_nothing_gives_zeros_and_has_no_gradient(tmp_path):
     assert y[:, :, 1].all()
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_attentions(tmp_path, data):
     def draw(low, high):

@@ -10,6 +10,7 @@ from darner import Graph
 from darner.backends.cpu.kernels import template_of
 from darner.graph import dtypes
 from darner.ops.contract import dot_general
+from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-7, "f16": 2.0**-10}
@@ -103,7 +104,7 @@ AFTER = {
 }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     products(),
     st.sampled_from(["f32", "f32", "f64", "bf16", "f16"]),

@@ -19,6 +19,7 @@ from darner.lower.lower import lower
 from darner.lower.roles import WHOLE
 from darner.ops.conv import conv, conv_input_grad, conv_weight_grad
 from darner.testing import assert_close
+from tests.conformance import examples
 from tests.cpu.running import check, compiled, run_program
 from tests.zoo import resnet, trained, unet
 
@@ -147,7 +148,7 @@ def cases(draw):
 
 
 QUICK = settings(
-    max_examples=20,
+    max_examples=examples(20),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -161,7 +162,7 @@ def test_any_geometry_is_computed_as_the_reference_does(case, op, threads):
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=examples(200))
 @given(cases(), st.sampled_from(OPS), st.sampled_from(("f32", "f64", "bf16", "f16")))
 def test_any_geometry_in_any_type(case, op, dtype):
     assert_right(bare(case, op, dtype), dtype, case.terms(op))

@@ -25,6 +25,7 @@ from darner.backends.cpu.gemm import (
 from darner.backends.cpu.gemm_ir import i64, load, loop, offset
 from darner.backends.cpu.gemm_tile import choose_tile
 from darner.graph.errors import ArgumentError
+from tests.conformance import examples
 
 CANARY = 123.0
 GUARD = 64
@@ -200,7 +201,7 @@ def contractions(draw):
     return Contraction(dtype, batch, m, n, k, a, b, c, draw(st.booleans()))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(contractions(), st.integers(1, 3), st.booleans())
 @example(Contraction.dense("f32", 17, 97, 13), 2, False)
 def test_any_sizes_strides_batches_and_threads_give_the_product(contraction, threads, packed):

@@ -15,6 +15,7 @@ from darner.backends.cpu.cache import ObjectCache
 from darner.graph import dtypes
 from darner.lower.lower import lower
 from darner.testing import assert_close
+from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 
 RNG = np.random.default_rng(7)
@@ -129,7 +130,7 @@ def test_many_largest_are_taken_from_the_sorted_row():
     agree(lambda g, x: [*x.top_k(100), *x.top_k(0), x.top_k(5)[1]], normal(4, 150))
 
 
-@settings(max_examples=9, deadline=None)
+@settings(max_examples=examples(9), deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.data())
 def test_sorting_any_shape_along_any_axis(shape, data):
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -251,7 +252,7 @@ def test_scatter_add_along_an_axis(dtype):
     )
 
 
-@settings(max_examples=9, deadline=None)
+@settings(max_examples=examples(9), deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=3), st.data())
 def test_scattering_any_shape_along_any_axis(shape, data):
     axis = data.draw(st.integers(0, len(shape) - 1))
@@ -315,7 +316,7 @@ def test_a_block_is_replaced_and_what_it_came_from_is_not(dtype):
     np.testing.assert_array_equal(x, original)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=3), st.data())
 def test_replacing_any_block(shape, data):
     sizes = [data.draw(st.integers(0, n)) for n in shape]
@@ -389,7 +390,7 @@ def test_running_extremes_keep_nan_and_running_sums_take_views():
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=3), st.data())
 def test_running_along_any_axis_of_any_shape(shape, data):
     axis = data.draw(st.integers(0, len(shape) - 1))

@@ -13,6 +13,7 @@ from darner.graph.attributes import Float
 from darner.graph.op import OPS, unregister
 from darner.graph.types import TensorType
 from darner.testing import make_case
+from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 from tests.cpu.test_index import agree, built, outputs_by_threads
 
@@ -74,7 +75,7 @@ def test_cholesky_reads_and_writes_the_lower_triangle(dtype):
     assert not found[:, 0, 1:].any()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(st.integers(0, 40), st.integers(0, 20), st.lists(st.integers(0, 3), max_size=2))
 def test_systems_of_any_size(order, sides, lead):
     b = RNG.normal(size=(*lead, order, sides))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner.lower.roles import WHOLE
+from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 from tests.optimizer.random_graphs import grown, with_loss
 
@@ -36,13 +37,13 @@ def check(graph, values, close=1e-9):
         np.testing.assert_allclose(a, b, rtol=close, atol=close * scale)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_graphs_compute_what_the_reference_computes(seed):
     check(*grown(random.Random(seed), 10, SIZES))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.integers(0, 2**32))
 def test_gradients_of_random_graphs_are_those_of_the_reference(seed):
     graph, values = grown(random.Random(seed), 8, SIZES)
@@ -50,7 +51,7 @@ def test_gradients_of_random_graphs_are_those_of_the_reference(seed):
     check(darner.value_and_grad(with_loss(graph), wrt), values)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**32))
 def test_optimized_random_graphs_compute_what_the_reference_computes(seed):
     graph, values = grown(random.Random(seed), 10, SIZES)

@@ -10,6 +10,7 @@ from darner import Graph
 from darner.backends.cpu.rows import row_program
 from darner.lower.lower import lower
 from darner.testing import tolerance
+from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 
 ROW_KERNELS = {
@@ -78,7 +79,7 @@ def test_reductions_of_any_axes_equal_the_reference_on_any_number_of_threads(nam
     check(lambda x: ROW_KERNELS[name](x, axes), array)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_reductions_of_odd_shapes_equal_the_reference(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))

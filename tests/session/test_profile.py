@@ -20,6 +20,7 @@ from darner.optimizer.targets import Target
 from darner.session import recorder as recording
 from darner.session.memory_map import memory_map
 from darner.session.recorder import Recorder, profile
+from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 from tests.zoo import llama, trained, values
 
@@ -53,7 +54,7 @@ def trained_program():
 # --------------------------------------------------------------------------- work
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(m=st.integers(1, 40), n=st.integers(1, 40), k=st.integers(1, 40))
 def test_a_matmul_is_two_flops_for_each_product_and_moves_each_operand_once(m, n, k):
     g = Graph()

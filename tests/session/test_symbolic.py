@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph, optim
+from tests.conformance import examples
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_each_size_gives_what_the_reference_gives(device, code):
         assert len(session._kept) == 3
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_inputs_that_were_set_bind_too(counts):
     with darner.build(model(), mode="infer", device="reference", level=0) as session:

@@ -18,6 +18,7 @@ from darner.optim import Adam, training_step
 from darner.session.gradients import gradient_summary
 from darner.session.statistics import PIECE, statistics
 from darner.session.trace import trace_dispatches
+from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 from tests.zoo import values
 
@@ -102,7 +103,7 @@ def test_a_sound_step_has_nobody_to_blame():
     assert "no kernel made a NaN or an infinity" in str(found)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(row=st.integers(0, 12), column=st.integers(0, 6), threads=st.sampled_from([1, 2, 3]))
 def test_the_first_bad_element_is_told_wherever_it_is(row, column, threads):
     g = Graph()
@@ -283,7 +284,7 @@ def test_every_dispatch_is_listed_with_what_it_made(threads):
 # --------------------------------------------------------------------------- statistics
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))
 def test_statistics_are_those_of_numpy_in_f64(numbers):
     array = np.array(numbers, np.float32).reshape(-1, 1)

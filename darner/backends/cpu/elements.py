@@ -129,18 +129,19 @@ class Elements:
         multiple = count if aligned else 1
         values = list(carried)
         known = isinstance(start, int) and isinstance(stop, int)
+        ends = (start, stop) if known else (None, None)
         length = self.places.sub(stop, start)
         full = self.places.mul(self.places.div(length, count), count)
         middle = self.places.add(start, full)
         if not known or full:
             if known and full == count:
                 with self.scope():
-                    values = list(inside(Lanes(start, count), values))
+                    values = list(inside(Lanes(start, count, 1, multiple, *ends), values))
             else:
                 values = self.loop(
                     start,
                     middle,
-                    lambda i, held: inside(Lanes(i, count, 1, multiple), held),
+                    lambda i, held: inside(Lanes(i, count, 1, multiple, *ends), held),
                     values,
                     step=count,
                 )
@@ -153,7 +154,7 @@ class Elements:
             left = self.places.vector(self.places.sub(stop, middle), count)
             self.mask = self.registers.both(before, self.builder.icmp_signed("<", lanes, left))
             try:
-                return inside(Lanes(middle, count, 1, multiple), held)
+                return inside(Lanes(middle, count, 1, multiple, *ends), held)
             finally:
                 self.mask = before
 
@@ -308,6 +309,11 @@ def _pad(e: Elements, node: Node, index: list[Number]) -> Any:
         if size == whole and not low and not gap:
             source.append(moved)
             continue
+        if isinstance(moved, Lanes) and not gap and moved.is_outside(size):
+            return filling
+        if isinstance(moved, Lanes) and not gap and moved.is_inside(size):
+            source.append(moved)
+            continue
         last = (size - 1) * (gap + 1)
         if isinstance(moved, Lanes) and moved.stride == 1 and not gap and e.is_simple(x):
             hits = e.registers.both(
@@ -337,6 +343,12 @@ def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
             continue
         moved = list(index)
         place = e.places.sub(index[axis], start)
+        start += size
+        if isinstance(place, Lanes) and place.is_outside(size):
+            continue
+        if isinstance(place, Lanes) and place.is_inside(size):
+            moved[axis] = place
+            return e.at(part, moved)
         if isinstance(place, Lanes) and place.stride == 1 and e.is_simple(part):
             moved[axis] = place
             inside = e.registers.both(
@@ -349,8 +361,7 @@ def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
         if found is None:
             found = value
         else:
-            found = e.registers.choose(e.places.less(index[axis], start), found, value)
-        start += size
+            found = e.registers.choose(e.places.less(index[axis], start - size), found, value)
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ from .template import Code, Template, sizes
 KINDS = ("map", "rows", "contract", "index")
 PIECE = 8192
 """Elements of a long row that are one piece of work."""
+MOST_SEAMS = 9
 SMALL = 4096
 """Elements times operations up to which one thread does it all: waking others would cost more."""
 
@@ -48,12 +50,30 @@ def _emit(code: Code) -> None:
             _emit_results(code, shape, outputs)
 
 
+def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
+    """Where parts of a row meet that are computed in different ways: each gets a loop of its own."""
+    last = len(shape) - 1
+    found = {0, shape[-1]} if shape else {0}
+    for node in body.nodes:
+        if tuple(sizes(node)) != shape or not shape:
+            continue
+        if node.op.name == "concat" and node.attrs["axis"] == last:
+            found.update(accumulate(sizes(part)[last] for part in node.operands))
+        elif node.op.name == "pad" and not (node.attrs["interior"] or (0,) * len(shape))[last]:
+            low = int(node.attrs["padding"][last][0])
+            found.update({low, low + sizes(node.operands[0])[last]})
+    seams = sorted(seam for seam in found if shape and 0 <= seam <= shape[-1])
+    many = len(seams) > MOST_SEAMS or prod(shape) * len(body.nodes) <= SMALL
+    return [] if many or any(b - a < width // 4 for a, b in pairwise(seams)) else seams
+
+
 def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
     elements = Elements(code.builder, code.body, code.operands, fault=code.fault, width=code.width)
     places = elements.places
     lead, length = (shape[:-1], shape[-1]) if shape else ((), 1)
-    pieces = -(-length // PIECE)
+    seams = _seams(code.body, shape, elements.width)
+    pieces = 1 if len(seams) > 2 else -(-length // PIECE)
     count = lanes_for(code.body, elements.width, length)
 
     def unit(number: Number, _: Any) -> Sequence[Any]:
@@ -79,6 +99,10 @@ def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[No
             block(0, [])
         elif length < elements.width // 2:
             elements.loop(start, stop, block)
+        elif len(seams) > 2:
+            for low, high in pairwise(seams):
+                lanes = lanes_for(code.body, elements.width, high - low)
+                elements.blocks(low, high, lanes, block, aligned=low % lanes == 0)
         else:
             elements.blocks(start, stop, count, block)
         return []

@@ -20,7 +20,13 @@ Number: TypeAlias = Any
 class Lanes:
     """The numbers ``start``, ``start + stride``, ...: one for each of ``count`` lanes.
 
-    ``multiple`` is a number that ``start`` is known to be a multiple of.
+    Attributes:
+        start: the first of them.
+        count: how many there are.
+        stride: the distance of two.
+        multiple: a number that ``start`` is known to be a multiple of.
+        low: what none of them is known to be below, those of lanes that do not exist aside.
+        high: what all of them are known to be below.
 
     >>> Lanes(32, 16).multiple
     32
@@ -30,10 +36,21 @@ class Lanes:
     count: int
     stride: int = 1
     multiple: int = 1
+    low: int | None = None
+    high: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.start, int):
             object.__setattr__(self, "multiple", self.start)
+
+    def is_inside(self, size: int) -> bool:
+        """Whether all are known to be from 0 to before ``size``."""
+        return self.low is not None and self.high is not None and 0 <= self.low <= self.high <= size
+
+    def is_outside(self, size: int) -> bool:
+        """Whether none of them is known to be from 0 to before ``size``."""
+        before = self.high is not None and self.high <= 0
+        return before or (self.low is not None and self.low >= size)
 
     def within(self, size: int) -> bool:
         """Whether no lane is in another block of ``size`` than the first."""
@@ -125,8 +142,12 @@ class Places:
         if isinstance(b, Lanes) and not isinstance(a, Lanes):
             a, b = b, a
         if isinstance(a, Lanes) and lane_count(b) is None:
-            multiple = gcd(a.multiple, b) if isinstance(b, int) else 1
-            return Lanes(self.add(a.start, b), a.count, a.stride, multiple)
+            if not isinstance(b, int):
+                return Lanes(self.add(a.start, b), a.count, a.stride)
+            low = None if a.low is None else a.low + b
+            high = None if a.high is None else a.high + b
+            start, multiple = self.add(a.start, b), gcd(a.multiple, b)
+            return Lanes(start, a.count, a.stride, multiple, low, high)
         if isinstance(a, Lanes) and isinstance(b, Lanes):
             multiple = gcd(a.multiple, b.multiple)
             return Lanes(self.add(a.start, b.start), a.count, a.stride + b.stride, multiple)

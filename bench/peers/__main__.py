@@ -1,0 +1,143 @@
+"""The command: ``python -m bench.peers``. See docs/performance.md."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import report, turns, workloads
+
+DESCRIPTION = """The workloads beside the peers: every engine in a process of its own, turns taken, results compared first.
+
+    python -m bench.peers                                   every workload, every engine, 2 threads
+    python -m bench.peers --quick                           two minutes: no compilers but darner, no images
+    python -m bench.peers llama-s --batch 1 4 --sequence 37 128 512
+    python -m bench.peers mlp --engines darner numpy --threads 1 2
+    python -m bench.peers --build                           how long building takes, cold and warm, by phase
+    python -m bench.peers --record                          and append to bench/history.jsonl; --history shows it
+"""
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "workloads",
+        nargs="*",
+        help=f"by the beginning of the name: {', '.join(workloads.WORKLOADS)}",
+    )
+    add("--engines", nargs="+", choices=list(turns.ENGINES), help="all but those of no use")
+    add("--threads", nargs="+", type=int, default=[2])
+    add("--batch", nargs="+", type=int, default=[1], help="of Llama")
+    add(
+        "--sequence",
+        nargs="+",
+        type=int,
+        default=[128],
+        help="of Llama: tokens, or rows of the cache",
+    )
+    add("--rounds", type=int, help="7; 5 when quick")
+    add("--seconds", type=float, help="of a turn: 0.7; 0.5 when quick")
+    add("--quick", action="store_true")
+    add("--build", action="store_true", help="measure building, and nothing else")
+    add("--json", type=Path, default=Path("build/bench.json"), help="where everything is written")
+    add("--record", action="store_true", help="append the medians to the history")
+    add("--history", action="store_true", help="show the history, and measure nothing")
+    options = parser.parse_args(given)
+    if options.engines is None:
+        options.engines = ["darner", "torch", "numpy"] if options.quick else list(turns.ENGINES)
+    options.rounds = options.rounds or (5 if options.quick else 7)
+    options.seconds = options.seconds or (0.5 if options.quick else 0.7)
+    names = options.workloads or list(workloads.QUICK if options.quick else workloads.WORKLOADS)
+    try:
+        options.workloads = workloads.chosen(names, options.batch, options.sequence)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def say(text: str) -> None:
+    """What is going on, beside the results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def build(options: argparse.Namespace) -> dict[str, Any]:
+    """How long building takes."""
+    built = []
+    for workload in options.workloads:
+        for engine in options.engines:
+            say(f"{workload.name}: building with {engine}")
+            try:
+                built.append((workload, engine, turns.build(workload, engine, options.threads[0])))
+            except (turns.NotOfferedError, RuntimeError) as error:
+                say(f"{workload.name}: {engine} is not measured: {error}")
+    print(report.build_table(built))
+    return {
+        "builds": [
+            {"name": workload.name, "engine": engine, **found} for workload, engine, found in built
+        ]
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The rows of the table, and the tables themselves."""
+    rows: list[turns.Row] = []
+    peaks = {threads: turns.machine(threads) for threads in options.threads}
+    for threads, peak in peaks.items():
+        say(
+            f"{threads} threads: {peak['flops'] / 1e9:.0f} GFLOP/s, {peak['bandwidth'] / 1e9:.1f} GB/s"
+        )
+    for threads in options.threads:
+        for workload in options.workloads:
+            row = turns.measure(
+                workload,
+                options.engines,
+                threads,
+                rounds=options.rounds,
+                seconds=options.seconds,
+            )
+            rows.append(row)
+            found = {n: report.three_digits(1e3 * t.median) for n, t in row.engines.items()}
+            say(f"{workload.name}, {threads} threads: {found}")
+    ends = {threads: turns.machine(threads) for threads in options.threads}
+    for row in rows:  # the better of two measurements: other programs can only make it worse
+        peak, again = peaks[row.threads], ends[row.threads]
+        peak |= {key: max(peak[key], again[key]) for key in peak}
+        row.floor = row.workload.floor(peak["flops"], peak["bandwidth"])
+    print(report.times_table(rows))
+    print()
+    print(report.memory_table(rows))
+    notes = list(dict.fromkeys(note for row in rows for note in row.notes))
+    if notes:
+        print()
+        print("\n".join(notes))
+    return {**report.about_run(rows, peaks), "rows": [report.row_json(row) for row in rows]}
+
+
+def main() -> int:
+    """0 where darner was measured in every row, else 1."""
+    options = arguments()
+    if options.history:
+        print(report.history_table())
+        return 0
+    result = build(options) if options.build else measure(options)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    say(f"written to {options.json}")
+    if options.build:
+        return 0
+    if options.record:
+        report.record(result)
+        say(f"recorded in {report.HISTORY}")
+    asked = "darner" in options.engines
+    return int(asked and any("darner" not in row["engines"] for row in result["rows"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

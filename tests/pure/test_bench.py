@@ -1,0 +1,225 @@
+"""The benchmark beside the peers: engines do the same work, turns are fair, tables say what was measured."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import darner
+from bench.peers import engine_darner, engine_numpy, engine_torch, report, turns, workloads
+from bench.peers.turns import NotOfferedError, Row, Times
+from bench.peers.workloads import Llama, Mlp, Resnet
+
+LLAMA = Llama(batch=2, sequence=5, layers=2, width=12, heads=3, kv_heads=1, inner=10, vocabulary=17)
+TINY = [
+    Mlp(batch=6, sizes=(9, 7, 4)),
+    replace(LLAMA, mode="forward"),
+    replace(LLAMA, mode="train"),
+    replace(LLAMA, mode="decode"),
+    Resnet("forward", batch=2, size=9, widths=(4, 6), classes=3),
+    Resnet("train", batch=2, size=9, widths=(4, 6), classes=3),
+]
+
+
+def by_reference(workload, steps=1):
+    """What darner's reference makes of a workload in float64: the loss of each step, or the logits of the last."""
+    graph = engine_darner.graph(workload)
+    if workload.trains:
+        graph = darner.optim.training_step(graph, engine_darner.optimizer(workload))
+    params, state = dict(workload.values()), dict(workload.caches())
+    found = [
+        darner.run(graph, engine_darner.data(workload), params, state=state, float64=True)[0]
+        for _ in range(steps)
+    ]
+    return np.array(found).reshape(-1) if workload.trains else found[-1]
+
+
+def by_engine(engine, steps=1):
+    """The same by an engine."""
+    found = [engine.read(engine.step()) for _ in range(steps)]
+    return np.array(found).reshape(-1) if found[0].ndim == 0 else found[-1]
+
+
+# --------------------------------------------------------------------------- the same work
+
+
+@pytest.mark.parametrize("workload", TINY, ids=lambda one: one.name)
+def test_torch_does_what_the_reference_does(workload):
+    steps = 3 if workload.trains else 2
+    found = by_engine(engine_torch.prepare(workload, 1), steps)
+    np.testing.assert_allclose(found, by_reference(workload, steps), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("workload", [TINY[0], TINY[1], TINY[3]], ids=lambda one: one.name)
+def test_numpy_does_what_the_reference_does(workload):
+    steps = 3 if workload.trains else 2
+    found = by_engine(engine_numpy.prepare(workload, 1), steps)
+    np.testing.assert_allclose(found, by_reference(workload, steps), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("workload", [TINY[2], TINY[3]], ids=lambda one: one.name)
+def test_sessions_do_what_the_reference_does(workload):
+    steps = 3 if workload.trains else 2
+    found = by_engine(engine_darner.prepare(workload, 1), steps)
+    np.testing.assert_allclose(found, by_reference(workload, steps), rtol=2e-4, atol=2e-5)
+
+
+def test_decoding_the_last_token_is_the_forward_pass_of_all():
+    whole = replace(LLAMA, mode="forward")
+    ops = engine_numpy.NumpyOps(whole)
+    keys, seen = {}, ops._mixed
+
+    def watched(q, k, v, hidden):
+        for kind, value in (("keys", k), ("values", v)):
+            keys[f"layer{len(keys) // 2}.{kind}"] = value.transpose(0, 2, 1, 3)
+        return seen(q, k, v, hidden)
+
+    ops._mixed = watched
+    weights, tokens = dict(whole.values()), whole.inputs()["tokens"]
+    wanted = whole.result(ops, weights.__getitem__, {"tokens": tokens})[:, -1]
+    last = replace(LLAMA, mode="decode")
+    decoding = engine_numpy.NumpyOps(last)
+    for name, value in keys.items():
+        decoding.caches[name] = value.transpose(0, 2, 1, 3).copy()
+        decoding.caches[name][:, :, -1] = np.nan  # the token's own row must be written
+    found = last.result(decoding, weights.__getitem__, {"tokens": tokens[:, -1:]})[:, 0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_depend_on_their_name_alone():
+    one, two = replace(LLAMA, layers=1), replace(LLAMA, layers=2)
+    first, second = dict(one.values()), dict(two.values())
+    assert set(first) < set(second)
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name])
+    assert not np.array_equal(second["layer0.q"], second["layer1.q"])
+
+
+def test_workloads_survive_json():
+    for one in [*TINY, *workloads.WORKLOADS.values()]:
+        assert workloads.from_json(json.loads(json.dumps(workloads.to_json(one)))) == one
+
+
+def test_llama_comes_in_every_batch_and_sequence():
+    found = [one.name for one in workloads.chosen(["llama-s.t", "mlp"], [1, 4], [37, 128])]
+    long = [f"llama-s.train{more}" for more in (" s37", "", " b4 s37", " b4")]
+    assert found == [*long, "mlp.train"]
+    with pytest.raises(ValueError, match="no workload 'gpt'"):
+        workloads.chosen(["gpt"], [1], [128])
+
+
+def test_floors_are_those_of_the_arithmetic():
+    forward, train = workloads.WORKLOADS["llama-s.forward"], workloads.WORKLOADS["llama-s.train"]
+    assert forward.forward_flops() == pytest.approx(4.9e9, rel=0.02)
+    assert train.step_flops() == 3 * forward.forward_flops()
+    assert train.floor(250e9, 36e9) == pytest.approx(0.075, rel=0.03)
+    decode = workloads.WORKLOADS["llama-s.decode"]
+    assert decode.floor(250e9, 32e9) == pytest.approx(0.0024, rel=0.03)
+    assert workloads.WORKLOADS["mlp.train"].floor(250e9, 1.0) == pytest.approx(0.00021, rel=0.03)
+    # 3x3, 64 to 64 channels, 64x64 places, four images: four such layers beside the stem
+    assert Resnet()._flops("stage0.block1.first") == 2 * 4 * 9 * 64 * 64 * 64 * 64
+
+
+# --------------------------------------------------------------------------- turns
+
+
+def test_every_other_round_is_reversed():
+    assert "".join(turns.in_turns(["a", "b", "c"], 3)) == "abccbaabc"
+
+
+def test_a_turn_takes_the_median_of_steps_after_a_warm_up(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    lengths = iter([9.0, 1.0, 5.0, 2.0])
+
+    def step():
+        now[0] += next(lengths)
+
+    found = turns.turn(step, seconds=0.5, warm_up=0.1)
+    assert (found["median"], found["best"], found["steps"]) == (2.0, 1.0, 3)
+
+
+def test_results_that_differ_do_not_count():
+    exact = np.array([2.0, -4.0])
+    assert turns.relative_error(np.array([2.0, -3.0]), exact) == 0.25
+    assert turns.relative_error(np.array([2.0, np.nan]), exact) == math.inf
+    assert turns.relative_error(np.array([2.0]), exact) == math.inf
+
+
+def test_processes_take_turns_and_say_what_is_not_measured(monkeypatch):
+    monkeypatch.setitem(turns.ENGINES, "other", ("there_is_no_such_package", "engine_other", {}))
+    row = turns.measure(TINY[0], ["numpy", "other"], 1, rounds=2, seconds=0.01)
+    assert list(row.engines) == ["numpy"]
+    times = row.engines["numpy"]
+    assert len(times.rounds) == 2
+    assert times.steps >= 6
+    assert 0 < times.best <= times.median
+    assert times.memory > 5
+    assert times.version == np.__version__
+    missing = "mlp.train: other is not measured: there_is_no_such_package is not installed"
+    assert missing in row.notes
+
+
+def test_an_engine_without_the_workload_says_so():
+    with pytest.raises(NotOfferedError, match=r"resnet18\.train is not written"):
+        engine_numpy.prepare(TINY[5], 1)
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def a_row():
+    def times(rounds, memory):
+        made = Times(version="1", seconds={"import": 0.1, "setup": 0.2, "first": 0.3})
+        for value in rounds:
+            made.add(
+                {"median": value, "best": value / 2, "steps": 3, "memory": memory, "others": 0.0}
+            )
+        return made
+
+    row = Row(Mlp(), 2, floor=5e-4)
+    row.engines["darner"] = times([1e-3, 2e-3, 1e-3], 100.0)
+    row.engines["torch"] = times([3e-3, 2e-3, 9e-3], 200.0)
+    row.engines["numpy"] = times([4e-3, 4e-3, 4e-3], 50.0)
+    return row
+
+
+def test_the_table_has_the_ratio_to_the_best_peer_and_to_the_floor():
+    head, _, line = report.times_table([a_row()]).splitlines()
+    found = dict(zip((c.strip() for c in head.split("|")), line.split("|"), strict=True))
+    assert {key: value.strip() for key, value in found.items() if key} == {
+        "workload": "mlp.train",
+        "threads": "2",
+        "darner": "1.00",
+        "torch": "3.00",
+        "numpy": "4.00",
+        "best peer": "torch",
+        "ratio": "3.00",
+        "of rounds": "1.00 - 4.00",
+        "floor": "0.500",
+        "of floor": "50%",
+    }
+
+
+def test_memory_and_building_have_tables():
+    assert "|       100 |      200 |       50 |" in report.memory_table([a_row()])
+    about = {"seconds": {"import": 0.1, "setup": 1.0, "first": 0.5}, "phases": {"lower": 0.25}}
+    table = report.build_table([(Mlp(), "darner", {"cold": about, "warm": about})])
+    assert table.splitlines()[0].split("|")[-2].strip() == "lower"
+    assert [line.split("|")[5].strip() for line in table.splitlines()[2:]] == ["1.50", "1.50"]
+
+
+def test_history_grows_by_a_line_and_is_shown(tmp_path):
+    path = tmp_path / "history.jsonl"
+    run = {**report.about_run([a_row()], {2: {"flops": 1.0}}), "rows": [report.row_json(a_row())]}
+    for _ in range(2):
+        report.record(run, path)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 2
+    row = json.loads(lines[0])["rows"][0]
+    assert row["ms"] == {"darner": 1.0, "torch": 3.0, "numpy": 4.0}
+    assert row["ratio"] == 3.0
+    shown = report.history_table(path).splitlines()[2:]
+    assert [line.split("|")[5].strip() for line in shown] == ["1.00", "1.00"]
