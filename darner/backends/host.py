@@ -100,5 +100,8 @@ class ReferenceProgram(HostMemory):
             for old, value in after.items():
                 self.arrays[old][...] = value
 
+    def prepare(self) -> None:
+        """Nothing is kept in another order."""
+
     def close(self) -> None:
         """Nothing is held that is not memory."""

@@ -8,7 +8,7 @@ A backend makes a plan of a graph (``lower_for``) and a ``Program`` of a plan (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -53,6 +53,9 @@ class Program(Protocol):
     def bind(self, buffer: int, array: Array | None) -> None:
         """Let an input be read from the caller's own memory, or from the program's own again (None)."""
 
+    def prepare(self) -> None:
+        """Make ready what changes seldom, as it is now: before the first step, and after every change."""
+
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
     ) -> None:
@@ -69,17 +72,27 @@ Storage = Mapping[str, Array]
 
 
 def _reference(
-    plan: Plan, threads: int | None, storage: Storage, cache: ObjectCache | None
+    plan: Plan,
+    threads: int | None,
+    storage: Storage,
+    cache: ObjectCache | None,
+    fixed: Collection[int],
 ) -> Program:
     from .host import ReferenceProgram
 
     return ReferenceProgram(plan, storage=storage)
 
 
-def _cpu(plan: Plan, threads: int | None, storage: Storage, cache: ObjectCache | None) -> Program:
+def _cpu(
+    plan: Plan,
+    threads: int | None,
+    storage: Storage,
+    cache: ObjectCache | None,
+    fixed: Collection[int],
+) -> Program:
     from .host import HostCpuProgram
 
-    return HostCpuProgram(plan, threads=threads, storage=storage, cache=cache)
+    return HostCpuProgram(plan, threads=threads, storage=storage, cache=cache, fixed=fixed)
 
 
 _DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference}
@@ -133,6 +146,7 @@ def compile_for(
     threads: int | None = None,
     storage: Storage | None = None,
     cache: ObjectCache | None = None,
+    fixed: Collection[int] = (),
 ) -> Program:
     """The program of a plan on a device.
 
@@ -142,7 +156,8 @@ def compile_for(
         threads: how many run it, where the device has threads; as many as there are cores when left out.
         storage: memory of parameters and states by name; what is missing is made.
         cache: where compiled code is kept.
+        fixed: buffers that change seldom, which the device may keep in an order of its own; see ``Program.prepare``.
     """
     if plan.target != check_device(device):
         raise ArgumentError(f"the plan was made for '{plan.target}', not for '{device}'")
-    return _DEVICES[device](plan, threads, storage or {}, cache)
+    return _DEVICES[device](plan, threads, storage or {}, cache, fixed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -237,11 +237,14 @@ class Running:
 
     def _prepare(self, special: Specialised, program: Program) -> None:
         """Compute again what depends on parameters alone, if they have changed."""
-        if special.setup is None or special.version == self._shared.version:
+        if self._config.trains or special.version == self._shared.version:
             return
-        special.setup.run()
-        for buffer, output in zip(special.setup_inputs, special.setup.plan.outputs, strict=True):
-            program.bind(buffer, special.setup.arrays[output])
+        if special.setup is not None:
+            special.setup.run()
+            made = [special.setup.arrays[i] for i in special.setup.plan.outputs]
+            for buffer, array in zip(special.setup_inputs, made, strict=True):
+                program.bind(buffer, array)
+        program.prepare()
         special.version = self._shared.version
 
     # ------------------------------------------------------------- outputs
@@ -321,7 +324,7 @@ class Running:
         """The program of a specialisation, compiled where it is not there."""
         if special.program is None:
             with self._phases.shown(), self._phases.timed("compile"):
-                special.program = self._compile(special.plans.step)
+                special.program = self._compile(special.plans.step, self._fixed(special))
                 if special.plans.setup is not None:
                     special.setup = self._compile(special.plans.setup)
         if self._profiling and special.recorder is None:
@@ -330,9 +333,19 @@ class Running:
             special.recorder = Recorder(special.program)
         return special.program
 
-    def _compile(self, plan: Plan) -> Program:
+    def _fixed(self, special: Specialised) -> list[int]:
+        """The buffers of a step that change only with the parameters: at inference these, and what is made of them alone."""
+        if self._config.trains:
+            return []
+        step = special.plans.step
+        updated = {leaf for leaf, _ in step.updates}
+        leaves = step.leaves("parameter").values()
+        return [*special.setup_inputs, *(i for i in leaves if i not in updated)]
+
+    def _compile(self, plan: Plan, fixed: Sequence[int] = ()) -> Program:
         cache = self._config.object_cache()
-        return compile_for(self._config.device, plan, self._config.threads, self._storage, cache)
+        device, threads = self._config.device, self._config.threads
+        return compile_for(device, plan, threads, self._storage, cache, fixed)
 
     # ------------------------------------------------------------- memory
 

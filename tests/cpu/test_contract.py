@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 import darner
 from darner import Graph
 from darner.backends.cpu.kernels import template_of
+from darner.backends.cpu.program import CpuProgram
 from darner.graph import dtypes
+from darner.lower.lower import lower
 from darner.ops.contract import dot_general
 from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
@@ -336,3 +338,39 @@ def test_integers_are_left_to_other_kernels():
     finally:
         program.close()
     np.testing.assert_array_equal(found, given["a"] @ given["b"])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_what_changes_seldom_is_packed_once_and_again_when_it_changed(dtype, transposed):
+    g = Graph()
+    kind = dtypes.dtype(dtype).numpy
+    x = g.input("x", (37, 65), dtype)
+    w = g.parameter("w", (50, 65) if transposed else (65, 50), dtype)
+    product = x @ (w.transpose() if transposed else w)
+    g.set_outputs([product, (product + 1.0).tanh()])
+    plan = lower(g, target="cpu")
+    place = plan.leaves("parameter")["w"]
+    program = CpuProgram(plan, threads=2, fixed=[place])
+    rng = np.random.default_rng(0)
+    values = {"x": rng.normal(size=(37, 65)).astype(kind)}
+    weights = [rng.normal(size=w.shape).astype(kind) for _ in range(2)]
+
+    def found():
+        return [a.astype(np.float64) for a in run_program(program, values)]
+
+    def wanted(weight):
+        return [a.astype(np.float64) for a in darner.run(g, values, {"w": weight})]
+
+    close = {"f32": 1e-5, "f64": 1e-13, "bf16": 2e-2}[dtype]
+    for weight in weights:
+        before = found() if weight is weights[1] else None
+        program.arrays[place][...] = weight
+        if before is not None:
+            # Not prepared yet: the step still has the weights of before.
+            for a, b in zip(found(), before, strict=True):
+                np.testing.assert_array_equal(a, b)
+        program.prepare()
+        for a, b in zip(found(), wanted(weight), strict=True):
+            np.testing.assert_allclose(a, b, rtol=close, atol=close * np.abs(b).max())
+    program.close()

@@ -66,5 +66,5 @@ def test_other_architectures_get_object_code(machine):
     module = emit_module(plan, functions, machine)
     code = compile_module(module, cpu=machine.cpu, triple=machine.triple, passes=True)
     assert len(code) > 4096
-    for name in functions.names.values():
+    for name in functions.all:
         assert name.encode() in code

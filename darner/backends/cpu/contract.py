@@ -13,14 +13,14 @@ from typing import Any
 from ...graph.errors import InternalError
 from ...lower.plan import Spec
 from .elements import Elements, can_emit
-from .gemm_driver import Driver, Target, Write
+from .gemm_driver import Driver, Target, Write, emit_pack_panel
 from .gemm_ir import STORAGE_BYTES, accumulator_of, lane_mask, load, loop, narrow, offset, store
 from .gemm_plan import Contraction, Cut, cut
 from .gemm_product import Product, product_of
 from .gemm_tile import choose_tile
 from .jit import Machine
 from .places import Lanes, Number, Places, as_value
-from .template import Code, Scratch, Template
+from .template import Code, Packing, Scratch, Template
 
 # --------------------------------------------------------------------------- sums cut into parts
 
@@ -65,9 +65,13 @@ def _parts(contraction: Contraction, machine: Machine) -> Parts | None:
     return Parts(count, length, contraction.k - count * length)
 
 
-def _cuts(product: Product, machine: Machine) -> tuple[Parts | None, list[Cut]]:
+def _cuts(
+    product: Product, machine: Machine, packed: bool = False
+) -> tuple[Parts | None, list[Cut]]:
     """The parts of a product's sums, and how each kind of part is cut; one where they are whole."""
     contraction = product.contraction
+    if packed:
+        return None, [cut(contraction, machine, True)]
     parts = _parts(contraction, machine)
     if parts is None:
         return None, [cut(contraction, machine)]
@@ -112,7 +116,7 @@ def _emit(code: Code) -> None:
     product = _known(code.spec)
     if product.contraction.empty:
         return
-    parts, cuts = _cuts(product, code.machine)
+    parts, cuts = _cuts(product, code.machine, code.packed)
     if parts is None:
         target = Target(_writer(code, product), _straight(code, product))
         _emit_cut(code, product, cuts[0], 0, target)
@@ -146,7 +150,9 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         offset(builder, code.operand_of(side.leaf), dtype, side.offset + skipped * side.summed)
         for side in (product.a, product.b)
     )
-    driver = Driver(builder, plan, a, b, code.own, target, offsets)
+    if code.packed:
+        b = code.operand_of(product.b.leaf)
+    driver = Driver(builder, plan, a, b, code.own, target, offsets, packed_b=code.packed)
     driver.emit(*code.share(plan.units))
 
 
@@ -268,4 +274,40 @@ def _index(
     return [*around[:count], *both[0], *both[1]]
 
 
-CONTRACT = Template("contract", _fits, _emit, _scratch)
+# --------------------------------------------------------------------------- packed once
+
+FEWEST_ROWS = 8
+"""From so many rows on, panels that are packed already are worth their memory."""
+
+
+def _packing(spec: Spec, machine: Machine) -> Packing | None:
+    """The panels of B, where it is one matrix for the whole product and nothing else reads it."""
+    product = _known(spec)
+    contraction, b = product.contraction, product.b
+    repeated = any(axis.b for axis in product.loops)
+    if contraction.empty or contraction.m < FEWEST_ROWS or repeated or contraction.apart:
+        return None
+    uses = [node for node in spec.body.nodes if b.leaf.id in node.inputs]
+    if len(uses) != 1 or product.a.leaf.id == b.leaf.id or _parts(contraction, machine):
+        return None
+    one = replace(contraction, batch=1)
+    plan = cut(one, machine, True)
+    order = (contraction.dtype, contraction.k, contraction.n, one.b_strides, b.offset)
+
+    def emit(code: Code) -> None:
+        source = offset(code.builder, code.operands[0], contraction.dtype, b.offset)
+
+        def panel(number: Any) -> None:
+            width = plan.tile.width * contraction.k
+            at = code.builder.mul(number, as_value(width))
+            target = offset(code.builder, code.results[0], plan.panel, at)
+            emit_pack_panel(code.builder, plan, source, number, target)
+
+        code.each(plan.panels, panel)
+
+    nbytes = plan.packed_elements * STORAGE_BYTES[plan.panel]
+    key = f"panels of {plan.tile.width}: {order}"
+    return Packing(int(str(b.leaf.name)), nbytes, key, emit)
+
+
+CONTRACT = Template("contract", _fits, _emit, _scratch, _packing)

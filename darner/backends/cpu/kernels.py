@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from .scatters import SCATTERS
 from .solving import SOLVING
 from .sorting import SORTING
 from .steps import FIXED
-from .template import Code, Scratch, Template
+from .template import Code, Packing, Scratch, Template
 from .updates import UPDATES
 
 TEMPLATES: tuple[Template, ...] = (
@@ -46,23 +47,43 @@ class UnsupportedError(DarnerError):
     """A plan asks for something that this backend has no code for."""
 
 
-class Functions(NamedTuple):
-    """What the code of a plan consists of: one function for each spec, by digest.
+@dataclass(frozen=True)
+class Function:
+    """The code of a spec.
 
     Attributes:
-        names: what it is called.
-        templates: who writes it.
+        digest: of the spec.
+        template: who writes it.
         scratch: the memory it needs.
+        packing: the operand that it takes packed, where it does.
     """
 
-    names: Mapping[str, str]
-    templates: Mapping[str, Template]
-    scratch: Mapping[str, Scratch]
+    digest: str
+    template: Template
+    scratch: Scratch
+    packing: Packing | None = None
+
+
+class Functions(NamedTuple):
+    """What the code of a plan consists of.
+
+    Attributes:
+        all: the functions by name; one for each spec, or two where some of its kernels take an operand packed.
+        kernels: the name of each kernel's function.
+        packing: the functions that pack, by the key of the packing: a name, and the packing.
+    """
+
+    all: Mapping[str, Function]
+    kernels: tuple[str, ...]
+    packing: Mapping[str, tuple[str, Packing]]
 
     @property
     def key(self) -> str:
         """A text that says all that their code depends on, besides the machine and the compiler."""
-        return "\n".join([_source_digest(), *self.names])
+        names = [
+            f"{function.digest} {function.packing is not None}" for function in self.all.values()
+        ]
+        return "\n".join([_source_digest(), *names])
 
 
 def template_of(spec: Spec) -> Template | None:
@@ -70,28 +91,42 @@ def template_of(spec: Spec) -> Template | None:
     return next((template for template in TEMPLATES if template.fits(spec)), None)
 
 
-def functions_of(plan: Plan, machine: Machine | None = None) -> Functions:
-    """The functions of a plan.
+def functions_of(
+    plan: Plan, machine: Machine | None = None, fixed: Collection[int] = ()
+) -> Functions:
+    """The functions of a plan; ``fixed`` are buffers that change seldom, which are packed where that helps.
 
     Raises:
         UnsupportedError: a kernel has no template; the error names the op and the user's line.
     """
     machine = machine or host()
-    chosen: dict[str, Template] = {}
+    templates: dict[str, Template] = {}
+    packings: dict[str, Packing | None] = {}
+    found: dict[tuple[str, bool], tuple[str, Function]] = {}
+    packs: dict[str, tuple[str, Packing]] = {}
+    kernels = []
     for kernel in plan.kernels:
         spec = plan.spec(kernel)
-        template = chosen.get(kernel.spec) or template_of(spec)
-        if template is None:
-            ops = ", ".join(dict.fromkeys(spec.ops))
-            raise UnsupportedError(
-                f"the CPU backend has no kernel of kind '{spec.kind}' for {ops}"
-            ).located(spec.ops[-1], kernel.label, "", kernel.source)
-        chosen[kernel.spec] = template
-    names = {digest: f"kernel{number}" for number, digest in enumerate(chosen)}
-    scratch = {
-        digest: template.scratch(plan.specs[digest], machine) for digest, template in chosen.items()
-    }
-    return Functions(names, chosen, scratch)
+        if kernel.spec not in templates:
+            template = template_of(spec)
+            if template is None:
+                ops = ", ".join(dict.fromkeys(spec.ops))
+                raise UnsupportedError(
+                    f"the CPU backend has no kernel of kind '{spec.kind}' for {ops}"
+                ).located(spec.ops[-1], kernel.label, "", kernel.source)
+            templates[kernel.spec] = template
+            packings[kernel.spec] = template.packing(spec, machine) if fixed else None
+        template, packing = templates[kernel.spec], packings[kernel.spec]
+        if packing is not None and kernel.operands[packing.operand] not in fixed:
+            packing = None
+        variant = (kernel.spec, packing is not None)
+        if variant not in found:
+            function = Function(kernel.spec, template, template.scratch(spec, machine), packing)
+            found[variant] = f"kernel{len(found)}", function
+        if packing is not None:
+            packs.setdefault(packing.key, (f"pack{len(packs)}", packing))
+        kernels.append(found[variant][0])
+    return Functions(dict(found.values()), tuple(kernels), packs)
 
 
 def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None) -> Any:
@@ -99,8 +134,18 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None
     from llvmlite import ir  # type: ignore[import-untyped]
 
     module = ir.Module("plan")
-    for digest, template in functions.templates.items():
-        _emit(module, functions.names[digest], plan.specs[digest], template, machine or host())
+    machine = machine or host()
+    for name, function in functions.all.items():
+        spec = plan.specs[function.digest]
+        counts = len(spec.inputs), len(spec.body.outputs)
+        code = _code(module, name, spec, counts, machine, function.packing is not None)
+        function.template.emit(code)
+        code.builder.ret_void()
+    for name, packing in functions.packing.values():
+        user = next(f for f in functions.all.values() if f.packing and f.packing.key == packing.key)
+        code = _code(module, name, plan.specs[user.digest], (1, 1), machine, False)
+        packing.emit(code)
+        code.builder.ret_void()
     return module
 
 
@@ -113,7 +158,10 @@ def _source_digest() -> str:
     return digest.hexdigest()
 
 
-def _emit(module: Any, name: str, spec: Spec, template: Template, machine: Machine) -> None:
+def _code(
+    module: Any, name: str, spec: Spec, counts: tuple[int, int], machine: Machine, packed: bool
+) -> Code:
+    """A new function of so many operands and results, to be written."""
     from llvmlite import ir
 
     pointer, wide = ir.PointerType(), ir.IntType(64)
@@ -126,23 +174,22 @@ def _emit(module: Any, name: str, spec: Spec, template: Template, machine: Machi
         place = builder.gep(arguments, [as_value(number)], source_etype=pointer)
         return builder.load(place, typ=kind)
 
-    count = len(spec.inputs)
-    places = [argument(FIXED + i) for i in range(count + len(spec.body.outputs))]
+    operands, results = counts
+    places = [argument(FIXED + i) for i in range(operands + results)]
     own = builder.gep(
         argument(1), [builder.mul(thread, argument(2, wide))], source_etype=ir.IntType(8)
     )
-    code = Code(
+    return Code(
         builder=builder,
         spec=spec,
         machine=machine,
         thread=thread,
         threads=threads,
-        operands=places[:count],
-        results=places[count:],
+        operands=places[:operands],
+        results=places[operands:],
         own=own,
         shared=argument(3),
         team=argument(0),
         fault=argument(4),
+        packed=packed,
     )
-    template.emit(code)
-    code.builder.ret_void()

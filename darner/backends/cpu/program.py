@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from .faults import INDEXED, WORDS
 from .jit import Machine, compile_module, host, load_object
 from .kernels import Functions, emit_module, functions_of
 from .steps import FIXED, Row, Steps, copy_function
-from .template import Scratch
+from .template import Packing, Scratch
 from .threads import Team, symbols
 
 ALIGNMENT = 64
@@ -49,6 +49,8 @@ class CpuProgram:
         storage: memory of parameters and states by name, to be shared with another program.
         cache: where compiled code is kept; none when left out.
         machine: what code is made for, where it is not this machine but a lesser one.
+        fixed: buffers that change seldom: what kernels want packed of them is packed by ``prepare``, which must run before the first
+            step and after every change of theirs.
 
     Attributes:
         arrays: the memory of each buffer of the plan.
@@ -63,19 +65,26 @@ class CpuProgram:
         storage: Mapping[str, Array] | None = None,
         cache: ObjectCache | None = None,
         machine: Machine | None = None,
+        fixed: Collection[int] = (),
     ) -> None:
         self.plan = plan
         machine = machine or host()
-        functions = functions_of(plan, machine)
+        functions = functions_of(plan, machine, frozenset(fixed))
         self._code = load_object(_compiled(plan, functions, cache, machine), symbols=symbols())
         self._team = Team(threads)
         self._arena = aligned(plan.arena_bytes)
         self.storage: dict[str, Array] = dict(storage or {})
         self.arrays = [self._memory(buffer) for buffer in plan.buffers]
         self._homes = list(self.arrays)
+        self._packed: dict[tuple[int, str], npt.NDArray[np.uint8]] = {}
         uses: dict[int, list[tuple[int, int]]] = {}
+        packing: dict[int, list[tuple[int, int]]] = {}
         self._steps = Steps(self._team, self._rows(functions, uses))
-        self._places = {buffer: self._steps.places(found) for buffer, found in uses.items()}
+        self._packs = Steps(self._team, self._pack_rows(functions, packing))
+        self._places = [
+            {buffer: steps.places(found) for buffer, found in places.items()}
+            for steps, places in ((self._steps, uses), (self._packs, packing))
+        ]
 
     @property
     def threads(self) -> int:
@@ -87,6 +96,7 @@ class CpuProgram:
         """Bytes of memory besides parameters and states: the arena, inputs, constants and scratch."""
         others = [i for i, buffer in enumerate(self.plan.buffers) if buffer.place not in LEAVES]
         own = sum(self.arrays[i].nbytes for i in others if self.plan.buffers[i].place != "arena")
+        own += sum(packed.nbytes for packed in self._packed.values())
         return own + self._arena.nbytes + self._scratch.nbytes + self._shared.nbytes
 
     # ------------------------------------------------------------- making it
@@ -112,12 +122,13 @@ class CpuProgram:
     def _rows(self, functions: Functions, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
         """The rows of a step; ``uses`` takes where each buffer is an operand or result: row and number."""
         plan = self.plan
-        needs = [functions.scratch[kernel.spec] for kernel in plan.kernels]
+        needs = [functions.all[name].scratch for name in functions.kernels]
         own = max((need.own for need in needs), default=0)
         stride = -(-own // ALIGNMENT) * ALIGNMENT
         self._scratch = aligned(stride * self.threads)
         self._shared = aligned(max((need.shared for need in needs), default=0))
         pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)
+        self._pointers = pointers
         self._faults = np.zeros((len(plan.kernels), WORDS), np.int64)
         indexed = [k for k, kernel in enumerate(plan.kernels) if _is_indexed(plan, kernel)]
         self._checked = np.array(indexed, np.int64)
@@ -125,10 +136,15 @@ class CpuProgram:
         rows = []
         for number, kernel in enumerate(plan.kernels):
             buffers = (*kernel.operands, *kernel.results)
-            for place, buffer in enumerate(buffers):
-                uses.setdefault(buffer, []).append((number, place))
-            function = self._code.address(functions.names[kernel.spec])
+            name = functions.kernels[number]
+            packing = functions.all[name].packing
+            function = self._code.address(name)
             addresses = [self.arrays[i].ctypes.data for i in buffers]
+            for place, buffer in enumerate(buffers):
+                if packing is not None and place == packing.operand:
+                    addresses[place] = self._packed_memory(buffer, packing).ctypes.data
+                else:
+                    uses.setdefault(buffer, []).append((number, place))
             fixed = (*pointers, self._faults[number].ctypes.data)
             rows.append(Row(function, (*fixed, *addresses), waits[number]))
         for source, target, buffer in self._copies():
@@ -139,6 +155,23 @@ class CpuProgram:
             rows.append(Row(copy_function(), (*pointers, 0, *ends), True))
         if len(pointers) + 1 != FIXED:
             raise InternalError(f"kernels have {len(pointers) + 1} fixed arguments, not {FIXED}")
+        return rows
+
+    def _packed_memory(self, buffer: int, packing: Packing) -> npt.NDArray[np.uint8]:
+        """Where a buffer is packed to; what two kernels want in the same order they share."""
+        found = (buffer, packing.key)
+        if found not in self._packed:
+            self._packed[found] = aligned(packing.nbytes)
+        return self._packed[found]
+
+    def _pack_rows(self, functions: Functions, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
+        """The rows that pack; ``uses`` as in ``_rows``."""
+        rows = []
+        for number, ((buffer, key), room) in enumerate(self._packed.items()):
+            name, _ = functions.packing[key]
+            ends = (self.arrays[buffer].ctypes.data, room.ctypes.data)
+            rows.append(Row(self._code.address(name), (*self._pointers, 0, *ends), False))
+            uses.setdefault(buffer, []).append((number, 0))
         return rows
 
     def _copies(self) -> list[tuple[Array, Array, int]]:
@@ -163,15 +196,22 @@ class CpuProgram:
         array = self._homes[buffer] if array is None else array
         if self.arrays[buffer] is array:
             return
-        address, places, arguments = (
-            array.ctypes.data,
-            self._places.get(buffer),
-            self._steps.arguments,
+        address = array.ctypes.data
+        (places, arguments), (packed, sources) = (
+            (self._places[0].get(buffer), self._steps.arguments),
+            (self._places[1].get(buffer), self._packs.arguments),
         )
         # Interrupts come after calls and in loops: none of these is here, to part the address from the array.
+        if packed is not None:
+            sources[packed] = address
         if places is not None:
             arguments[places] = address
         self.arrays[buffer] = array
+
+    def prepare(self) -> None:
+        """Pack what kernels want packed of the buffers that change seldom, as they are now."""
+        if len(self._packs):
+            self._packs.run()
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None

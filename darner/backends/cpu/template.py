@@ -52,6 +52,7 @@ class Code:
         shared: the scratch memory of all threads, at a multiple of 64 bytes.
         team: what ``barrier`` waits for.
         fault: where an index that is outside its axis is told of; see ``check``.
+        packed: whether the operand of the template's ``Packing`` comes packed.
     """
 
     builder: Any
@@ -65,6 +66,7 @@ class Code:
     shared: Any
     team: Any
     fault: Any
+    packed: bool = False
 
     @property
     def body(self) -> Graph:
@@ -131,13 +133,36 @@ def no_scratch(spec: Spec, machine: Machine) -> Scratch:
 
 
 @dataclass(frozen=True)
+class Packing:
+    """An operand that a kernel reads faster in another order, which pays where it changes seldom.
+
+    Attributes:
+        operand: its position.
+        nbytes: bytes of it in that order.
+        key: what the order depends on; kernels with equal keys share what is packed.
+        emit: writes the kernel that packs; its one operand is what is packed, its one result where to.
+    """
+
+    operand: int
+    nbytes: int
+    key: str
+    emit: Callable[[Code], None]
+
+
+def no_packing(spec: Spec, machine: Machine) -> Packing | None:
+    """For templates that read operands as they are."""
+    return None
+
+
+@dataclass(frozen=True)
 class Template:
-    """A family of kernels: which specs it has code for, the memory they need, and the code."""
+    """A family of kernels: which specs it has code for, the memory they need, what they would have packed, and the code."""
 
     name: str
     fits: Callable[[Spec], bool]
     emit: Callable[[Code], None]
     scratch: Callable[[Spec, Machine], Scratch] = no_scratch
+    packing: Callable[[Spec, Machine], Packing | None] = no_packing
 
 
 def sizes(node: Node) -> list[int]:
