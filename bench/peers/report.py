@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .turns import Row, Times
+from .turns import ENGINES, Row, Times
 from .workloads import to_json
 
 HISTORY = Path(__file__).parents[1] / "history.jsonl"
@@ -73,7 +73,7 @@ def ratios(row: Row) -> list[float]:
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.engines))
+    return [name for name in ENGINES if any(name in row.engines for row in rows)]
 
 
 # ------------------------------------------------------------- tables
@@ -92,9 +92,9 @@ def times_table(rows: Sequence[Row]) -> str:
         found, each = ratio(row), ratios(row)
         line += [best_peer(row) or "", f"{found:.2f}" if found else ""]
         line.append(f"{min(each):.2f} - {max(each):.2f}" if each else "")
-        line.append(three_digits(1e3 * row.floor))
+        line.append(three_digits(1e3 * row.floor) if row.floor else "")
         darner = row.engines.get("darner")
-        line.append(f"{row.floor / darner.median:.0%}" if darner else "")
+        line.append(f"{row.floor / darner.median:.0%}" if darner and row.floor else "")
         lines.append(line)
     return grid(head, lines)
 
@@ -123,13 +123,13 @@ def build_table(built: Sequence[tuple[Any, str, dict[str, dict[str, Any]]]]) -> 
             phase for _, _, found in built for about in found.values() for phase in about["phases"]
         )
     )
-    head = ["workload", "engine", "caches", "import", "until first step", *phases]
+    head = ["workload", "engine", "caches", "import", "setup", "first step", *phases]
     lines = []
     for workload, engine, found in built:
         for state, about in found.items():
             seconds = about["seconds"]
-            line = [workload.name, engine, state, three_digits(seconds["import"])]
-            line.append(three_digits(seconds["setup"] + seconds["first"]))
+            line = [workload.name, engine, state]
+            line += [three_digits(seconds[part]) for part in ("import", "setup", "first")]
             line += [
                 three_digits(about["phases"][phase]) if phase in about["phases"] else ""
                 for phase in phases
@@ -162,7 +162,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "name": row.workload.name,
         "workload": to_json(row.workload),
         "threads": row.threads,
-        "floor_ms": round(1e3 * row.floor, 4),
+        "floor_ms": round(1e3 * row.floor, 4) or None,
         "best_peer": best_peer(row),
         "ratio": round(found, 3) if found else None,
         "ratio_of_rounds": round(statistics.median(each), 3) if each else None,

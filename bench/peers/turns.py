@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .workloads import from_json, to_json
+from .workloads import Weight, from_json, to_json
 
 LOSSES = 3
 """How many losses of training are compared: the first tells of the model, the others of gradients and updates."""
@@ -158,7 +158,8 @@ def _prepared(asked: dict[str, Any], answer: Path) -> tuple[Engine, dict[str, An
     else:
         results = sample(engine.read(result))
     np.save(answer, results)
-    seconds = {"import": imported - started, "setup": ready - imported, "first": first - ready}
+    setup = ready - imported - Weight.seconds_spent
+    seconds = {"import": imported - started, "setup": setup, "first": first - ready}
     about = {"seconds": seconds, "phases": engine.phases(), "version": engine.version}
     return engine, about
 
@@ -176,7 +177,7 @@ def serve() -> None:
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[: asked["threads"]])
-    if asked["engine"] == "machine":
+    if asked["engine"] == "machine":  # no engine: the machine itself
         from darner.backends.cpu.peak import measured_target
 
         target = measured_target(asked["threads"])
@@ -306,7 +307,7 @@ class Times:
 
 @dataclass
 class Row:
-    """A workload beside all engines that could run it; ``notes`` say why others could not, ``floor`` is in seconds."""
+    """A workload beside all engines that could run it; ``notes`` say why others could not; ``floor`` is in seconds, 0.0 unknown."""
 
     workload: Any
     threads: int

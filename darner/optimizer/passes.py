@@ -56,6 +56,7 @@ def optimize(
     level: int = ...,
     mode: Mode = ...,
     before_gradient: bool = ...,
+    side_by_side: bool = ...,
     budget: Budget = ...,
     report: Literal[False] = ...,
 ) -> Graph: ...
@@ -67,6 +68,7 @@ def optimize(
     level: int = ...,
     mode: Mode = ...,
     before_gradient: bool = ...,
+    side_by_side: bool = ...,
     budget: Budget = ...,
     report: Literal[True],
 ) -> tuple[Graph, OptimizeReport]: ...
@@ -77,6 +79,7 @@ def optimize(
     level: int = 2,
     mode: Mode = "train",
     before_gradient: bool = False,
+    side_by_side: bool = True,
     budget: Budget = USUAL,
     report: bool = False,
 ) -> Graph | tuple[Graph, OptimizeReport]:
@@ -90,6 +93,8 @@ def optimize(
         mode: "train", where parameters change between runs, or "inference", where they do not, dropout does nothing, and
             what is computed from parameters alone is computed once.
         before_gradient: the graph is to be differentiated: forms that have a worse gradient are left for later.
+        side_by_side: whoever runs it can store parameters side by side, so that a ``concat`` of them costs nothing. In
+            inference it never does.
         budget: how far saturation and extraction may go.
         report: also return an ``OptimizeReport``.
 
@@ -113,7 +118,7 @@ def optimize(
         if mode not in ("train", "inference"):
             raise ArgumentError(f"mode must be 'train' or 'inference', not {mode!r}")
         machine = find_target(target)
-    work = _Pass(machine, level, mode, before_gradient, budget)
+    work = _Pass(machine, level, mode, before_gradient, budget, side_by_side)
     with without_collection():
         result = work.run(graph)
     return (result, OptimizeReport([work.report])) if report else result
@@ -125,14 +130,16 @@ def optimize_training(
     *,
     target: str | Target = "cpu",
     level: int = 2,
+    side_by_side: bool = True,
     budget: Budget = USUAL,
 ) -> tuple[Graph, OptimizeReport]:
     """The graph of a loss and its gradients, optimized before and after differentiation.
 
     Before, so that the gradient is that of the better form (one wide product has one wide gradient); after, for what
-    only the whole shows. The result's outputs are those of ``value_and_grad``.
+    only the whole shows. The result's outputs are those of ``value_and_grad``. ``side_by_side`` as in ``optimize``.
     """
     options: dict[str, Any] = {"target": target, "level": level, "budget": budget, "report": True}
+    options["side_by_side"] = side_by_side
     with without_collection():
         forward, first = optimize(graph, before_gradient=True, **options)
         both = value_and_grad(forward, wrt)
@@ -183,9 +190,16 @@ class _Pass:
     """The phases of one optimization, timed."""
 
     def __init__(
-        self, target: Target, level: int, mode: Mode, before_gradient: bool, budget: Budget
+        self,
+        target: Target,
+        level: int,
+        mode: Mode,
+        before_gradient: bool,
+        budget: Budget,
+        side_by_side: bool = True,
     ) -> None:
         self.level = level
+        self.side_by_side = side_by_side
         self.mode = mode
         self.before_gradient = before_gradient
         self.budget = budget
@@ -225,12 +239,18 @@ class _Pass:
             report.nodes_after, report.after = self._work(result)
         return result
 
+    def _layouts(self, graph: Graph) -> Layouts:
+        if self.side_by_side or self.mode == "inference":
+            return plan_layouts(graph)
+        # Each in a block of its own: no two of them can be parts of one product.
+        return Layouts(tuple((leaf.id,) for leaf in graph.parameters.values()))
+
     def _work(self, graph: Graph) -> tuple[int, Work]:
         return graph_work(graph, self.pricer, self.mode)
 
     def _saturated(self, graph: Graph) -> Graph:
         with self._timed("blocks"):
-            layouts = plan_layouts(graph)
+            layouts = self._layouts(graph)
             blocks = partition(graph, lambda leaf: _tag(leaf, layouts), rest_as_one=True)
         with self._timed("price"):
             counts = {
@@ -291,7 +311,7 @@ class _Pass:
         with self._timed("borders"):
             keys = [region.key for region in regions]
             kinds = find_borders(graph, rebuilt.home, keys, self.rules)
-            layouts = plan_layouts(graph) if kinds else Layouts()
+            layouts = self._layouts(graph) if kinds else Layouts()
         useful = []
         for borders in kinds:
             first = members(graph, rebuilt.home, borders[0])

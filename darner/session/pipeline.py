@@ -132,8 +132,13 @@ class Pipeline:
         if names not in self._optimized:
             with timed("optimize"):
                 self._optimized = {
+                    # A session stores each parameter by itself: side by side they would be copied in every step.
                     names: optimize_training(
-                        self.graph, list(names), level=self.config.level, target="cpu"
+                        self.graph,
+                        list(names),
+                        level=self.config.level,
+                        target="cpu",
+                        side_by_side=False,
                     )
                 }
         full, report = self._optimized[names]

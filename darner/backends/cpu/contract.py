@@ -14,10 +14,21 @@ from ...graph.errors import InternalError
 from ...lower.plan import Spec
 from .elements import Elements, can_emit
 from .gemm_driver import Driver, Target, Write, emit_pack_panel
-from .gemm_ir import STORAGE_BYTES, accumulator_of, lane_mask, load, loop, narrow, offset, store
+from .gemm_ir import (
+    STORAGE_BYTES,
+    accumulator_of,
+    ir,
+    lane_mask,
+    load,
+    loop,
+    narrow,
+    offset,
+    prefetch,
+    store,
+)
 from .gemm_plan import Contraction, Cut, cut
 from .gemm_product import Product, product_of
-from .gemm_tile import choose_tile
+from .gemm_tile import Tile, choose_tile
 from .jit import Machine
 from .places import Lanes, Number, Places, as_value
 from .template import Code, Packing, Scratch, Template
@@ -118,7 +129,7 @@ def _emit(code: Code) -> None:
         return
     parts, cuts = _cuts(product, code.machine, code.packed)
     if parts is None:
-        target = Target(_writer(code, product), _straight(code, product))
+        target = Target(_writer(code, product), _straight(code, product), _ahead(code, product))
         _emit_cut(code, product, cuts[0], 0, target)
         return
     for number, plan in enumerate(cuts):
@@ -233,6 +244,32 @@ def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
     return lambda batch: offset(
         builder, code.results[0], dtype, as_value(_place(code, product, batch))
     )
+
+
+def _ahead(code: Code, product: Product) -> Callable[[Any, Any, Any, Tile], None] | None:
+    """Asks for the elements that are read where a tile is written: moments, residuals."""
+    builder, shape = code.builder, product.node.shape
+    sides = (product.a.leaf.id, product.b.leaf.id)
+    leaves = [
+        leaf
+        for leaf in code.spec.inputs
+        if leaf.shape == shape and leaf.id not in sides and leaf.dtype.name in STORAGE_BYTES
+    ]
+    if not leaves or product.contraction.c_strides[2] != 1:
+        return None
+
+    def ask(batch: Any, row: Any, column: Any, tile: Tile) -> None:
+        def one(number: Any, _: Any) -> None:
+            place = _place(code, product, batch, builder.add(row, number), column)
+            for leaf in leaves:
+                first = offset(builder, code.operand_of(leaf), leaf.dtype.name, as_value(place))
+                for line in range(0, tile.width * leaf.dtype.itemsize, 64):
+                    at = builder.gep(first, [as_value(line)], source_etype=ir().IntType(8))
+                    prefetch(builder, at)
+
+        loop(builder, as_value(0), as_value(tile.rows), 1, one)
+
+    return ask
 
 
 def _writer(code: Code, product: Product) -> Write:

@@ -40,10 +40,12 @@ class Target:
         write: takes a vector of them there.
         straight: the address of a batch of C where nothing needs to be done to them; None where something does. Rows
             and columns lie as the contraction's ``c_strides`` say.
+        ahead: asks for what ``write`` will read of a tile, given its batch, row and column, so that it comes while the tile is summed.
     """
 
     write: Write
     straight: Callable[[Any], Any] | None = None
+    ahead: Callable[[Any, Any, Any, Tile], None] | None = None
 
 
 def emit_pack_panel(builder: Any, plan: Cut, source: Any, number: Any, target: Any) -> None:
@@ -420,6 +422,8 @@ class Driver:
                     source_etype=ir().IntType(8),
                 )
                 count = minimum(builder, builder.sub(end, row), i64(height))
+                if self.target.ahead is not None and one_pass:
+                    self.target.ahead(batch, row, column, plan.tile)
 
                 def call(rows: int, tile: Tile) -> None:
                     exact = Tile(rows, tile.vectors, tile.lanes)

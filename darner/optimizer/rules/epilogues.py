@@ -10,7 +10,7 @@ from ...graph.dims import Shape
 from ...graph.types import TensorType
 from ...ops.conv import conv
 from ...ops.fused import PRODUCTS
-from ..declare import Condition, condition, is_float, is_parameter, rewrite, rule, same_type
+from ..declare import Condition, condition, is_float, rewrite, rule, same_type, stored_together
 from ..match import Match, Value
 from ..pattern import Pattern, T, variables
 from .convolution import is_channel_vector, with_attributes
@@ -201,7 +201,7 @@ def _matrices(m: Match) -> bool:
     return m.gate.rank == 2
 
 
-_joinable = is_parameter(gate, up) & same_type(gate, up) & _matrices
+_joinable = stored_together(gate, up) & same_type(gate, up) & _matrices
 
 # Not late: one product also has one product for each of its gradients.
 for _name, _label, _axis in (("matmul", "MatMul", -1), ("matmul_bt", "MatMulBT", 0)):
