@@ -32,7 +32,12 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         nargs="*",
         help=f"by the beginning of the name: {', '.join(workloads.WORKLOADS)}",
     )
-    add("--engines", nargs="+", choices=list(turns.ENGINES), help="all but those of no use")
+    add(
+        "--engines",
+        nargs="+",
+        choices=list(turns.ENGINES),
+        help="all; darner, torch and numpy when quick",
+    )
     add("--threads", nargs="+", type=int, default=[2])
     add("--batch", nargs="+", type=int, default=[1], help="of Llama")
     add(

@@ -1,7 +1,7 @@
 """The workloads in PyTorch: eagerly, or by ``torch.compile``.
 
-Each in the form that was fastest here: fused optimizers throughout, images with channels last, and compiled training in
-which loss and gradients are compiled while the fused optimizer runs as it is. ``frozen`` compiles inference with the
+Each in a form chosen for speed: fused optimizers throughout, images with channels last, and compiled training in which
+loss and gradients are compiled while the fused optimizer runs as it is. ``frozen`` compiles inference with the
 weights as constants, so that they are packed once.
 """
 

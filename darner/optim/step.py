@@ -39,15 +39,15 @@ def training_step(
     with Calling("training_step"):
         if not isinstance(optimizer, Optimizer):
             raise ArgumentError(f"the optimizer is one of darner.optim's, got {optimizer!r}")
-        chosen = _trained(loss, optimizer, wrt)
+        chosen = trained_parameters(loss, optimizer, wrt)
         full, found, leaves = differentiated(loss, chosen, remat)
         outputs = [*full.outputs, *found] if gradients else [*full.outputs]
-        _update(full, optimizer, leaves, found)
+        add_updates(full, optimizer, leaves, found)
         full.set_outputs(outputs)
         return full.toposort()
 
 
-def _trained(graph: Graph, optimizer: Optimizer, wrt: Wrt) -> list[Node]:
+def trained_parameters(graph: Graph, optimizer: Optimizer, wrt: Wrt) -> list[Node]:
     """The parameters that are updated: those asked for that no multiplier freezes."""
     for prefix in optimizer.multipliers:
         if not any(fits(prefix, name) for name in graph.parameters):
@@ -95,9 +95,10 @@ def _scopes(graph: Graph) -> list[str]:
     return list(found)
 
 
-def _update(
+def add_updates(
     graph: Graph, optimizer: Optimizer, leaves: Sequence[Node], gradients: Sequence[Node]
 ) -> None:
+    """Add to a graph what an optimizer makes of parameters and their gradients."""
     widest = dtypes.f64 if any(leaf.dtype is dtypes.f64 for leaf in leaves) else dtypes.f32
     clock = Clock(graph, optimizer, widest)
     wide = [as_dtype(gradient, _computed(gradient.dtype)) for gradient in gradients]

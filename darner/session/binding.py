@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.reference import _solve
+from ..backends.reference import solve_size
 from ..graph import dtypes
 from ..graph.data import Array, as_data
 from ..graph.dims import Dim, bind_dim, format_shape
@@ -167,7 +167,7 @@ def solve_sizes(
     origin: dict[str, str] = {}
     for name, type_ in types.items():
         for size, actual in zip(type_.shape, shapes[name], strict=True):
-            for symbol, value in _solve(size, actual).items():
+            for symbol, value in solve_size(size, actual).items():
                 if sizes.setdefault(symbol, value) != value:
                     raise ShapeError(
                         f"'{symbol}' is {sizes[symbol]} in '{origin[symbol]}' but {value} in '{name}'"

@@ -20,7 +20,7 @@ from ..graph.node import Node
 from ..lower.plan import Plan
 from ..ops.random import STEP
 from ..optim.base import Optimizer
-from ..optim.step import _trained, _update, training_step
+from ..optim.step import add_updates, trained_parameters, training_step
 from ..optimizer import OptimizeReport, optimize_inference, optimize_training
 from ..transforms.gradients import select
 from .config import SessionConfig
@@ -67,7 +67,7 @@ def trained_names(graph: Graph, optimizer: Optimizer | None) -> tuple[str, ...]:
         if optimizer is None:
             nodes = select(graph, None)
         else:
-            nodes = _trained(graph, optimizer, None)
+            nodes = trained_parameters(graph, optimizer, None)
     return tuple(str(node.name) for node in nodes)
 
 
@@ -87,7 +87,7 @@ def update_graph(graph: Graph, optimizer: Optimizer) -> Graph:
         leaf = result.insert_like(graph.parameters[name], [])
         leaves.append(leaf)
         gradients.append(result.input(GRADIENT + name, leaf.shape, leaf.dtype))
-    _update(result, optimizer, leaves, gradients)
+    add_updates(result, optimizer, leaves, gradients)
     return result.toposort()
 
 
@@ -98,7 +98,7 @@ def attach(full: Graph, optimizer: Optimizer | None, names: Sequence[str], keep:
     outputs, gradients = list(graph.outputs[:count]), list(graph.outputs[count:])
     if optimizer is not None:
         with Calling("build"):
-            _update(graph, optimizer, [graph.parameters[name] for name in names], gradients)
+            add_updates(graph, optimizer, [graph.parameters[name] for name in names], gradients)
     graph.set_outputs([*outputs, *gradients] if keep else outputs)
     return graph.toposort()
 

@@ -92,7 +92,7 @@ def _bind_sizes(graph: Graph, given: dict[str, Any]) -> Graph:
         declared = graph.nodes[index].shape
         found = _as_array(graph.nodes[index], given[name]).shape if name in given else ()
         for size, actual in zip(declared, found, strict=False):
-            for symbol, value in _solve(size, actual).items():
+            for symbol, value in solve_size(size, actual).items():
                 if sizes.setdefault(symbol, value) != value:
                     raise RunError(
                         f"'{symbol}' is {sizes[symbol]} in '{origin[symbol]}' but {value} in '{name}'"
@@ -104,7 +104,7 @@ def _bind_sizes(graph: Graph, given: dict[str, Any]) -> Graph:
     return graph.bind(sizes)
 
 
-def _solve(size: Dim, actual: int) -> dict[str, int]:
+def solve_size(size: Dim, actual: int) -> dict[str, int]:
     """The symbol that an actual size settles: ``2*seq+1`` is 7 for a seq of 3."""
     if isinstance(size, int):
         return {}
