@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ..backends.protocol import Program, compile_for
 from ..graph import dtypes
 from ..graph.data import Array
-from ..graph.errors import ArgumentError, Calling, DarnerError, DTypeError, RunError
+from ..graph.errors import ArgumentError, Calling, DTypeError, RunError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
@@ -28,39 +27,6 @@ from .pipeline import Pipeline, check_leaves, output_names
 from .planfile import load_plans, save_plans
 from .programs import ClosedError, Kept, Shared, Sizes, Specialised, allocate, input_types
 from .progress import Phases
-
-
-class Using:
-    """A call of a session's method: its lock is held, and errors are told the method and the user's line.
-
-    A class, since every step makes a few: a generator's context takes a third longer.
-    """
-
-    __slots__ = ("_lock", "_method", "_running")
-
-    def __init__(self, running: Running, method: str) -> None:
-        self._running = running
-        self._method = method
-
-    def __enter__(self) -> None:
-        running = self._running
-        # The lock that is taken is the one that is given back: sharing may change the session's.
-        self._lock = running._shared.lock
-        self._lock.acquire()
-        if running.closed:
-            error = ClosedError(f"the session of graph '{running.graph.name}' is closed")
-            self.__exit__(ClosedError, error, None)
-            raise error
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.release()
-        if isinstance(error, DarnerError):
-            Calling(self._method).__exit__(kind, error, trace)
 
 
 class Running:
@@ -397,9 +363,14 @@ class Running:
 
     # ------------------------------------------------------------- care
 
-    def _using(self, method: str) -> Using:
+    @contextmanager
+    def _using(self, method: str) -> Iterator[None]:
         """Hold the lock, refuse a closed session, and tell errors the method and the user's line."""
-        return Using(self, method)
+        # Not a class with __enter__: an interrupt in it could keep the lock.
+        with self._shared.lock, Calling(method):
+            if self._closed:
+                raise ClosedError(f"the session of graph '{self._graph.name}' is closed")
+            yield
 
     def close(self) -> None:
         """Free threads, code and memory. Closing twice is no fault; anything else afterwards is an error."""
