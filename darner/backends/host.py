@@ -11,7 +11,8 @@ import numpy.typing as npt
 from ..graph.data import Array
 from ..graph.graph import LEAVES
 from ..lower.plan import Plan
-from .cpu.program import CpuProgram, aligned, empty_like
+from .cpu.program import CpuProgram, empty_like
+from .memory import aligned
 from .reference import evaluate
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..backends.memory import together
 from ..backends.protocol import Program
 from ..graph.data import Array
 from ..graph.errors import RunError
@@ -210,10 +211,20 @@ class Kept:
 
 
 def allocate(type_: TensorType, init: float = 0.0) -> Array:
-    """Memory for a parameter or state that every program of a session uses."""
+    """Memory for a value that every program of a session uses."""
+    return allocate_all({"": (type_, init)})[""]
+
+
+def allocate_all(leaves: Mapping[str, tuple[TensorType, float]]) -> dict[str, Array]:
+    """Memory for parameters or states, given by their types and what they are at first, in one piece."""
     from ..backends.cpu.program import empty_like
 
-    return empty_like(Buffer(type_, "state", "", init=init))
+    buffers = {
+        name: Buffer(type_, "state", "", init=init) for name, (type_, init) in leaves.items()
+    }
+    rooms = together([buffer.nbytes for buffer in buffers.values()])
+    pairs = zip(buffers.items(), rooms, strict=True)
+    return {name: empty_like(buffer, room) for (name, buffer), room in pairs}
 
 
 def input_types(graph: Graph) -> Mapping[str, TensorType]:

@@ -25,7 +25,16 @@ from .config import SessionConfig
 from .initialise import check_rules, initial_value, rule_for
 from .pipeline import Pipeline, check_leaves, output_names
 from .planfile import load_plans, save_plans
-from .programs import ClosedError, Kept, Shared, Sizes, Specialised, allocate, input_types
+from .programs import (
+    ClosedError,
+    Kept,
+    Shared,
+    Sizes,
+    Specialised,
+    allocate,
+    allocate_all,
+    input_types,
+)
 from .progress import Phases
 
 
@@ -55,10 +64,10 @@ class Running:
         self._last: Specialised | None = None
         self._optimizer: Optimizer | None = None
         self._profiling = False
-        for leaf in self._graph.parameters.values():
-            self._storage[str(leaf.name)] = allocate(leaf_type(leaf))
-        for leaf in self._graph.states.values():
-            self._storage[str(leaf.name)] = allocate(leaf_type(leaf), leaf.attrs["init"])
+        leaves = {**self._graph.parameters, **self._graph.states}
+        self._storage |= allocate_all(
+            {name: (leaf_type(leaf), leaf.attrs.get("init", 0.0)) for name, leaf in leaves.items()}
+        )
         self._initialise(list(self._graph.parameters), config.init, config.seed)
 
     # ------------------------------------------------------------- what it is

@@ -20,7 +20,7 @@ from ..optim.sgd import SGD
 from .binding import into, known
 from .config import SessionConfig
 from .pipeline import GRADIENT, keeps_gradients, update_graph
-from .programs import allocate
+from .programs import allocate_all
 from .running import Running, leaf_type
 
 NO_STEP = "compute gradients first: step(), with no optimizer or keep_gradients=True"
@@ -181,9 +181,12 @@ class Training(Running):
             if not (same and fits_new):
                 del self._storage[name]
         self._optimizer_states = dict(states.states)
-        for name, leaf in self._optimizer_states.items():
-            if name not in self._storage:
-                self._storage[name] = allocate(leaf_type(leaf), leaf.attrs["init"])
+        missing = {
+            name: (leaf_type(leaf), leaf.attrs["init"])
+            for name, leaf in self._optimizer_states.items()
+            if name not in self._storage
+        }
+        self._storage |= allocate_all(missing)
         self._write_settings(new)
         held, self._held = self._held, {}
         if type(new).__name__ != self._held_for:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ...graph.data import Array
 from ...graph.errors import InternalError, RunError
 from ...lower.plan import Buffer, Kernel, Plan
+from ..memory import ALIGNMENT, aligned
 from .cache import ObjectCache
 from .faults import INDEXED, WORDS
 from .jit import Machine, compile_module, host, load_object
@@ -18,21 +19,14 @@ from .steps import FIXED, Row, Steps, copy_function
 from .template import Packing, Scratch
 from .threads import Team, symbols
 
-ALIGNMENT = 64
 LEAVES = ("parameter", "state")
 
 
-def aligned(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Zeroed memory that begins at a multiple of 64 bytes."""
-    room = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % ALIGNMENT
-    return room[start : start + nbytes]
-
-
-def empty_like(buffer: Buffer) -> Array:
-    """Memory for a buffer's value, filled with what it is at first."""
+def empty_like(buffer: Buffer, room: npt.NDArray[np.uint8] | None = None) -> Array:
+    """Memory for a buffer's value, filled with what it is at first: ``room`` of zeros, or its own."""
     shape = tuple(int(size) for size in buffer.type.shape)
-    array = aligned(buffer.nbytes).view(buffer.type.dtype.numpy).reshape(shape)
+    room = aligned(buffer.nbytes) if room is None else room
+    array = room.view(buffer.type.dtype.numpy).reshape(shape)
     if buffer.init:
         array[...] = buffer.init
     return array
