@@ -8,7 +8,7 @@ their result once. Views cost next to nothing, but something: of two equal plans
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph.dims import Dim, bind_dim
@@ -61,7 +61,10 @@ class Pricer:
         key = (op.name, slots, tuple(attrs.values()), types)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._price(op, slots, attrs, types, type_)
+            found = self._price(op, slots, attrs, types, type_)
+            if op.name in self.target.slow:
+                found = replace(found, seconds=found.seconds * self.target.slow[op.name])
+            self._known[key] = found
         return found
 
     def kept(self, type_: Type) -> Price:

@@ -17,8 +17,8 @@ The figures need not be exact: they compare plans. Those below are round numbers
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Target:
         launch: seconds to start a kernel and to wait for those before it.
         vector: the share of ``flops`` that element-wise work reaches.
         half: how many times faster contractions of 16-bit floats are.
+        slow: ops for which it has no kernel of their own, and how many times longer what they consist of takes.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Target:
     launch: float
     vector: float = 0.25
     half: float = 1.0
+    slow: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def seconds(self, flops: float, bytes: float, launches: float = 1.0) -> float:
         """The least time that the work takes."""
@@ -66,13 +68,14 @@ def target(
     launch: float,
     vector: float = 0.25,
     half: float = 1.0,
+    slow: Mapping[str, float] | None = None,
 ) -> Target:
     """Declare a target, which ``optimize(graph, target=name)`` then knows."""
     if name in TARGETS:
         raise NameTakenError(f"there is a target '{name}' already")
     if min(flops, bandwidth, vector, half) <= 0 or launch < 0:
         raise ArgumentError(f"target '{name}' needs positive rates and a launch time of at least 0")
-    made = Target(name, flops, bandwidth, launch, vector, half)
+    made = Target(name, flops, bandwidth, launch, vector, half, dict(slow or {}))
     TARGETS[name] = made
     return made
 
@@ -150,6 +153,7 @@ def _fitted(made: Target, rows: list[Measurement], by_flops: list[bool]) -> Targ
     )
 
 
-target("cpu", flops=250e9, bandwidth=35e9, launch=1.5e-6)
+# Measured: the transforms of a Winograd convolution, written out, reach a tenth of the bandwidth.
+target("cpu", flops=250e9, bandwidth=35e9, launch=1.5e-6, slow={"winograd_conv": 6.0})
 target("wgpu", flops=8e12, bandwidth=400e9, launch=4e-6, half=2.0)
 target("cuda", flops=50e12, bandwidth=4e12, launch=2e-6, half=10.0)
