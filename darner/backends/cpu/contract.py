@@ -26,7 +26,7 @@ from .gemm_ir import (
     prefetch,
     store,
 )
-from .gemm_plan import Contraction, Cut, cut
+from .gemm_plan import CACHE_BYTES, Contraction, Cut, cut
 from .gemm_product import Product, product_of
 from .gemm_tile import Tile, choose_tile
 from .jit import Machine
@@ -69,6 +69,12 @@ def _parts(contraction: Contraction, machine: Machine) -> Parts | None:
     whole = cut(contraction, machine)
     tiles = contraction.batch * whole.tiles * whole.panels
     count = min(MOST_PARTS, contraction.k // LEAST_PART, MANY_TILES // max(tiles, 1))
+    # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
+    length = (
+        CACHE_BYTES * 3 // 4 // (contraction.m * STORAGE_BYTES[accumulator_of(contraction.dtype)])
+    )
+    if whole.rows < contraction.m and length >= LEAST_PART and contraction.k >= 2 * length:
+        count = max(count, min(MOST_PARTS, -(-contraction.k // length)))
     if count < 2:
         return None
     length = -(-contraction.k // count)

@@ -208,8 +208,8 @@ def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> C
     block = max(1, -(-k // blocks))
     panels = max(1, -(-n // tile.width))
     tiles = max(1, -(-m // tile.rows))
-    # Half of the cache for rows of A, so that panels stream past them.
-    held = max(1, CACHE_BYTES // 2 // max(1, k * size * tile.rows))
+    # Most of the cache for rows of A, so that panels stream past them.
+    held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
     rows = min(tiles, held) * tile.rows
     by_rows = (
         path == "tiles" and contraction.batch * panels < 8 and tiles > contraction.batch * panels
@@ -220,6 +220,8 @@ def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> C
         group = 0
     else:
         group = min(panels, max(1, 2 * CACHE_BYTES // max(1, k * size * tile.width)))
+        if not readable and rows >= m:
+            group = 1  # a panel is used as soon as it is packed, by all rows that use it
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
     plain = across == 1 or (down == 1 and panels <= FEW_PANELS and not by_rows)
