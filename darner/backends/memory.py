@@ -6,6 +6,7 @@ is worth a sixth of the speed of products whose weights do not fit the cache.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Sequence
 
@@ -31,7 +32,8 @@ def aligned(nbytes: int) -> Bytes:
         return room[start : start + nbytes]
     # Private, so that a forked child has its own copy; the system may decline large pages, and then gives small ones.
     mapped = mmap.mmap(-1, nbytes + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    mapped.madvise(mmap.MADV_HUGEPAGE)
+    with contextlib.suppress(OSError):  # a kernel built without large pages
+        mapped.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(mapped, np.uint8)
     start = -whole.ctypes.data % LARGE_PAGE
     return whole[start : start + nbytes]
