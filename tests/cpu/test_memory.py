@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -42,7 +43,11 @@ def test_a_system_that_declines_large_pages_gives_small_ones(monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_writes_its_own_copy():
     room = aligned(LARGE_PAGE)
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # other threads are none of its business
+        child = os.fork()
     if child == 0:
         room[...] = 9
         os._exit(int(room[0]))

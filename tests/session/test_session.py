@@ -467,3 +467,16 @@ def test_a_session_may_be_used_from_several_threads():
         for thread in threads:
             thread.join()
     assert faults == []
+
+
+def test_native_code_can_be_made_before_the_first_step():
+    with opened(line(), params=START, device="cpu", level=0) as session:
+        assert "compile" not in session.build_seconds
+        session.compile()
+        made = session.build_seconds["compile"]
+        session.set_learning_rate(0.1)
+        session.compile()
+        assert session.build_seconds["compile"] > made
+        before = session.build_seconds["compile"]
+        session.run({"x": np.ones(4, np.float32), "y": np.ones(4, np.float32)})
+        assert session.build_seconds["compile"] == before
