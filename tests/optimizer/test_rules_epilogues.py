@@ -1,11 +1,14 @@
 """Where the rules of epilogues, convolutions and inference must not fire, and what they come to together."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import darner
 from darner import Graph
 from darner.optimizer.declare import RULES
+from darner.optimizer.targets import find_target
 from tests.optimizer.firing import fired
 
 FAMILIES = ("epilogues", "convolution", "inference")
@@ -349,14 +352,24 @@ def test_adapters_and_dropout_are_gone_at_inference():
     np.testing.assert_allclose(result[0], wanted, rtol=1e-4)
 
 
-@pytest.mark.parametrize("target", ["cpu", "wgpu", "cuda"])
+def is_by_winograd(channels, target):
+    """Whether a convolution of so many channels becomes Winograd's on a target."""
+    g = Graph()
+    x, w = g.input("x", (1, channels, 28, 28)), g.parameter("w", (channels, channels, 3, 3))
+    g.set_outputs([x.conv2d(w, padding=1)])
+    return "winograd_conv" in ops_of(darner.optimize(g, mode="inference", target=target))
+
+
+@pytest.mark.parametrize("target", ["wgpu", "cuda"])
 def test_winograds_tiles_are_chosen_for_many_channels_alone(target):
-    for count, chosen in ((4, False), (16, False), (256, True)):
-        g = Graph()
-        x, w = g.input("x", (1, count, 28, 28)), g.parameter("w", (count, count, 3, 3))
-        g.set_outputs([x.conv2d(w, padding=1)])
-        optimized = darner.optimize(g, mode="inference", target=target)
-        assert ("winograd_conv" in ops_of(optimized)) == chosen
+    assert [is_by_winograd(count, target) for count in (4, 16, 256)] == [False, False, True]
+
+
+def test_a_target_without_a_kernel_for_winograds_tiles_does_not_choose_them():
+    cpu = find_target("cpu")
+    assert "winograd_conv" in cpu.slow
+    assert not is_by_winograd(256, cpu)
+    assert is_by_winograd(256, dataclasses.replace(cpu, slow={}))
 
 
 def test_a_norm_is_computed_with_the_product_where_that_is_narrow():
