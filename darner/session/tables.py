@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,11 +90,12 @@ class Table:
 Part: TypeAlias = str | Table
 
 
-class Report:
+class Report(abc.ABC):
     """Something that prints: lines and tables, one below the other. A subclass has ``_parts``."""
 
+    @abc.abstractmethod
     def _parts(self) -> list[Part]:
-        raise NotImplementedError
+        """What is printed."""
 
     def __str__(self) -> str:
         parts = self._parts()

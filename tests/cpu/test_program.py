@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import darner
+from darner import Graph
+from darner.lower.roles import WHOLE
 from tests.cpu.running import check, compiled, one, run_both, run_program
 from tests.zoo import gpt2, llama, mlp, mlp_step, resnet, trained, unet, values, vit
 
@@ -88,3 +90,13 @@ PLACES = np.array([3, 0, 3, 1], np.int32)
 )
 def test_ops_compute_what_the_reference_computes(make):
     one(make, X, PLACES)
+
+
+def test_convolutions_and_attention_share_a_module_and_nothing_else():
+    g = Graph()
+    x, w = g.input("x", (2, 16, 4, 4)), g.parameter("w", (16, 16, 3, 3))
+    tokens = x.conv2d(w, padding=1).reshape((2, 1, 16, 16))
+    seen = g.scaled_dot_attention(tokens, tokens, tokens * 0.5)
+    again = seen.reshape((2, 16, 4, 4)).conv2d(w, padding=1)
+    g.set_outputs([(again * again).sum()])
+    check(darner.value_and_grad(g, ["w", "x"]), whole=WHOLE)

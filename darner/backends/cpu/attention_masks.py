@@ -17,7 +17,7 @@ def turn_kernel(module: Any, dtype: str, width: int, lanes: int) -> Any:
     others get what the last has.
     """
     types = ir()
-    name = f"darner.turn.{dtype}.{width}.{lanes}"
+    name = f"darner.turn.queries.{dtype}.{width}.{lanes}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()

@@ -52,7 +52,7 @@ def turning_kernel(module: Any, dtype: str, tile: Tile) -> Any:
     """
     types = ir()
     accumulator, lanes, width = accumulator_of(dtype), tile.lanes, tile.width
-    name = f"darner.turn.{dtype}.{lanes}.{width}"
+    name = f"darner.turn.patches.{dtype}.{lanes}.{width}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
