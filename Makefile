@@ -20,7 +20,7 @@ BENCH ?=
 help:
 	@echo "make demo    train a network to read digits: about 10 seconds"
 	@echo "make test    everything: format, lint, types, all tests"
-	@echo "make quick   the same without the slow tests: under a minute"
+	@echo "make quick   the same without the slow tests: about a minute"
 	@echo "make bench   the same work beside PyTorch, JAX and NumPy; BENCH=--quick takes two minutes"
 	@echo "make kernels measurements of the parts: contractions, attention, convolutions, building"
 	@echo "make docs    rewrite the files that are generated from the op registry"

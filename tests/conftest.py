@@ -35,7 +35,15 @@ def _own_cache(tmp_path_factory):
         os.environ["XDG_CACHE_HOME"] = before
 
 
-SAMPLED = {"cpu": 5, "session": 5, "models": 5, "leaks": 4, "faults": 4, "optimizer": 2, "lower": 2}
+SAMPLED = {
+    "cpu": 10,
+    "session": 10,
+    "models": 12,
+    "leaks": 6,
+    "faults": 6,
+    "optimizer": 5,
+    "lower": 5,
+}
 """Folders whose tests take long, and of how many of them the quick tier takes one."""
 
 
