@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -161,12 +162,13 @@ def _closeness(prefix: str) -> tuple[int, bool]:
 
 
 def _caller_of_constructor() -> Source | None:
-    """The user's line, beyond the ``__init__`` that dataclasses generate, which has no file."""
+    """The user's line, beyond the ``__init__`` that dataclasses generate, which has no file, and their ``replace``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         generated = code.co_filename == "<string>" and code.co_name == "__init__"
-        if not generated and not code.co_filename.startswith(PACKAGE):
+        replaced = code.co_filename == dataclasses.__file__
+        if not (generated or replaced) and not code.co_filename.startswith(PACKAGE):
             return Source(code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None

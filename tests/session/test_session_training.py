@@ -265,3 +265,13 @@ def test_changing_the_graph_does_not_change_the_session():
         graph.set_outputs([graph.parameters["w"].sum()])
         session.run(DATA)
         assert session.read_loss() == pytest.approx(11.71875)
+
+
+def test_a_wrong_number_for_the_optimizer_at_hand_names_the_users_line():
+    with opened(line(), params=START, level=0) as session:
+        session.set_adam(0.1)
+        with pytest.raises(darner.ArgumentError, match=r"test_session_training\.py"):
+            session.set_adam(-1.0)
+        with pytest.raises(darner.ArgumentError, match=r"test_session_training\.py"):
+            session.set_learning_rate(-1.0)
+        assert session.optimizer.learning_rate == 0.1
