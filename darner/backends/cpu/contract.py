@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.errors import InternalError
+from ...graph.node import Node
 from ...lower.plan import Spec
 from .elements import Elements, can_emit
-from .gemm_driver import Driver, Target, Write, emit_pack_panel
+from .gemm_driver import Driver, Target, Write
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -26,7 +27,8 @@ from .gemm_ir import (
     prefetch,
     store,
 )
-from .gemm_plan import CACHE_BYTES, Contraction, Cut, cut
+from .gemm_panel import emit_pack_panel
+from .gemm_plan import ROLLING_BYTES, Contraction, Cut, cut
 from .gemm_product import Product, product_of
 from .gemm_tile import Tile, choose_tile
 from .jit import Machine
@@ -70,28 +72,27 @@ def _parts(contraction: Contraction, machine: Machine) -> Parts | None:
     tiles = contraction.batch * whole.tiles * whole.panels
     count = min(MOST_PARTS, contraction.k // LEAST_PART, MANY_TILES // max(tiles, 1))
     # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
-    length = (
-        CACHE_BYTES * 3 // 4 // (contraction.m * STORAGE_BYTES[accumulator_of(contraction.dtype)])
-    )
+    size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
+    length = ROLLING_BYTES // ((contraction.m + 2 * whole.tile.width) * size)
     if whole.rows < contraction.m and length >= LEAST_PART and contraction.k >= 2 * length:
         count = max(count, min(MOST_PARTS, -(-contraction.k // length)))
     if count < 2:
         return None
-    length = -(-contraction.k // count)
+    # Whole vectors, which are transposed at once.
+    length = -(-contraction.k // (count * whole.tile.lanes)) * whole.tile.lanes
     count = contraction.k // length
     return Parts(count, length, contraction.k - count * length)
 
 
 def _cuts(
-    product: Product, machine: Machine, packed: bool = False
+    spec: Spec, product: Product, machine: Machine, packed: bool = False
 ) -> tuple[Parts | None, list[Cut]]:
     """The parts of a product's sums, and how each kind of part is cut; one where they are whole."""
     contraction = product.contraction
-    if packed:
-        return None, [cut(contraction, machine, True)]
-    parts = _parts(contraction, machine)
+    parts = None if packed else _parts(contraction, machine)
     if parts is None:
-        return None, [cut(contraction, machine)]
+        streams = len(_read_leaves(spec, product)) if contraction.c_strides[2] == 1 else 0
+        return None, [cut(contraction, machine, packed, streams)]
     some = [replace(contraction, batch=contraction.batch * parts.count, k=parts.length)]
     if parts.rest:
         some.append(replace(contraction, k=parts.rest))
@@ -110,7 +111,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     contraction = product.contraction
     if contraction.empty:
         return Scratch()
-    parts, cuts = _cuts(product, machine)
+    parts, cuts = _cuts(spec, product, machine)
     sums = contraction.batch * contraction.m * contraction.n if parts else 0
     return Scratch(
         own=max(one.scratch_bytes for one in cuts),
@@ -133,7 +134,7 @@ def _emit(code: Code) -> None:
     product = _known(code.spec)
     if product.contraction.empty:
         return
-    parts, cuts = _cuts(product, code.machine, code.packed)
+    parts, cuts = _cuts(code.spec, product, code.machine, code.packed)
     if parts is None:
         target = Target(_writer(code, product), _straight(code, product), _ahead(code, product))
         _emit_cut(code, product, cuts[0], 0, target)
@@ -252,15 +253,21 @@ def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
     )
 
 
+def _read_leaves(spec: Spec, product: Product) -> list[Node]:
+    """The operands of which an element is read where the same element of the product is written."""
+    sides = (product.a.leaf.id, product.b.leaf.id)
+    return [
+        leaf
+        for leaf in spec.inputs
+        if leaf.shape == product.node.shape
+        and leaf.id not in sides
+        and leaf.dtype.name in STORAGE_BYTES
+    ]
+
+
 def _ahead(code: Code, product: Product) -> Callable[[Any, Any, Any, Tile], None] | None:
     """Asks for the elements that are read where a tile is written: moments, residuals."""
-    builder, shape = code.builder, product.node.shape
-    sides = (product.a.leaf.id, product.b.leaf.id)
-    leaves = [
-        leaf
-        for leaf in code.spec.inputs
-        if leaf.shape == shape and leaf.id not in sides and leaf.dtype.name in STORAGE_BYTES
-    ]
+    builder, leaves = code.builder, _read_leaves(code.spec, product)
     if not leaves or product.contraction.c_strides[2] != 1:
         return None
 

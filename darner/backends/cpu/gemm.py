@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .gemm_driver import Driver, Share, Target, emit_pack_panel
+from .gemm_driver import Driver, Share, Target
 from .gemm_ir import accumulator_of, i64, ir, load, loop, offset, store
+from .gemm_panel import emit_pack_panel
 from .gemm_plan import Contraction, Cut, cut, packed_elements, scratch_bytes
 from .gemm_tile import Machine, choose_tile
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .gemm_ahead import Asks
 from .gemm_ir import (
     accumulator_of,
     i64,
@@ -18,7 +19,8 @@ from .gemm_ir import (
     offset,
 )
 from .gemm_pack import pack_kernel
-from .gemm_plan import Contraction, Cut
+from .gemm_panel import Following, Slices, each_run, either_panel, emit_pack_panel
+from .gemm_plan import Cut
 from .gemm_tile import Tile, tile_kernel
 from .gemm_vector import sum_dots, sum_panels, sum_rows
 
@@ -46,70 +48,6 @@ class Target:
     write: Write
     straight: Callable[[Any], Any] | None = None
     ahead: Callable[[Any, Any, Any, Tile], None] | None = None
-
-
-def emit_pack_panel(builder: Any, plan: Cut, source: Any, number: Any, target: Any) -> None:
-    """Call the function that packs panel ``number`` of the B at ``source``."""
-    contraction = plan.contraction
-    _, down, across = contraction.b_strides
-    contiguous = "columns" if across == 1 else "k" if down == 1 else "neither"
-    width = plan.tile.width
-    start = offset(builder, source, contraction.dtype, builder.mul(number, i64(width * across)))
-
-    def panel(tile: Tile) -> None:
-        valid = width if tile is plan.tile else contraction.n % width
-        pack = pack_kernel(
-            builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous
-        )
-        sizes = i64(contraction.together), i64(valid)
-
-        def some(terms: Any, _: Any, b_offset: Any) -> None:
-            read = offset(builder, start, contraction.dtype, b_offset)
-            write = offset(builder, target, plan.panel, builder.mul(terms, i64(tile.width)))
-            builder.call(pack, [*sizes, read, i64(down), i64(across), write])
-
-        each_run(builder, contraction, some)
-
-    either_panel(builder, plan, number, panel)
-
-
-def each_run(
-    builder: Any, contraction: Contraction, inside: Callable[[Any, Any, Any], None]
-) -> None:
-    """``inside(terms, a, b)`` for each run of terms that follow each other: how many come before, and where it begins."""
-
-    def nest(axis: int, number: Any, a: Any, b: Any) -> None:
-        if axis == len(contraction.apart):
-            inside(builder.mul(number, i64(contraction.together)), a, b)
-            return
-        size, a_stride, b_stride = contraction.apart[axis]
-
-        def one(index: Any, _: Any) -> None:
-            nest(
-                axis + 1,
-                builder.add(builder.mul(number, i64(size)), index),
-                builder.add(a, builder.mul(index, i64(a_stride))),
-                builder.add(b, builder.mul(index, i64(b_stride))),
-            )
-
-        loop(builder, i64(0), i64(size), 1, one)
-
-    nest(0, i64(0), i64(0), i64(0))
-
-
-def either_panel(builder: Any, plan: Cut, number: Any, emit: Callable[[Tile], None]) -> None:
-    """Emit what is done with a panel for the tiles that panel ``number`` may have."""
-    if plan.full_panels == plan.panels:
-        emit(plan.tile)
-    elif not plan.full_panels:
-        emit(plan.last)
-    else:
-        whole = builder.icmp_signed("<", number, i64(plan.full_panels))
-        with builder.if_else(whole) as (full, partial):
-            with full:
-                emit(plan.tile)
-            with partial:
-                emit(plan.last)
 
 
 class Driver:
@@ -142,6 +80,7 @@ class Driver:
         self.accumulator = accumulator_of(self.contraction.dtype)
         self.a, self.b = a, b
         self.offsets = offsets or self._by_strides
+        self.asks = Asks(builder)
         byte = ir().IntType(8)
         panels, rows, _ = plan.scratch_parts()
         self.own_panels = own
@@ -172,7 +111,6 @@ class Driver:
     def one_batch(self, batch: Any, low: Any, high: Any) -> None:
         """Units ``low`` to ``high`` of one batch."""
         builder, plan, contraction = self.builder, self.plan, self.contraction
-        low, high = self.boundary(low), self.boundary(high)
         a_offset, b_offset = self.offsets(batch)
         a = offset(builder, self.a, contraction.dtype, a_offset)
         b = offset(builder, self.b, contraction.dtype, b_offset)
@@ -196,15 +134,6 @@ class Driver:
             self.finish_columns(batch, first, stop)
 
         loop(builder, builder.mul(low, i64(plan.grain)), end, plan.chunk, chunk)
-
-    def boundary(self, unit: Any) -> Any:
-        """Where a thread's part may end: not before a last tile that is lower, which cannot pack B."""
-        builder, plan = self.builder, self.plan
-        if plan.path != "tiles" or not plan.fused or not self.contraction.m % plan.tile.rows:
-            return unit
-        last = builder.srem(unit, i64(plan.tiles))
-        moved = builder.icmp_signed("==", last, i64(plan.tiles - 1))
-        return builder.sub(unit, builder.zext(moved, unit.type))
 
     def rows_of(self, low: Any, high: Any) -> tuple[Any, Any]:
         """The rows of tiles ``low`` to ``high``."""
@@ -285,13 +214,15 @@ class Driver:
     def block(self, batch: Any, a: Any, b: Any, rows: Any, panels: Any) -> None:
         """All of some rows and panels: groups of panels, blocks of rows, panels."""
         builder, plan, contraction = self.builder, self.plan, self.contraction
+        if plan.rolling:
+            self.rolling(batch, a, b, rows, panels)
+            return
         size = plan.tile.width * (1 if plan.direct else contraction.k)
 
         def group(first: Any, stop: Any) -> None:
             base, skipped = b, i64(0)
             if not self.packed_b and not plan.direct:
                 base, skipped = self.own_panels, first
-            if not self.packed_b and not plan.direct and not plan.fused:
 
                 def pack(number: Any, _: Any) -> None:
                     place = builder.mul(builder.sub(number, first), i64(size))
@@ -308,11 +239,7 @@ class Driver:
                 def panel(number: Any, _: Any) -> None:
                     place = builder.mul(builder.sub(number, skipped), i64(size))
                     at = offset(builder, base, plan.panel, place)
-
-                    there = offset(
-                        builder, b, contraction.dtype, builder.mul(number, i64(plan.tile.width))
-                    )
-                    self.panel(batch, a, at, (rows[0], start, end), number, there)
+                    self.panel(batch, a, at, (start, end), number, Following(self, at, number))
 
                 loop(builder, first, stop, 1, panel)
 
@@ -326,6 +253,28 @@ class Driver:
             group(first, minimum(builder, builder.add(first, i64(plan.group)), panels[1]))
 
         loop(builder, panels[0], panels[1], plan.group, groups)
+
+    def rolling(self, batch: Any, a: Any, b: Any, rows: Any, panels: Any) -> None:
+        """All of some rows and panels, while the panel after each is packed between its tiles."""
+        builder, plan = self.builder, self.plan
+        first, stop = panels
+
+        def buffer(number: Any) -> Any:
+            which = builder.and_(builder.sub(number, first), i64(1))
+            size = plan.tile.width * self.contraction.k
+            return offset(builder, self.own_panels, plan.panel, builder.mul(which, i64(size)))
+
+        with builder.if_then(builder.icmp_signed("<", first, stop)):
+            if plan.pack_a:
+                self.pack_rows(a, *rows)
+            emit_pack_panel(builder, plan, b, first, buffer(first))
+
+            def panel(number: Any, _: Any) -> None:
+                next_number = builder.add(number, i64(1))
+                later = Slices(self, b, rows, next_number, stop, buffer(next_number))
+                self.panel(batch, a, buffer(number), rows, number, later)
+
+            loop(builder, first, stop, 1, panel)
 
     def pack_rows(self, a: Any, start: Any, end: Any) -> None:
         """Pack rows ``start`` to ``end`` of A, tile by tile."""
@@ -358,12 +307,11 @@ class Driver:
 
         loop(builder, start, end, height, tile)
 
-    def panel(self, batch: Any, a: Any, b: Any, rows: Any, number: Any, there: Any) -> None:
-        """Some rows of the columns of one panel, at ``b``; ``there`` is where B lies that it is packed from.
-
-        ``rows`` are the first row for which the panel is used, the first here, and the one after the last.
-        """
-        first, start, end = rows
+    def panel(
+        self, batch: Any, a: Any, b: Any, rows: Any, number: Any, later: Following | Slices
+    ) -> None:
+        """Some rows of the columns of one panel, at ``b``; ``later`` is what is done meanwhile for the next."""
+        start, end = rows
         builder, plan, contraction = self.builder, self.plan, self.contraction
         height, k = plan.tile.rows, contraction.k
         column = builder.mul(number, i64(plan.tile.width))
@@ -377,12 +325,11 @@ class Driver:
         is_straight = builder.icmp_signed("<", number, i64(plan.full_panels))
         one_pass = plan.block >= k
         b_stride = i64(contraction.b_strides[1]) if plan.direct else width
-        next_panel = offset(builder, b, plan.panel, builder.mul(width, i64(k)))
 
         def one_pass_over(position: Any, _: Any) -> None:
             length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
             b_block = offset(builder, b, plan.panel, builder.mul(position, b_stride))
-            later = builder.icmp_signed(">", position, i64(0))
+            again = builder.icmp_signed(">", position, i64(0))
 
             def one_tile(row: Any, _: Any) -> None:
                 if plan.pack_a:
@@ -400,14 +347,14 @@ class Driver:
                     a_tile = offset(builder, a, self.accumulator, place, skipped)
                 place = i64(0) if one_pass else builder.sub(row, start)
                 out = offset(builder, self.own_sums, self.accumulator, builder.mul(place, width))
-                out_stride, keep = width, later
+                out_stride, keep = width, again
                 if straight is not None:
                     down = i64(contraction.c_strides[1])
                     c = offset(
                         builder, straight(batch), self.accumulator, builder.mul(row, down), column
                     )
                     always = ir().Constant(ir().IntType(1), 1)
-                    kept = always if contraction.accumulate else later
+                    kept = always if contraction.accumulate else again
                     chosen = [c, down, kept]
                     if mixed:
                         others = (out, out_stride, keep)
@@ -416,40 +363,24 @@ class Driver:
                             for one, other in zip(chosen, others, strict=True)
                         ]
                     out, out_stride, keep = chosen
-                ahead = builder.gep(
-                    next_panel,
-                    [builder.mul(builder.sdiv(builder.sub(row, start), i64(height)), i64(k * 16))],
-                    source_etype=ir().IntType(8),
-                )
                 count = minimum(builder, builder.sub(end, row), i64(height))
                 if self.target.ahead is not None and one_pass:
                     self.target.ahead(batch, row, column, plan.tile)
+                later.before_tile(row, start, position, b_block)
 
                 def call(rows: int, tile: Tile) -> None:
                     exact = Tile(rows, tile.vectors, tile.lanes)
-                    given = [length, a_tile, a_stride, b_block, out, out_stride, keep, ahead]
+                    given = [length, a_tile, a_stride, b_block, out, out_stride, keep]
                     lanes = contraction.n % tile.lanes
                     masked = ".masked" if lanes and tile is not plan.tile else ""
                     if plan.direct:
-                        given += [b_stride, i64(lanes)]
-                        run(exact, plan.panel, f"rows{masked}", given)
-                    elif not plan.fused or rows < height:
-                        run(exact, plan.panel, "packed", given)
+                        given += [b_block, b_stride, i64(lanes)]
+                        run(exact, f"rows{masked}", given)
                     else:
-                        is_first = builder.icmp_signed("==", row, first)
-                        with builder.if_else(is_first) as (packing, packed):
-                            with packing:
-                                step = contraction.b_strides[1]
-                                source = builder.mul(position, i64(step))
-                                source = offset(builder, there, contraction.dtype, source)
-                                others = [i64(step), i64(lanes), b_block]
-                                packs = [*given[:3], source, *given[4:], *others]
-                                run(exact, contraction.dtype, f"packing{masked}", packs)
-                            with packed:
-                                run(exact, plan.panel, "packed", given)
+                        run(exact, "packed", [*given, self.asks.place], True)
 
-                def run(exact: Tile, panel: str, b_form: str, given: list[Any]) -> None:
-                    kernel = tile_kernel(builder.module, exact, panel, form, b_form)
+                def run(exact: Tile, b_form: str, given: list[Any], asking: bool = False) -> None:
+                    kernel = tile_kernel(builder.module, exact, plan.panel, form, b_form, asking)
                     builder.call(kernel, given)
 
                 def whole_or_rest(tile: Tile) -> None:

@@ -13,6 +13,8 @@ Strides = tuple[int, int, int]
 
 CACHE_BYTES = 1 << 20
 """Of the cache next to a core: what the blocks of A and of B share."""
+ROLLING_BYTES = CACHE_BYTES * 9 // 8
+"""Of that cache, what rows of A and two panels may take."""
 LONGEST_BLOCK = 2048
 """The most k that one pass over a panel sums."""
 LONGEST_CHUNK = 4096
@@ -21,6 +23,12 @@ FEW_PANELS = 2
 """Up to this many panels, A is read as it lies where its rows are contiguous: packing it would cost more."""
 DIRECT_TILES = 4
 """Up to this many tiles of rows, B is read as it lies where its columns are contiguous."""
+FEWEST_SLICES = 4
+"""Tiles that a panel must have for the next to be packed between them."""
+STREAMED_BYTES = 1 << 22
+"""From so much on, what is read where C is written comes from memory, not from a cache."""
+FEWEST_HELD = 4
+"""Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
 
@@ -111,9 +119,10 @@ class Cut:
         group: panels of B that are packed, and used with the same rows, together.
         pack_a: whether blocks of A are packed.
         direct: whether B is read as it lies, not packed.
-        fused: whether B is packed by the first tile that reads it.
+        rolling: whether the next panel of B is packed slice by slice, one before each tile of the panel before.
         by_rows: whether threads share out rows instead of panels.
         chunk: columns of C that the paths for a few rows hold at a time.
+        streams: arrays as large as C that are read where it is written, if that is most of the traffic.
     """
 
     contraction: Contraction
@@ -127,7 +136,8 @@ class Cut:
     by_rows: bool
     chunk: int
     direct: bool = False
-    fused: bool = False
+    rolling: bool = False
+    streams: int = 0
 
     @property
     def full_panels(self) -> int:
@@ -190,8 +200,10 @@ class Cut:
         return sum(self.scratch_parts())
 
 
-def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> Cut:
-    """Choose panels, blocks and the path of a contraction."""
+def cut(
+    contraction: Contraction, machine: Machine, packed_b: bool = False, streams: int = 0
+) -> Cut:
+    """Choose panels, blocks and the path of a contraction; ``streams`` arrays like C are read where it is written."""
     storage, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
     m, n, k = contraction.m, contraction.n, contraction.k
     # What is packed once serves products of any number of rows.
@@ -220,8 +232,24 @@ def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> C
         group = 0
     else:
         group = min(panels, max(1, 2 * CACHE_BYTES // max(1, k * size * tile.width)))
-        if not readable and rows >= m:
+        if rows >= m:
             group = 1  # a panel is used as soon as it is packed, by all rows that use it
+    rolling = (
+        path == "tiles"
+        and not (packed_b or direct or contraction.apart)
+        and min(k, panels - 1) > 0
+        and tiles >= FEWEST_SLICES
+        and rows >= m
+        and fits_rolling(m, k, tile, size)
+    )
+    if path != "tiles" or m * streams < k:
+        streams = 0
+    held = CACHE_BYTES // 2 // max(1, k * size * tile.width)
+    if m * n * streams * size > STREAMED_BYTES and held >= FEWEST_HELD and not packed_b:
+        # A few rows of C at a time, over many columns: what is read with them comes in long runs.
+        rows, group, rolling = tile.rows, min(panels, held), False
+    elif rolling:
+        group = 2
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
     plain = across == 1 or (down == 1 and panels <= FEW_PANELS and not by_rows)
@@ -238,8 +266,14 @@ def cut(contraction: Contraction, machine: Machine, packed_b: bool = False) -> C
         by_rows,
         chunk,
         direct,
-        readable and not direct and tiles > 1,
+        rolling,
+        streams,
     )
+
+
+def fits_rolling(m: int, k: int, tile: Tile, size: int) -> bool:
+    """Whether the cache holds all rows of A, a panel, and the next one that is packed meanwhile."""
+    return (m + 2 * tile.width) * k * size <= ROLLING_BYTES
 
 
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:

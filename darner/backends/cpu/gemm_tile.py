@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...graph.errors import ArgumentError
+from .gemm_ahead import ask
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -120,41 +121,53 @@ def cost(tile: Tile, m: int, n: int) -> float:
     )
 
 
-def tile_kernel(module: Any, tile: Tile, panel: str, form: str, b_form: str = "packed") -> Any:
+def terms_of_turn(tile: Tile) -> int:
+    """Terms of k that a turn of the micro-kernel's loop sums where B is packed."""
+    return UNROLL if tile.rows * tile.vectors >= FULL else 2
+
+
+def tile_kernel(
+    module: Any,
+    tile: Tile,
+    panel: str,
+    form: str,
+    b_form: str = "packed",
+    asking: bool = False,
+) -> Any:
     """The micro-kernel over panels of type ``panel``, emitted once per module.
 
     Its signature is ``(k, a*, a_stride, b*, out*, out_stride, keep, next*)``. ``out[row * out_stride + column]`` gets
     the sums, added to what stands there when ``keep`` is set. ``a`` has the accumulator type; ``a_stride`` is the
     distance of two rows (form ``rows``) or of two k (form ``columns``). A line of ``next`` is prefetched every
-    four k, one after the other.
+    four k, one after the other; when ``asking``, ``next`` are instead the words of an ``Asks``, which say what is.
 
     B that is not packed is read as it lies: with a ``b_form`` of ``rows`` two more arguments are the distance of its rows, and
-    how many lanes of the last vector exist. With ``packing`` one more is where it is packed to meanwhile. After both,
-    ``.masked`` heeds the number of lanes. ``panel`` is then the type in which B lies.
+    how many lanes of the last vector exist; ``rows.masked`` heeds that number. ``panel`` is then the type in which B lies.
     """
     types = ir()
     name = f"darner.tile.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}.{b_form}"
+    name += ".asking" if asking else ""
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
     arguments = [word, pointer, word, pointer, pointer, word, types.IntType(1), pointer]
-    arguments += {"packed": [], "rows": [word, word], "packing": [word, word, pointer]}[
-        b_form.partition(".")[0]
-    ]
+    arguments += [] if b_form == "packed" else [word, word]
     function = types.Function(module, types.FunctionType(types.VoidType(), arguments), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
-    _emit_kernel(function, tile, panel, form, b_form)
+    _emit_kernel(function, tile, panel, form, b_form, asking)
     return function
 
 
-def _emit_kernel(function: Any, tile: Tile, panel: str, form: str, b_form: str) -> None:
+def _emit_kernel(
+    function: Any, tile: Tile, panel: str, form: str, b_form: str, asking: bool
+) -> None:
     types = ir()
     dtype = accumulator_of(panel)
     k, a, a_stride, b, out, out_stride, keep, following, *more = function.args
     builder = types.IRBuilder(function.append_basic_block("entry"))
-    b_stride, valid, *target = more or (i64(tile.width), None)
+    b_stride, valid = more or (i64(tile.width), None)
     mask = lane_mask(builder, valid, tile.lanes) if b_form.endswith(".masked") else None
     places = [
         offset(builder, out, dtype, builder.mul(out_stride, i64(row)), vector * tile.lanes)
@@ -202,10 +215,6 @@ def _emit_kernel(function: Any, tile: Tile, panel: str, form: str, b_form: str) 
                 )
                 for vector in range(tile.vectors)
             ]
-            for vector, column in enumerate(columns if target else ()):
-                terms = builder.mul(builder.add(index, i64(step)), i64(tile.width))
-                place = offset(builder, target[0], dtype, terms, vector * tile.lanes)
-                builder.store(column, place, align=STORAGE_BYTES[dtype])
             if form == "columns" and step:
                 starts = [offset(builder, starts[0], dtype, a_stride)]
             for row in range(tile.rows):
@@ -220,24 +229,25 @@ def _emit_kernel(function: Any, tile: Tile, panel: str, form: str, b_form: str) 
                     totals[at] = fused_multiply_add(builder, value, column, totals[at], tile.lanes)
         return totals
 
-    turn = 1 if target else UNROLL if tile.rows * tile.vectors >= FULL else 2
+    turn = terms_of_turn(tile)
 
     def unrolled(index: Any, values: Any) -> list[Any]:
-        if b_form == "packed":
+        if asking:
+            ask(builder, following, builder.udiv(index, i64(turn)))
+        elif b_form == "packed":
             # 64 bytes for every four k.
             place = builder.mul(index, i64(16))
             prefetch(builder, builder.gep(following, [place], source_etype=types.IntType(8)))
         else:
-            for step in range(turn):
-                ahead = builder.mul(builder.add(index, i64(step + AHEAD)), b_stride)
+            for term in range(turn):
+                later = builder.mul(builder.add(index, i64(term + AHEAD)), b_stride)
                 for vector in range(tile.vectors):
-                    prefetch(builder, offset(builder, b, panel, ahead, vector * tile.lanes))
+                    prefetch(builder, offset(builder, b, panel, later, vector * tile.lanes))
         return steps(index, values, turn)
 
     whole = builder.and_(k, i64(-turn))
     sums = loop(builder, i64(0), whole, turn, unrolled, sums)
-    if turn > 1:
-        sums = loop(builder, whole, k, 1, lambda index, values: steps(index, values, 1), sums)
+    sums = loop(builder, whole, k, 1, lambda index, values: steps(index, values, 1), sums)
     for value, place in zip(sums, places, strict=True):
         builder.store(value, place, align=STORAGE_BYTES[dtype])
     builder.ret_void()

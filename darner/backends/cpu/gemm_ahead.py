@@ -1,0 +1,70 @@
+"""What a micro-kernel asks memory for while it computes, so that it is in the cache when its turn comes.
+
+Two lines of cache are asked for in each turn of the loop over k: all at once, they would hold up the loads of the tile itself. Where they lie is
+said by an ``Asks``, a few words in memory that every turn reads again: kept in registers, they would push out the addresses of A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .gemm_ir import i64, ir, minimum, prefetch
+
+LINE = 64
+EACH = 2 * LINE
+"""Bytes that a turn asks for."""
+WORDS = 5
+
+
+class Asks:
+    """Words in memory that say what the turns of a tile ask for: rows, each in some turns, a power of two of them.
+
+    Args:
+        builder: at the entry of the function in which tiles are called.
+    """
+
+    def __init__(self, builder: Any) -> None:
+        word = ir().IntType(64)
+        with builder.goto_entry_block():
+            self.place = builder.alloca(word, WORDS)
+
+    def rows(self, builder: Any, first: Any, stride: int, row_bytes: int, rows: Any) -> None:
+        """Ask for ``rows`` rows of bytes from ``first`` on, ``stride`` bytes apart."""
+        touched = row_bytes + (LINE if stride % LINE else 0)
+        parts = 1
+        while parts * EACH < touched:
+            parts *= 2
+        often = builder.mul(rows, i64(parts))
+        words = [i64(stride), i64(parts.bit_length() - 1), i64(parts - 1), often]
+        self._write(builder, first, words)
+
+    def run(self, builder: Any, first: Any) -> None:
+        """Ask for what follows ``first``, for as long as there are turns."""
+        self._write(builder, first, [i64(EACH), i64(0), i64(0), i64(1 << 62)])
+
+    def _write(self, builder: Any, first: Any, words: Sequence[Any]) -> None:
+        values = [builder.ptrtoint(first, i64(0).type), *words]
+        for number, value in enumerate(values):
+            builder.store(value, _word(builder, self.place, number))
+
+
+def ask(builder: Any, asks: Any, turn: Any) -> None:
+    """Ask for the lines of a turn."""
+    word = i64(0).type
+
+    def read(number: int) -> Any:
+        # An ordered load is not moved out of the loop.
+        return builder.load_atomic(_word(builder, asks, number), "monotonic", 8, typ=word)
+
+    turn = minimum(builder, turn, read(4))
+    row = builder.mul(builder.lshr(turn, read(2)), read(1))
+    part = builder.mul(builder.and_(turn, read(3)), i64(EACH))
+    place = builder.add(builder.add(read(0), row), part)
+    for line in range(0, EACH, LINE):
+        address = builder.inttoptr(builder.add(place, i64(line)), ir().PointerType())
+        prefetch(builder, address, near=2)
+
+
+def _word(builder: Any, place: Any, number: int) -> Any:
+    return builder.gep(place, [i64(number)], source_etype=i64(0).type)
