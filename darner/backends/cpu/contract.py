@@ -18,19 +18,17 @@ from .gemm_driver import Driver, Target, Write
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
-    ir,
     lane_mask,
     load,
     loop,
     narrow,
     offset,
-    prefetch,
     store,
 )
 from .gemm_panel import emit_pack_panel
 from .gemm_plan import ROLLING_BYTES, Contraction, Cut, cut
 from .gemm_product import Product, product_of
-from .gemm_tile import Tile, choose_tile
+from .gemm_tile import choose_tile
 from .jit import Machine
 from .places import Lanes, Number, Places, as_value
 from .template import Code, Packing, Scratch, Template
@@ -136,7 +134,13 @@ def _emit(code: Code) -> None:
         return
     parts, cuts = _cuts(code.spec, product, code.machine, code.packed)
     if parts is None:
-        target = Target(_writer(code, product), _straight(code, product), _ahead(code, product))
+        leaves = _read_leaves(code.spec, product)
+        target = Target(
+            _writer(code, product),
+            _straight(code, product),
+            _reads(code, product),
+            leaves[0].dtype.itemsize if leaves else 0,
+        )
         _emit_cut(code, product, cuts[0], 0, target)
         return
     for number, plan in enumerate(cuts):
@@ -256,33 +260,31 @@ def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
 def _read_leaves(spec: Spec, product: Product) -> list[Node]:
     """The operands of which an element is read where the same element of the product is written."""
     sides = (product.a.leaf.id, product.b.leaf.id)
-    return [
+    leaves = [
         leaf
         for leaf in spec.inputs
         if leaf.shape == product.node.shape
         and leaf.id not in sides
         and leaf.dtype.name in STORAGE_BYTES
     ]
+    # Those of one size are asked for together: the largest.
+    size = max((leaf.dtype.itemsize for leaf in leaves), default=0)
+    return [leaf for leaf in leaves if leaf.dtype.itemsize == size]
 
 
-def _ahead(code: Code, product: Product) -> Callable[[Any, Any, Any, Tile], None] | None:
-    """Asks for the elements that are read where a tile is written: moments, residuals."""
-    builder, leaves = code.builder, _read_leaves(code.spec, product)
+def _reads(code: Code, product: Product) -> Callable[[Any, Any, Any], list[Any]] | None:
+    """Where the elements lie that are read where a tile is written: moments, residuals."""
+    leaves = _read_leaves(code.spec, product)
     if not leaves or product.contraction.c_strides[2] != 1:
         return None
 
-    def ask(batch: Any, row: Any, column: Any, tile: Tile) -> None:
-        def one(number: Any, _: Any) -> None:
-            place = _place(code, product, batch, builder.add(row, number), column)
-            for leaf in leaves:
-                first = offset(builder, code.operand_of(leaf), leaf.dtype.name, as_value(place))
-                for line in range(0, tile.width * leaf.dtype.itemsize, 64):
-                    at = builder.gep(first, [as_value(line)], source_etype=ir().IntType(8))
-                    prefetch(builder, at)
+    def places(batch: Any, row: Any, column: Any) -> list[Any]:
+        place = as_value(_place(code, product, batch, row, column))
+        return [
+            offset(code.builder, code.operand_of(leaf), leaf.dtype.name, place) for leaf in leaves
+        ]
 
-        loop(builder, as_value(0), as_value(tile.rows), 1, one)
-
-    return ask
+    return places
 
 
 def _writer(code: Code, product: Product) -> Write:

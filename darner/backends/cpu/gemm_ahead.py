@@ -15,6 +15,8 @@ LINE = 64
 EACH = 2 * LINE
 """Bytes that a turn asks for."""
 WORDS = 5
+STREAMS = 3
+"""Places that lie alike and can be asked for together, as an update's weights and moments."""
 
 
 class Asks:
@@ -27,7 +29,7 @@ class Asks:
     def __init__(self, builder: Any) -> None:
         word = ir().IntType(64)
         with builder.goto_entry_block():
-            self.place = builder.alloca(word, WORDS)
+            self.place = builder.alloca(word, WORDS + STREAMS - 1)
 
     def rows(self, builder: Any, first: Any, stride: int, row_bytes: int, rows: Any) -> None:
         """Ask for ``rows`` rows of bytes from ``first`` on, ``stride`` bytes apart."""
@@ -43,14 +45,23 @@ class Asks:
         """Ask for what follows ``first``, for as long as there are turns."""
         self._write(builder, first, [i64(EACH), i64(0), i64(0), i64(1 << 62)])
 
+    def beside(self, builder: Any, first: Any, others: Sequence[Any]) -> None:
+        """Say how far the other streams are from the first; those that are missing are the first once more."""
+        word = i64(0).type
+        base = builder.ptrtoint(first, word)
+        others = [*others, *[first] * STREAMS][: STREAMS - 1]
+        for number, other in enumerate(others):
+            distance = builder.sub(builder.ptrtoint(other, word), base)
+            builder.store(distance, _word(builder, self.place, WORDS + number))
+
     def _write(self, builder: Any, first: Any, words: Sequence[Any]) -> None:
         values = [builder.ptrtoint(first, i64(0).type), *words]
         for number, value in enumerate(values):
             builder.store(value, _word(builder, self.place, number))
 
 
-def ask(builder: Any, asks: Any, turn: Any) -> None:
-    """Ask for the lines of a turn."""
+def ask(builder: Any, asks: Any, turn: Any, streams: int) -> None:
+    """Ask for the lines of a turn, of so many streams."""
     word = i64(0).type
 
     def read(number: int) -> Any:
@@ -61,9 +72,11 @@ def ask(builder: Any, asks: Any, turn: Any) -> None:
     row = builder.mul(builder.lshr(turn, read(2)), read(1))
     part = builder.mul(builder.and_(turn, read(3)), i64(EACH))
     place = builder.add(builder.add(read(0), row), part)
+    places = [place, *(builder.add(place, read(WORDS + i)) for i in range(streams - 1))]
     for line in range(0, EACH, LINE):
-        address = builder.inttoptr(builder.add(place, i64(line)), ir().PointerType())
-        prefetch(builder, address, near=2)
+        for start in places:
+            address = builder.inttoptr(builder.add(start, i64(line)), ir().PointerType())
+            prefetch(builder, address, near=2)
 
 
 def _word(builder: Any, place: Any, number: int) -> Any:

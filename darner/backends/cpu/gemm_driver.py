@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .gemm_ahead import Asks
+from .gemm_ahead import STREAMS, Asks
 from .gemm_ir import (
     accumulator_of,
     i64,
@@ -42,12 +42,14 @@ class Target:
         write: takes a vector of them there.
         straight: the address of a batch of C where nothing needs to be done to them; None where something does. Rows
             and columns lie as the contraction's ``c_strides`` say.
-        ahead: asks for what ``write`` will read of a tile, given its batch, row and column, so that it comes while the tile is summed.
+        reads: the addresses, given a batch, a row and a column, of what ``write`` will read there: the largest elements first.
+        read_bytes: of one element of the first of them.
     """
 
     write: Write
     straight: Callable[[Any], Any] | None = None
-    ahead: Callable[[Any, Any, Any, Tile], None] | None = None
+    reads: Callable[[Any, Any, Any], list[Any]] | None = None
+    read_bytes: int = 0
 
 
 class Driver:
@@ -324,6 +326,7 @@ class Driver:
             straight, mixed = None, False
         is_straight = builder.icmp_signed("<", number, i64(plan.full_panels))
         one_pass = plan.block >= k
+        streamed = self.target.reads is not None and plan.streams > 0 and one_pass
         b_stride = i64(contraction.b_strides[1]) if plan.direct else width
 
         def one_pass_over(position: Any, _: Any) -> None:
@@ -364,9 +367,10 @@ class Driver:
                         ]
                     out, out_stride, keep = chosen
                 count = minimum(builder, builder.sub(end, row), i64(height))
-                if self.target.ahead is not None and one_pass:
-                    self.target.ahead(batch, row, column, plan.tile)
-                later.before_tile(row, start, position, b_block)
+                if streamed:
+                    self.ask_for_reads(batch, row, column)
+                else:
+                    later.before_tile(row, start, position, b_block)
 
                 def call(rows: int, tile: Tile) -> None:
                     exact = Tile(rows, tile.vectors, tile.lanes)
@@ -377,9 +381,9 @@ class Driver:
                         given += [b_block, b_stride, i64(lanes)]
                         run(exact, f"rows{masked}", given)
                     else:
-                        run(exact, "packed", [*given, self.asks.place], True)
+                        run(exact, "packed", [*given, self.asks.place], STREAMS if streamed else 1)
 
-                def run(exact: Tile, b_form: str, given: list[Any], asking: bool = False) -> None:
+                def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
                     kernel = tile_kernel(builder.module, exact, plan.panel, form, b_form, asking)
                     builder.call(kernel, given)
 
@@ -409,6 +413,16 @@ class Driver:
             one_pass_over(i64(0), ())
         else:
             loop(builder, i64(0), i64(k), plan.block, one_pass_over)
+
+    def ask_for_reads(self, batch: Any, row: Any, column: Any) -> None:
+        """Have a tile ask for what its sums are joined with, while they are summed."""
+        builder, tile, size = self.builder, self.plan.tile, self.target.read_bytes
+        if self.target.reads is None:
+            return
+        first, *others = self.target.reads(batch, row, column)
+        stride = self.contraction.c_strides[1] * size
+        self.asks.rows(builder, first, stride, tile.width * size, i64(tile.rows))
+        self.asks.beside(builder, first, others)
 
     def of_panel(self, number: Any, whole: int, last: int) -> Any:
         """A number that is another one in the last panel, where that is narrower."""

@@ -132,21 +132,21 @@ def tile_kernel(
     panel: str,
     form: str,
     b_form: str = "packed",
-    asking: bool = False,
+    asking: int = 0,
 ) -> Any:
     """The micro-kernel over panels of type ``panel``, emitted once per module.
 
     Its signature is ``(k, a*, a_stride, b*, out*, out_stride, keep, next*)``. ``out[row * out_stride + column]`` gets
     the sums, added to what stands there when ``keep`` is set. ``a`` has the accumulator type; ``a_stride`` is the
     distance of two rows (form ``rows``) or of two k (form ``columns``). A line of ``next`` is prefetched every
-    four k, one after the other; when ``asking``, ``next`` are instead the words of an ``Asks``, which say what is.
+    four k, one after the other; when ``asking`` for a number of streams, ``next`` are instead the words of an ``Asks``, which say what is.
 
     B that is not packed is read as it lies: with a ``b_form`` of ``rows`` two more arguments are the distance of its rows, and
     how many lanes of the last vector exist; ``rows.masked`` heeds that number. ``panel`` is then the type in which B lies.
     """
     types = ir()
     name = f"darner.tile.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}.{b_form}"
-    name += ".asking" if asking else ""
+    name += f".asking{asking}" if asking else ""
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -161,7 +161,7 @@ def tile_kernel(
 
 
 def _emit_kernel(
-    function: Any, tile: Tile, panel: str, form: str, b_form: str, asking: bool
+    function: Any, tile: Tile, panel: str, form: str, b_form: str, asking: int
 ) -> None:
     types = ir()
     dtype = accumulator_of(panel)
@@ -233,7 +233,7 @@ def _emit_kernel(
 
     def unrolled(index: Any, values: Any) -> list[Any]:
         if asking:
-            ask(builder, following, builder.udiv(index, i64(turn)))
+            ask(builder, following, builder.udiv(index, i64(turn)), asking)
         elif b_form == "packed":
             # 64 bytes for every four k.
             place = builder.mul(index, i64(16))
