@@ -374,3 +374,40 @@ def test_what_changes_seldom_is_packed_once_and_again_when_it_changed(dtype, tra
         for a, b in zip(found(), wanted(weight), strict=True):
             np.testing.assert_allclose(a, b, rtol=close, atol=close * np.abs(b).max())
     program.close()
+
+
+# --------------------------------------------------------------------------- panels that threads claim
+
+
+@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("shape", [(70, 29, 500), (37, 700, 997), (129, 48, 433), (33, 1, 400)])
+def test_panels_are_claimed_by_any_number_of_threads(form, shape):
+    m, k, n = shape
+    a, b = normal(m, k), normal(k, n)
+
+    def make(g, x, y):
+        x = g.transpose(x) if form == "tn" else x
+        y = g.transpose(y) if form == "nt" else y
+        return g.matmul(x, y) + 1.0
+
+    given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
+    found = [check(make, *given, threads=threads, terms=k)[0] for threads in (1, 2, 3, 5)]
+    for other in found[1:]:
+        assert other.tobytes() == found[0].tobytes()
+
+
+@pytest.mark.parametrize("shape", [(640, 31, 611), (1150, 64, 512)])
+def test_large_updates_are_written_in_runs_of_rows(shape):
+    """The end of the product reads and writes arrays as large as its result, more than the cache holds."""
+    m, k, n = shape
+    a, b, p, q, r = normal(k, m), normal(k, n), normal(m, n), normal(m, n + 0), normal(m, n)
+
+    def make(g, x, y, *others):
+        gradient = g.matmul(g.transpose(x), y)
+        first = others[0] * 0.9 + gradient * 0.1
+        second = others[1] * 0.99 + gradient * gradient * 0.01
+        return [first, second, others[2] - first * 0.5]
+
+    found = [check(make, a, b, p, q, r, threads=threads, terms=4 * k) for threads in (1, 2, 3)]
+    for other in found[1:]:
+        assert [array.tobytes() for array in other] == [array.tobytes() for array in found[0]]

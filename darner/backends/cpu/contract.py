@@ -14,6 +14,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from .elements import Elements, can_emit
+from .gemm_claims import can_claim, emit_claimed
 from .gemm_driver import Driver, Target, Write
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -175,7 +176,10 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
     if code.packed:
         b = code.operand_of(product.b.leaf)
     driver = Driver(builder, plan, a, b, code.own, target, offsets, packed_b=code.packed)
-    driver.emit(*code.share(plan.units))
+    if skipped == 0 and plan.contraction == product.contraction and can_claim(plan, code.packed):
+        emit_claimed(driver, code.claim)
+    else:
+        driver.emit(*code.share(plan.units))
 
 
 def _place(code: Code, product: Product, batch: Any, row: Any = 0, column: Any = 0) -> Number:

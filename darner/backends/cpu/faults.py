@@ -16,8 +16,10 @@ INDEXED = frozenset(
 )
 """The ops that check their indices."""
 
-WORDS = 3
-"""What a kernel writes, 64 bits each: whether it found a fault, the index, and the size of the axis."""
+WORDS = 8
+"""What a kernel writes, 64 bits each, a line of cache: whether it found a fault, the index, and the size of the axis; how much was claimed."""
+CLAIMS = 3
+"""Which of these words counts the pieces of work that threads have claimed in this step."""
 
 
 def emit_check(builder: Any, fault: Any, index: Any, size: int, mask: Any = None) -> None:

@@ -215,37 +215,17 @@ class Driver:
 
     def block(self, batch: Any, a: Any, b: Any, rows: Any, panels: Any) -> None:
         """All of some rows and panels: groups of panels, blocks of rows, panels."""
-        builder, plan, contraction = self.builder, self.plan, self.contraction
+        builder, plan = self.builder, self.plan
         if plan.rolling:
             self.rolling(batch, a, b, rows, panels)
             return
-        size = plan.tile.width * (1 if plan.direct else contraction.k)
 
         def group(first: Any, stop: Any) -> None:
             base, skipped = b, i64(0)
             if not self.packed_b and not plan.direct:
                 base, skipped = self.own_panels, first
-
-                def pack(number: Any, _: Any) -> None:
-                    place = builder.mul(builder.sub(number, first), i64(size))
-                    target = offset(builder, self.own_panels, plan.panel, place)
-                    emit_pack_panel(builder, plan, b, number, target)
-
-                loop(builder, first, stop, 1, pack)
-
-            def some_rows(start: Any, _: Any) -> None:
-                end = minimum(builder, builder.add(start, i64(plan.rows)), rows[1])
-                if plan.pack_a:
-                    self.pack_rows(a, start, end)
-
-                def panel(number: Any, _: Any) -> None:
-                    place = builder.mul(builder.sub(number, skipped), i64(size))
-                    at = offset(builder, base, plan.panel, place)
-                    self.panel(batch, a, at, (start, end), number, Following(self, at, number))
-
-                loop(builder, first, stop, 1, panel)
-
-            loop(builder, rows[0], rows[1], plan.rows, some_rows)
+                self.pack_group(b, first, stop)
+            self.rows_of_group(batch, a, base, skipped, rows, (first, stop))
 
         if self.packed_b or plan.direct or plan.group >= plan.panels:
             group(*panels)
@@ -255,6 +235,40 @@ class Driver:
             group(first, minimum(builder, builder.add(first, i64(plan.group)), panels[1]))
 
         loop(builder, panels[0], panels[1], plan.group, groups)
+
+    def pack_group(self, b: Any, first: Any, stop: Any) -> None:
+        """Pack panels ``first`` to ``stop``, one after the other."""
+        builder, plan = self.builder, self.plan
+        size = plan.tile.width * self.contraction.k
+
+        def pack(number: Any, _: Any) -> None:
+            place = builder.mul(builder.sub(number, first), i64(size))
+            target = offset(builder, self.own_panels, plan.panel, place)
+            emit_pack_panel(builder, plan, b, number, target)
+
+        loop(builder, first, stop, 1, pack)
+
+    def rows_of_group(
+        self, batch: Any, a: Any, base: Any, skipped: Any, rows: Any, panels: Any
+    ) -> None:
+        """Some rows, block by block, of panels that lie at ``base`` from panel ``skipped`` on."""
+        builder, plan = self.builder, self.plan
+        size = plan.tile.width * (1 if plan.direct else self.contraction.k)
+
+        def some_rows(start: Any, _: Any) -> None:
+            end = minimum(builder, builder.add(start, i64(plan.rows)), rows[1])
+            if plan.pack_a:
+                self.pack_rows(a, start, end)
+
+            def panel(number: Any, _: Any) -> None:
+                place = builder.mul(builder.sub(number, skipped), i64(size))
+                at = offset(builder, base, plan.panel, place)
+                following = offset(builder, at, plan.panel, i64(size))
+                self.panel(batch, a, at, (start, end), number, Following(self, following), start)
+
+            loop(builder, panels[0], panels[1], 1, panel)
+
+        loop(builder, rows[0], rows[1], plan.rows, some_rows)
 
     def rolling(self, batch: Any, a: Any, b: Any, rows: Any, panels: Any) -> None:
         """All of some rows and panels, while the panel after each is packed between its tiles."""
@@ -274,7 +288,7 @@ class Driver:
             def panel(number: Any, _: Any) -> None:
                 next_number = builder.add(number, i64(1))
                 later = Slices(self, b, rows, next_number, stop, buffer(next_number))
-                self.panel(batch, a, buffer(number), rows, number, later)
+                self.panel(batch, a, buffer(number), rows, number, later, rows[0])
 
             loop(builder, first, stop, 1, panel)
 
@@ -310,9 +324,19 @@ class Driver:
         loop(builder, start, end, height, tile)
 
     def panel(
-        self, batch: Any, a: Any, b: Any, rows: Any, number: Any, later: Following | Slices
+        self,
+        batch: Any,
+        a: Any,
+        b: Any,
+        rows: Any,
+        number: Any,
+        later: Following | Slices,
+        origin: Any,
     ) -> None:
-        """Some rows of the columns of one panel, at ``b``; ``later`` is what is done meanwhile for the next."""
+        """Some rows of the columns of one panel, at ``b``; ``later`` is what is done meanwhile for the next.
+
+        Where rows of A are packed, ``origin`` is the first of those that are.
+        """
         start, end = rows
         builder, plan, contraction = self.builder, self.plan, self.contraction
         height, k = plan.tile.rows, contraction.k
@@ -337,7 +361,7 @@ class Driver:
             def one_tile(row: Any, _: Any) -> None:
                 if plan.pack_a:
                     form, a_stride = "columns", i64(height)
-                    place = builder.mul(builder.sub(row, start), i64(k))
+                    place = builder.mul(builder.sub(row, origin), i64(k))
                     skipped = builder.mul(position, i64(height))
                     a_tile = offset(builder, self.own_rows, self.accumulator, place, skipped)
                 else:

@@ -111,11 +111,10 @@ def _number(builder: Any, plan: Cut, row: Any, start: Any, position: Any, tiles:
 
 @dataclass(frozen=True)
 class Following:
-    """The panel at ``here`` is followed by the next in memory, which is asked for part by part."""
+    """The next panel lies packed at ``place``, and is asked for part by part."""
 
     products: Products
-    here: Any
-    number: Any
+    place: Any
 
     def before_tile(self, row: Any, start: Any, position: Any, near: Any) -> None:
         """Say what a tile asks for; ``near`` is in the cache already."""
@@ -126,8 +125,7 @@ class Following:
         number = _number(builder, plan, row, start, position, i64(tiles))
         distance = builder.mul(number, i64(turns * EACH))
         left = builder.icmp_unsigned("<", distance, i64(size))
-        place = builder.add(distance, i64(size))
-        place = builder.gep(self.here, [place], source_etype=ir().IntType(8))
+        place = builder.gep(self.place, [distance], source_etype=ir().IntType(8))
         self.products.asks.run(builder, builder.select(left, place, near))
 
 

@@ -123,6 +123,7 @@ class Cut:
         by_rows: whether threads share out rows instead of panels.
         chunk: columns of C that the paths for a few rows hold at a time.
         streams: arrays as large as C that are read where it is written, if that is most of the traffic.
+        runs: whether a few rows of C are written over many columns, before the next few.
     """
 
     contraction: Contraction
@@ -138,6 +139,7 @@ class Cut:
     direct: bool = False
     rolling: bool = False
     streams: int = 0
+    runs: bool = False
 
     @property
     def full_panels(self) -> int:
@@ -245,7 +247,8 @@ def cut(
     if path != "tiles" or m * streams < k:
         streams = 0
     held = CACHE_BYTES // 2 // max(1, k * size * tile.width)
-    if m * n * streams * size > STREAMED_BYTES and held >= FEWEST_HELD and not packed_b:
+    runs = m * n * streams * size > STREAMED_BYTES and held >= FEWEST_HELD and not packed_b
+    if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
         rows, group, rolling = tile.rows, min(panels, held), False
     elif rolling:
@@ -268,6 +271,7 @@ def cut(
         direct,
         rolling,
         streams,
+        runs,
     )
 
 

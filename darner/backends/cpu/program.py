@@ -12,7 +12,7 @@ from ...graph.errors import InternalError, RunError
 from ...lower.plan import Buffer, Kernel, Plan
 from ..memory import ALIGNMENT, aligned
 from .cache import ObjectCache
-from .faults import INDEXED, WORDS
+from .faults import CLAIMS, INDEXED, WORDS
 from .jit import Machine, compile_module, host, load_object
 from .kernels import Functions, emit_module, functions_of
 from .steps import FIXED, Row, Steps, copy_function
@@ -215,13 +215,14 @@ class CpuProgram:
         Raises:
             RunError: an index was outside its axis; what the step wrote means nothing.
         """
+        self._faults[:, CLAIMS] = 0
         self._steps.run(first, last, times)
         if len(self._checked) and self._faults[self._checked, 0].any():
             self._raise_fault()
 
     def _raise_fault(self) -> None:
         number = int(np.flatnonzero(self._faults[:, 0])[0])
-        _, index, size = (int(word) for word in self._faults[number])
+        _, index, size = (int(word) for word in self._faults[number, :CLAIMS])
         self._faults[...] = 0
         kernel = self.plan.kernels[number]
         op = next(name for name in self.plan.spec(kernel).ops if name in INDEXED)

@@ -13,7 +13,7 @@ from typing import Any
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
-from .faults import emit_check
+from .faults import CLAIMS, emit_check
 from .gemm_ir import loop
 from .jit import Machine
 from .places import Number, Places, as_value
@@ -105,6 +105,14 @@ class Code:
     def check(self, index: Any, size: int) -> None:
         """Tell of an index that is not from 0 to before ``size``; the program raises after the step."""
         emit_check(self.builder, self.fault, index, size)
+
+    def claim(self) -> Any:
+        """The number of one more piece of work, from 0 on, that no other thread has claimed in this step."""
+        from llvmlite import ir
+
+        word = ir.IntType(64)
+        place = self.builder.gep(self.fault, [as_value(CLAIMS)], source_etype=word)
+        return self.builder.atomic_rmw("add", place, as_value(1), "monotonic")
 
     def share(self, count: Number) -> tuple[Any, Any]:
         """The first of this thread's part of ``count`` things, and the one after its last; parts differ by one at most."""
