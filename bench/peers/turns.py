@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -141,6 +141,13 @@ def turn(step: Callable[[], Any], seconds: float, warm_up: float = WARM_UP) -> d
     return found | {"others": max(0.0, (everyone - own) / elapsed)}
 
 
+def keep_to_cores(count: int) -> None:
+    """Let this process run on so many cores."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[:count])
+
+
 def _prepared(asked: dict[str, Any], answer: Path) -> tuple[Engine, dict[str, Any]]:
     """An engine after its first steps, and what is told of them."""
     workload = from_json(asked["workload"])
@@ -174,9 +181,7 @@ def serve() -> None:
         replies.write(json.dumps(values) + "\n")
         replies.flush()
 
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[: asked["threads"]])
+    keep_to_cores(asked["threads"])
     if asked["engine"] == "machine":  # no engine: the machine itself
         from darner.backends.cpu.peak import measured_target
 
@@ -210,6 +215,9 @@ class Process:
         environment: variables that are its own.
     """
 
+    serves: ClassVar[str] = __name__
+    """The module whose ``serve`` the process runs."""
+
     def __init__(
         self,
         engine: str,
@@ -228,7 +236,7 @@ class Process:
         variables = dict.fromkeys(counts, str(threads)) | {"JAX_PLATFORMS": "cpu"}
         if engine != "darner":
             variables |= ALLOCATOR
-        code = f"from {__name__} import serve; serve()"
+        code = f"from {self.serves} import serve; serve()"
         command = [sys.executable, "-c", code, json.dumps(asked)]
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
@@ -257,7 +265,11 @@ class Process:
 
     def take_turn(self, seconds: float) -> dict[str, Any]:
         """Let it run for some seconds."""
-        self._process.stdin.write(json.dumps({"seconds": seconds}) + "\n")
+        return self.ask({"seconds": seconds})
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Its reply to a request."""
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return self.hear()
 
