@@ -36,6 +36,12 @@ ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
 WARM_UP = 0.006
 """Seconds at the beginning of a turn that do not count: until the threads of the engine before sleep."""
 
+SLEEPY = {"KMP_BLOCKTIME": "1", "OPENBLAS_THREAD_TIMEOUT": "20"}
+"""Intel's threads would spin for a fifth of a second after a call, OpenBLAS' for 2**26 cycles: into the turns of others.
+
+These are a millisecond, and 2**20 cycles: enough from one call to the next.
+"""
+
 TOLERANCE = 1e-4
 """How far results may differ, relative to the largest number."""
 
@@ -104,8 +110,7 @@ class Engine(turns.Process):
     serves = __name__
 
     def __init__(self, name: str, threads: int, folder: Path) -> None:
-        # Intel's threads wait for more work a fifth of a second, into the turns of others.
-        super().__init__(name, None, threads, folder, {"KMP_BLOCKTIME": "1"})
+        super().__init__(name, None, threads, folder, SLEEPY)
         self.answer = self.answer.with_name(self.answer.name + ".npz")  # as NumPy calls it
 
     def prepare(self, case: Any) -> dict[str, float]:
