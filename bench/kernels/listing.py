@@ -70,9 +70,7 @@ GROUPS: dict[str, list[Any]] = {
         Attention(8, 32, 8, 1, 1024, 128),
     ],
     "reduce": [
-        Reduce(op, (64, 128, 512), axis)
-        for op in ("sum", "max", "argmax")
-        for axis in (0, 1, 2)
+        Reduce(op, (64, 128, 512), axis) for op in ("sum", "max", "argmax") for axis in (0, 1, 2)
     ],
     "pool": [
         Pool(op, 4, 64, 112, 112, window, 2, part)

@@ -44,7 +44,9 @@ def _line(point: Point, names: Sequence[str], peak: dict[str, float]) -> list[st
         return cells + [""] * 4
     found = rates(point, peak)
     ratio = point.ratio
-    work = f"{found['gflops']:.0f} GFLOP/s" if point.case.flops else f"{found['gigabytes']:.1f} GB/s"
+    work = (
+        f"{found['gflops']:.0f} GFLOP/s" if point.case.flops else f"{found['gigabytes']:.1f} GB/s"
+    )
     share = f"{found['share']:.0%}" if "share" in found else ""
     return [*cells, point.best_peer or "", f"{ratio:.2f}" if ratio else "", work, share]
 

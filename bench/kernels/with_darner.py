@@ -33,9 +33,7 @@ MOST = 200
 
 def _contract(case: Any, g: Graph, given: Nodes) -> list[Node]:
     turned = [
-        node.transpose((*range(len(node.shape) - 2), -1, -2))
-        if letter == "T"
-        else node
+        node.transpose((*range(len(node.shape) - 2), -1, -2)) if letter == "T" else node
         for node, letter in zip(given.values(), case.form, strict=True)
     ]
     return [turned[0] @ turned[1]]

@@ -15,7 +15,10 @@ Arrays = dict[str, np.ndarray]
 
 
 def _contract(case: Any, given: Arrays, out: np.ndarray) -> Callable[[], Any]:
-    a, b = (v.swapaxes(-1, -2) if c == "T" else v for v, c in zip(given.values(), case.form, strict=True))
+    a, b = (
+        v.swapaxes(-1, -2) if c == "T" else v
+        for v, c in zip(given.values(), case.form, strict=True)
+    )
     return lambda: np.matmul(a, b, out=out)
 
 

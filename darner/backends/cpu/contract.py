@@ -92,9 +92,11 @@ def _cuts(
     parts = _parts(contraction, machine)
     if parts is None:
         return None, [cut(contraction, machine)]
-    some = [replace(contraction, batch=contraction.batch * parts.count, k=parts.length)]
+    # Parts lie row by row, whatever the order of the result.
+    dense = replace(contraction, c_strides=(contraction.m * contraction.n, contraction.n, 1))
+    some = [replace(dense, batch=contraction.batch * parts.count, k=parts.length)]
     if parts.rest:
-        some.append(replace(contraction, k=parts.rest))
+        some.append(replace(dense, k=parts.rest))
     return parts, [cut(part, machine) for part in some]
 
 
