@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,22 +160,26 @@ class Table:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._stack = ExitStack()
         self._engines: dict[str, Engine] = {}
+        self._room = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> "Table":
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._stack.close()
+        for name in list(self._engines):
+            self._drop(name)
+        self._room.cleanup()
 
     def _engine(self, name: str) -> Engine:
         """Its process, started when it is needed."""
         if name not in self._engines:
-            engine = self._engines[name] = Engine(name, self.threads, self._folder)
-            self._stack.callback(engine.close)
+            self._engines[name] = Engine(name, self.threads, Path(self._room.name))
         return self._engines[name]
+
+    def _drop(self, name: str) -> None:
+        """End a process that failed: the next case has a new one."""
+        self._engines.pop(name).close()
 
     def build(self, case: Any) -> float:
         """Have darner compile a case, whose code is then in the cache; the seconds that took."""
@@ -190,8 +193,11 @@ class Table:
             try:
                 point.about[name] = self._engine(name).prepare(case)
                 found[name] = self._engine(name).results()
-            except (NotOfferedError, RuntimeError, OSError) as error:
+            except NotOfferedError as error:
                 point.notes.append(f"{case.name}: {name} is not measured: {error}")
+            except (RuntimeError, OSError) as error:
+                point.notes.append(f"{case.name}: {name} failed: {error}")
+                self._drop(name)
         for name in agreeing(point, found):
             point.rounds[name] = []
         self.again(point, rounds, seconds)
@@ -200,7 +206,16 @@ class Table:
     def again(self, point: Point, rounds: int, seconds: float) -> None:
         """More rounds of a case that the engines hold."""
         for name in in_turns(list(point.rounds), rounds):
-            point.rounds[name].append(self._engine(name).ask({"seconds": seconds})["seconds"])
+            if name not in point.rounds:
+                continue
+            try:
+                spent = self._engine(name).ask({"seconds": seconds})["seconds"]
+            except (RuntimeError, OSError) as error:
+                point.notes.append(f"{point.case.name}: {name} failed: {error}")
+                del point.rounds[name]
+                self._drop(name)
+            else:
+                point.rounds[name].append(spent)
 
 
 def agreeing(point: Point, found: dict[str, list[np.ndarray]]) -> Iterator[str]:

@@ -106,14 +106,14 @@ def prepare_mkl(case: Any, arrays: Arrays, threads: int) -> Prepared:
     """Products by ``cblas_sgemm``; the process was started with as many threads for MKL."""
     if case.kind != "contract" or case.batch:
         raise NotOfferedError(f"MKL has no {case.variant} here")
-    library = _library()
-    library.MKL_Set_Num_Threads(threads)
+    gemm = _library().cblas_sgemm
+    number, address, scale = ctypes.c_int, ctypes.c_void_p, ctypes.c_float
+    gemm.argtypes = [*[number] * 6, scale, address, number, address, number, scale, address, number]
+    gemm.restype = None
     out = np.empty(case.result, np.float32)
     turned = [TRANSPOSED if letter == "T" else PLAIN for letter in case.form]
     a, b = arrays["a"], arrays["b"]
-    pointer, one, zero = ctypes.c_void_p, ctypes.c_float(1.0), ctypes.c_float(0.0)
-    asked = [ROW_MAJOR, *turned, case.m, case.n, case.k, one, pointer(a.ctypes.data), a.shape[1]]
-    asked += [pointer(b.ctypes.data), b.shape[1], zero, pointer(out.ctypes.data), case.n]
-    gemm = library.cblas_sgemm
-    gemm.restype = None
-    return by_clock(lambda: gemm(*asked), lambda _: [out])
+    operands = [1.0, a.ctypes.data, a.shape[1], b.ctypes.data, b.shape[1]]
+    asked = [ROW_MAJOR, *turned, case.m, case.n, case.k, *operands, 0.0, out.ctypes.data, case.n]
+    held = (a, b, out)
+    return by_clock(lambda: gemm(*asked), lambda _: [held[-1]])

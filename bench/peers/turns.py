@@ -5,6 +5,7 @@ parent compares what all engines gave, and only then lets them run: round after 
 order every other round. An engine's time is the median over rounds of the median step of its turn.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -276,7 +277,8 @@ class Process:
     def close(self) -> None:
         """End it, and wait for the end."""
         for pipe in (self._process.stdin, self._process.stdout):
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # it may have ended before
+                pipe.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
