@@ -179,9 +179,8 @@ def _with_gradients(case: Any, forward: Call, given: Tensors) -> Callable[[], li
     trained = [values[name].requires_grad_() for name in case.trained]
 
     def call() -> list[torch.Tensor]:
-        with torch.enable_grad():
-            (y,) = forward(values)
-            return [y, *torch.autograd.grad(y, trained, cotangent)]
+        (y,) = forward(values)
+        return [y, *torch.autograd.grad(y, trained, cotangent)]
 
     return call
 
@@ -208,7 +207,6 @@ def prepare(
 ) -> Prepared:
     """The case over tensors that share no memory with others."""
     torch.set_num_threads(threads)
-    torch.set_grad_enabled(False)
     if compiled:
         warnings.filterwarnings("ignore")
         torch._dynamo.reset()
