@@ -51,6 +51,9 @@ class DarnerOps:
     def conv(self, x: Node, weight: Node, stride: int) -> Node:
         return self.graph.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
 
+    def max_pool(self, x: Node) -> Node:
+        return self.graph.max_pool2d(x, 3, 2, 1)
+
     def channels(self, bias: Node) -> Node:
         return bias.reshape((bias.shape[0], 1, 1))
 

@@ -78,6 +78,10 @@ class JaxOps:
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
 
+    def max_pool(self, x: jax.Array) -> jax.Array:
+        sides = ((0, 0), (1, 1), (1, 1), (0, 0))
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), sides)
+
     def channels(self, bias: jax.Array) -> jax.Array:
         return bias
 
@@ -101,9 +105,7 @@ def array(name: str, value: np.ndarray) -> jax.Array:
     return jnp.asarray(value)
 
 
-def adam(
-    weights: Any, moments: Any, gradients: Any, rate: float, decay: float
-) -> tuple[Any, Any]:
+def adam(weights: Any, moments: Any, gradients: Any, rate: float, decay: float) -> tuple[Any, Any]:
     """One step; ``moments`` are two trees and the count of steps; ``decay`` is AdamW's, of the weights themselves."""
     each = jax.tree.map
     mean, square, count = moments

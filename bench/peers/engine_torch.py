@@ -73,6 +73,9 @@ class TorchOps:
     def conv(self, x: torch.Tensor, weight: torch.Tensor, stride: int) -> torch.Tensor:
         return functional.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
 
+    def max_pool(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.max_pool2d(x, 3, 2, 1)
+
     def channels(self, bias: torch.Tensor) -> torch.Tensor:
         return bias[:, None, None]
 

@@ -100,16 +100,26 @@ def times_table(rows: Sequence[Row]) -> str:
 
 
 def memory_table(rows: Sequence[Row]) -> str:
-    """The most memory that the process of each engine held, in MB, and the seconds until its first step was done."""
+    """The most memory that each process held, in MB, darner's as a share of eager PyTorch's, and seconds to the first step."""
     names = _columns(rows)
-    head = ["workload", "threads", *(f"{name} MB" for name in names), *(f"{n} s" for n in names)]
+    head = ["workload", "threads", *(f"{name} MB" for name in names), "darner / torch"]
+    head += [f"{name} s" for name in names]
     lines = []
     for row in rows:
         found = [row.engines.get(name) for name in names]
         memory = [f"{times.memory:.0f}" if times else "" for times in found]
         first = [three_digits(_until_first(times)) if times else "" for times in found]
-        lines.append([row.workload.name, str(row.threads), *memory, *first])
+        share = memory_share(row)
+        lines.append([row.workload.name, str(row.threads), *memory])
+        lines[-1] += [f"{share:.2f}" if share else "", *first]
     return grid(head, lines)
+
+
+def memory_share(row: Row) -> float | None:
+    """Darner's memory over eager PyTorch's; below 1 it needs less."""
+    if not {"darner", "torch"} <= set(row.engines):
+        return None
+    return row.engines["darner"].memory / row.engines["torch"].memory
 
 
 def _until_first(times: Times) -> float:
@@ -165,6 +175,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "floor_ms": round(1e3 * row.floor, 4) or None,
         "best_peer": best_peer(row),
         "ratio": round(found, 3) if found else None,
+        "memory_to_torch": round(memory_share(row) or 0.0, 3) or None,
         "ratio_of_rounds": round(statistics.median(each), 3) if each else None,
         "engines": engines,
         "notes": row.notes,

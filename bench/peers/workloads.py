@@ -41,6 +41,9 @@ class Ops(Protocol):
     def conv(self, x: Any, weight: Any, stride: int) -> Any:
         """With half the kernel as padding; the weight is (out, in, height, width)."""
 
+    def max_pool(self, x: Any) -> Any:
+        """Windows of 3x3, every second, padded by one."""
+
     def channels(self, bias: Any) -> Any:
         """A number for each channel, in a shape that can be added to images."""
 
@@ -300,7 +303,9 @@ class Llama(Workload):
     def moved(self) -> tuple[float, float]:
         """Of the words only the rows that are looked up are read, unless they are the head."""
         read, updated = super().moved()
-        return (read, updated) if self.tied else (read - 4.0 * self.width * self.vocabulary, updated)
+        return (
+            (read, updated) if self.tied else (read - 4.0 * self.width * self.vocabulary, updated)
+        )
 
     def forward_flops(self) -> float:
         """Of all products, attention included: what the causal mask hides costs nothing."""
@@ -370,7 +375,7 @@ class Resnet(Workload):
             if self.trains:
                 found[f"{name}.norm"] = Weight((after,), 0.1, 1.0)
             found[f"{name}.bias"] = Weight((after,), 0.1)
-        found["head.weight"] = Weight((self.widths[-1], self.classes), 0.04)
+        found["head.weight"] = Weight((after, self.classes), 0.04)
         found["head.bias"] = Weight((self.classes,), 0.1)
         return found
 
@@ -392,15 +397,20 @@ class Resnet(Workload):
                 return ops.batch_norm(y, weight(f"{name}.norm"), bias, self.eps)
             return y + ops.channels(bias)
 
-        x = ops.relu(layer("stem", inputs["x"]))
+        x = self.features(ops, layer, inputs["x"])
+        logits = ops.mean_of_images(x) @ weight("head.weight") + weight("head.bias")
+        return ops.cross_entropy(logits, inputs["labels"]) if self.trains else logits
+
+    def features(self, ops: Ops, layer: Callable[[str, Any], Any], x: Any) -> Any:
+        """What the last block makes."""
+        x = ops.relu(layer("stem", x))
         for stage in range(len(self.widths)):
             for block in range(2):
                 name = f"stage{stage}.block{block}"
                 y = layer(f"{name}.second", ops.relu(layer(f"{name}.first", x)))
                 short = f"{name}.short"
-                x = ops.relu(y + (layer(short, x) if short in convolutions else x))
-        logits = ops.mean_of_images(x) @ weight("head.weight") + weight("head.bias")
-        return ops.cross_entropy(logits, inputs["labels"]) if self.trains else logits
+                x = ops.relu(y + (layer(short, x) if short in self.convolutions() else x))
+        return x
 
     def _flops(self, name: str) -> float:
         before, after, kernel, _, size = self.convolutions()[name]
@@ -415,7 +425,81 @@ class Resnet(Workload):
         return super().step_flops() - (self._flops("stem") if self.trains else 0.0)
 
 
-FAMILIES: dict[str, type[Any]] = {kind.family: kind for kind in (Mlp, Llama, Smollm, Resnet)}
+@dataclass(frozen=True)
+class Resnet50(Resnet):
+    """ResNet-50: a 7x7 stem and a pooling, then blocks of three convolutions; inference alone."""
+
+    family: ClassVar[str] = "resnet50"
+    batch: int = 32
+    size: int = 224
+    classes: int = 1000
+    blocks: tuple[int, ...] = (3, 4, 6, 3)
+
+    def convolutions(self) -> dict[str, tuple[int, int, int, int, int]]:
+        """As of ResNet-18; a block makes four times the width of its stage."""
+        size, before = -(-self.size // 2), self.widths[0]
+        found = {"stem": (3, before, 7, 2, size)}
+        size = -(-size // 2)
+        for stage, (width, count) in enumerate(zip(self.widths, self.blocks, strict=True)):
+            for block in range(count):
+                stride = 2 if stage and not block else 1
+                name = f"stage{stage}.block{block}"
+                found[f"{name}.first"] = (before, width, 1, 1, size)
+                size = -(-size // stride)
+                found[f"{name}.second"] = (width, width, 3, stride, size)
+                found[f"{name}.third"] = (width, 4 * width, 1, 1, size)
+                if not block:
+                    found[f"{name}.short"] = (before, 4 * width, 1, stride, size)
+                before = 4 * width
+        return found
+
+    def features(self, ops: Ops, layer: Callable[[str, Any], Any], x: Any) -> Any:
+        """What the last block makes."""
+        x = ops.max_pool(ops.relu(layer("stem", x)))
+        for stage, count in enumerate(self.blocks):
+            for block in range(count):
+                name = f"stage{stage}.block{block}"
+                y = ops.relu(layer(f"{name}.second", ops.relu(layer(f"{name}.first", x))))
+                x = ops.relu(
+                    layer(f"{name}.third", y) + (x if block else layer(f"{name}.short", x))
+                )
+        return x
+
+
+@dataclass(frozen=True)
+class Gemm(Workload):
+    """One product of square matrices, of which the right one is a weight."""
+
+    family: ClassVar[str] = "gemm"
+    mode: str = "forward"
+    size: int = 1024
+
+    @property
+    def name(self) -> str:
+        """With its size."""
+        return f"gemm.{self.size}"
+
+    def weights(self) -> dict[str, Weight]:
+        """The right matrix."""
+        return {"w": Weight((self.size, self.size), 1.0)}
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The left one."""
+        rng = np.random.default_rng(0)
+        return {"x": rng.standard_normal((self.size, self.size), np.float32)}
+
+    def result(self, ops: Ops, weight: Callable[[str], Any], inputs: dict[str, Any]) -> Any:
+        """The product."""
+        return inputs["x"] @ weight("w")
+
+    def forward_flops(self) -> float:
+        """Of the product."""
+        return 2.0 * self.size**3
+
+
+FAMILIES: dict[str, type[Any]] = {
+    kind.family: kind for kind in (Mlp, Llama, Smollm, Resnet, Resnet50, Gemm)
+}
 WORKLOADS: dict[str, Any] = {
     workload.name: workload
     for workload in (
@@ -426,11 +510,15 @@ WORKLOADS: dict[str, Any] = {
         Resnet("forward"),
         Resnet("train"),
         Smollm("train"),
+        Smollm("forward", 1, 128),
+        Smollm("decode", 1, 512),
+        Resnet50("forward"),
+        *(Gemm(size=size) for size in (256, 512, 1024, 2048, 4096)),
     )
 }
 """By name, as the specification has them."""
 
-USUAL = tuple(name for name in WORKLOADS if name != "smollm2.train")
+USUAL = tuple(name for name in WORKLOADS if not name.startswith(("smollm2", "resnet50", "gemm")))
 """Those that are measured where none is named: a step of a deep model takes many seconds."""
 
 QUICK = ("mlp.train", "llama-s.forward", "llama-s.train", "llama-s.decode")

@@ -10,7 +10,7 @@ import pytest
 import darner
 from bench.peers import engine_darner, engine_numpy, engine_torch, report, turns, workloads
 from bench.peers.turns import NotOfferedError, Row, Times
-from bench.peers.workloads import Llama, Mlp, Resnet
+from bench.peers.workloads import Gemm, Llama, Mlp, Resnet, Resnet50, Smollm
 
 LLAMA = Llama(batch=2, sequence=5, layers=2, width=12, heads=3, kv_heads=1, inner=10, vocabulary=17)
 TINY = [
@@ -20,6 +20,9 @@ TINY = [
     replace(LLAMA, mode="decode"),
     Resnet("forward", batch=2, size=9, widths=(4, 6), classes=3),
     Resnet("train", batch=2, size=9, widths=(4, 6), classes=3),
+    Smollm("decode", 2, 5, 2, 12, 3, 1, 10, 17),
+    Resnet50("forward", batch=2, size=17, widths=(4, 6), classes=3, blocks=(1, 2)),
+    Gemm(size=7),
 ]
 
 
@@ -52,14 +55,16 @@ def test_torch_does_what_the_reference_does(workload):
     np.testing.assert_allclose(found, by_reference(workload, steps), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("workload", [TINY[0], TINY[1], TINY[3]], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "workload", [TINY[0], TINY[1], TINY[3], TINY[-1]], ids=lambda one: one.name
+)
 def test_numpy_does_what_the_reference_does(workload):
     steps = 3 if workload.trains else 2
     found = by_engine(engine_numpy.prepare(workload, 1), steps)
     np.testing.assert_allclose(found, by_reference(workload, steps), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("workload", [TINY[2], TINY[3]], ids=lambda one: one.name)
+@pytest.mark.parametrize("workload", [TINY[2], TINY[3], *TINY[-3:]], ids=lambda one: one.name)
 def test_sessions_do_what_the_reference_does(workload):
     steps = 3 if workload.trains else 2
     found = by_engine(engine_darner.prepare(workload, 1), steps)
@@ -118,6 +123,10 @@ def test_floors_are_those_of_the_arithmetic():
     decode = workloads.WORKLOADS["llama-s.decode"]
     assert decode.floor(250e9, 32e9) == pytest.approx(0.0024, rel=0.03)
     assert workloads.WORKLOADS["mlp.train"].floor(250e9, 1.0) == pytest.approx(0.00021, rel=0.03)
+    # 4.1 thousand million multiplications of an image, as the paper that the network is from counts them
+    assert workloads.WORKLOADS["resnet50.forward"].forward_flops() == pytest.approx(
+        32 * 2 * 4.1e9, rel=0.02
+    )
     # 3x3, 64 to 64 channels, 64x64 places, four images: four such layers beside the stem
     assert Resnet()._flops("stage0.block1.first") == 2 * 4 * 9 * 64 * 64 * 64 * 64
 
@@ -204,7 +213,8 @@ def test_the_table_has_the_ratio_to_the_best_peer_and_to_the_floor():
 
 
 def test_memory_and_building_have_tables():
-    assert "|       100 |      200 |       50 |" in report.memory_table([a_row()])
+    assert "|       100 |      200 |       50 |           0.50 |" in report.memory_table([a_row()])
+    assert report.row_json(a_row())["memory_to_torch"] == 0.5
     about = {"seconds": {"import": 0.1, "setup": 1.0, "first": 0.5}, "phases": {"lower": 0.25}}
     table = report.build_table([(Mlp(), "darner", {"cold": about, "warm": about})])
     assert table.splitlines()[0].split("|")[-2].strip() == "lower"
