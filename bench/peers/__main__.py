@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import report, turns, workloads
+from . import growth, report, turns, workloads
 
 DESCRIPTION = """The workloads beside the peers: every engine in a process of its own, turns taken, results compared first.
 
@@ -15,6 +15,8 @@ DESCRIPTION = """The workloads beside the peers: every engine in a process of it
     python -m bench.peers llama-s --batch 1 4 --sequence 37 128 512
     python -m bench.peers mlp --engines darner numpy --threads 1 2
     python -m bench.peers --build                           how long building takes, cold and warm, by phase
+    python -m bench.peers --growth llama-s.train --axes sequence
+                                                            how time and memory grow with a size, beside torch
     python -m bench.peers --record                          and append to bench/history.jsonl; --history shows it
 """
 
@@ -51,10 +53,20 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--seconds", type=float, help="of a turn: 0.7; 0.5 when quick")
     add("--quick", action="store_true")
     add("--build", action="store_true", help="measure building, and nothing else")
-    add("--json", type=Path, default=Path("build/bench.json"), help="where everything is written")
+    add("--growth", action="store_true", help="measure Llama and ResNet-18 at growing sizes")
+    add("--axes", nargs="+", help="of growth: sequence, width, layers, batch, size")
+    add("--picture", type=Path, default=Path("build/growth.svg"), help="of growth")
+    add(
+        "--json", type=Path, help="where everything is written: build/bench.json, build/growth.json"
+    )
     add("--record", action="store_true", help="append the medians to the history")
     add("--history", action="store_true", help="show the history, and measure nothing")
     options = parser.parse_args(given)
+    if options.json is None:
+        options.json = Path("build/growth.json" if options.growth else "build/bench.json")
+    if options.growth:
+        options.engines = options.engines or ["darner", "torch"]
+        options.rounds, options.seconds = options.rounds or 3, options.seconds or 0.3
     if options.engines is None:
         options.engines = ["darner", "torch", "numpy"] if options.quick else list(turns.ENGINES)
     options.rounds = options.rounds or (5 if options.quick else 7)
@@ -88,6 +100,20 @@ def build(options: argparse.Namespace) -> dict[str, Any]:
             {"name": workload.name, "engine": engine, **found} for workload, engine, found in built
         ]
     }
+
+
+def grow(options: argparse.Namespace) -> None:
+    """Curves: measured, kept beside those of other runs, drawn."""
+    found = {}
+    for curve in growth.curves(options.workloads, options.axes):
+        found[curve.name] = growth.measure(
+            curve, options.engines, options.threads[0], options.rounds, options.seconds, say
+        )
+    print(growth.table(found))
+    everything = growth.kept(options.json, found)
+    options.picture.parent.mkdir(parents=True, exist_ok=True)
+    options.picture.write_text(growth.picture(everything))
+    say(f"written to {options.json} and {options.picture}")
 
 
 def watch_peak(threads: int, peaks: dict[int, dict[str, float]]) -> None:
@@ -141,6 +167,9 @@ def main() -> int:
     options = arguments()
     if options.history:
         print(report.history_table())
+        return 0
+    if options.growth:
+        grow(options)
         return 0
     result = build(options) if options.build else measure(options)
     options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -3,12 +3,13 @@
 import json
 import math
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import darner
-from bench.peers import engine_darner, engine_numpy, engine_torch, report, turns, workloads
+from bench.peers import engine_darner, engine_numpy, engine_torch, growth, report, turns, workloads
 from bench.peers.turns import NotOfferedError, Row, Times
 from bench.peers.workloads import Gemm, Llama, Mlp, Resnet, Resnet50, Smollm
 
@@ -235,3 +236,41 @@ def test_history_grows_by_a_line_and_is_shown(tmp_path):
     assert row["ratio"] == 3.0
     shown = report.history_table(path).splitlines()[2:]
     assert [line.split("|")[5].strip() for line in shown] == ["1.00", "1.00"]
+
+
+# --------------------------------------------------------------------------- growth
+
+
+def test_curves_change_one_size_and_keep_the_others():
+    found = growth.curves([Llama("train"), Resnet(), Mlp()])
+    names = [curve.name for curve in found]
+    assert names[:2] == ["llama-s.train by sequence", "llama-s.train by width"]
+    assert names[-2:] == ["resnet18.forward by batch", "resnet18.forward by size"]
+    (width,) = growth.curves([Llama("train")], ["width"])
+    for size in width.sizes:
+        grown = width.at(size)
+        assert (grown.width, grown.head, grown.heads) == (size, 64, 3 * grown.kv_heads)
+        assert (grown.sequence, grown.layers, grown.batch) == (128, 4, 1)
+    assert found[0].at(16).inputs()["tokens"].shape == (1, 16)
+
+
+def test_growth_is_measured_kept_and_drawn(tmp_path):
+    curve = growth.Curve(LLAMA, "sequence", (3, 5))
+    found = growth.measure(curve, ["numpy"], 1, 1, 0.01, lambda _: None)
+    assert found["sizes"] == [3, 5]
+    assert min(found["ms"]["numpy"] + found["mb"]["numpy"]) > 0
+    path = tmp_path / "growth.json"
+    growth.kept(path, {"old": found, "same": {}})
+    two = {"darner": [1.0, 4.0], "torch": [2.0, None]}
+    new = {"axis": "size", "sizes": [10, 20], "ms": two, "mb": {"darner": [7.0, 8.0]}}
+    everything = growth.kept(path, {"same": new})
+    assert list(json.loads(path.read_text())) == list(everything) == ["old", "same"]
+    lines = growth.table({"same": new}).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert cells == [
+        ["same", "10", "1.00", "2.00", "2.00", "7", "", ""],
+        ["", "20", "4.00", "", "", "8", "", "2.00"],
+    ]
+    drawn = ElementTree.fromstring(growth.picture(everything))
+    assert len(drawn.findall(".//{*}polyline")) == 3
+    assert len(drawn.findall(".//{*}circle")) == 5
