@@ -95,8 +95,8 @@ def optimizer(workload: Workload) -> optim.Optimizer:
     return kinds[workload.optimizer](workload.rate)
 
 
-def prepare(workload: Any, threads: int) -> Engine:
-    """A session, its inputs, weights and caches filled; compiled code is kept where ``BENCH_CACHE`` says."""
+def filled(workload: Any, threads: int) -> tuple[darner.Session, float]:
+    """A session, its inputs, weights and caches filled, and the seconds it took to build; compiled code is kept where ``BENCH_CACHE`` says."""
     options: dict[str, Any] = {"threads": threads, "progress": False}
     options["cache"] = os.environ.get("BENCH_CACHE") or True
     made = graph(workload)
@@ -112,6 +112,12 @@ def prepare(workload: Any, threads: int) -> Engine:
     session.state().update(workload.caches())
     for name, value in data(workload).items():
         session.set_input(name, value)
+    return session, spent
+
+
+def prepare(workload: Any, threads: int) -> Engine:
+    """A step of a session."""
+    session, spent = filled(workload, threads)
 
     def train() -> float:
         session.step()

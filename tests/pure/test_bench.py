@@ -9,9 +9,19 @@ import numpy as np
 import pytest
 
 import darner
-from bench.peers import engine_darner, engine_numpy, engine_torch, growth, report, turns, workloads
+from bench.peers import (
+    engine_darner,
+    engine_numpy,
+    engine_torch,
+    growth,
+    predict,
+    report,
+    turns,
+    workloads,
+)
 from bench.peers.turns import NotOfferedError, Row, Times
 from bench.peers.workloads import Gemm, Llama, Mlp, Resnet, Resnet50, Smollm
+from darner.lower.work import KernelWork
 
 LLAMA = Llama(batch=2, sequence=5, layers=2, width=12, heads=3, kv_heads=1, inner=10, vocabulary=17)
 TINY = [
@@ -274,3 +284,61 @@ def test_growth_is_measured_kept_and_drawn(tmp_path):
     drawn = ElementTree.fromstring(growth.picture(everything))
     assert len(drawn.findall(".//{*}polyline")) == 3
     assert len(drawn.findall(".//{*}circle")) == 5
+
+
+# --------------------------------------------------------------------------- the cost model
+
+
+MACHINE = darner.Target("machine", flops=100e9, bandwidth=10e9, launch=1e-6, vector=0.5)
+
+
+def timed(kind, flops, moved, factor=1.0, machine=MACHINE):
+    work = KernelWork(contraction_flops=flops, read=moved)
+    return predict.Timed(kind, work, factor * (machine.launch + work.seconds(machine)))
+
+
+def test_a_model_that_is_right_has_ratios_of_one():
+    kernels = [timed("contract", 10**9 * i, 10**6) for i in range(1, 5)]
+    kernels += [timed("map", 0, 10**6 * i) for i in range(1, 5)]
+    for row in predict.summary(kernels, MACHINE):
+        assert row["ratio"] == pytest.approx(1.0)
+        assert row["median_ratio"] == pytest.approx(1.0)
+        assert row["factor"] == pytest.approx(1.0)
+        assert row["correlation"] == pytest.approx(1.0)
+
+
+def test_kinds_that_take_longer_have_factors_of_their_own():
+    kernels = [timed("contract", 10**9 * i, 0, 2.0) for i in range(1, 5)]
+    kernels += [timed("map", 0, 10**6)]
+    contract, single, everything = predict.summary(kernels, MACHINE)
+    assert (contract["kind"], contract["kernels"]) == ("contract", 4)
+    assert contract["median_ratio"] == pytest.approx(0.5)
+    assert contract["factor"] == pytest.approx(2.0)
+    assert single["correlation"] is None
+    assert everything["kernels"] == 5
+    lines = predict.table([contract, single]).splitlines()
+    assert [cell.strip() for cell in lines[2].split("|")[1:-1]][4:] == [
+        "0.50",
+        "0.50",
+        "2.00",
+        "1.00",
+    ]
+
+
+def test_the_constants_that_fit_best_are_those_that_made_the_times():
+    true = darner.Target("true", flops=40e9, bandwidth=5e9, launch=3e-6, vector=0.5)
+    sizes = [(10**8, 10), (10**9, 10), (10**5, 10**6), (10**4, 10**7), (10, 10)]
+    kernels = [timed("any", *pair, machine=true) for pair in sizes]
+    found = predict.fitted(kernels, MACHINE)
+    assert found.flops == pytest.approx(true.flops, rel=1e-6)
+    assert found.bandwidth == pytest.approx(true.bandwidth, rel=1e-6)
+    assert found.launch == pytest.approx(true.launch, rel=1e-6)
+
+
+def test_the_kernels_of_a_session_are_timed_and_named():
+    kernels = predict.recorded(TINY[2], 1, steps=3)
+    kinds = {kernel.kind for kernel in kernels}
+    assert {"contract", "contract, update", "attention", "rows"} <= kinds
+    assert all(kernel.seconds > 0 and kernel.work.bytes > 0 for kernel in kernels)
+    (conv, *_) = [k for k in predict.recorded(TINY[4], 1, steps=2) if k.kind == "conv"]
+    assert conv.work.contraction_flops > 0
