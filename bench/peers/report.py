@@ -231,6 +231,7 @@ def record(run: dict[str, Any], path: Path = HISTORY) -> None:
             "ms": {name: engine["median_ms"] for name, engine in row["engines"].items()},
             "memory_mb": {name: engine["memory_mb"] for name, engine in row["engines"].items()},
             "ratio": row["ratio"],
+            "doubtful": any("doubtful" in note for note in row["notes"]),
         }
         for row in run["rows"]
     ]
@@ -239,21 +240,20 @@ def record(run: dict[str, Any], path: Path = HISTORY) -> None:
 
 
 def history_table(path: Path = HISTORY) -> str:
-    """How darner's time and ratio to the best peer went on, workload by workload."""
+    """How darner's time, ratio to the best peer and memory went on, workload by workload, and the change from the run before."""
     runs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    lines = [
-        [
-            row["name"],
-            str(row["threads"]),
-            run["when"][:16],
-            run["commit"],
-            three_digits(row["ms"]["darner"]),
-            f"{row['ratio']:.2f}" if row["ratio"] else "",
-        ]
-        for run in runs
-        for row in run["rows"]
-        if "darner" in row["ms"]
-    ]
-    order = list(dict.fromkeys((line[0], line[1]) for line in lines))
-    lines.sort(key=lambda line: order.index((line[0], line[1])))
-    return grid(["workload", "threads", "when", "commit", "darner ms", "ratio"], lines)
+    lines: dict[tuple[str, str], list[list[str]]] = {}
+    before: dict[tuple[str, str], float] = {}
+    for run in runs:
+        for row in run["rows"]:
+            if "darner" not in row["ms"]:
+                continue
+            key, spent = (row["name"], str(row["threads"])), row["ms"]["darner"]
+            change = f"{spent / before[key] - 1:+.0%}" if key in before else ""
+            before[key] = spent
+            line = [*key, run["when"][:16], run["commit"], three_digits(spent), change]
+            line.append(f"{row['ratio']:.2f}" if row["ratio"] else "")
+            line.append(f"{row['memory_mb']['darner']:.0f}")
+            lines.setdefault(key, []).append([*line, "doubtful" if row.get("doubtful") else ""])
+    head = ["workload", "threads", "when", "commit", "darner ms", "change", "ratio", "MB", ""]
+    return grid(head, [line for found in lines.values() for line in found])

@@ -237,15 +237,18 @@ def test_memory_and_building_have_tables():
 def test_history_grows_by_a_line_and_is_shown(tmp_path):
     path = tmp_path / "history.jsonl"
     run = {**report.about_run([a_row()], {2: {"flops": 1.0}}), "rows": [report.row_json(a_row())]}
-    for _ in range(2):
-        report.record(run, path)
+    report.record(run, path)
+    run["rows"][0]["engines"]["darner"]["median_ms"] = 1.5
+    run["rows"][0]["notes"] = ["mlp.train: doubtful: other programs used 1.0 cores beside darner"]
+    report.record(run, path)
     lines = path.read_text().splitlines()
     assert len(lines) == 2
     row = json.loads(lines[0])["rows"][0]
     assert row["ms"] == {"darner": 1.0, "torch": 3.0, "numpy": 4.0}
     assert row["ratio"] == 3.0
     shown = report.history_table(path).splitlines()[2:]
-    assert [line.split("|")[5].strip() for line in shown] == ["1.00", "1.00"]
+    cells = [[cell.strip() for cell in line.split("|")[5:-1]] for line in shown]
+    assert cells == [["1.00", "", "3.00", "100", ""], ["1.50", "+50%", "3.00", "100", "doubtful"]]
 
 
 # --------------------------------------------------------------------------- growth
