@@ -130,7 +130,7 @@ def kept(path: Path, new: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
 
 # ------------------------------------------------------------- the picture
 
-WIDTH, HEIGHT, MARGIN, COLUMNS = 250, 190, 44, 4
+WIDTH, HEIGHT, MARGIN, COLUMNS = 260, 190, 54, 4
 COLOURS = {"darner": "#d1495b", "torch": "#2e6f95"}
 OTHER = "#8a8a8a"
 
