@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ from typing import Any
 from ..peers import report as peers_report
 from ..peers.turns import machine
 from . import report
+from .cases import from_json
 from .listing import COMPILED, GROUPS
 from .sweep import DRAWS, drawn
-from .turns import ENGINES, Point, Table
+from .turns import CHECKOUT, ENGINES, Point, Table
 
 DESCRIPTION = """Single kernels beside the peers': results compared first, turns taken, medians of rounds.
 
@@ -21,6 +23,8 @@ DESCRIPTION = """Single kernels beside the peers': results compared first, turns
     python -m bench.kernels gemm                   squares from 256 to 2048 beside MKL
     python -m bench.kernels --sweep                random sizes: the points where a peer is faster come first
     python -m bench.kernels --sweep conv rows --count 10 --seed 1
+    python -m bench.kernels --again build/sweep.json       the points of a run where a peer was faster, once more
+    python -m bench.kernels rows --before ../old           beside darner as another checkout has it
     python -m bench.kernels --sweep --prepare      compile all of it, and measure nothing: the next run measures only
 """
 
@@ -40,6 +44,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--sweep", action="store_true", help=f"random sizes of {', '.join(DRAWS)}")
     add("--count", type=int, default=40, help="of a sweep's points in each group")
     add("--seed", type=int, default=0)
+    add("--again", type=Path, help=f"the points below {report.SLOW} that this file has")
+    add("--before", type=Path, help="a checkout of darner to be measured beside this one")
     add("--engines", nargs="+", choices=list(ENGINES), help="all that make sense in a group")
     add("--threads", type=int, default=2)
     add("--rounds", type=int, help="5; 3 of a sweep")
@@ -49,10 +55,13 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(given)
     options.rounds = options.rounds or (3 if options.sweep else 5)
     options.seconds = options.seconds or (0.02 if options.sweep else 0.05)
-    name = "sweep" if options.sweep else "kernels"
+    name = "again" if options.again else "sweep" if options.sweep else "kernels"
     options.json = options.json or Path(f"build/{name}.json")
+    if options.before:
+        os.environ[CHECKOUT] = str(options.before.resolve())
     try:
-        options.groups = chosen(options.groups, DRAWS if options.sweep else GROUPS)
+        known = DRAWS | GROUPS if options.again else DRAWS if options.sweep else GROUPS
+        options.groups = chosen(options.groups, known)
     except ValueError as error:
         parser.error(str(error))
     return options
@@ -71,14 +80,25 @@ def chosen(names: Sequence[str], groups: dict[str, Any]) -> list[str]:
 
 def engines_of(group: str, options: argparse.Namespace) -> list[str]:
     """Who is measured in a group."""
+    peers = [*(["before"] if options.before else []), "torch", "numpy"]
     if options.engines:
-        return list(options.engines)
-    peers = ["torch", "numpy"]
+        return list(dict.fromkeys(["darner", *peers[:-2], *options.engines]))
     if group == "gemm":
         peers.append("mkl")
     elif group in COMPILED and not options.sweep:
         peers.append("torch-compile")
     return ["darner", *peers]
+
+
+def slow_cases(run: dict[str, Any], groups: Sequence[str]) -> dict[str, list[Any]]:
+    """The cases of a run in which a peer was faster, the worst of each group first."""
+    found = {}
+    for group, points in run["groups"].items():
+        slow = [p for p in points if p["ratio"] is not None and p["ratio"] < report.SLOW]
+        slow.sort(key=lambda point: point["ratio"])
+        if slow and group in groups:
+            found[group] = [from_json(point["case"]) for point in slow]
+    return found
 
 
 def say(text: str) -> None:
@@ -137,7 +157,8 @@ def show(groups: dict[str, list[Point]], peak: dict[str, float], sweep: bool) ->
         print(f"{len(slow)} of {len(points)} points below {report.SLOW} of the best peer\n")
         if slow:
             print(report.points_table(slow, peak), end="\n\n")
-        print(report.distribution_table(groups))
+        print(report.distribution_table(groups), end="\n\n")
+        print(report.peers_table(groups))
         return
     print(report.points_table(points, peak), end="\n\n")
     print(report.peers_table(groups))
@@ -146,7 +167,9 @@ def show(groups: dict[str, list[Point]], peak: dict[str, float], sweep: bool) ->
 def main(given: list[str] | None = None) -> int:
     """0 where darner was measured at every point, else 1."""
     options = arguments(given)
-    if options.sweep:
+    if options.again:
+        cases = slow_cases(json.loads(options.again.read_text()), options.groups)
+    elif options.sweep:
         cases = {group: drawn(group, options.count, options.seed) for group in options.groups}
     else:
         cases = {group: GROUPS[group] for group in options.groups}

@@ -25,12 +25,18 @@ from .cases import from_json, to_json
 
 ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "darner": ("with_darner", "prepare", {}),
+    "before": ("with_darner", "prepare", {}),
     "torch": ("with_torch", "prepare", {}),
     "torch-compile": ("with_torch", "prepare", {"compiled": True}),
     "numpy": ("with_numpy", "prepare", {}),
     "mkl": ("with_numpy", "prepare_mkl", {}),
 }
-"""Name -> the module and the function that make a case ready, and its options."""
+"""Name -> the module and the function that make a case ready, and its options. ``before`` is another checkout of darner."""
+
+OURS = ("darner", "before")
+
+CHECKOUT = "BENCH_BEFORE"
+"""The variable that says where ``before`` lies."""
 
 WARM_UP = 0.006
 """Seconds at the beginning of a turn that do not count: until the threads of the engine before sleep."""
@@ -76,6 +82,8 @@ def serve() -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not lie between the replies
     turns.keep_to_cores(asked["threads"])
+    if asked["engine"] == "before":
+        sys.path.insert(0, os.environ[CHECKOUT])
     module, function, options = ENGINES[asked["engine"]]
     prepare = getattr(importlib.import_module(f"{__package__}.{module}"), function)
     ready = None
@@ -139,7 +147,7 @@ class Point:
     @property
     def best_peer(self) -> str | None:
         """The fastest engine that is not darner."""
-        peers = [name for name in self.rounds if name != "darner"]
+        peers = [name for name in self.rounds if name not in OURS]
         return min(peers, key=self.seconds, default=None)
 
     @property
@@ -220,7 +228,7 @@ class Table:
 
 def agreeing(point: Point, found: dict[str, list[np.ndarray]]) -> Iterator[str]:
     """The engines whose results are the first peer's."""
-    peers = [name for name in found if name != "darner"]
+    peers = [name for name in found if name not in OURS] or [*found][1:]
     if not peers:
         point.notes.append(f"{point.case.name}: there is no peer to compare results with")
         return

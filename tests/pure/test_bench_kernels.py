@@ -2,12 +2,13 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 
 from bench.kernels import report, turns, with_darner, with_numpy, with_torch
-from bench.kernels.__main__ import arguments, chosen
+from bench.kernels.__main__ import arguments, chosen, engines_of, slow_cases
 from bench.kernels.__main__ import main as kernels_main
 from bench.kernels.cases import (
     Attention,
@@ -198,6 +199,26 @@ def test_groups_are_chosen_by_the_beginning_of_their_names():
     assert arguments(["gemm"]).groups == ["gemm"]
     with pytest.raises(ValueError, match="no group 'fft'"):
         chosen(["fft"], DRAWS)
+
+
+def test_the_slow_points_of_a_run_are_measured_again(tmp_path):
+    points = [
+        a_point([1.0], [ratio], case) for ratio, case in zip((0.9, 0.7, 0.5), TINY, strict=False)
+    ]
+    run = {"groups": {"gemm": [report.point_json(point, {}) for point in points], "rows": []}}
+    assert slow_cases(run, ["gemm", "rows"]) == {"gemm": [TINY[2], TINY[1]]}
+    assert slow_cases(run, ["rows"]) == {}
+
+
+def test_another_checkout_is_no_peer(monkeypatch):
+    monkeypatch.setenv("BENCH_BEFORE", "")
+    point = a_point([1.0], [2.0])
+    point.rounds["before"] = [1.5]
+    assert point.best_peer == "torch"
+    assert point.ratio_to("before") == 1.5
+    options = arguments(["rows", "--before", "somewhere", "--engines", "torch"])
+    assert engines_of("rows", options) == ["darner", "before", "torch"]
+    assert os.environ["BENCH_BEFORE"].endswith("/somewhere")
 
 
 def test_a_sweep_compares_measures_and_writes_json(tmp_path, capsys, monkeypatch):
