@@ -25,6 +25,7 @@ DESCRIPTION = """Single kernels beside the peers': results compared first, turns
     python -m bench.kernels --sweep conv rows --count 10 --seed 1
     python -m bench.kernels --again build/sweep.json       the points of a run where a peer was faster, once more
     python -m bench.kernels rows --before ../old           beside darner as another checkout has it
+    python -m bench.kernels --sweep --check --seed 7       results alone, of other sizes
     python -m bench.kernels --sweep --prepare      compile all of it, and measure nothing: the next run measures only
 """
 
@@ -51,6 +52,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--rounds", type=int, help="5; 3 of a sweep")
     add("--seconds", type=float, help="of a turn: 0.05; 0.02 of a sweep")
     add("--prepare", action="store_true", help="compile, and measure nothing")
+    add("--check", action="store_true", help="compare results with torch's, and measure nothing")
     add("--json", type=Path, help="build/kernels.json, or build/sweep.json")
     options = parser.parse_args(given)
     options.rounds = options.rounds or (3 if options.sweep else 5)
@@ -118,6 +120,19 @@ def prepare(cases: dict[str, list[Any]], table: Table) -> None:
         say(f"{group}: {len(found)} kernels made ready in {time.perf_counter() - started:.0f} s")
 
 
+def check(cases: dict[str, list[Any]], table: Table) -> int:
+    """How many cases darner computes otherwise than PyTorch."""
+    wrong = 0
+    for group, found in cases.items():
+        points = [table.measure(case, ["torch", "darner"], 0, 0.0) for case in found]
+        differing = [point for point in points if "darner" not in point.rounds]
+        for point in differing:
+            print("\n".join(point.notes), flush=True)
+        print(f"{group}: {len(points) - len(differing)} of {len(points)} agree", flush=True)
+        wrong += len(differing)
+    return wrong
+
+
 def measure_group(
     group: str, cases: Sequence[Any], table: Table, options: argparse.Namespace
 ) -> list[Point]:
@@ -174,6 +189,8 @@ def main(given: list[str] | None = None) -> int:
     else:
         cases = {group: GROUPS[group] for group in options.groups}
     with Table(options.threads) as table:
+        if options.check:
+            return int(check(cases, table) > 0)
         prepare(cases, table)
         if options.prepare:
             return 0

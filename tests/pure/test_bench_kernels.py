@@ -237,3 +237,9 @@ def test_a_sweep_compares_measures_and_writes_json(tmp_path, capsys, monkeypatch
     printed = capsys.readouterr().out
     assert "points below 0.8 of the best peer" in printed
     assert "| all   |      2 |" in printed
+
+
+def test_results_alone_can_be_compared(capsys, monkeypatch):
+    monkeypatch.setitem(GROUPS, "tiny", [Contract(5, 17, 9), Rows("softmax", 5, 13)])
+    assert kernels_main(["tiny", "--check", "--threads", "1"]) == 0
+    assert capsys.readouterr().out == "tiny: 2 of 2 agree\n"
