@@ -14,6 +14,9 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 # What `make bench` passes on: make bench BENCH="--quick", BENCH="llama-s --batch 1 4".
 BENCH ?=
 
+# What `make kernels` passes on: make kernels KERNELS=gemm, KERNELS="--sweep conv".
+KERNELS ?=
+
 .PHONY: help setup demo quick test bench kernels docs clean
 .DEFAULT_GOAL := help
 
@@ -22,7 +25,7 @@ help:
 	@echo "make test    everything: format, lint, types, all tests"
 	@echo "make quick   the same without the slow tests: about a minute"
 	@echo "make bench   the same work beside PyTorch, JAX and NumPy; BENCH=--quick takes two minutes"
-	@echo "make kernels measurements of the parts: contractions, attention, convolutions, building"
+	@echo "make kernels single kernels beside PyTorch, NumPy and MKL; KERNELS=--sweep takes random sizes"
 	@echo "make docs    rewrite the files that are generated from the op registry"
 	@echo "make setup   install everything development needs"
 	@echo "make clean   remove what the other targets made"
@@ -47,8 +50,8 @@ test: $(VENV)/.dev
 bench: $(VENV)/.bench
 	@$(BIN)/python -m bench.peers $(BENCH)
 
-kernels: $(VENV)/.dev
-	@for file in bench/*.py; do echo "$$file"; $(BIN)/python $$file || exit 1; done
+kernels: $(VENV)/.bench
+	@$(BIN)/python -m bench.kernels $(KERNELS)
 
 docs: $(VENV)/.runtime
 	@$(BIN)/python -m darner.cli.generate
@@ -82,6 +85,8 @@ $(VENV)/.dev: requirements/dev.lock $(VENV)/.runtime
 # Besides, what is measured beside darner: the extra `bench` of pyproject.toml.
 $(VENV)/.bench: pyproject.toml $(VENV)/.dev
 	@echo "installing the peers"
-	@$(INSTALL) --no-deps $$($(BIN)/python -c "import tomllib; \
-		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['bench'])")
+	@$(BIN)/python -c "import tomllib; \
+		extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+		print(*extras['bench'], sep='\n')" > $(VENV)/bench.txt
+	@$(INSTALL) --no-deps -r $(VENV)/bench.txt
 	@touch $@

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import report, turns, workloads
+from . import growth, report, turns, workloads
 
 DESCRIPTION = """The workloads beside the peers: every engine in a process of its own, turns taken, results compared first.
 
@@ -15,6 +15,9 @@ DESCRIPTION = """The workloads beside the peers: every engine in a process of it
     python -m bench.peers llama-s --batch 1 4 --sequence 37 128 512
     python -m bench.peers mlp --engines darner numpy --threads 1 2
     python -m bench.peers --build                           how long building takes, cold and warm, by phase
+    python -m bench.peers --growth llama-s.train --axes sequence
+                                                            how time and memory grow with a size, beside torch
+    python -m bench.peers --predict                         the cost model beside what darner's kernels take
     python -m bench.peers --record                          and append to bench/history.jsonl; --history shows it
 """
 
@@ -51,15 +54,27 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--seconds", type=float, help="of a turn: 0.7; 0.5 when quick")
     add("--quick", action="store_true")
     add("--build", action="store_true", help="measure building, and nothing else")
-    add("--json", type=Path, default=Path("build/bench.json"), help="where everything is written")
+    add("--predict", action="store_true", help="compare the cost model with profiles of darner")
+    add("--growth", action="store_true", help="measure Llama and ResNet-18 at growing sizes")
+    add("--axes", nargs="+", help="of growth: sequence, width, layers, batch, size")
+    add("--picture", type=Path, default=Path("build/growth.svg"), help="of growth")
+    add(
+        "--json", type=Path, help="where everything is written: build/bench.json, build/growth.json"
+    )
     add("--record", action="store_true", help="append the medians to the history")
     add("--history", action="store_true", help="show the history, and measure nothing")
     options = parser.parse_args(given)
+    if options.json is None:
+        kind = "growth" if options.growth else "predict" if options.predict else "bench"
+        options.json = Path(f"build/{kind}.json")
+    if options.growth:
+        options.engines = options.engines or ["darner", "torch"]
+        options.rounds, options.seconds = options.rounds or 3, options.seconds or 0.3
     if options.engines is None:
         options.engines = ["darner", "torch", "numpy"] if options.quick else list(turns.ENGINES)
     options.rounds = options.rounds or (5 if options.quick else 7)
     options.seconds = options.seconds or (0.5 if options.quick else 0.7)
-    names = options.workloads or list(workloads.QUICK if options.quick else workloads.WORKLOADS)
+    names = options.workloads or list(workloads.QUICK if options.quick else workloads.USUAL)
     try:
         options.workloads = workloads.chosen(names, options.batch, options.sequence)
     except ValueError as error:
@@ -88,6 +103,40 @@ def build(options: argparse.Namespace) -> dict[str, Any]:
             {"name": workload.name, "engine": engine, **found} for workload, engine, found in built
         ]
     }
+
+
+def grow(options: argparse.Namespace) -> None:
+    """Curves: measured, kept beside those of other runs, drawn."""
+    found = {}
+    for curve in growth.curves(options.workloads, options.axes):
+        found[curve.name] = growth.measure(
+            curve, options.engines, options.threads[0], options.rounds, options.seconds, say
+        )
+    print(growth.table(found))
+    everything = growth.kept(options.json, found)
+    options.picture.parent.mkdir(parents=True, exist_ok=True)
+    options.picture.write_text(growth.picture(everything))
+    say(f"written to {options.json} and {options.picture}")
+
+
+def compare_costs(options: argparse.Namespace) -> dict[str, Any]:
+    """The cost model beside profiles: workload by workload, and all together."""
+    from darner.optimizer.targets import find_target
+
+    from . import predict
+
+    target, found, kernels = find_target("cpu"), {}, []
+    for workload in options.workloads:
+        say(f"{workload.name}: profiling")
+        some = predict.recorded(workload, options.threads[0])
+        found[workload.name] = predict.summary(some, target)
+        print(f"{workload.name}\n{predict.table(found[workload.name])}\n")
+        kernels += some
+    found["all"] = predict.summary(kernels, target)
+    best = predict.fitted(kernels, target)
+    print(f"all, by {target}\n{predict.table(found['all'])}\n\nfits best: {best}")
+    fit = {"flops": best.flops, "bandwidth": best.bandwidth, "launch": best.launch}
+    return {"target": str(target), "fits_best": fit, "workloads": found}
 
 
 def watch_peak(threads: int, peaks: dict[int, dict[str, float]]) -> None:
@@ -142,11 +191,15 @@ def main() -> int:
     if options.history:
         print(report.history_table())
         return 0
-    result = build(options) if options.build else measure(options)
+    if options.growth:
+        grow(options)
+        return 0
+    kinds = [(options.build, build), (options.predict, compare_costs), (True, measure)]
+    result = next(work for asked, work in kinds if asked)(options)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(result, indent=1) + "\n")
     say(f"written to {options.json}")
-    if options.build:
+    if options.build or options.predict:
         return 0
     if options.record:
         report.record(result)

@@ -1,6 +1,7 @@
 """The workloads in darner: a graph, and a session that runs it."""
 
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,9 @@ class DarnerOps:
     def conv(self, x: Node, weight: Node, stride: int) -> Node:
         return self.graph.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
 
+    def max_pool(self, x: Node) -> Node:
+        return self.graph.max_pool2d(x, 3, 2, 1)
+
     def channels(self, bias: Node) -> Node:
         return bias.reshape((bias.shape[0], 1, 1))
 
@@ -87,24 +91,33 @@ def graph(workload: Any) -> Graph:
 
 def optimizer(workload: Workload) -> optim.Optimizer:
     """How it trains."""
-    kinds = {"sgd": optim.SGD, "adam": optim.Adam}
+    kinds = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW}
     return kinds[workload.optimizer](workload.rate)
 
 
-def prepare(workload: Any, threads: int) -> Engine:
-    """A session, its inputs, weights and caches filled; compiled code is kept where ``BENCH_CACHE`` says."""
+def filled(workload: Any, threads: int) -> tuple[darner.Session, float]:
+    """A session, its inputs, weights and caches filled, and the seconds it took to build; compiled code is kept where ``BENCH_CACHE`` says."""
     options: dict[str, Any] = {"threads": threads, "progress": False}
     options["cache"] = os.environ.get("BENCH_CACHE") or True
     made = graph(workload)
+    started = time.perf_counter()
     if workload.trains:
         session = darner.build_session(made, optimizer=optimizer(workload), **options)
     else:
         session = darner.build_inference_session(made, **options)
+    session.compile()
+    spent = time.perf_counter() - started
     for name, value in workload.values():
         session.set_parameter(name, value)
     session.state().update(workload.caches())
     for name, value in data(workload).items():
         session.set_input(name, value)
+    return session, spent
+
+
+def prepare(workload: Any, threads: int) -> Engine:
+    """A step of a session."""
+    session, spent = filled(workload, threads)
 
     def train() -> float:
         session.step()
@@ -119,5 +132,5 @@ def prepare(workload: Any, threads: int) -> Engine:
         step=train if workload.trains else infer,
         read=np.array if workload.trains else lambda _: session.read_output_by_index(0),
         version=darner.__version__,
-        phases=lambda: session.build_seconds,
+        phases=lambda: {"session": spent, **session.build_seconds},
     )

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .turns import Engine, NotOfferedError
-from .workloads import Llama, Mlp
+from .workloads import Gemm, Llama, Mlp
 
 
 class NumpyOps:
@@ -71,9 +71,9 @@ def prepare(workload: Any, threads: int) -> Engine:
     inputs = workload.inputs()
     if isinstance(workload, Mlp):
         return Engine(_mlp(workload, weights, inputs), np.array, np.__version__)
-    if not isinstance(workload, Llama) or workload.trains:
+    if not isinstance(workload, Llama | Gemm) or workload.trains:
         raise NotOfferedError("nobody would write this by hand")
-    ops: Any = NumpyOps(workload)
+    ops: Any = NumpyOps(workload) if isinstance(workload, Llama) else None
     return Engine(
         step=lambda: workload.result(ops, weights.__getitem__, inputs),
         read=np.asarray,

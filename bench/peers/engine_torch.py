@@ -73,6 +73,9 @@ class TorchOps:
     def conv(self, x: torch.Tensor, weight: torch.Tensor, stride: int) -> torch.Tensor:
         return functional.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
 
+    def max_pool(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.max_pool2d(x, 3, 2, 1)
+
     def channels(self, bias: torch.Tensor) -> torch.Tensor:
         return bias[:, None, None]
 
@@ -137,7 +140,7 @@ def prepare(workload: Any, threads: int, *, compiled: bool = False, frozen: bool
         config.freezing = frozen
         model = Model(workload, ops, weights).train(workload.trains)
         result = torch.compile(model, dynamic=False, fullgraph=True)
-    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     if workload.trains:
         optimizer = kinds[workload.optimizer](weights.values(), lr=workload.rate, fused=True)
 

@@ -100,16 +100,26 @@ def times_table(rows: Sequence[Row]) -> str:
 
 
 def memory_table(rows: Sequence[Row]) -> str:
-    """The most memory that the process of each engine held, in MB, and the seconds until its first step was done."""
+    """The most memory that each process held, in MB, darner's as a share of eager PyTorch's, and seconds to the first step."""
     names = _columns(rows)
-    head = ["workload", "threads", *(f"{name} MB" for name in names), *(f"{n} s" for n in names)]
+    head = ["workload", "threads", *(f"{name} MB" for name in names), "darner / torch"]
+    head += [f"{name} s" for name in names]
     lines = []
     for row in rows:
         found = [row.engines.get(name) for name in names]
         memory = [f"{times.memory:.0f}" if times else "" for times in found]
         first = [three_digits(_until_first(times)) if times else "" for times in found]
-        lines.append([row.workload.name, str(row.threads), *memory, *first])
+        share = memory_share(row)
+        lines.append([row.workload.name, str(row.threads), *memory])
+        lines[-1] += [f"{share:.2f}" if share else "", *first]
     return grid(head, lines)
+
+
+def memory_share(row: Row) -> float | None:
+    """Darner's memory over eager PyTorch's; below 1 it needs less."""
+    if not {"darner", "torch"} <= set(row.engines):
+        return None
+    return row.engines["darner"].memory / row.engines["torch"].memory
 
 
 def _until_first(times: Times) -> float:
@@ -165,6 +175,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "floor_ms": round(1e3 * row.floor, 4) or None,
         "best_peer": best_peer(row),
         "ratio": round(found, 3) if found else None,
+        "memory_to_torch": round(memory_share(row) or 0.0, 3) or None,
         "ratio_of_rounds": round(statistics.median(each), 3) if each else None,
         "engines": engines,
         "notes": row.notes,
@@ -220,6 +231,7 @@ def record(run: dict[str, Any], path: Path = HISTORY) -> None:
             "ms": {name: engine["median_ms"] for name, engine in row["engines"].items()},
             "memory_mb": {name: engine["memory_mb"] for name, engine in row["engines"].items()},
             "ratio": row["ratio"],
+            "doubtful": any("doubtful" in note for note in row["notes"]),
         }
         for row in run["rows"]
     ]
@@ -228,21 +240,20 @@ def record(run: dict[str, Any], path: Path = HISTORY) -> None:
 
 
 def history_table(path: Path = HISTORY) -> str:
-    """How darner's time and ratio to the best peer went on, workload by workload."""
+    """How darner's time, ratio to the best peer and memory went on, workload by workload, and the change from the run before."""
     runs = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    lines = [
-        [
-            row["name"],
-            str(row["threads"]),
-            run["when"][:16],
-            run["commit"],
-            three_digits(row["ms"]["darner"]),
-            f"{row['ratio']:.2f}" if row["ratio"] else "",
-        ]
-        for run in runs
-        for row in run["rows"]
-        if "darner" in row["ms"]
-    ]
-    order = list(dict.fromkeys((line[0], line[1]) for line in lines))
-    lines.sort(key=lambda line: order.index((line[0], line[1])))
-    return grid(["workload", "threads", "when", "commit", "darner ms", "ratio"], lines)
+    lines: dict[tuple[str, str], list[list[str]]] = {}
+    before: dict[tuple[str, str], float] = {}
+    for run in runs:
+        for row in run["rows"]:
+            if "darner" not in row["ms"]:
+                continue
+            key, spent = (row["name"], str(row["threads"])), row["ms"]["darner"]
+            change = f"{spent / before[key] - 1:+.0%}" if key in before else ""
+            before[key] = spent
+            line = [*key, run["when"][:16], run["commit"], three_digits(spent), change]
+            line.append(f"{row['ratio']:.2f}" if row["ratio"] else "")
+            line.append(f"{row['memory_mb']['darner']:.0f}")
+            lines.setdefault(key, []).append([*line, "doubtful" if row.get("doubtful") else ""])
+    head = ["workload", "threads", "when", "commit", "darner ms", "change", "ratio", "MB", ""]
+    return grid(head, [line for found in lines.values() for line in found])

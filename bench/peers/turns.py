@@ -5,6 +5,7 @@ parent compares what all engines gave, and only then lets them run: round after 
 order every other round. An engine's time is the median over rounds of the median step of its turn.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -141,6 +142,13 @@ def turn(step: Callable[[], Any], seconds: float, warm_up: float = WARM_UP) -> d
     return found | {"others": max(0.0, (everyone - own) / elapsed)}
 
 
+def keep_to_cores(count: int) -> None:
+    """Let this process run on so many cores."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[:count])
+
+
 def _prepared(asked: dict[str, Any], answer: Path) -> tuple[Engine, dict[str, Any]]:
     """An engine after its first steps, and what is told of them."""
     workload = from_json(asked["workload"])
@@ -154,7 +162,8 @@ def _prepared(asked: dict[str, Any], answer: Path) -> tuple[Engine, dict[str, An
     result = engine.step()
     first = clock()
     if workload.trains:
-        results = np.array([result, *(engine.step() for _ in range(LOSSES - 1))], np.float64)
+        more = 0 if asked["builds"] else LOSSES - 1
+        results = np.array([result, *(engine.step() for _ in range(more))], np.float64)
     else:
         results = sample(engine.read(result))
     np.save(answer, results)
@@ -174,9 +183,7 @@ def serve() -> None:
         replies.write(json.dumps(values) + "\n")
         replies.flush()
 
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[: asked["threads"]])
+    keep_to_cores(asked["threads"])
     if asked["engine"] == "machine":  # no engine: the machine itself
         from darner.backends.cpu.peak import measured_target
 
@@ -208,7 +215,11 @@ class Process:
         threads: how many threads, and cores, it has.
         folder: for the file of its results and what it says on stderr.
         environment: variables that are its own.
+        builds: whether only building is measured, to the end of one step.
     """
+
+    serves: ClassVar[str] = __name__
+    """The module whose ``serve`` the process runs."""
 
     def __init__(
         self,
@@ -217,18 +228,20 @@ class Process:
         threads: int,
         folder: Path,
         environment: dict[str, str] | None = None,
+        builds: bool = False,
     ) -> None:
         self.engine = engine
         self.answer = folder / f"{engine}.npy"
         self._errors = folder / f"{engine}.stderr"
-        asked = {"engine": engine, "threads": threads, "answer": str(self.answer)}
+        asked: dict[str, Any] = {"engine": engine, "threads": threads, "answer": str(self.answer)}
+        asked["builds"] = builds
         if workload is not None:
             asked["workload"] = to_json(workload)
         counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         variables = dict.fromkeys(counts, str(threads)) | {"JAX_PLATFORMS": "cpu"}
         if engine != "darner":
             variables |= ALLOCATOR
-        code = f"from {__name__} import serve; serve()"
+        code = f"from {self.serves} import serve; serve()"
         command = [sys.executable, "-c", code, json.dumps(asked)]
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
@@ -257,14 +270,19 @@ class Process:
 
     def take_turn(self, seconds: float) -> dict[str, Any]:
         """Let it run for some seconds."""
-        self._process.stdin.write(json.dumps({"seconds": seconds}) + "\n")
+        return self.ask({"seconds": seconds})
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Its reply to a request."""
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return self.hear()
 
     def close(self) -> None:
         """End it, and wait for the end."""
         for pipe in (self._process.stdin, self._process.stdout):
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # it may have ended before
+                pipe.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -436,7 +454,7 @@ def build(workload: Any, engine: str, threads: int) -> dict[str, dict[str, Any]]
     with tempfile.TemporaryDirectory() as folder:
         caches = {"BENCH_CACHE": f"{folder}/code", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
         for state in ("cold", "warm"):
-            process = Process(engine, workload, threads, Path(folder), caches)
+            process = Process(engine, workload, threads, Path(folder), caches, builds=True)
             try:
                 found[state] = process.hear()
             finally:

@@ -41,6 +41,9 @@ class Ops(Protocol):
     def conv(self, x: Any, weight: Any, stride: int) -> Any:
         """With half the kernel as padding; the weight is (out, in, height, width)."""
 
+    def max_pool(self, x: Any) -> Any:
+        """Windows of 3x3, every second, padded by one."""
+
     def channels(self, bias: Any) -> Any:
         """A number for each channel, in a shape that can be added to images."""
 
@@ -128,7 +131,7 @@ class Workload:
     def moved(self) -> tuple[float, float]:
         """Bytes a step reads for its products (weights, caches), and bytes that the update of weights reads and writes."""
         parameters = 4.0 * sum(weight.size for weight in self.weights().values())
-        passes = {"sgd": 2, "adam": 6}[self.optimizer] if self.trains else 0
+        passes = {"sgd": 2, "adam": 6, "adamw": 6}[self.optimizer] if self.trains else 0
         read = parameters + sum(cache.nbytes for cache in self.caches().values())
         return read, passes * parameters
 
@@ -198,6 +201,10 @@ class Llama(Workload):
     family: ClassVar[str] = "llama-s"
     optimizer: ClassVar[str] = "adam"
     rate: ClassVar[float] = 1e-3
+    usual: ClassVar[tuple[int, int]] = (1, 128)
+    """Batch and sequence that the name does not say."""
+    tied: ClassVar[bool] = False
+    """Whether the head is the table of words, and no weight of its own."""
     mode: str = "forward"
     batch: int = 1
     sequence: int = 128
@@ -212,9 +219,9 @@ class Llama(Workload):
 
     @property
     def name(self) -> str:
-        """With batch and sequence where they are not 1 and 128."""
-        batch = f" b{self.batch}" if self.batch != 1 else ""
-        sequence = f" s{self.sequence}" if self.sequence != 128 else ""
+        """With batch and sequence where they are not the usual ones."""
+        batch = f" b{self.batch}" if self.batch != self.usual[0] else ""
+        sequence = f" s{self.sequence}" if self.sequence != self.usual[1] else ""
         return f"{self.family}.{self.mode}{batch}{sequence}"
 
     @property
@@ -254,7 +261,8 @@ class Llama(Workload):
                 found[f"layer{i}.{name}"] = Weight(shape, shape[0] ** -0.5)
             found[f"layer{i}.norm2"] = Weight((width,), 0.1, 1.0)
         found["norm"] = Weight((width,), 0.1, 1.0)
-        found["head"] = Weight((width, self.vocabulary), 0.02)
+        if not self.tied:
+            found["head"] = Weight((width, self.vocabulary), 0.02)
         return found
 
     def inputs(self) -> dict[str, np.ndarray]:
@@ -288,24 +296,42 @@ class Llama(Workload):
             h = ops.rms_norm(x, weight(f"layer{i}.norm2"), self.eps)
             inner = ops.swiglu(h @ weight(f"layer{i}.gate"), h @ weight(f"layer{i}.up"))
             x = x + inner @ weight(f"layer{i}.down")
-        logits = ops.rms_norm(x, weight("norm"), self.eps) @ weight("head")
+        head = weight("words").T if self.tied else weight("head")
+        logits = ops.rms_norm(x, weight("norm"), self.eps) @ head
         return ops.cross_entropy(logits, inputs["labels"]) if self.trains else logits
 
     def moved(self) -> tuple[float, float]:
-        """Of the words only the rows that are looked up are read."""
+        """Of the words only the rows that are looked up are read, unless they are the head."""
         read, updated = super().moved()
-        return read - 4.0 * self.width * self.vocabulary, updated
+        return (
+            (read, updated) if self.tied else (read - 4.0 * self.width * self.vocabulary, updated)
+        )
 
     def forward_flops(self) -> float:
         """Of all products, attention included: what the causal mask hides costs nothing."""
         weights = self.weights()
-        matrices = sum(w.size for name, w in weights.items() if len(w.shape) == 2) - (
-            weights["words"].size
-        )
+        matrices = sum(w.size for w in weights.values() if len(w.shape) == 2)
+        if not self.tied:
+            matrices -= weights["words"].size
         length = 1 if self.mode == "decode" else self.sequence
         pairs = self.sequence if self.mode == "decode" else length * (length + 1) / 2
         attention = 4.0 * self.layers * self.batch * self.width * pairs
         return 2.0 * self.batch * length * matrices + attention
+
+
+@dataclass(frozen=True)
+class Smollm(Llama):
+    """SmolLM2-135M: thirty layers, and the words are the head. What ``--build`` is asked of a deep model."""
+
+    family: ClassVar[str] = "smollm2"
+    optimizer: ClassVar[str] = "adamw"
+    usual: ClassVar[tuple[int, int]] = (4, 512)
+    tied: ClassVar[bool] = True
+    mode: str = "train"
+    batch: int = 4
+    sequence: int = 512
+    layers: int = 30
+    vocabulary: int = 49152
 
 
 @dataclass(frozen=True)
@@ -349,7 +375,7 @@ class Resnet(Workload):
             if self.trains:
                 found[f"{name}.norm"] = Weight((after,), 0.1, 1.0)
             found[f"{name}.bias"] = Weight((after,), 0.1)
-        found["head.weight"] = Weight((self.widths[-1], self.classes), 0.04)
+        found["head.weight"] = Weight((after, self.classes), 0.04)
         found["head.bias"] = Weight((self.classes,), 0.1)
         return found
 
@@ -371,15 +397,20 @@ class Resnet(Workload):
                 return ops.batch_norm(y, weight(f"{name}.norm"), bias, self.eps)
             return y + ops.channels(bias)
 
-        x = ops.relu(layer("stem", inputs["x"]))
+        x = self.features(ops, layer, inputs["x"])
+        logits = ops.mean_of_images(x) @ weight("head.weight") + weight("head.bias")
+        return ops.cross_entropy(logits, inputs["labels"]) if self.trains else logits
+
+    def features(self, ops: Ops, layer: Callable[[str, Any], Any], x: Any) -> Any:
+        """What the last block makes."""
+        x = ops.relu(layer("stem", x))
         for stage in range(len(self.widths)):
             for block in range(2):
                 name = f"stage{stage}.block{block}"
                 y = layer(f"{name}.second", ops.relu(layer(f"{name}.first", x)))
                 short = f"{name}.short"
-                x = ops.relu(y + (layer(short, x) if short in convolutions else x))
-        logits = ops.mean_of_images(x) @ weight("head.weight") + weight("head.bias")
-        return ops.cross_entropy(logits, inputs["labels"]) if self.trains else logits
+                x = ops.relu(y + (layer(short, x) if short in self.convolutions() else x))
+        return x
 
     def _flops(self, name: str) -> float:
         before, after, kernel, _, size = self.convolutions()[name]
@@ -394,7 +425,81 @@ class Resnet(Workload):
         return super().step_flops() - (self._flops("stem") if self.trains else 0.0)
 
 
-FAMILIES: dict[str, type[Any]] = {kind.family: kind for kind in (Mlp, Llama, Resnet)}
+@dataclass(frozen=True)
+class Resnet50(Resnet):
+    """ResNet-50: a 7x7 stem and a pooling, then blocks of three convolutions; inference alone."""
+
+    family: ClassVar[str] = "resnet50"
+    batch: int = 32
+    size: int = 224
+    classes: int = 1000
+    blocks: tuple[int, ...] = (3, 4, 6, 3)
+
+    def convolutions(self) -> dict[str, tuple[int, int, int, int, int]]:
+        """As of ResNet-18; a block makes four times the width of its stage."""
+        size, before = -(-self.size // 2), self.widths[0]
+        found = {"stem": (3, before, 7, 2, size)}
+        size = -(-size // 2)
+        for stage, (width, count) in enumerate(zip(self.widths, self.blocks, strict=True)):
+            for block in range(count):
+                stride = 2 if stage and not block else 1
+                name = f"stage{stage}.block{block}"
+                found[f"{name}.first"] = (before, width, 1, 1, size)
+                size = -(-size // stride)
+                found[f"{name}.second"] = (width, width, 3, stride, size)
+                found[f"{name}.third"] = (width, 4 * width, 1, 1, size)
+                if not block:
+                    found[f"{name}.short"] = (before, 4 * width, 1, stride, size)
+                before = 4 * width
+        return found
+
+    def features(self, ops: Ops, layer: Callable[[str, Any], Any], x: Any) -> Any:
+        """What the last block makes."""
+        x = ops.max_pool(ops.relu(layer("stem", x)))
+        for stage, count in enumerate(self.blocks):
+            for block in range(count):
+                name = f"stage{stage}.block{block}"
+                y = ops.relu(layer(f"{name}.second", ops.relu(layer(f"{name}.first", x))))
+                x = ops.relu(
+                    layer(f"{name}.third", y) + (x if block else layer(f"{name}.short", x))
+                )
+        return x
+
+
+@dataclass(frozen=True)
+class Gemm(Workload):
+    """One product of square matrices, of which the right one is a weight."""
+
+    family: ClassVar[str] = "gemm"
+    mode: str = "forward"
+    size: int = 1024
+
+    @property
+    def name(self) -> str:
+        """With its size."""
+        return f"gemm.{self.size}"
+
+    def weights(self) -> dict[str, Weight]:
+        """The right matrix."""
+        return {"w": Weight((self.size, self.size), 1.0)}
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The left one."""
+        rng = np.random.default_rng(0)
+        return {"x": rng.standard_normal((self.size, self.size), np.float32)}
+
+    def result(self, ops: Ops, weight: Callable[[str], Any], inputs: dict[str, Any]) -> Any:
+        """The product."""
+        return inputs["x"] @ weight("w")
+
+    def forward_flops(self) -> float:
+        """Of the product."""
+        return 2.0 * self.size**3
+
+
+FAMILIES: dict[str, type[Any]] = {
+    kind.family: kind for kind in (Mlp, Llama, Smollm, Resnet, Resnet50, Gemm)
+}
 WORKLOADS: dict[str, Any] = {
     workload.name: workload
     for workload in (
@@ -404,9 +509,17 @@ WORKLOADS: dict[str, Any] = {
         Llama("decode"),
         Resnet("forward"),
         Resnet("train"),
+        Smollm("train"),
+        Smollm("forward", 1, 128),
+        Smollm("decode", 1, 512),
+        Resnet50("forward"),
+        *(Gemm(size=size) for size in (256, 512, 1024, 2048, 4096)),
     )
 }
 """By name, as the specification has them."""
+
+USUAL = tuple(name for name in WORKLOADS if not name.startswith(("smollm2", "resnet50", "gemm")))
+"""Those that are measured where none is named: a step of a deep model takes many seconds."""
 
 QUICK = ("mlp.train", "llama-s.forward", "llama-s.train", "llama-s.decode")
 
@@ -419,7 +532,7 @@ def chosen(names: list[str], batches: list[int], sequences: list[int]) -> list[A
         if not matching:
             raise ValueError(f"there is no workload '{name}'; there are {', '.join(WORKLOADS)}")
         for one in matching:
-            if isinstance(one, Llama):
+            if isinstance(one, Llama) and not isinstance(one, Smollm):
                 found += [
                     replace(one, batch=batch, sequence=sequence)
                     for batch in batches

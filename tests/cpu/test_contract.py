@@ -185,7 +185,9 @@ def test_outer_products_and_dot_products():
 # --------------------------------------------------------------------------- long sums
 
 
-@pytest.mark.parametrize("shape", [(1, 20003, 1), (8, 9001, 8), (3, 5000, 40), (40, 4999, 3)])
+@pytest.mark.parametrize(
+    "shape", [(1, 20003, 1), (8, 9001, 8), (3, 5000, 40), (40, 4999, 3), (100, 1193, 8)]
+)
 @pytest.mark.parametrize("form", ["NN", "TN"])
 def test_long_sums_of_few_elements_are_cut_into_parts(shape, form):
     m, k, n = shape

@@ -100,3 +100,41 @@ def test_convolutions_and_attention_share_a_module_and_nothing_else():
     again = seen.reshape((2, 16, 4, 4)).conv2d(w, padding=1)
     g.set_outputs([(again * again).sum()])
     check(darner.value_and_grad(g, ["w", "x"]), whole=WHOLE)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_panels_are_claimed_anew_in_every_repetition(threads):
+    g = Graph()
+    h = g.state("h", (40, 500))
+    g.set_update(h, h @ g.input("w", (500, 500)) + 1.0)
+    program = compiled(g, threads=threads)
+    w = np.random.default_rng(0).standard_normal((500, 500)).astype(np.float32) * 0.01
+    program.arrays[program.plan.leaves("input")["w"]][...] = w
+    program._steps.repeated(4).run()
+    program.run()
+    wanted = np.zeros((40, 500))
+    for _ in range(5):
+        wanted = wanted @ w.astype(np.float64) + 1.0
+    np.testing.assert_allclose(program.storage["h"], wanted, rtol=1e-4, atol=1e-4)
+    program.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_steps_repeated_in_one_call_are_steps_one_after_the_other(threads):
+    g = Graph()
+    count = g.state("count", (40, 3))
+    g.set_update(count, count * 2.0 + g.input("x", (40, 3)).sum(0))
+    program = compiled(g, threads=threads)
+    x = values(g)[0]["x"]
+    program.arrays[program.plan.leaves("input")["x"]][...] = x
+    times = np.zeros((5, len(program._steps), threads, 2), np.int64)
+    program._steps.repeated(5).run(times=times)
+    wanted = np.zeros((40, 3))
+    for _ in range(5):
+        wanted = 2 * wanted + x.astype(np.float64).sum(0)
+    np.testing.assert_allclose(program.storage["count"], wanted, rtol=1e-5)
+    # Each time all threads have ended before any begins the next.
+    assert (times[1:, 0, :, 0].min(1) >= times[:-1, -1, :, 1].max(1)).all()
+    program.run()
+    np.testing.assert_allclose(program.storage["count"], 2 * wanted + x.sum(0), rtol=1e-5)
+    program.close()

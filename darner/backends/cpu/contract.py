@@ -92,9 +92,11 @@ def _cuts(
     if parts is None:
         streams = len(_read_leaves(spec, product)) if contraction.c_strides[2] == 1 else 0
         return None, [cut(contraction, machine, packed, streams)]
-    some = [replace(contraction, batch=contraction.batch * parts.count, k=parts.length)]
+    # Parts lie row by row, whatever the order of the result.
+    dense = replace(contraction, c_strides=(contraction.m * contraction.n, contraction.n, 1))
+    some = [replace(dense, batch=contraction.batch * parts.count, k=parts.length)]
     if parts.rest:
-        some.append(replace(contraction, k=parts.rest))
+        some.append(replace(dense, k=parts.rest))
     return parts, [cut(part, machine) for part in some]
 
 
@@ -177,7 +179,7 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         b = code.operand_of(product.b.leaf)
     driver = Driver(builder, plan, a, b, code.own, target, offsets, packed_b=code.packed)
     if skipped == 0 and plan.contraction == product.contraction and can_claim(plan, code.packed):
-        emit_claimed(driver, code.claim)
+        emit_claimed(driver, code)
     else:
         driver.emit(*code.share(plan.units))
 

@@ -7,7 +7,7 @@ tile changes nothing in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from .gemm_driver import Driver
 from .gemm_ir import i64, ir, minimum, offset
@@ -23,8 +23,15 @@ FEWEST_HALVED = 8
 ROWS_CLAIMED = 8
 """Tiles of rows that are claimed at a time where rows are written in long runs."""
 
-Claim = Callable[[], Any]
-"""Emits the claim of one more piece; beyond the last, there is nothing left."""
+
+class Claims(Protocol):
+    """How pieces are claimed: what of ``Code`` is used here."""
+
+    def claim(self) -> Any:
+        """The number of one more piece; beyond the last, nothing is left."""
+
+    def claimed(self, number: Any, pieces: int) -> None:
+        """End the claims with a number for which there was no piece."""
 
 
 def can_claim(plan: Cut, packed_b: bool) -> bool:
@@ -38,55 +45,62 @@ def can_claim(plan: Cut, packed_b: bool) -> bool:
     return plan.panels >= FEWEST_PANELS and (plan.rolling or packed_b) and whole
 
 
-def emit_claimed(driver: Driver, claim: Claim) -> None:
+def emit_claimed(driver: Driver, claims: Claims) -> None:
     """All of a product, by claims."""
     a_offset, b_offset = driver.offsets(i64(0))
     dtype = driver.contraction.dtype
     a = offset(driver.builder, driver.a, dtype, a_offset)
     b = offset(driver.builder, driver.b, dtype, b_offset)
     if driver.plan.runs:
-        _claim_runs(driver, claim, a, b)
+        _claim_runs(driver, claims, a, b)
     else:
-        _claim_panels(driver, claim, a, b)
+        _claim_panels(driver, claims, a, b)
 
 
 def _while_claimed(
     builder: Any,
-    claim: Claim,
+    claims: Claims,
     units: int,
     inside: Callable[[Any, Any, Sequence[Any]], Sequence[Any]],
     carried: Sequence[Any],
     first: Callable[[Any], None] | None = None,
 ) -> None:
     """``inside(piece, next piece, carried)`` as long as pieces are left; ``first`` of the first piece before."""
-    start = claim()
-    with builder.if_then(builder.icmp_unsigned("<", start, i64(units))):
-        if first is not None:
-            first(start)
-        before = builder.block
-        body = builder.append_basic_block("claimed")
-        after = builder.append_basic_block("after")
-        builder.branch(body)
-        builder.position_at_end(body)
-        piece = builder.phi(start.type)
-        piece.add_incoming(start, before)
-        values = [builder.phi(value.type) for value in carried]
-        for phi, value in zip(values, carried, strict=True):
-            phi.add_incoming(value, before)
-        later = claim()
-        following = inside(piece, later, values)
-        end = builder.block
-        piece.add_incoming(later, end)
-        for phi, value in zip(values, following, strict=True):
-            phi.add_incoming(value, end)
-        builder.cbranch(builder.icmp_unsigned("<", later, i64(units)), body, after)
-        builder.position_at_end(after)
+    start = claims.claim()
+    begun = builder.block
+    end = builder.append_basic_block("done")
+    some = builder.append_basic_block("some")
+    builder.cbranch(builder.icmp_unsigned("<", start, i64(units)), some, end)
+    builder.position_at_end(some)
+    if first is not None:
+        first(start)
+    before = builder.block
+    body = builder.append_basic_block("claimed")
+    builder.branch(body)
+    builder.position_at_end(body)
+    piece = builder.phi(start.type)
+    piece.add_incoming(start, before)
+    values = [builder.phi(value.type) for value in carried]
+    for phi, value in zip(values, carried, strict=True):
+        phi.add_incoming(value, before)
+    later = claims.claim()
+    following = inside(piece, later, values)
+    after = builder.block
+    piece.add_incoming(later, after)
+    for phi, value in zip(values, following, strict=True):
+        phi.add_incoming(value, after)
+    builder.cbranch(builder.icmp_unsigned("<", later, i64(units)), body, end)
+    builder.position_at_end(end)
+    last = builder.phi(start.type)
+    last.add_incoming(start, begun)
+    last.add_incoming(later, after)
+    claims.claimed(last, units)
 
 
 # --------------------------------------------------------------------------- panels
 
 
-def _claim_panels(driver: Driver, claim: Claim, a: Any, b: Any) -> None:
+def _claim_panels(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
     builder, plan, m = driver.builder, driver.plan, driver.contraction.m
     halved = HALVED if plan.tiles >= FEWEST_HALVED else 0
     whole = plan.panels - halved
@@ -134,7 +148,7 @@ def _claim_panels(driver: Driver, claim: Claim, a: Any, b: Any) -> None:
             driver.panel(i64(0), a, packed(number), rows, number, following, i64(0))
         return [turn]
 
-    _while_claimed(builder, claim, units, inside, [i64(0)], start)
+    _while_claimed(builder, claims, units, inside, [i64(0)], start)
 
 
 # --------------------------------------------------------------------------- runs of rows
@@ -148,7 +162,7 @@ def _blocks(plan: Cut) -> int:
     return -(-plan.tiles // ROWS_CLAIMED)
 
 
-def _claim_runs(driver: Driver, claim: Claim, a: Any, b: Any) -> None:
+def _claim_runs(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
     """Pieces are some rows of a group of panels, which each thread packs when it comes to it."""
     builder, plan = driver.builder, driver.plan
     height = ROWS_CLAIMED * plan.tile.rows
@@ -165,4 +179,4 @@ def _claim_runs(driver: Driver, claim: Claim, a: Any, b: Any) -> None:
         driver.rows_of_group(i64(0), a, driver.own_panels, first, (start, end), (first, stop))
         return [group]
 
-    _while_claimed(builder, claim, _groups(plan) * _blocks(plan), inside, [i64(-1)])
+    _while_claimed(builder, claims, _groups(plan) * _blocks(plan), inside, [i64(-1)])

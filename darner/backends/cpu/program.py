@@ -215,7 +215,6 @@ class CpuProgram:
         Raises:
             RunError: an index was outside its axis; what the step wrote means nothing.
         """
-        self._faults[:, CLAIMS] = 0
         self._steps.run(first, last, times)
         if len(self._checked) and self._faults[self._checked, 0].any():
             self._raise_fault()

@@ -6,6 +6,7 @@ layers that compute the same thing need nothing more, a single kernel can be run
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import string
@@ -176,6 +177,16 @@ class Steps:
     def places(self, uses: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
         """Where in ``arguments`` the addresses of operands and results are, each given by row and number."""
         return np.array([int(self._starts[row]) + FIXED + number for row, number in uses], np.int64)
+
+    def repeated(self, count: int) -> Steps:
+        """These rows so many times over, all threads waiting after each time: what a benchmark runs in one call."""
+        made = copy.copy(self)
+        made._rows = np.tile(self._rows, (count, 1))
+        made._rows[len(self) - 1 :: len(self), 2] = 1
+        made._table = self._table.copy()
+        made._table[1] = made._rows.ctypes.data
+        made._place = made._table.ctypes.data
+        return made
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None

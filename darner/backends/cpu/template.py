@@ -107,12 +107,24 @@ class Code:
         emit_check(self.builder, self.fault, index, size)
 
     def claim(self) -> Any:
-        """The number of one more piece of work, from 0 on, that no other thread has claimed in this step."""
+        """The number of one more piece of work, from 0 on, that no other thread has claimed in this run of the kernel.
+
+        A thread goes on until it gets a number for which there is no piece, and gives that to ``claimed``.
+        """
+        return self.builder.atomic_rmw("add", self._claims, as_value(1), "acq_rel")
+
+    def claimed(self, number: Any, pieces: int) -> None:
+        """End this thread's claims. Who made the last of all threads has the next run begin at 0."""
+        b = self.builder
+        last = b.add(as_value(pieces - 1), self.threads)
+        with b.if_then(b.icmp_signed("==", number, last)):
+            b.atomic_rmw("xchg", self._claims, as_value(0), "release")
+
+    @property
+    def _claims(self) -> Any:
         from llvmlite import ir
 
-        word = ir.IntType(64)
-        place = self.builder.gep(self.fault, [as_value(CLAIMS)], source_etype=word)
-        return self.builder.atomic_rmw("add", place, as_value(1), "monotonic")
+        return self.builder.gep(self.fault, [as_value(CLAIMS)], source_etype=ir.IntType(64))
 
     def share(self, count: Number) -> tuple[Any, Any]:
         """The first of this thread's part of ``count`` things, and the one after its last; parts differ by one at most."""

@@ -1,0 +1,1 @@
+"""Single kernels beside the peers': ``python -m bench.kernels``, which ``make kernels`` runs."""
