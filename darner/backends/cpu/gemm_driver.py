@@ -24,6 +24,9 @@ from .gemm_plan import Cut
 from .gemm_tile import Tile, tile_kernel
 from .gemm_vector import sum_dots, sum_panels, sum_rows
 
+TERMS_PACKED = 32
+"""Of k, how many are packed for all tiles of A before the next, where the rows of a k are contiguous."""
+
 Share = Callable[[Any, Any, Any, int, Callable[[Any, Any], None]], None]
 """``(builder, thread, threads, units, work)``: emits calls of ``work(start, stop)`` over this thread's units."""
 
@@ -307,21 +310,33 @@ class Driver:
             contiguous,
         )
 
-        def tile(row: Any, _: Any) -> None:
+        def tile(row: Any, terms: tuple[Any, Any] | None = None) -> None:
             source = offset(builder, a, contraction.dtype, builder.mul(row, i64(down)))
             place = builder.mul(builder.sub(row, start), i64(contraction.k))
             target = offset(builder, self.own_rows, self.accumulator, place)
             valid = minimum(builder, builder.sub(end, row), i64(height))
-            sizes = i64(contraction.together), valid
 
-            def some(terms: Any, a_offset: Any, _: Any) -> None:
+            def some(first: Any, a_offset: Any, _: Any, count: Any = None) -> None:
+                count = i64(contraction.together) if count is None else count
                 read = offset(builder, source, contraction.dtype, a_offset)
-                write = offset(builder, target, self.accumulator, builder.mul(terms, i64(height)))
-                builder.call(pack, [*sizes, read, i64(across), i64(down), write])
+                write = offset(builder, target, self.accumulator, builder.mul(first, i64(height)))
+                builder.call(pack, [count, valid, read, i64(across), i64(down), write])
 
-            each_run(builder, contraction, some)
+            if terms is None:
+                each_run(builder, contraction, some)
+            else:
+                some(terms[0], builder.mul(terms[0], i64(across)), None, terms[1])
 
-        loop(builder, start, end, height, tile)
+        if contiguous != "columns" or contraction.apart:
+            loop(builder, start, end, height, lambda row, _: tile(row))
+            return
+
+        # The rows of a k lie side by side, more than one tile's in a line: a few k of all tiles at a time.
+        def some_terms(first: Any, _: Any) -> None:
+            count = minimum(builder, builder.sub(i64(contraction.k), first), i64(TERMS_PACKED))
+            loop(builder, start, end, height, lambda row, _: tile(row, (first, count)))
+
+        loop(builder, i64(0), i64(contraction.k), TERMS_PACKED, some_terms)
 
     def panel(
         self,

@@ -15,6 +15,8 @@ CACHE_BYTES = 1 << 20
 """Of the cache next to a core: what the blocks of A and of B share."""
 ROLLING_BYTES = CACHE_BYTES * 9 // 8
 """Of that cache, what rows of A and two panels may take."""
+GROUP_BYTES = 8 * CACHE_BYTES
+"""What the panels may take that are packed before they are used: rows of A are gone through, and packed, once for each group."""
 LONGEST_BLOCK = 2048
 """The most k that one pass over a panel sums."""
 LONGEST_CHUNK = 4096
@@ -27,6 +29,7 @@ FEWEST_SLICES = 4
 """Tiles that a panel must have for the next to be packed between them."""
 STREAMED_BYTES = 1 << 22
 """From so much on, what is read where C is written comes from memory, not from a cache."""
+FEW_TERMS = 64
 FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
@@ -233,7 +236,7 @@ def cut(
     if packed_b:
         group = 0
     else:
-        group = min(panels, max(1, 2 * CACHE_BYTES // max(1, k * size * tile.width)))
+        group = min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
         if rows >= m:
             group = 1  # a panel is used as soon as it is packed, by all rows that use it
     rolling = (
@@ -247,7 +250,14 @@ def cut(
     if path != "tiles" or m * streams < k:
         streams = 0
     held = CACHE_BYTES // 2 // max(1, k * size * tile.width)
-    runs = m * n * streams * size > STREAMED_BYTES and held >= FEWEST_HELD and not packed_b
+    # Of sums of few terms, writing them is most of the work.
+    written = max(streams, int(k <= FEW_TERMS))
+    runs = (
+        path == "tiles"
+        and m * n * written * size > STREAMED_BYTES
+        and held >= FEWEST_HELD
+        and not (packed_b or direct or contraction.apart)
+    )
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
         rows, group, rolling = tile.rows, min(panels, held), False
