@@ -1,0 +1,307 @@
+"""The transforms of Winograd's convolutions: functions that a module has once, whatever the shapes.
+
+A polynomial of degree ``ends - 1`` is known by its values at as many points. These are 0, pairs of a number and its negative, and infinity: pairs share half of their
+arithmetic. With 1 and 2 sums lose up to three bits more than with 5/8 and 3/2, whose powers stay near 1.
+All vectors run over channels, so squares may lie anywhere in an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from .gemm_ir import (
+    broadcast,
+    fused_multiply_add,
+    i64,
+    ir,
+    lane_mask,
+    load,
+    loop,
+    offset,
+    store,
+    vector_type,
+)
+from .gemm_pack import transpose
+
+PAIRS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
+"""The positive points of each size of squares."""
+DTYPE = "f32"
+
+
+class Line:
+    """The transforms along one axis, as code on vectors.
+
+    Args:
+        builder: where the code goes.
+        side: of a square.
+        lanes: of a vector.
+    """
+
+    def __init__(self, builder: Any, side: int, lanes: int) -> None:
+        self.builder, self.side, self.lanes = builder, side, lanes
+        self.pairs = PAIRS[side]
+
+    def _constant(self, value: Fraction) -> Any:
+        number = ir().Constant(vector_type(DTYPE, 1), float(value))
+        return ir().Constant(vector_type(DTYPE, self.lanes), [number] * self.lanes)
+
+    def _sum(self, terms: Sequence[tuple[Fraction, Any]]) -> Any:
+        """Of products of numbers and vectors; those with 1 are the start of it."""
+        total: Any = None
+        for factor, value in sorted(terms, key=lambda term: abs(term[0]) != 1):
+            if not factor:
+                continue
+            if total is None:
+                total = value
+                if factor != 1:
+                    total = self.builder.fmul(value, self._constant(factor))
+            elif abs(factor) == 1:
+                act = self.builder.fadd if factor == 1 else self.builder.fsub
+                total = act(total, value)
+            else:
+                total = fused_multiply_add(
+                    self.builder, value, self._constant(factor), total, self.lanes
+                )
+        return total
+
+    def _both(self, even: Any, odd: Any, factor: Fraction) -> list[Any]:
+        """``even + factor * odd`` and ``even - factor * odd``."""
+        one = Fraction(1)
+        return [self._sum([(one, even), (sign * factor, odd)]) for sign in (1, -1)]
+
+    def source(self, values: Sequence[Any]) -> list[Any]:
+        """What ``ends`` neighbours of the source are at the points."""
+        whole = _product(self.pairs)
+        found = [self._sum(list(zip(whole, values[::2], strict=True)))]
+        for point in self.pairs:
+            rest = _product([other for other in self.pairs if other != point])
+            even = self._sum(list(zip(rest, values[2::2], strict=True)))
+            odd = self._sum(list(zip(rest, values[1:-1:2], strict=True)))
+            found += self._both(even, odd, point)
+        found.append(self._sum(list(zip(whole, values[1::2], strict=True))))
+        return found
+
+    def weight(self, values: Sequence[Any]) -> list[Any]:
+        """What three neighbours of the kernel are at the points, divided by what makes the values of products a polynomial again."""
+        first, second, third = values
+        found = [self._sum([(1 / prod(-(p**2) for p in self.pairs), first)])]
+        for point in self.pairs:
+            scale = 1 / (2 * point**2 * prod(point**2 - p**2 for p in self.pairs if p != point))
+            even = self._sum([(scale, first), (scale * point**2, third)])
+            found += self._both(even, second, scale * point)
+        found.append(third)
+        return found
+
+    def result(self, values: Sequence[Any]) -> list[Any]:
+        """The ``side`` pixels whose values at the points are given."""
+        first, *between, last = values
+        builder = self.builder
+        sums = [
+            builder.fadd(a, b) for a, b in zip(between[::2], between[1::2], strict=True)
+        ]
+        differences = [
+            builder.fsub(a, b) for a, b in zip(between[::2], between[1::2], strict=True)
+        ]
+        found = []
+        for power in range(self.side):
+            factors = [point**power for point in self.pairs]
+            terms = list(zip(factors, differences if power % 2 else sums, strict=True))
+            if power == 0:
+                terms.append((Fraction(1), first))
+            if power == self.side - 1:
+                terms.append((Fraction(1), last))
+            found.append(self._sum(terms))
+        return found
+
+
+def _product(pairs: Sequence[Fraction]) -> list[Fraction]:
+    """The coefficients of the product of ``x - p**2``, the lowest first."""
+    found = [Fraction(1)]
+    for point in pairs:
+        shifted = [Fraction(0), *found]
+        scaled = [-(point**2) * value for value in found] + [Fraction(0)]
+        found = [a + b for a, b in zip(shifted, scaled, strict=True)]
+    return found
+
+
+def _function(module: Any, name: str, arguments: str) -> tuple[Any, Any]:
+    """The function of a name, and a builder where it is yet to be written: ``p`` is a pointer, ``n`` a number."""
+    types = ir()
+    if name in module.globals:
+        return module.globals[name], None
+    kinds = {"p": types.PointerType(), "n": types.IntType(64)}
+    kind = types.FunctionType(types.VoidType(), [kinds[letter] for letter in arguments])
+    function = types.Function(module, kind, name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    return function, types.IRBuilder(function.append_basic_block("entry"))
+
+
+def fill_kernel(module: Any, lanes: int) -> Any:
+    """Takes a row of an image, of as many channels as a vector has lanes, to ``[column][channel]``.
+
+    Its signature is ``(count, low, high, channels, source*, distance, target*)``: ``count`` columns are written, those outside of ``low <= column < high`` and channels
+    from ``channels`` on are 0 and not read. ``source`` is where column 0 of the first channel would be.
+    """
+    function, builder = _function(module, f"darner.winograd.fill.{lanes}", "nnnnpnp")
+    if builder is None:
+        return function
+    count, low, high, channels, source, distance, target = function.args
+    all_channels = builder.icmp_signed("==", channels, i64(lanes))
+
+    def write(at: Any, values: list[Any]) -> None:
+        for lane, value in enumerate(transpose(builder, values)):
+            place = offset(builder, target, DTYPE, builder.mul(at, i64(lanes)), lane * lanes)
+            store(builder, value, place, DTYPE)
+
+    def address(at: Any, lane: int) -> Any:
+        return offset(builder, source, DTYPE, builder.mul(distance, i64(lane)), at)
+
+    def chunk(at: Any, _: Any) -> None:
+        end = builder.add(at, i64(lanes))
+        inside = builder.and_(
+            builder.icmp_signed(">=", at, low), builder.icmp_signed("<=", end, high)
+        )
+        with builder.if_else(builder.and_(inside, all_channels)) as (plain, careful):
+            with plain:
+                write(at, [load(builder, address(at, i), DTYPE, lanes) for i in range(lanes)])
+            with careful:
+                some = _between(builder, builder.sub(low, at), builder.sub(high, at), lanes)
+                nothing = ir().Constant(some.type, None)
+                values = []
+                for lane in range(lanes):
+                    exists = builder.icmp_signed(">", channels, i64(lane))
+                    mask = builder.select(exists, some, nothing)
+                    values.append(load(builder, address(at, lane), DTYPE, lanes, mask))
+                write(at, values)
+
+    loop(builder, i64(0), count, lanes, chunk)
+    builder.ret_void()
+    return function
+
+
+def _between(builder: Any, low: Any, high: Any, lanes: int) -> Any:
+    """The lanes from ``low`` to before ``high``."""
+    types = ir()
+    numbers = types.Constant(types.VectorType(types.IntType(64), lanes), list(range(lanes)))
+    return builder.and_(
+        builder.icmp_signed(">=", numbers, broadcast(builder, low, lanes)),
+        builder.icmp_signed("<", numbers, broadcast(builder, high, lanes)),
+    )
+
+
+def source_kernel(module: Any, side: int, lanes: int) -> Any:
+    """Takes a line of squares of one vector of channels to their values at the points.
+
+    Its signature is ``(squares, rows*, pitch, slot, target*, square_distance, point_distance)``. ``rows`` is a ring of ``2 * side`` rows ``[column][channel]``,
+    ``pitch`` elements apart; ``slot`` is the place of the first that is read.
+    """
+    function, builder = _function(module, f"darner.winograd.source.{side}.{lanes}", "npnnpnn")
+    if builder is None:
+        return function
+    squares, rows, pitch, slot, target, square_distance, point_distance = function.args
+    line, ends = Line(builder, side, lanes), side + 2
+    starts = [
+        builder.mul(builder.and_(builder.add(slot, i64(i)), i64(2 * side - 1)), pitch)
+        for i in range(ends)
+    ]
+
+    def square(number: Any, _: Any) -> None:
+        left = builder.mul(number, i64(side * lanes))
+        columns = []
+        for j in range(ends):
+            read = [
+                load(builder, offset(builder, rows, DTYPE, start, left, j * lanes), DTYPE, lanes)
+                for start in starts
+            ]
+            columns.append(line.source(read))
+        to = offset(builder, target, DTYPE, builder.mul(number, square_distance))
+        for i in range(ends):
+            for j, value in enumerate(line.source([column[i] for column in columns])):
+                place = builder.mul(point_distance, i64(i * ends + j))
+                store(builder, value, offset(builder, to, DTYPE, place), DTYPE)
+
+    loop(builder, i64(0), squares, 1, square)
+    builder.ret_void()
+    return function
+
+
+def result_kernel(module: Any, side: int, lanes: int) -> Any:
+    """Takes the sums of a line of squares, of one vector of channels, to rows of pixels ``[column][channel]``.
+
+    Its signature is ``(squares, sums*, square_distance, point_distance, target*, pitch)``. The last square comes first, so that what it has too much on its right
+    may lie where the next row begins.
+    """
+    function, builder = _function(module, f"darner.winograd.result.{side}.{lanes}", "npnnpn")
+    if builder is None:
+        return function
+    squares, sums, square_distance, point_distance, target, pitch = function.args
+    line, ends = Line(builder, side, lanes), side + 2
+
+    def square(turn: Any, _: Any) -> None:
+        number = builder.sub(builder.sub(squares, turn), i64(1))
+        start = builder.mul(number, square_distance)
+        columns = []
+        for j in range(ends):
+            read = []
+            for i in range(ends):
+                place = builder.mul(point_distance, i64(i * ends + j))
+                read.append(load(builder, offset(builder, sums, DTYPE, start, place), DTYPE, lanes))
+            columns.append(line.result(read))
+        left = builder.mul(number, i64(side * lanes))
+        for i in range(side):
+            row = builder.mul(pitch, i64(i))
+            for j, value in enumerate(line.result([column[i] for column in columns])):
+                store(builder, value, offset(builder, target, DTYPE, row, left, j * lanes), DTYPE)
+
+    loop(builder, i64(0), squares, 1, square)
+    builder.ret_void()
+    return function
+
+
+def weight_kernel(module: Any, side: int, lanes: int, distance: int, flipped: bool) -> Any:
+    """Takes the kernels of one channel of the source, for a vector of the result's channels, to their values at the points.
+
+    Its signature is ``(channels, weights*, target*, point_distance)``: ``channels`` of the lanes exist, whose kernels are ``distance`` elements apart.
+    """
+    name = f"darner.winograd.weight.{side}.{lanes}.{distance}.{flipped}"
+    function, builder = _function(module, name, "nppn")
+    if builder is None:
+        return function
+    channels, weights, target, point_distance = function.args
+    line, ends = Line(builder, side, lanes), side + 2
+    mask = lane_mask(builder, channels, lanes)
+    columns = []
+    for j in range(3):
+        taps = [3 * i + j for i in range(3)]
+        read = []
+        for tap in taps:
+            place = offset(builder, weights, DTYPE, 8 - tap if flipped else tap)
+            read.append(load(builder, place, DTYPE, lanes, mask, distance))
+        columns.append(line.weight(read))
+    for i in range(ends):
+        for j, value in enumerate(line.weight([column[i] for column in columns])):
+            place = builder.mul(point_distance, i64(i * ends + j))
+            store(builder, value, offset(builder, target, DTYPE, place), DTYPE)
+    builder.ret_void()
+    return function
+
+
+def turn_kernel(module: Any, lanes: int) -> Any:
+    """Takes a square ``[column][channel]`` to ``[channel][column]``; its signature is ``(source*, target*)``."""
+    function, builder = _function(module, f"darner.winograd.turn.{lanes}", "pp")
+    if builder is None:
+        return function
+    source, target = function.args
+    rows = [
+        load(builder, offset(builder, source, DTYPE, i * lanes), DTYPE, lanes)
+        for i in range(lanes)
+    ]
+    for i, value in enumerate(transpose(builder, rows)):
+        store(builder, value, offset(builder, target, DTYPE, i * lanes), DTYPE)
+    builder.ret_void()
+    return function
