@@ -11,54 +11,39 @@ from typing import Any
 
 from .conv_finish import Finish
 from .conv_pack import divided
-from .gemm_ir import STORAGE_BYTES, i64, ir, lane_mask, load, loop, maximum, minimum, offset
+from .gemm_ir import i64, ir, lane_mask, load, loop, minimum, offset
 from .gemm_tile import Tile, tile_kernel
 from .places import Number, as_value
 from .template import Code, Packing, Scratch
 from .winograd_plan import KERNEL, Winograd
+from .winograd_source import SIZE, Images, Reader, in_lines, lines_of, moved, place_of_line
 from .winograd_transforms import (
     DTYPE,
-    fill_kernel,
     result_kernel,
     source_kernel,
     turn_kernel,
     weight_kernel,
 )
 
-SIZE = STORAGE_BYTES[DTYPE]
-
-
 class Layout:
     """Where the scratch memory of one convolution lies, in bytes."""
 
     def __init__(self, form: Winograd) -> None:
         lanes = form.tile.lanes
-        one_part = form.parts == 1
-        # Columns of zeros stay where they are; with one line across an image only its own columns are copied.
-        self.first = max(0, form.low[1]) if one_part else 0
-        needed = form.side * form.across + KERNEL - 1
-        self.copied = min(form.source[1], needed - self.first) if one_part else needed
-        columns = self.first + -(-self.copied // lanes) * lanes
-        self.pitch = max(columns, needed) * lanes
-        self.ring = _lines(2 * form.side * self.pitch)
+        self.images = Images(form, form.channels, form.source, form.low, form.ends)
         # The rows of a line follow each other as in the result where a line is as wide as that.
-        self.width = form.result[1] if one_part else form.side * form.across
-        self.pixels = _lines((form.side * self.width + form.side + lanes) * lanes)
-        self.square = _lines(lanes * lanes)
-        self.sums = _lines(form.points * form.rows * form.tile.width)
-        self.source = _lines(form.source_elements)
-        self.weights = _lines(form.weight_elements)
+        self.width = form.result[1] if form.parts == 1 else form.side * form.across
+        self.pixels = in_lines((form.side * self.width + form.side + lanes) * lanes)
+        self.square = in_lines(lanes * lanes)
+        self.sums = in_lines(form.points * form.rows * form.tile.width)
+        self.source = in_lines(form.source_elements)
+        self.weights = in_lines(form.weight_elements)
         self.shared_source = self.source * form.blocks if form.shared else 0
 
     def scratch(self, form: Winograd) -> Scratch:
         """The memory it needs."""
-        own = self.ring + self.pixels + self.square + self.sums
+        own = self.images.ring_bytes + self.pixels + self.square + self.sums
         return Scratch(own + (0 if form.shared else self.source), self.weights + self.shared_source)
-
-
-def _lines(elements: int) -> int:
-    """Bytes in whole cache lines."""
-    return -(-elements * SIZE // 64) * 64
 
 
 def scratch(form: Winograd) -> Scratch:
@@ -124,18 +109,20 @@ class Driver:
     ) -> None:
         self.code, self.builder, self.places = code, code.builder, code.places
         self.form, self.finish, self.layout = form, finish, Layout(form)
-        self.image, self.weights = operands
-        byte, layout = ir().IntType(8), self.layout
-        place = 0
+        images, self.weights = operands
+        layout = self.layout
+        place = layout.images.ring_bytes
         found = []
-        for size in (layout.ring, layout.pixels, layout.square, layout.sums):
-            found.append(self.builder.gep(code.own, [i64(place)], source_etype=byte))
+        for size in (layout.pixels, layout.square, layout.sums):
+            found.append(moved(self.builder, code.own, place))
             place += size
-        self.ring, self.pixels, self.square, self.sums = found
+        self.pixels, self.square, self.sums = found
         if form.shared:
-            self.source = self.builder.gep(code.shared, [i64(layout.weights)], source_etype=byte)
+            self.source = moved(self.builder, code.shared, layout.weights)
         else:
-            self.source = self.builder.gep(code.own, [i64(place)], source_etype=byte)
+            self.source = moved(self.builder, code.own, place)
+        kernel = source_kernel(code.module, form.side, form.tile.lanes)
+        self.reader = Reader(code, layout.images, images, code.own, kernel)
 
     def emit(self) -> None:
         """Everything."""
@@ -143,9 +130,9 @@ class Driver:
         if not code.packed:
             _transform_weights(code, form, self.weights, code.shared)
             self.weights = code.shared
-        self._clear_ring()
+        self.reader.clear()
         if form.shared:
-            code.each(form.blocks * (form.depth // form.tile.lanes), self._share_of_source)
+            code.each(form.blocks * self.layout.images.vectors, self._share_of_source)
         if form.shared or not code.packed:
             code.barrier()
         code.each(form.units, self._unit)
@@ -157,11 +144,10 @@ class Driver:
             source = self._source_of(block)
             self._panel(block, panel, source)
             return
-        vectors = form.depth // form.tile.lanes
         loop(
             builder,
             i64(0),
-            i64(vectors),
+            i64(self.layout.images.vectors),
             1,
             lambda vector, _: self._transform(number, vector, self.source),
         )
@@ -173,93 +159,22 @@ class Driver:
             lambda panel, _: self._panel(number, panel, self.source),
         )
 
-    def _lines(self, block: Number) -> tuple[Any, Any]:
-        """The first line of a block, and the one after its last."""
-        form, builder = self.form, self.builder
-        first = as_value(self.places.mul(block, form.lines))
-        return first, minimum(builder, builder.add(first, i64(form.lines)), i64(form.all_lines))
-
-    def _place(self, line: Any) -> tuple[Number, Number, Number]:
-        """The image, the part of the width, and the number from above of a line."""
-        rest, down = divided(self.builder, line, self.form.down)
-        image, part = divided(self.builder, rest, self.form.parts)
-        return image, part, down
-
     # ------------------------------------------------------------- the way in
 
-    def _clear_ring(self) -> None:
-        """Zeros around what is copied are never written again."""
-        builder, lanes = self.builder, self.form.tile.lanes
-        zeros = ir().Constant(ir().VectorType(ir().FloatType(), lanes), None)
-
-        def vector(at: Any, _: Any) -> None:
-            builder.store(zeros, offset(builder, self.ring, DTYPE, at), align=SIZE)
-
-        loop(builder, i64(0), i64(2 * self.form.side * self.layout.pitch), lanes, vector)
-
-    def _source_of(self, block: Number) -> Any:
-        return offset(
-            self.builder,
-            self.source,
-            DTYPE,
-            as_value(self.places.mul(block, self.layout.source // SIZE)),
-        )
+    def _source_of(self, block: Any) -> Any:
+        place = self.places.mul(block, self.layout.source // SIZE)
+        return offset(self.builder, self.source, DTYPE, as_value(place))
 
     def _share_of_source(self, number: Any) -> None:
-        block, vector = divided(self.builder, number, self.form.depth // self.form.tile.lanes)
-        self._transform(block, vector, self._source_of(block))
+        block, vector = divided(self.builder, number, self.layout.images.vectors)
+        self._transform(as_value(block), vector, self._source_of(block))
 
-    def _transform(self, block: Number, vector: Number, target: Any) -> None:
-        """One vector of channels of a block's squares."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
-        lanes, (height, width) = form.tile.lanes, form.source
-        channel = as_value(places.mul(vector, lanes))
-        exist = minimum(builder, builder.sub(i64(form.channels), channel), i64(lanes))
-        fill = fill_kernel(self.code.module, lanes)
-        kernel = source_kernel(self.code.module, form.side, lanes)
-        first, stop = self._lines(block)
-
-        def one_line(line: Any, _: Any) -> None:
-            image, part, down = self._place(line)
-            plane = places.add(places.mul(image, form.channels), channel)
-            top = as_value(places.mul(down, form.side))
-            # What the line above has read already is still there.
-            fresh = builder.or_(
-                builder.icmp_signed("==", line, first),
-                builder.icmp_signed("==", as_value(down), i64(0)),
-            )
-            begin = builder.select(fresh, i64(0), i64(KERNEL - 1))
-            left = places.sub(places.mul(part, form.side * form.across), form.low[1])
-            left = places.add(left, layout.first)
-
-            def one_row(i: Any, _: Any) -> None:
-                row = builder.add(top, i)
-                y = builder.sub(row, i64(form.low[0]))
-                inside = builder.icmp_unsigned("<", y, i64(height))
-                at = places.add(places.mul(places.add(places.mul(plane, height), y), width), left)
-                low = maximum(builder, as_value(places.sub(0, left)), i64(0))
-                high = builder.select(inside, as_value(places.sub(width, left)), i64(0))
-                slot = builder.mul(builder.and_(row, i64(2 * form.side - 1)), i64(layout.pitch))
-                to = offset(builder, self.ring, DTYPE, slot, layout.first * lanes)
-                read = offset(builder, self.image, DTYPE, as_value(at))
-                arguments = [i64(layout.copied), low, high, exist, read, i64(height * width), to]
-                builder.call(fill, arguments)
-
-            loop(builder, begin, i64(form.ends), 1, one_row)
-            square = places.mul(builder.sub(line, first), form.across)
-            at = places.add(places.mul(square, form.depth), channel)
-            arguments = [
-                i64(form.across),
-                self.ring,
-                i64(layout.pitch),
-                top,
-                offset(builder, target, DTYPE, as_value(at)),
-                i64(form.depth),
-                i64(form.rows * form.depth),
-            ]
-            builder.call(kernel, arguments)
-
-        loop(builder, first, stop, 1, one_line)
+    def _transform(self, block: Any, vector: Number, source: Any) -> None:
+        """One vector of channels of a block's squares, as columns of the matrices."""
+        form, builder = self.form, self.builder
+        target = offset(builder, source, DTYPE, as_value(self.places.mul(vector, form.tile.lanes)))
+        lines = lines_of(builder, form, block)
+        self.reader.transform(lines, vector, target, form.depth, form.rows * form.depth)
 
     # ------------------------------------------------------------- products
 
@@ -320,7 +235,7 @@ class Driver:
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
         lanes = form.tile.lanes
         kernel = result_kernel(self.code.module, form.side, lanes)
-        first, stop = self._lines(block)
+        first, stop = lines_of(builder, form, as_value(block))
         start = as_value(places.mul(panel, form.tile.width))
         count = minimum(builder, builder.sub(i64(form.out), start), as_value(width))
 
@@ -349,7 +264,7 @@ class Driver:
     def _write_line(self, line: Any, channel: Any, channels: Any) -> None:
         """The pixels of a line: all at once where its rows follow each other in the result."""
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
-        image, part, down = self._place(line)
+        image, part, down = place_of_line(builder, form, line)
         height, width = form.result
         top = as_value(places.mul(down, form.side))
         rows = minimum(builder, builder.sub(i64(height), top), i64(form.side))
