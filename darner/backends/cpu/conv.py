@@ -14,7 +14,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import row_major, strided
-from . import conv_depthwise, conv_driver, conv_weights, winograd
+from . import conv_depthwise, conv_driver, conv_weights, winograd, winograd_weights
 from .conv_depthwise import is_depthwise
 from .conv_finish import Finish
 from .conv_plan import CONVOLUTIONS
@@ -58,11 +58,12 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         return Scratch()
     if is_depthwise(main):
         return conv_depthwise.Layout(main, machine).scratch
-    if main.op.name == "conv_weight_grad":
-        return conv_weights.Layout(main, machine).scratch
+    weights = main.op.name == "conv_weight_grad"
     form = winograd_of(main, machine)
     if form is not None:
-        return winograd.scratch(form)
+        return (winograd_weights if weights else winograd).scratch(form)
+    if weights:
+        return conv_weights.Layout(main, machine).scratch
     return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
 
 
@@ -74,10 +75,11 @@ def _emit(code: Code) -> None:
     operands = _address(code, main.operands[0]), _address(code, main.operands[1])
     if is_depthwise(main):
         conv_depthwise.Driver(code, main, operands, finish).emit()
+    elif (form := winograd_of(main, code.machine)) is not None:
+        weights = main.op.name == "conv_weight_grad"
+        (winograd_weights if weights else winograd).Driver(code, form, operands, finish).emit()
     elif main.op.name == "conv_weight_grad":
         conv_weights.Driver(code, main, operands, finish).emit()
-    elif (form := winograd_of(main, code.machine)) is not None:
-        winograd.Driver(code, form, operands, finish).emit()
     else:
         conv_driver.Driver(code, main, operands, finish).emit()
 
@@ -86,7 +88,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     """The weights of Winograd's form, where nothing else reads them."""
     main = _main(spec)
     form = winograd_of(main, machine) if main is not None else None
-    if main is None or form is None:
+    if main is None or form is None or main.op.name == "conv_weight_grad":
         return None
     weights = main.operands[1]
     uses = [node for node in spec.body.nodes if weights.id in node.inputs]

@@ -17,6 +17,7 @@ from .places import Number, as_value
 from .template import Code, Packing, Scratch
 from .winograd_plan import KERNEL, Winograd
 from .winograd_source import SIZE, Images, Reader, in_lines, lines_of, moved, place_of_line
+from .winograd_source import each_width, width_of
 from .winograd_transforms import (
     DTYPE,
     result_kernel,
@@ -70,7 +71,7 @@ def _transform_weights(code: Code, form: Winograd, weights: Any, target: Any) ->
 
     def one(number: Any) -> None:
         panel, channel = divided(builder, number, form.channels)
-        _, width = _width(builder, form, panel)
+        _, width = width_of(builder, form, panel)
         start = places.mul(panel, form.points * form.channels * tile.width)
         start = places.add(start, places.mul(channel, width))
         point_distance = as_value(places.mul(width, form.channels))
@@ -89,16 +90,6 @@ def _transform_weights(code: Code, form: Winograd, weights: Any, target: Any) ->
         loop(builder, i64(0), as_value(width), tile.lanes, vector)
 
     code.each(form.panels * form.channels, one)
-
-
-def _width(builder: Any, form: Winograd, panel: Number) -> tuple[Any, Number]:
-    """Whether a panel is as wide as the tile (None where all are), and its width."""
-    if form.last == form.tile:
-        return None, form.tile.width
-    if form.panels == 1:
-        return None, form.last.width
-    full = builder.icmp_signed("<", as_value(panel), i64(form.panels - 1))
-    return full, builder.select(full, i64(form.tile.width), i64(form.last.width))
 
 
 class Driver:
@@ -181,7 +172,7 @@ class Driver:
     def _panel(self, block: Number, panel: Number, source: Any) -> None:
         """The products of a block with one panel of weights, and what becomes of them."""
         form, builder, places = self.form, self.builder, self.places
-        full, width = _width(builder, form, panel)
+        full, width = width_of(builder, form, panel)
         start = places.mul(panel, form.points * form.channels * form.tile.width)
         each = places.mul(width, form.channels)
         tiles = form.rows // form.tile.rows
@@ -219,14 +210,7 @@ class Driver:
             arguments = [i64(form.channels), a, i64(form.depth), b, out, as_value(pitch), no, ahead]
             builder.call(kernel, arguments)
 
-        if full is None:
-            call(form.tile if form.panels > 1 else form.last)
-            return
-        with builder.if_else(full) as (whole, narrow):
-            with whole:
-                call(form.tile)
-            with narrow:
-                call(form.last)
+        each_width(builder, form, full, call)
 
     # ------------------------------------------------------------- the way out
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ...graph.node import Node
+from .conv_plan import tile_cycles, tiles_of
 from .gemm_ir import STORAGE_BYTES
-from .gemm_tile import Machine, Tile, fit_tile
+from .gemm_tile import Machine, Tile
 from .template import sizes
 
 SIDES = (4, 2)
@@ -30,6 +31,12 @@ SHARED_BYTES = 16 << 20
 """The most that the transformed source of all images may take together."""
 BYTES_A_CYCLE = 4.0
 """Weights that come from memory, for each core."""
+WEIGHTS_BYTES = 1 << 20
+"""Of the cache next to a core: what both transformed operands of a block may take, for the gradient towards the weight."""
+MOST_SPLITS = 8
+"""Sums of the gradient towards the weight that are kept apart, for threads to share."""
+TRANSFORM = {4: 400.0, 2: 150.0}
+"""Cycles that a vector of channels of one square needs on its way in, or out."""
 WORTH = 0.85
 """The share of the direct form's time below which this one is taken."""
 DIRECT = 0.75
@@ -135,74 +142,111 @@ class Winograd:
         """Pieces of work that threads share out."""
         return self.blocks * (self.panels if self.shared else 1)
 
+    @property
+    def splits(self) -> int:
+        """Blocks that are summed by themselves, of a gradient towards the weight."""
+        return min(MOST_SPLITS, self.blocks)
+
 
 def winograd_of(node: Node, machine: Machine) -> Winograd | None:
-    """How a convolution, or its gradient towards the input, is computed in Winograd's form; None where the direct form is as good."""
-    found = [_form(node, machine, side) for side in SIDES if _is_possible(node)]
-    best = min((form for form in found if form is not None), key=_cycles, default=None)
-    if best is None or _cycles(best) > WORTH * _direct_cycles(best):
+    """How a convolution or a gradient of one is computed in Winograd's form; None where the direct form is as good."""
+    if not _is_possible(node):
+        return None
+    weights = node.op.name == "conv_weight_grad"
+    make = _weights_form if weights else _form
+    cycles = _weights_cycles if weights else _cycles
+    found = [make(node, machine, side) for side in SIDES]
+    best = min((form for form in found if form is not None), key=cycles, default=None)
+    if best is None or cycles(best) > WORTH * _direct_cycles(best):
         return None
     return best
 
 
 def _is_possible(node: Node) -> bool:
-    if node.op.name not in ("conv", "conv_input_grad") or node.dtype.name != "f32":
+    if node.dtype.name != "f32" or node.rank != 4 or 0 in sizes(node):
         return False
-    attrs = node.attrs
-    if node.rank != 4 or sizes(node.operands[1])[2:] != [KERNEL, KERNEL]:
+    weights = node if node.op.name == "conv_weight_grad" else node.operands[1]
+    if sizes(weights)[2:] != [KERNEL, KERNEL] or int(node.attrs["groups"]) != 1:
         return False
-    if int(attrs["groups"]) != 1 or 0 in sizes(node):
-        return False
-    lows = [int(low) for low, _ in attrs["padding"]]
-    return all(int(s) == 1 for s in (*attrs["stride"], *attrs["dilation"])) and all(
-        0 <= low < KERNEL for low in lows
+    steps = (*node.attrs["stride"], *node.attrs["dilation"])
+    return all(int(step) == 1 for step in steps) and all(
+        0 <= int(low) < KERNEL for low, _ in node.attrs["padding"]
     )
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """What the forms of all three ops have in common, with squares of one size."""
+
+    side: int
+    batch: int
+    channels: int
+    out: int
+    source: tuple[int, int]
+    result: tuple[int, int]
+    low: tuple[int, int]
+    across: int
+    parts: int
+    lines: int
+
+
+def _geometry(node: Node, side: int) -> _Geometry | None:
+    first, second = (sizes(operand) for operand in node.operands)
+    source, result = first, second if node.op.name == "conv_weight_grad" else sizes(node)
+    if min(result[2:]) < side:
+        return None
+    low = [int(pair[0]) for pair in node.attrs["padding"]]
+    if node.op.name == "conv_input_grad":
+        low = [KERNEL - 1 - one for one in low]
+    total = -(-result[3] // side)
+    parts = -(-total // MOST_SQUARES)
+    return _Geometry(
+        side=side,
+        batch=source[0],
+        channels=source[1],
+        out=result[1],
+        source=(source[2], source[3]),
+        result=(result[2], result[3]),
+        low=(low[0], low[1]),
+        across=-(-total // parts),
+        parts=parts,
+        lines=source[0] * parts * -(-result[2] // side),
+    )
+
+
+# --------------------------------------------------------------------------- results and gradients towards the input
 
 
 def _form(node: Node, machine: Machine, side: int) -> Winograd | None:
     """The form with squares of one size."""
-    flipped = node.op.name == "conv_input_grad"
-    batch, channels, *source = sizes(node.operands[0])
-    _, out, *result = sizes(node)
-    if min(result) < side:
+    found = _geometry(node, side)
+    if found is None:
         return None
-    low = [int(pair[0]) for pair in node.attrs["padding"]]
-    if flipped:
-        low = [KERNEL - 1 - one for one in low]
-    total = -(-result[1] // side)
-    parts = -(-total // MOST_SQUARES)
-    across = -(-total // parts)
-    lines = batch * parts * -(-result[0] // side)
-    squares = lines * across
-    tile = fit_tile(machine, "f32", min(squares, MOST_ROWS), out)
-    depth = _rounded(channels, tile.lanes)
-    each = (side + KERNEL - 1) ** 2 * depth * STORAGE_BYTES["f32"]
+    squares = found.lines * found.across
+    lanes = machine.vector_bytes // STORAGE_BYTES["f32"]
+    each = (side + KERNEL - 1) ** 2 * _rounded(found.channels, lanes) * STORAGE_BYTES["f32"]
     rows = SOURCE_BYTES // each
     shared = rows < min(FEWEST_ROWS, squares) and squares * each <= SHARED_BYTES
+    rows = max(MOST_ROWS if shared else rows, FEWEST_ROWS)
+    together = max(1, min(found.lines, rows // found.across))
+    blocks = -(-found.lines // together)
+    lines = -(-found.lines // blocks)
+    tiles = tiles_of(machine, "f32")
+    tile = min(tiles, key=lambda tile: _tile_cycles(tile, lines * found.across, found.out, shared))
+    settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
+    return Winograd(flipped=node.op.name == "conv_input_grad", **settings)
+
+
+def _tile_cycles(tile: Tile, rows: int, out: int, shared: bool) -> float:
+    """Cycles of one term of a block's sums; panels that two threads share count for the one that has more."""
+    whole, rest = divmod(out, tile.width)
+    last = -(-rest // tile.lanes)
+    cycles = whole * tile_cycles(tile.rows, tile.vectors)
     if shared:
-        rows = MOST_ROWS
-    rows = max(rows, FEWEST_ROWS)
-    together = max(1, min(lines, rows // across))
-    blocks = -(-lines // together)
-    return Winograd(
-        side=side,
-        batch=batch,
-        channels=channels,
-        out=out,
-        source=(source[0], source[1]),
-        result=(result[0], result[1]),
-        low=(low[0], low[1]),
-        flipped=flipped,
-        across=across,
-        parts=parts,
-        lines=-(-lines // blocks),
-        shared=shared,
-        tile=tile,
-    )
-
-
-TRANSFORMS = {4: 300.0, 2: 120.0}
-"""Cycles that a vector of channels of one square needs on its way in and out."""
+        cycles = -(-(whole + bool(last)) // 2) * tile_cycles(tile.rows, tile.vectors)
+    elif last:
+        cycles += tile_cycles(tile.rows, last)
+    return -(-rows // tile.rows) * cycles
 
 
 def _cycles(form: Winograd) -> float:
@@ -216,13 +260,52 @@ def _cycles(form: Winograd) -> float:
     if not form.shared:
         weights *= form.blocks / 4  # some of it is still in the cache
     arriving = max(products, weights / BYTES_A_CYCLE)
-    return arriving + vectors * squares * TRANSFORMS[form.side] / 2
+    return arriving + vectors * squares * TRANSFORM[form.side]
 
 
 def _direct_cycles(form: Winograd) -> float:
     """Cycles of one core for the direct form."""
     products = KERNEL**2 * form.batch * prod(form.result) * form.channels * form.out
     return products / (2 * form.tile.lanes * DIRECT)
+
+
+# --------------------------------------------------------------------------- gradients towards the weight
+
+
+def _weights_form(node: Node, machine: Machine, side: int) -> Winograd | None:
+    """The form of a gradient towards the weight: squares are what is summed over."""
+    found = _geometry(node, side)
+    if found is None:
+        return None
+    lanes = machine.vector_bytes // STORAGE_BYTES["f32"]
+    # Vectors of the source's channels are rows of tiles.
+    rows = min(8, lanes)
+    tiles = [Tile(rows, vectors, lanes) for vectors in (3, 2)]
+    tile = min(tiles, key=lambda tile: _tile_cycles(tile, rows, found.out, False))
+    each = _rounded(found.channels, lanes) + _rounded(found.out, lanes)
+    each *= (side + KERNEL - 1) ** 2 * STORAGE_BYTES["f32"]
+    squares = found.lines * found.across
+    shared = squares * each <= SHARED_BYTES
+    lines = found.lines
+    if not shared:
+        lines = max(1, min(lines, WEIGHTS_BYTES // each // found.across))
+        lines = -(-found.lines // -(-found.lines // lines))
+    settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
+    return Winograd(flipped=False, **settings)
+
+
+def _weights_cycles(form: Winograd) -> float:
+    """Cycles of one core."""
+    lanes = form.tile.lanes
+    squares = form.all_lines * form.across
+    width = form.weight_elements / (form.points * form.channels)
+    products = form.points * squares * form.depth * width / (2 * lanes)
+    vectors = form.depth / lanes + width / lanes
+    kept = form.points * form.depth * width / lanes
+    if not form.shared:
+        # Sums are read and written again with each block, and those of all splits at the end.
+        products += kept * (2 * form.blocks + 2 * form.splits)
+    return products + vectors * squares * TRANSFORM[form.side] + 4 * kept
 
 
 def _rounded(count: int, step: int) -> int:

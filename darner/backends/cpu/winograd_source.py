@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .conv_pack import divided
 from .gemm_ir import STORAGE_BYTES, i64, ir, loop, maximum, minimum, offset
+from .gemm_tile import Tile
 from .places import Number, as_value
 from .template import Code
 from .winograd_plan import Winograd
@@ -166,3 +168,25 @@ def place_of_line(builder: Any, form: Winograd, line: Any) -> tuple[Number, Numb
     rest, down = divided(builder, line, form.down)
     image, part = divided(builder, rest, form.parts)
     return image, part, down
+
+
+def width_of(builder: Any, form: Winograd, panel: Number) -> tuple[Any, Number]:
+    """Whether a panel is as wide as the tile (None where all are alike), and its width."""
+    if form.last == form.tile:
+        return None, form.tile.width
+    if form.panels == 1:
+        return None, form.last.width
+    full = builder.icmp_signed("<", as_value(panel), i64(form.panels - 1))
+    return full, builder.select(full, i64(form.tile.width), i64(form.last.width))
+
+
+def each_width(builder: Any, form: Winograd, full: Any, call: Callable[[Tile], None]) -> None:
+    """``call`` with the tile of a panel, by what ``width_of`` says."""
+    if full is None:
+        call(form.tile if form.panels > 1 else form.last)
+        return
+    with builder.if_else(full) as (whole, narrow):
+        with whole:
+            call(form.tile)
+        with narrow:
+            call(form.last)

@@ -117,6 +117,30 @@ class Line:
         return found
 
 
+    def gradient(self, values: Sequence[Any]) -> list[Any]:
+        """The transpose of ``result``: what ``side`` pixels of the result's gradient are at the points."""
+        found = [values[0]]
+        for point in self.pairs:
+            even = self._sum([(point**k, values[k]) for k in range(0, self.side, 2)])
+            odd = self._sum([(point ** (k - 1), values[k]) for k in range(1, self.side, 2)])
+            found += self._both(even, odd, point)
+        return [*found, values[-1]]
+
+    def weight_gradient(self, values: Sequence[Any]) -> list[Any]:
+        """The transpose of ``weight``: three taps."""
+        first, *between, last = values
+        builder = self.builder
+        starts = [(1 / prod(-(p**2) for p in self.pairs), first)]
+        middles, ends = [], [(Fraction(1), last)]
+        for point, plus, minus in zip(self.pairs, between[::2], between[1::2], strict=True):
+            scale = 1 / (2 * point**2 * prod(point**2 - p**2 for p in self.pairs if p != point))
+            both = builder.fadd(plus, minus)
+            starts.append((scale, both))
+            middles.append((scale * point, builder.fsub(plus, minus)))
+            ends.append((scale * point**2, both))
+        return [self._sum(starts), self._sum(middles), self._sum(ends)]
+
+
 def _product(pairs: Sequence[Fraction]) -> list[Fraction]:
     """The coefficients of the product of ``x - p**2``, the lowest first."""
     found = [Fraction(1)]
@@ -194,34 +218,36 @@ def _between(builder: Any, low: Any, high: Any, lanes: int) -> Any:
     )
 
 
-def source_kernel(module: Any, side: int, lanes: int) -> Any:
+def source_kernel(module: Any, side: int, lanes: int, gradient: bool = False) -> Any:
     """Takes a line of squares of one vector of channels to their values at the points.
 
     Its signature is ``(squares, rows*, pitch, slot, target*, square_distance, point_distance)``. ``rows`` is a ring of ``2 * side`` rows ``[column][channel]``,
-    ``pitch`` elements apart; ``slot`` is the place of the first that is read.
+    ``pitch`` elements apart; ``slot`` is the place of the first that is read. With ``gradient`` a square is of the result's gradient, and reads no neighbours.
     """
-    function, builder = _function(module, f"darner.winograd.source.{side}.{lanes}", "npnnpnn")
+    kind = "gradient" if gradient else "source"
+    function, builder = _function(module, f"darner.winograd.{kind}.{side}.{lanes}", "npnnpnn")
     if builder is None:
         return function
     squares, rows, pitch, slot, target, square_distance, point_distance = function.args
     line, ends = Line(builder, side, lanes), side + 2
+    along, reach = (line.gradient, side) if gradient else (line.source, ends)
     starts = [
         builder.mul(builder.and_(builder.add(slot, i64(i)), i64(2 * side - 1)), pitch)
-        for i in range(ends)
+        for i in range(reach)
     ]
 
     def square(number: Any, _: Any) -> None:
         left = builder.mul(number, i64(side * lanes))
         columns = []
-        for j in range(ends):
+        for j in range(reach):
             read = [
                 load(builder, offset(builder, rows, DTYPE, start, left, j * lanes), DTYPE, lanes)
                 for start in starts
             ]
-            columns.append(line.source(read))
+            columns.append(along(read))
         to = offset(builder, target, DTYPE, builder.mul(number, square_distance))
         for i in range(ends):
-            for j, value in enumerate(line.source([column[i] for column in columns])):
+            for j, value in enumerate(along([column[i] for column in columns])):
                 place = builder.mul(point_distance, i64(i * ends + j))
                 store(builder, value, offset(builder, to, DTYPE, place), DTYPE)
 
@@ -287,6 +313,37 @@ def weight_kernel(module: Any, side: int, lanes: int, distance: int, flipped: bo
         for j, value in enumerate(line.weight([column[i] for column in columns])):
             place = builder.mul(point_distance, i64(i * ends + j))
             store(builder, value, offset(builder, target, DTYPE, place), DTYPE)
+    builder.ret_void()
+    return function
+
+
+def taps_kernel(module: Any, side: int, lanes: int) -> Any:
+    """Takes sums over squares, of one channel of the source and a vector of the result's, to the gradients of nine taps ``[tap][channel]``.
+
+    Its signature is ``(splits, sums*, split_distance, point_distance, target*)``: the sums of all splits are added up first.
+    """
+    function, builder = _function(module, f"darner.winograd.taps.{side}.{lanes}", "npnnp")
+    if builder is None:
+        return function
+    splits, sums, split_distance, point_distance, target = function.args
+    line, ends = Line(builder, side, lanes), side + 2
+    columns = []
+    for j in range(ends):
+        places = [
+            offset(builder, sums, DTYPE, builder.mul(point_distance, i64(i * ends + j)))
+            for i in range(ends)
+        ]
+
+        def add(split: Any, totals: Sequence[Any], places: Sequence[Any] = places) -> list[Any]:
+            at = builder.mul(split, split_distance)
+            more = [load(builder, offset(builder, p, DTYPE, at), DTYPE, lanes) for p in places]
+            return [builder.fadd(a, b) for a, b in zip(totals, more, strict=True)]
+
+        first = [load(builder, place, DTYPE, lanes) for place in places]
+        columns.append(line.weight_gradient(loop(builder, i64(1), splits, 1, add, first)))
+    for i in range(3):
+        for j, value in enumerate(line.weight_gradient([column[i] for column in columns])):
+            store(builder, value, offset(builder, target, DTYPE, (3 * i + j) * lanes), DTYPE)
     builder.ret_void()
     return function
 
