@@ -11,20 +11,25 @@ from typing import Any
 
 from .conv_finish import Finish
 from .conv_pack import divided
-from .gemm_ir import i64, ir, lane_mask, load, loop, minimum, offset
-from .gemm_tile import Tile, tile_kernel
+from .gemm_ir import i64, lane_mask, load, loop, minimum, offset, prefetch
+from .gemm_tile import tile_kernel
 from .places import Number, as_value
 from .template import Code, Packing, Scratch
-from .winograd_plan import KERNEL, Winograd
+from .winograd_plan import Winograd
 from .winograd_source import SIZE, Images, Reader, in_lines, lines_of, moved, place_of_line
 from .winograd_source import each_width, width_of
 from .winograd_transforms import (
     DTYPE,
+    TAPS,
     result_kernel,
     source_kernel,
     turn_kernel,
     weight_kernel,
 )
+
+CHUNK_BYTES = 640 << 10
+"""Of the cache next to a core: transformed weights of some channels that are used at once."""
+
 
 class Layout:
     """Where the scratch memory of one convolution lies, in bytes."""
@@ -38,13 +43,18 @@ class Layout:
         self.square = in_lines(lanes * lanes)
         self.sums = in_lines(form.points * form.rows * form.tile.width)
         self.source = in_lines(form.source_elements)
+        # Weights are transformed in chunks where they are used once, else all of them first.
+        chunks = max(1, CHUNK_BYTES // (form.points * form.tile.width * SIZE) // lanes)
+        self.chunk = min(form.depth, chunks * lanes)
+        self.chunk_bytes = in_lines(form.points * self.chunk * form.tile.width)
         self.weights = in_lines(form.weight_elements)
-        self.shared_source = self.source * form.blocks if form.shared else 0
 
     def scratch(self, form: Winograd) -> Scratch:
         """The memory it needs."""
         own = self.images.ring_bytes + self.pixels + self.square + self.sums
-        return Scratch(own + (0 if form.shared else self.source), self.weights + self.shared_source)
+        if form.shared:
+            return Scratch(own + self.chunk_bytes, self.source * form.blocks)
+        return Scratch(own + self.source, self.weights)
 
 
 def scratch(form: Winograd) -> Scratch:
@@ -52,8 +62,10 @@ def scratch(form: Winograd) -> Scratch:
     return Layout(form).scratch(form)
 
 
-def packing(form: Winograd, operand: int) -> Packing:
-    """The transformed weights, which need not be made again while these stay the same."""
+def packing(form: Winograd, operand: int) -> Packing | None:
+    """The transformed weights, which need not be made again while these stay the same; those that are used once are as quickly transformed as read."""
+    if form.shared:
+        return None
 
     def emit(code: Code) -> None:
         _transform_weights(code, form, code.operands[0], code.results[0])
@@ -63,33 +75,65 @@ def packing(form: Winograd, operand: int) -> Packing:
 
 
 def _transform_weights(code: Code, form: Winograd, weights: Any, target: Any) -> None:
-    """Weights to ``[panel][point][channel][out]``."""
+    """All weights to ``[panel][point][channel][out]``."""
     builder, places, tile = code.builder, code.places, form.tile
-    taps = KERNEL * KERNEL
-    distance = taps if form.flipped else taps * form.channels
-    kernel = weight_kernel(code.module, form.side, tile.lanes, distance, form.flipped)
+    groups = form.depth // tile.lanes
 
     def one(number: Any) -> None:
-        panel, channel = divided(builder, number, form.channels)
+        panel, group = divided(builder, number, groups)
         _, width = width_of(builder, form, panel)
+        channel = builder.mul(as_value(group), i64(tile.lanes))
+        stop = minimum(builder, builder.add(channel, i64(tile.lanes)), i64(form.channels))
         start = places.mul(panel, form.points * form.channels * tile.width)
         start = places.add(start, places.mul(channel, width))
-        point_distance = as_value(places.mul(width, form.channels))
+        to = offset(builder, target, DTYPE, as_value(start))
+        distance = as_value(places.mul(width, form.channels))
+        _transform_some(code, form, weights, panel, (channel, stop), to, distance)
 
-        def vector(at: Any, _: Any) -> None:
-            out = places.add(places.mul(panel, tile.width), at)
-            if form.flipped:
-                line = places.add(places.mul(channel, form.out), out)
-            else:
-                line = places.add(places.mul(out, form.channels), channel)
-            read = offset(builder, weights, DTYPE, as_value(places.mul(line, taps)))
-            write = offset(builder, target, DTYPE, as_value(places.add(start, at)))
-            left = builder.sub(i64(form.out), as_value(out))
-            builder.call(kernel, [left, read, write, point_distance])
+    code.each(form.panels * groups, one)
 
-        loop(builder, i64(0), as_value(width), tile.lanes, vector)
 
-    code.each(form.panels * form.channels, one)
+def _transform_some(
+    code: Code,
+    form: Winograd,
+    weights: Any,
+    panel: Number,
+    channels: tuple[Any, Any],
+    target: Any,
+    point_distance: Any,
+) -> None:
+    """The weights of one panel and some of the source's channels to ``target[point][channel][out]``."""
+    builder, places, lanes = code.builder, code.places, form.tile.lanes
+    kernel = weight_kernel(code.module, form.side, lanes, form.flipped)
+    distance = TAPS * (form.out if form.flipped else form.channels)
+    first, stop = channels
+    _, width = width_of(builder, form, panel)
+
+    def vector(at: Any, _: Any) -> None:
+        out = places.add(places.mul(panel, form.tile.width), at)
+        left = builder.sub(i64(form.out), as_value(out))
+
+        def group(channel: Any, _: Any) -> None:
+            count = minimum(builder, builder.sub(stop, channel), i64(lanes))
+            read = offset(builder, weights, DTYPE, _place_of_weights(code, form, out, channel))
+            place = places.add(places.mul(builder.sub(channel, first), width), at)
+            write = offset(builder, target, DTYPE, as_value(place))
+            distances = as_value(width), point_distance
+            builder.call(kernel, [count, left, read, i64(distance), write, *distances])
+
+        loop(builder, first, stop, lanes, group)
+
+    loop(builder, i64(0), as_value(width), lanes, vector)
+
+
+def _place_of_weights(code: Code, form: Winograd, out: Number, channel: Number) -> Any:
+    """Where the taps of a pair of channels begin."""
+    places = code.places
+    if form.flipped:
+        line = places.add(places.mul(channel, form.out), out)
+    else:
+        line = places.add(places.mul(out, form.channels), channel)
+    return as_value(places.mul(line, TAPS))
 
 
 class Driver:
@@ -108,17 +152,15 @@ class Driver:
             found.append(moved(self.builder, code.own, place))
             place += size
         self.pixels, self.square, self.sums = found
-        if form.shared:
-            self.source = moved(self.builder, code.shared, layout.weights)
-        else:
-            self.source = moved(self.builder, code.own, place)
+        rest = moved(self.builder, code.own, place)
+        self.source, self.chunk = (code.shared, rest) if form.shared else (rest, None)
         kernel = source_kernel(code.module, form.side, form.tile.lanes)
         self.reader = Reader(code, layout.images, images, code.own, kernel)
 
     def emit(self) -> None:
         """Everything."""
         form, code = self.form, self.code
-        if not code.packed:
+        if not form.shared and not code.packed:
             _transform_weights(code, form, self.weights, code.shared)
             self.weights = code.shared
         self.reader.clear()
@@ -172,45 +214,92 @@ class Driver:
     def _panel(self, block: Number, panel: Number, source: Any) -> None:
         """The products of a block with one panel of weights, and what becomes of them."""
         form, builder, places = self.form, self.builder, self.places
+        _, width = width_of(builder, form, panel)
+        if form.shared:
+            self._chunks(panel, source)
+        else:
+            start = places.mul(panel, form.points * form.channels * form.tile.width)
+            weights = offset(builder, self.weights, DTYPE, as_value(start))
+            self._products(panel, source, weights, i64(0), i64(form.channels), form.channels)
+        self._take_back(block, panel, width)
+
+    def _chunks(self, panel: Number, source: Any) -> None:
+        """The products with some channels after the other, whose weights are transformed just before."""
+        form, builder, layout = self.form, self.builder, self.layout
+        _, width = width_of(builder, form, panel)
+        point_distance = as_value(self.places.mul(width, layout.chunk))
+
+        def chunk(first: Any, _: Any) -> None:
+            stop = minimum(builder, builder.add(first, i64(layout.chunk)), i64(form.channels))
+            channels = first, stop
+            _transform_some(
+                self.code, form, self.weights, panel, channels, self.chunk, point_distance
+            )
+            count = builder.sub(stop, first)
+            self._products(panel, source, self.chunk, first, count, layout.chunk)
+
+        loop(builder, i64(0), i64(form.channels), layout.chunk, chunk)
+
+    def _announce(self, panel: Number, channel: Any, point: Any) -> None:
+        """Ask for a share of the weights of the chunk from ``channel`` on: they come from far, and in short rows."""
+        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        out = places.mul(panel, form.tile.width)
+        rows, length = form.tile.width, TAPS * layout.chunk
+        if form.flipped:
+            rows, length = layout.chunk, TAPS * form.tile.width
+        share = -(-rows // form.points)
+        first = builder.mul(point, i64(share))
+        stop = minimum(builder, builder.add(first, i64(share)), i64(rows))
+
+        def one_row(row: Any, _: Any) -> None:
+            pair = (out, builder.add(channel, row))
+            if not form.flipped:
+                pair = (places.add(out, row), channel)
+            at = _place_of_weights(self.code, form, *pair)
+
+            def line(place: Any, _: Any) -> None:
+                prefetch(builder, offset(builder, self.weights, DTYPE, at, place))
+
+            loop(builder, i64(0), i64(length), 64 // SIZE, line)
+
+        loop(builder, first, stop, 1, one_row)
+
+    def _products(
+        self, panel: Number, source: Any, weights: Any, first: Any, count: Any, distance: int
+    ) -> None:
+        """Add the products of ``count`` channels from ``first`` on, whose points are ``distance`` channels apart, to the sums."""
+        form, builder, places = self.form, self.builder, self.places
         full, width = width_of(builder, form, panel)
-        start = places.mul(panel, form.points * form.channels * form.tile.width)
-        each = places.mul(width, form.channels)
         tiles = form.rows // form.tile.rows
+        added = builder.icmp_signed(">", first, i64(0))
 
         def point(number: Any, _: Any) -> None:
-            at = places.add(start, places.mul(number, each))
-            weights = offset(builder, self.weights, DTYPE, as_value(at))
-            following = offset(builder, weights, DTYPE, as_value(each))
+            at = as_value(places.mul(number, places.mul(width, distance)))
+            here = offset(builder, weights, DTYPE, at)
+            following = offset(builder, here, DTYPE, as_value(places.mul(width, distance)))
 
             def rows(tile: Any, _: Any) -> None:
-                line = places.add(
-                    places.mul(number, form.rows), places.mul(tile, form.tile.rows)
-                )
-                a = offset(builder, source, DTYPE, as_value(places.mul(line, form.depth)))
+                line = places.add(places.mul(number, form.rows), places.mul(tile, form.tile.rows))
+                at = as_value(places.add(places.mul(line, form.depth), first))
+                a = offset(builder, source, DTYPE, at)
                 out = offset(builder, self.sums, DTYPE, as_value(places.mul(line, width)))
-                # Each tile asks for its share of the next weights.
-                ahead = builder.gep(
-                    following,
-                    [builder.mul(tile, i64(16 * form.channels))],
-                    source_etype=ir().IntType(8),
+                # Each tile asks for its share of the next weights: a line for every four channels.
+                ahead = offset(builder, following, DTYPE, builder.mul(tile, i64(4 * form.channels)))
+                arguments = [count, a, i64(form.depth), here, out, as_value(width), added, ahead]
+                each_width(
+                    builder,
+                    form,
+                    full,
+                    lambda tile: builder.call(
+                        tile_kernel(self.code.module, tile, DTYPE, "rows"), arguments
+                    ),
                 )
-                self._multiply(full, a, weights, out, width, ahead)
 
+            if form.shared:
+                self._announce(panel, builder.add(first, count), number)
             loop(builder, i64(0), i64(tiles), 1, rows)
 
         loop(builder, i64(0), i64(form.points), 1, point)
-        self._take_back(block, panel, width)
-
-    def _multiply(self, full: Any, a: Any, b: Any, out: Any, pitch: Number, ahead: Any) -> None:
-        form, builder = self.form, self.builder
-
-        def call(tile: Tile) -> None:
-            kernel = tile_kernel(self.code.module, tile, DTYPE, "rows")
-            no = ir().Constant(ir().IntType(1), 0)
-            arguments = [i64(form.channels), a, i64(form.depth), b, out, as_value(pitch), no, ahead]
-            builder.call(kernel, arguments)
-
-        each_width(builder, form, full, call)
 
     # ------------------------------------------------------------- the way out
 

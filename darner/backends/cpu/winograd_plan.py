@@ -29,14 +29,14 @@ MOST_ROWS = 96
 """The most squares of a block whose transformed source is shared."""
 SHARED_BYTES = 16 << 20
 """The most that the transformed source of all images may take together."""
-BYTES_A_CYCLE = 4.0
-"""Weights that come from memory, for each core."""
 WEIGHTS_BYTES = 1 << 20
 """Of the cache next to a core: what both transformed operands of a block may take, for the gradient towards the weight."""
 MOST_SPLITS = 8
 """Sums of the gradient towards the weight that are kept apart, for threads to share."""
 TRANSFORM = {4: 400.0, 2: 150.0}
 """Cycles that a vector of channels of one square needs on its way in, or out."""
+WEIGHT = {4: 200.0, 2: 100.0}
+"""Cycles that the kernels of a vector of channels with one other need."""
 WORTH = 0.85
 """The share of the direct form's time below which this one is taken."""
 DIRECT = 0.75
@@ -256,11 +256,8 @@ def _cycles(form: Winograd) -> float:
     width = form.weight_elements / (form.points * form.channels)
     products = form.points * squares * form.channels * width / (2 * lanes)
     vectors = form.depth / lanes + width / lanes
-    weights = form.weight_elements * STORAGE_BYTES["f32"]
-    if not form.shared:
-        weights *= form.blocks / 4  # some of it is still in the cache
-    arriving = max(products, weights / BYTES_A_CYCLE)
-    return arriving + vectors * squares * TRANSFORM[form.side]
+    weights = form.channels * width / lanes * WEIGHT[form.side] * (form.blocks if form.shared else 1)
+    return products + weights + vectors * squares * TRANSFORM[form.side]
 
 
 def _direct_cycles(form: Winograd) -> float:

@@ -17,7 +17,6 @@ from .gemm_ir import (
     fused_multiply_add,
     i64,
     ir,
-    lane_mask,
     load,
     loop,
     offset,
@@ -29,6 +28,7 @@ from .gemm_pack import transpose
 PAIRS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
 """The positive points of each size of squares."""
 DTYPE = "f32"
+TAPS = 9
 
 
 class Line:
@@ -289,30 +289,48 @@ def result_kernel(module: Any, side: int, lanes: int) -> Any:
     return function
 
 
-def weight_kernel(module: Any, side: int, lanes: int, distance: int, flipped: bool) -> Any:
-    """Takes the kernels of one channel of the source, for a vector of the result's channels, to their values at the points.
+def weight_kernel(module: Any, side: int, lanes: int, flipped: bool) -> Any:
+    """Takes the kernels of up to ``lanes`` channels of the source, for a vector of the result's channels, to their values at the points.
 
-    Its signature is ``(channels, weights*, target*, point_distance)``: ``channels`` of the lanes exist, whose kernels are ``distance`` elements apart.
+    Its signature is ``(count, channels, weights*, distance, target*, channel_distance, point_distance)``: ``count`` channels of the source, ``channels`` of the
+    lanes. The kernels of a channel of the result follow each other and are ``distance`` elements after those of the channel before; where
+    ``flipped``, it is the other way around, and taps count from the last.
     """
-    name = f"darner.winograd.weight.{side}.{lanes}.{distance}.{flipped}"
-    function, builder = _function(module, name, "nppn")
+    name = f"darner.winograd.weight.{side}.{lanes}.{flipped}"
+    function, builder = _function(module, name, "nnpnpnn")
     if builder is None:
         return function
-    channels, weights, target, point_distance = function.args
+    count, channels, weights, distance, target, channel_distance, point_distance = function.args
     line, ends = Line(builder, side, lanes), side + 2
-    mask = lane_mask(builder, channels, lanes)
-    columns = []
-    for j in range(3):
-        taps = [3 * i + j for i in range(3)]
-        read = []
-        for tap in taps:
-            place = offset(builder, weights, DTYPE, 8 - tap if flipped else tap)
-            read.append(load(builder, place, DTYPE, lanes, mask, distance))
-        columns.append(line.weight(read))
-    for i in range(ends):
-        for j, value in enumerate(line.weight([column[i] for column in columns])):
-            place = builder.mul(point_distance, i64(i * ends + j))
-            store(builder, value, offset(builder, target, DTYPE, place), DTYPE)
+    fill = fill_kernel(module, lanes)
+    exist = builder.select(builder.icmp_signed("<", channels, i64(lanes)), channels, i64(lanes))
+    columns = TAPS if flipped else TAPS * lanes
+    # Taps are turned by whole squares, the last of which may be larger than what is left.
+    turned = builder.alloca(vector_type(DTYPE, lanes), -(-columns // lanes) * lanes)
+    if not flipped:
+        taps = builder.mul(count, i64(TAPS))
+        builder.call(fill, [taps, i64(0), taps, exist, weights, distance, turned])
+
+    def channel(number: Any, _: Any) -> None:
+        start = turned
+        if flipped:
+            read = offset(builder, weights, DTYPE, builder.mul(number, distance))
+            builder.call(fill, [i64(TAPS), i64(0), i64(TAPS), exist, read, i64(TAPS), turned])
+        else:
+            start = offset(builder, turned, DTYPE, builder.mul(number, i64(TAPS * lanes)))
+
+        def tap(i: int) -> Any:
+            place = (TAPS - 1 - i if flipped else i) * lanes
+            return load(builder, offset(builder, start, DTYPE, place), DTYPE, lanes)
+
+        values = [line.weight([tap(3 * i + j) for i in range(3)]) for j in range(3)]
+        to = offset(builder, target, DTYPE, builder.mul(number, channel_distance))
+        for i in range(ends):
+            for j, value in enumerate(line.weight([column[i] for column in values])):
+                place = builder.mul(point_distance, i64(i * ends + j))
+                store(builder, value, offset(builder, to, DTYPE, place), DTYPE)
+
+    loop(builder, i64(0), count, 1, channel)
     builder.ret_void()
     return function
 

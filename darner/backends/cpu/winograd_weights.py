@@ -11,15 +11,14 @@ from typing import Any
 
 from .conv_finish import Finish
 from .conv_pack import divided
-from .gemm_ir import i64, ir, lane_mask, load, loop, minimum, offset
+from .gemm_ir import i64, lane_mask, load, loop, minimum, offset
 from .gemm_tile import Tile, tile_kernel
 from .places import Number, as_value
 from .template import Code, Scratch
-from .winograd_plan import KERNEL, Winograd
+from .winograd_plan import Winograd
 from .winograd_source import SIZE, Images, Reader, in_lines, each_width, lines_of, moved, width_of
-from .winograd_transforms import DTYPE, source_kernel, taps_kernel, turn_kernel
+from .winograd_transforms import DTYPE, TAPS, source_kernel, taps_kernel, turn_kernel
 
-TAPS = KERNEL * KERNEL
 GROUP_BYTES = 384 << 10
 """Of the cache next to a core: sums of some vectors of channels that are finished together."""
 
