@@ -11,13 +11,22 @@ from typing import Any
 
 from .conv_finish import Finish
 from .conv_pack import divided
-from .gemm_ir import i64, lane_mask, load, loop, minimum, offset, prefetch
+from .gemm_ir import i64, lane_mask, load, loop, minimum, offset
 from .gemm_tile import tile_kernel
 from .places import Number, as_value
 from .template import Code, Packing, Scratch
 from .winograd_plan import Winograd
-from .winograd_source import SIZE, Images, Reader, in_lines, lines_of, moved, place_of_line
-from .winograd_source import each_width, width_of
+from .winograd_source import (
+    SIZE,
+    Images,
+    Reader,
+    each_width,
+    in_lines,
+    lines_of,
+    moved,
+    place_of_line,
+    width_of,
+)
 from .winograd_transforms import (
     DTYPE,
     TAPS,
@@ -115,7 +124,11 @@ def _transform_some(
 
         def group(channel: Any, _: Any) -> None:
             count = minimum(builder, builder.sub(stop, channel), i64(lanes))
-            read = offset(builder, weights, DTYPE, _place_of_weights(code, form, out, channel))
+            if form.flipped:
+                line = places.add(places.mul(channel, form.out), out)
+            else:
+                line = places.add(places.mul(out, form.channels), channel)
+            read = offset(builder, weights, DTYPE, as_value(places.mul(line, TAPS)))
             place = places.add(places.mul(builder.sub(channel, first), width), at)
             write = offset(builder, target, DTYPE, as_value(place))
             distances = as_value(width), point_distance
@@ -124,16 +137,6 @@ def _transform_some(
         loop(builder, first, stop, lanes, group)
 
     loop(builder, i64(0), as_value(width), lanes, vector)
-
-
-def _place_of_weights(code: Code, form: Winograd, out: Number, channel: Number) -> Any:
-    """Where the taps of a pair of channels begin."""
-    places = code.places
-    if form.flipped:
-        line = places.add(places.mul(channel, form.out), out)
-    else:
-        line = places.add(places.mul(out, form.channels), channel)
-    return as_value(places.mul(line, TAPS))
 
 
 class Driver:
@@ -153,7 +156,8 @@ class Driver:
             place += size
         self.pixels, self.square, self.sums = found
         rest = moved(self.builder, code.own, place)
-        self.source, self.chunk = (code.shared, rest) if form.shared else (rest, None)
+        self.chunk = rest
+        self.source = code.shared if form.shared else rest
         kernel = source_kernel(code.module, form.side, form.tile.lanes)
         self.reader = Reader(code, layout.images, images, code.own, kernel)
 
@@ -240,30 +244,6 @@ class Driver:
 
         loop(builder, i64(0), i64(form.channels), layout.chunk, chunk)
 
-    def _announce(self, panel: Number, channel: Any, point: Any) -> None:
-        """Ask for a share of the weights of the chunk from ``channel`` on: they come from far, and in short rows."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
-        out = places.mul(panel, form.tile.width)
-        rows, length = form.tile.width, TAPS * layout.chunk
-        if form.flipped:
-            rows, length = layout.chunk, TAPS * form.tile.width
-        share = -(-rows // form.points)
-        first = builder.mul(point, i64(share))
-        stop = minimum(builder, builder.add(first, i64(share)), i64(rows))
-
-        def one_row(row: Any, _: Any) -> None:
-            pair = (out, builder.add(channel, row))
-            if not form.flipped:
-                pair = (places.add(out, row), channel)
-            at = _place_of_weights(self.code, form, *pair)
-
-            def line(place: Any, _: Any) -> None:
-                prefetch(builder, offset(builder, self.weights, DTYPE, at, place))
-
-            loop(builder, i64(0), i64(length), 64 // SIZE, line)
-
-        loop(builder, first, stop, 1, one_row)
-
     def _products(
         self, panel: Number, source: Any, weights: Any, first: Any, count: Any, distance: int
     ) -> None:
@@ -295,8 +275,6 @@ class Driver:
                     ),
                 )
 
-            if form.shared:
-                self._announce(panel, builder.add(first, count), number)
             loop(builder, i64(0), i64(tiles), 1, rows)
 
         loop(builder, i64(0), i64(form.points), 1, point)

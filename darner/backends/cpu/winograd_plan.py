@@ -256,7 +256,9 @@ def _cycles(form: Winograd) -> float:
     width = form.weight_elements / (form.points * form.channels)
     products = form.points * squares * form.channels * width / (2 * lanes)
     vectors = form.depth / lanes + width / lanes
-    weights = form.channels * width / lanes * WEIGHT[form.side] * (form.blocks if form.shared else 1)
+    weights = (
+        form.channels * width / lanes * WEIGHT[form.side] * (form.blocks if form.shared else 1)
+    )
     return products + weights + vectors * squares * TRANSFORM[form.side]
 
 

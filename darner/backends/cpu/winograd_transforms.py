@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 from .gemm_ir import (
@@ -31,6 +30,19 @@ DTYPE = "f32"
 TAPS = 9
 
 
+def _scales(pairs: Sequence[Fraction]) -> tuple[Fraction, list[Fraction]]:
+    """What weights are divided by to make values of products a polynomial again: at 0, and at each pair."""
+    at_zero, at_pairs = Fraction(1), []
+    for point in pairs:
+        at_zero *= -(point**2)
+        scale = 2 * point**2
+        for other in pairs:
+            if other != point:
+                scale *= point**2 - other**2
+        at_pairs.append(1 / scale)
+    return 1 / at_zero, at_pairs
+
+
 class Line:
     """The transforms along one axis, as code on vectors.
 
@@ -43,6 +55,7 @@ class Line:
     def __init__(self, builder: Any, side: int, lanes: int) -> None:
         self.builder, self.side, self.lanes = builder, side, lanes
         self.pairs = PAIRS[side]
+        self.at_zero, self.at_pairs = _scales(self.pairs)
 
     def _constant(self, value: Fraction) -> Any:
         number = ir().Constant(vector_type(DTYPE, 1), float(value))
@@ -51,7 +64,7 @@ class Line:
     def _sum(self, terms: Sequence[tuple[Fraction, Any]]) -> Any:
         """Of products of numbers and vectors; those with 1 are the start of it."""
         total: Any = None
-        for factor, value in sorted(terms, key=lambda term: abs(term[0]) != 1):
+        for factor, value in sorted(terms, key=lambda term: (abs(term[0]) != 1, term[0] != 1)):
             if not factor:
                 continue
             if total is None:
@@ -87,9 +100,8 @@ class Line:
     def weight(self, values: Sequence[Any]) -> list[Any]:
         """What three neighbours of the kernel are at the points, divided by what makes the values of products a polynomial again."""
         first, second, third = values
-        found = [self._sum([(1 / prod(-(p**2) for p in self.pairs), first)])]
-        for point in self.pairs:
-            scale = 1 / (2 * point**2 * prod(point**2 - p**2 for p in self.pairs if p != point))
+        found = [self._sum([(self.at_zero, first)])]
+        for point, scale in zip(self.pairs, self.at_pairs, strict=True):
             even = self._sum([(scale, first), (scale * point**2, third)])
             found += self._both(even, second, scale * point)
         found.append(third)
@@ -99,12 +111,8 @@ class Line:
         """The ``side`` pixels whose values at the points are given."""
         first, *between, last = values
         builder = self.builder
-        sums = [
-            builder.fadd(a, b) for a, b in zip(between[::2], between[1::2], strict=True)
-        ]
-        differences = [
-            builder.fsub(a, b) for a, b in zip(between[::2], between[1::2], strict=True)
-        ]
+        sums = [builder.fadd(a, b) for a, b in zip(between[::2], between[1::2], strict=True)]
+        differences = [builder.fsub(a, b) for a, b in zip(between[::2], between[1::2], strict=True)]
         found = []
         for power in range(self.side):
             factors = [point**power for point in self.pairs]
@@ -115,7 +123,6 @@ class Line:
                 terms.append((Fraction(1), last))
             found.append(self._sum(terms))
         return found
-
 
     def gradient(self, values: Sequence[Any]) -> list[Any]:
         """The transpose of ``result``: what ``side`` pixels of the result's gradient are at the points."""
@@ -130,10 +137,10 @@ class Line:
         """The transpose of ``weight``: three taps."""
         first, *between, last = values
         builder = self.builder
-        starts = [(1 / prod(-(p**2) for p in self.pairs), first)]
-        middles, ends = [], [(Fraction(1), last)]
-        for point, plus, minus in zip(self.pairs, between[::2], between[1::2], strict=True):
-            scale = 1 / (2 * point**2 * prod(point**2 - p**2 for p in self.pairs if p != point))
+        starts, middles, ends = [(self.at_zero, first)], [], [(Fraction(1), last)]
+        scales = zip(self.pairs, self.at_pairs, strict=True)
+        values_at = zip(between[::2], between[1::2], strict=True)
+        for (point, scale), (plus, minus) in zip(scales, values_at, strict=True):
             both = builder.fadd(plus, minus)
             starts.append((scale, both))
             middles.append((scale * point, builder.fsub(plus, minus)))
@@ -373,8 +380,7 @@ def turn_kernel(module: Any, lanes: int) -> Any:
         return function
     source, target = function.args
     rows = [
-        load(builder, offset(builder, source, DTYPE, i * lanes), DTYPE, lanes)
-        for i in range(lanes)
+        load(builder, offset(builder, source, DTYPE, i * lanes), DTYPE, lanes) for i in range(lanes)
     ]
     for i, value in enumerate(transpose(builder, rows)):
         store(builder, value, offset(builder, target, DTYPE, i * lanes), DTYPE)

@@ -16,7 +16,7 @@ from .gemm_tile import Tile, tile_kernel
 from .places import Number, as_value
 from .template import Code, Scratch
 from .winograd_plan import Winograd
-from .winograd_source import SIZE, Images, Reader, in_lines, each_width, lines_of, moved, width_of
+from .winograd_source import SIZE, Images, Reader, each_width, in_lines, lines_of, moved, width_of
 from .winograd_transforms import DTYPE, TAPS, source_kernel, taps_kernel, turn_kernel
 
 GROUP_BYTES = 384 << 10
@@ -128,11 +128,17 @@ class Driver:
         distance = places.mul(width, squares)
         self.readers[which].transform(lines, vector, target, width, distance)
 
+    def _read_all(self, which: int, vectors: int, lines: tuple[Any, Any]) -> None:
+        def vector(number: Any, _: Any) -> None:
+            self._read(which, number, lines)
+
+        loop(self.builder, i64(0), i64(vectors), 1, vector)
+
     # ------------------------------------------------------------- products
 
     def _group(self, number: Any) -> None:
         """One panel of some vectors of channels, from the first square to the last, and what becomes of them."""
-        builder, layout, form = self.builder, self.layout, self.form
+        builder, layout = self.builder, self.layout
         panel, group = divided(builder, number, layout.groups)
         first = builder.mul(as_value(group), i64(layout.group))
         count = minimum(builder, builder.sub(i64(layout.source.vectors), first), i64(layout.group))
@@ -155,13 +161,7 @@ class Driver:
         def one_block(block: Any, _: Any) -> None:
             lines = lines_of(builder, form, block)
             for which, images in enumerate((layout.source, layout.gradient)):
-                loop(
-                    builder,
-                    i64(0),
-                    i64(images.vectors),
-                    1,
-                    lambda vector, _, which=which: self._read(which, vector, lines),
-                )
+                self._read_all(which, images.vectors, lines)
             squares = builder.mul(builder.sub(lines[1], lines[0]), i64(form.across))
             keep = builder.sub(block, first)
 
