@@ -49,7 +49,10 @@ class Layout:
         # The rows of a line follow each other as in the result where a line is as wide as that.
         self.width = form.result[1] if form.parts == 1 else form.side * form.across
         self.pixels = in_lines((form.side * self.width + form.side + lanes) * lanes)
-        self.square = in_lines(lanes * lanes)
+        pixels = self.width if form.parts > 1 else form.side * self.width
+        # Not a power of two apart, or all channels would lie in one set of the cache.
+        self.run = -(-pixels // lanes) * lanes + lanes
+        self.turned = in_lines(lanes * self.run)
         self.sums = in_lines(form.points * form.rows * form.tile.width)
         self.source = in_lines(form.source_elements)
         # Weights are transformed in chunks where they are used once, else all of them first.
@@ -60,7 +63,7 @@ class Layout:
 
     def scratch(self, form: Winograd) -> Scratch:
         """The memory it needs."""
-        own = self.images.ring_bytes + self.pixels + self.square + self.sums
+        own = self.images.ring_bytes + self.pixels + self.turned + self.sums
         if form.shared:
             return Scratch(own + self.chunk_bytes, self.source * form.blocks)
         return Scratch(own + self.source, self.weights)
@@ -151,10 +154,10 @@ class Driver:
         layout = self.layout
         place = layout.images.ring_bytes
         found = []
-        for size in (layout.pixels, layout.square, layout.sums):
+        for size in (layout.pixels, layout.turned, layout.sums):
             found.append(moved(self.builder, code.own, place))
             place += size
-        self.pixels, self.square, self.sums = found
+        self.pixels, self.turned, self.sums = found
         rest = moved(self.builder, code.own, place)
         self.chunk = rest
         self.source = code.shared if form.shared else rest
@@ -336,21 +339,22 @@ class Driver:
     def _write_run(
         self, image: Number, channel: Any, channels: Any, start: Any, pixel: Number, length: Any
     ) -> None:
-        """Neighbouring pixels of some channels, turned around a square at a time."""
+        """Neighbouring pixels of some channels: turned around, and then finished a channel after the other, as they lie in the result."""
         builder, places, lanes = self.builder, self.places, self.form.tile.lanes
         turn = turn_kernel(self.code.module, lanes)
+        pixels = offset(builder, self.pixels, DTYPE, builder.mul(start, i64(lanes)))
+        pitch = i64(self.layout.run)
+        builder.call(turn, [length, pixels, self.turned, pitch])
 
-        def piece(at: Any, _: Any) -> None:
-            place = builder.mul(builder.add(start, at), i64(lanes))
-            builder.call(turn, [offset(builder, self.pixels, DTYPE, place), self.square])
-            mask = lane_mask(builder, builder.sub(length, at), lanes)
+        def one_channel(number: Any, _: Any) -> None:
+            row = offset(builder, self.turned, DTYPE, builder.mul(number, pitch))
 
-            def one(number: Any, _: Any) -> None:
-                row = offset(builder, self.square, DTYPE, builder.mul(number, i64(lanes)))
-                sums = load(builder, row, DTYPE, lanes)
+            def piece(at: Any, _: Any) -> None:
+                mask = lane_mask(builder, builder.sub(length, at), lanes)
+                sums = load(builder, offset(builder, row, DTYPE, at), DTYPE, lanes)
                 index = [image, builder.add(channel, number), places.add(pixel, at)]
                 self.finish.emit(self.code, sums, index, lanes, mask)
 
-            loop(builder, i64(0), channels, 1, one)
+            loop(builder, i64(0), length, lanes, piece)
 
-        loop(builder, i64(0), length, lanes, piece)
+        loop(builder, i64(0), channels, 1, one_channel)

@@ -374,15 +374,25 @@ def taps_kernel(module: Any, side: int, lanes: int) -> Any:
 
 
 def turn_kernel(module: Any, lanes: int) -> Any:
-    """Takes a square ``[column][channel]`` to ``[channel][column]``; its signature is ``(source*, target*)``."""
-    function, builder = _function(module, f"darner.winograd.turn.{lanes}", "pp")
+    """Takes ``[column][channel]`` to ``[channel][column]``, a square at a time.
+
+    Its signature is ``(columns, source*, target*, pitch)``: channels are ``pitch`` elements apart, and columns are written in whole squares.
+    """
+    function, builder = _function(module, f"darner.winograd.turn.{lanes}", "nppn")
     if builder is None:
         return function
-    source, target = function.args
-    rows = [
-        load(builder, offset(builder, source, DTYPE, i * lanes), DTYPE, lanes) for i in range(lanes)
-    ]
-    for i, value in enumerate(transpose(builder, rows)):
-        store(builder, value, offset(builder, target, DTYPE, i * lanes), DTYPE)
+    columns, source, target, pitch = function.args
+
+    def square(at: Any, _: Any) -> None:
+        start = offset(builder, source, DTYPE, builder.mul(at, i64(lanes)))
+        rows = [
+            load(builder, offset(builder, start, DTYPE, i * lanes), DTYPE, lanes)
+            for i in range(lanes)
+        ]
+        for i, value in enumerate(transpose(builder, rows)):
+            place = builder.mul(pitch, i64(i))
+            store(builder, value, offset(builder, target, DTYPE, place, at), DTYPE)
+
+    loop(builder, i64(0), columns, lanes, square)
     builder.ret_void()
     return function

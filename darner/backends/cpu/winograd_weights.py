@@ -39,14 +39,15 @@ class Layout:
         self.groups = -(-self.source.vectors // self.group)
         self.split = in_lines(form.panels * self.source.vectors * self.each) // SIZE
         self.taps_bytes = in_lines(TAPS * lanes * lanes)
-        self.square_bytes = in_lines(lanes * lanes)
+        self.run = TAPS * lanes + lanes
+        self.turned_bytes = in_lines(lanes * self.run)
         self.rings = self.source.ring_bytes, self.gradient.ring_bytes
         self.operands = self.source_bytes + self.gradient_bytes
         self.sums_bytes = in_lines(self.group * self.each)
 
     def scratch(self, form: Winograd) -> Scratch:
         """The memory it needs."""
-        own = sum(self.rings) + self.taps_bytes + self.square_bytes
+        own = sum(self.rings) + self.taps_bytes + self.turned_bytes
         if form.shared:
             return Scratch(own + self.sums_bytes, self.operands)
         return Scratch(own + self.operands, form.splits * self.split * SIZE)
@@ -68,8 +69,8 @@ class Driver:
         builder, layout, lanes = self.builder, self.layout, form.tile.lanes
         place = sum(layout.rings)
         self.taps = moved(builder, code.own, place)
-        self.square = moved(builder, code.own, place + layout.taps_bytes)
-        rest = moved(builder, code.own, place + layout.taps_bytes + layout.square_bytes)
+        self.turned = moved(builder, code.own, place + layout.taps_bytes)
+        rest = moved(builder, code.own, place + layout.taps_bytes + layout.turned_bytes)
         start, self.sums = (code.shared, rest) if form.shared else (rest, code.shared)
         self.source, self.gradient = start, moved(builder, start, layout.source_bytes)
         self.readers = (
@@ -239,19 +240,19 @@ class Driver:
 
             loop(builder, i64(0), channels, 1, one_channel)
 
-            def piece(place: Any, _: Any) -> None:
-                source = offset(builder, self.taps, DTYPE, builder.mul(place, i64(lanes)))
-                builder.call(turn, [source, self.square])
-                mask = lane_mask(builder, builder.sub(length, place), lanes)
+            builder.call(turn, [length, self.taps, self.turned, i64(layout.run)])
 
-                def one(number: Any, _: Any) -> None:
-                    line = offset(builder, self.square, DTYPE, builder.mul(number, i64(lanes)))
-                    values = load(builder, line, DTYPE, lanes)
+            def one(number: Any, _: Any) -> None:
+                line = offset(builder, self.turned, DTYPE, builder.mul(number, i64(layout.run)))
+
+                def piece(place: Any, _: Any) -> None:
+                    mask = lane_mask(builder, builder.sub(length, place), lanes)
+                    values = load(builder, offset(builder, line, DTYPE, place), DTYPE, lanes)
                     index = [builder.add(out, number), builder.add(row, place)]
                     self.finish.emit(self.code, values, index, lanes, mask)
 
-                loop(builder, i64(0), count, 1, one)
+                loop(builder, i64(0), length, lanes, piece)
 
-            loop(builder, i64(0), length, lanes, piece)
+            loop(builder, i64(0), count, 1, one)
 
         loop(builder, i64(0), as_value(width), lanes, columns)
