@@ -65,7 +65,7 @@ def test_results_are_those_of_the_convolution_for_any_number_of_threads(
 @pytest.mark.parametrize("name", ["odd everything", "lines in parts"])
 def test_sums_in_blocks_and_splits_are_the_same_sums(name, op, only_side, monkeypatch):
     plan = "darner.backends.cpu.winograd_plan"
-    monkeypatch.setattr(f"{plan}.SHARED_BYTES", 0)
+    monkeypatch.setattr(f"{plan}.WAYS", (False,))
     monkeypatch.setattr(f"{plan}.SOURCE_BYTES", 200 << 10)
     monkeypatch.setattr(f"{plan}.WEIGHTS_BYTES", 200 << 10)
     case = CASES[name]
@@ -80,7 +80,7 @@ def test_sums_in_blocks_and_splits_are_the_same_sums(name, op, only_side, monkey
 
 @pytest.mark.parametrize("op", OPS)
 def test_blocks_that_share_what_is_transformed(op, only_side, monkeypatch):
-    monkeypatch.setattr("darner.backends.cpu.winograd_plan.SOURCE_BYTES", 0)
+    monkeypatch.setattr("darner.backends.cpu.winograd_plan.WAYS", (True,))
     monkeypatch.setattr("darner.backends.cpu.winograd_plan.MOST_ROWS", 24)
     monkeypatch.setattr("darner.backends.cpu.winograd.CHUNK_BYTES", 100 << 10)
     case = plain(2, 75, (21, 19), 51, 3, padding=1)

@@ -18,26 +18,36 @@ from .template import sizes
 
 SIDES = (4, 2)
 """Of the squares that there are transforms for."""
+WAYS = (False, True)
+"""Whether all threads transform the source together before they share the products out."""
 KERNEL = 3
 MOST_SQUARES = 64
 """Squares of a line that are transformed at a time."""
 SOURCE_BYTES = 640 << 10
 """Of the cache next to a core: what the transformed source of a block may take."""
-FEWEST_ROWS = 24
+FEWEST_ROWS = 16
 """Squares that weights which come from far are used for, at least."""
+ENOUGH = 8
+"""Pieces of work that are left for threads to share."""
+MANY_UNITS = 32
+"""Pieces of work that threads share out evenly."""
+GROUP_BYTES = 384 << 10
+"""Of the cache next to a core: sums of some vectors of channels that are finished together."""
 MOST_ROWS = 96
 """The most squares of a block whose transformed source is shared."""
 SHARED_BYTES = 16 << 20
 """The most that the transformed source of all images may take together."""
 WEIGHTS_BYTES = 1 << 20
 """Of the cache next to a core: what both transformed operands of a block may take, for the gradient towards the weight."""
-MOST_SPLITS = 8
+MOST_SPLITS = ENOUGH
 """Sums of the gradient towards the weight that are kept apart, for threads to share."""
+BYTES_A_CYCLE = 16.0
+"""Transformed weights that do not fit that cache, beside the products they are used for."""
 TRANSFORM = {4: 400.0, 2: 150.0}
 """Cycles that a vector of channels of one square needs on its way in, or out."""
-WEIGHT = {4: 200.0, 2: 100.0}
+WEIGHT = {4: 300.0, 2: 150.0}
 """Cycles that the kernels of a vector of channels with one other need."""
-WORTH = 0.85
+WORTH = 0.8
 """The share of the direct form's time below which this one is taken."""
 DIRECT = 0.75
 """The share of the peak that the direct form reaches."""
@@ -143,6 +153,18 @@ class Winograd:
         return self.blocks * (self.panels if self.shared else 1)
 
     @property
+    def group(self) -> int:
+        """Vectors of the source's channels whose gradients towards the weight are summed and finished together."""
+        vectors = self.depth // self.tile.lanes
+        each = self.points * self.tile.lanes * self.tile.width * STORAGE_BYTES["f32"]
+        return max(1, min(GROUP_BYTES // each, vectors * self.panels // ENOUGH))
+
+    @property
+    def groups(self) -> int:
+        """How many of these there are."""
+        return -(-self.depth // self.tile.lanes // self.group)
+
+    @property
     def splits(self) -> int:
         """Blocks that are summed by themselves, of a gradient towards the weight."""
         return min(MOST_SPLITS, self.blocks)
@@ -155,7 +177,7 @@ def winograd_of(node: Node, machine: Machine) -> Winograd | None:
     weights = node.op.name == "conv_weight_grad"
     make = _weights_form if weights else _form
     cycles = _weights_cycles if weights else _cycles
-    found = [make(node, machine, side) for side in SIDES]
+    found = [make(node, machine, side, shared) for side in SIDES for shared in WAYS]
     best = min((form for form in found if form is not None), key=cycles, default=None)
     if best is None or cycles(best) > WORTH * _direct_cycles(best):
         return None
@@ -217,7 +239,7 @@ def _geometry(node: Node, side: int) -> _Geometry | None:
 # --------------------------------------------------------------------------- results and gradients towards the input
 
 
-def _form(node: Node, machine: Machine, side: int) -> Winograd | None:
+def _form(node: Node, machine: Machine, side: int, shared: bool) -> Winograd | None:
     """The form with squares of one size."""
     found = _geometry(node, side)
     if found is None:
@@ -225,12 +247,12 @@ def _form(node: Node, machine: Machine, side: int) -> Winograd | None:
     squares = found.lines * found.across
     lanes = machine.vector_bytes // STORAGE_BYTES["f32"]
     each = (side + KERNEL - 1) ** 2 * _rounded(found.channels, lanes) * STORAGE_BYTES["f32"]
-    rows = SOURCE_BYTES // each
-    shared = rows < min(FEWEST_ROWS, squares) and squares * each <= SHARED_BYTES
-    rows = max(MOST_ROWS if shared else rows, FEWEST_ROWS)
-    together = max(1, min(found.lines, rows // found.across))
-    blocks = -(-found.lines // together)
-    lines = -(-found.lines // blocks)
+    if shared and squares * each > SHARED_BYTES:
+        return None
+    # A block fits the cache, leaves others something to do, and is worth reading the weights.
+    rows = MOST_ROWS if shared else min(SOURCE_BYTES // each, squares // ENOUGH)
+    together = max(1, min(found.lines, max(rows, FEWEST_ROWS) // found.across))
+    lines = -(-found.lines // -(-found.lines // together))
     tiles = tiles_of(machine, "f32")
     tile = min(tiles, key=lambda tile: _tile_cycles(tile, lines * found.across, found.out, shared))
     settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
@@ -250,28 +272,35 @@ def _tile_cycles(tile: Tile, rows: int, out: int, shared: bool) -> float:
 
 
 def _cycles(form: Winograd) -> float:
-    """Cycles of one core."""
-    lanes = form.tile.lanes
-    squares = form.blocks * form.rows
-    width = form.weight_elements / (form.points * form.channels)
-    products = form.points * squares * form.channels * width / (2 * lanes)
-    vectors = form.depth / lanes + width / lanes
-    weights = (
-        form.channels * width / lanes * WEIGHT[form.side] * (form.blocks if form.shared else 1)
-    )
-    return products + weights + vectors * squares * TRANSFORM[form.side]
+    """Cycles until two threads are done."""
+    lanes, panels = form.tile.lanes, form.panels if form.shared else 1
+    width = form.weight_elements / (form.points * form.channels) / panels
+    weights = form.channels * width / lanes * WEIGHT[form.side]
+    source = form.depth / lanes * form.rows * TRANSFORM[form.side]
+    unit = form.points * form.rows * form.channels * width / (2 * lanes)
+    unit += width / lanes * form.rows * TRANSFORM[form.side]
+    if form.shared:
+        return source * form.blocks / 2 + _makespan(form.units, unit + weights)
+    read = form.weight_elements * STORAGE_BYTES["f32"]
+    arriving = read / BYTES_A_CYCLE if read > WEIGHTS_BYTES else 0.0
+    return weights / 2 + _makespan(form.units, unit + source + arriving)
+
+
+def _makespan(units: int, each: float) -> float:
+    """Of two threads that share units out."""
+    return each * (-(-units // 2) if units < MANY_UNITS else units / 2)
 
 
 def _direct_cycles(form: Winograd) -> float:
-    """Cycles of one core for the direct form."""
+    """Cycles until two threads are done with the direct form."""
     products = KERNEL**2 * form.batch * prod(form.result) * form.channels * form.out
-    return products / (2 * form.tile.lanes * DIRECT)
+    return products / (4 * form.tile.lanes * DIRECT)
 
 
 # --------------------------------------------------------------------------- gradients towards the weight
 
 
-def _weights_form(node: Node, machine: Machine, side: int) -> Winograd | None:
+def _weights_form(node: Node, machine: Machine, side: int, shared: bool) -> Winograd | None:
     """The form of a gradient towards the weight: squares are what is summed over."""
     found = _geometry(node, side)
     if found is None:
@@ -283,9 +312,9 @@ def _weights_form(node: Node, machine: Machine, side: int) -> Winograd | None:
     tile = min(tiles, key=lambda tile: _tile_cycles(tile, rows, found.out, False))
     each = _rounded(found.channels, lanes) + _rounded(found.out, lanes)
     each *= (side + KERNEL - 1) ** 2 * STORAGE_BYTES["f32"]
-    squares = found.lines * found.across
-    shared = squares * each <= SHARED_BYTES
     lines = found.lines
+    if shared and lines * found.across * each > SHARED_BYTES:
+        return None
     if not shared:
         lines = max(1, min(lines, WEIGHTS_BYTES // each // found.across))
         lines = -(-found.lines // -(-found.lines // lines))
@@ -294,17 +323,20 @@ def _weights_form(node: Node, machine: Machine, side: int) -> Winograd | None:
 
 
 def _weights_cycles(form: Winograd) -> float:
-    """Cycles of one core."""
+    """Cycles until two threads are done."""
     lanes = form.tile.lanes
-    squares = form.all_lines * form.across
+    squares = form.lines * form.across
     width = form.weight_elements / (form.points * form.channels)
     products = form.points * squares * form.depth * width / (2 * lanes)
-    vectors = form.depth / lanes + width / lanes
+    transforms = (form.depth + width) / lanes * squares * TRANSFORM[form.side]
     kept = form.points * form.depth * width / lanes
-    if not form.shared:
-        # Sums are read and written again with each block, and those of all splits at the end.
-        products += kept * (2 * form.blocks + 2 * form.splits)
-    return products + vectors * squares * TRANSFORM[form.side] + 4 * kept
+    if form.shared:
+        return transforms / 2 + _makespan(
+            form.panels * form.groups, (products + 4 * kept) / (form.panels * form.groups)
+        )
+    # Sums are read and written again with each block, and those of all splits at the end.
+    each = products + transforms + 2 * kept
+    return _makespan(form.splits, each * form.blocks / form.splits) + kept * (2 + form.splits)
 
 
 def _rounded(count: int, step: int) -> int:

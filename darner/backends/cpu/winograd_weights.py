@@ -19,9 +19,6 @@ from .winograd_plan import Winograd
 from .winograd_source import SIZE, Images, Reader, each_width, in_lines, lines_of, moved, width_of
 from .winograd_transforms import DTYPE, TAPS, source_kernel, taps_kernel, turn_kernel
 
-GROUP_BYTES = 384 << 10
-"""Of the cache next to a core: sums of some vectors of channels that are finished together."""
-
 
 class Layout:
     """Where the scratch memory of one gradient lies, in bytes."""
@@ -35,15 +32,13 @@ class Layout:
         self.gradient_bytes = in_lines(form.panels * form.points * self.squares * width)
         # Sums are [panel][vector][point][lane][out], so that those of a vector lie together.
         self.each = form.points * lanes * width
-        self.group = max(1, min(self.source.vectors, GROUP_BYTES // (self.each * SIZE)))
-        self.groups = -(-self.source.vectors // self.group)
         self.split = in_lines(form.panels * self.source.vectors * self.each) // SIZE
         self.taps_bytes = in_lines(TAPS * lanes * lanes)
         self.run = TAPS * lanes + lanes
         self.turned_bytes = in_lines(lanes * self.run)
         self.rings = self.source.ring_bytes, self.gradient.ring_bytes
         self.operands = self.source_bytes + self.gradient_bytes
-        self.sums_bytes = in_lines(self.group * self.each)
+        self.sums_bytes = in_lines(form.group * self.each)
 
     def scratch(self, form: Winograd) -> Scratch:
         """The memory it needs."""
@@ -100,7 +95,7 @@ class Driver:
             code.each(layout.source.vectors, lambda vector: self._read(0, vector, everything))
             code.each(layout.gradient.vectors, lambda vector: self._read(1, vector, everything))
             code.barrier()
-            code.each(form.panels * layout.groups, self._group)
+            code.each(form.panels * form.groups, self._group)
             return
         code.each(form.splits, self._split)
         code.barrier()
@@ -139,10 +134,10 @@ class Driver:
 
     def _group(self, number: Any) -> None:
         """One panel of some vectors of channels, from the first square to the last, and what becomes of them."""
-        builder, layout = self.builder, self.layout
-        panel, group = divided(builder, number, layout.groups)
-        first = builder.mul(as_value(group), i64(layout.group))
-        count = minimum(builder, builder.sub(i64(layout.source.vectors), first), i64(layout.group))
+        builder, layout, form = self.builder, self.layout, self.form
+        panel, group = divided(builder, number, form.groups)
+        first = builder.mul(as_value(group), i64(form.group))
+        count = minimum(builder, builder.sub(i64(layout.source.vectors), first), i64(form.group))
         self._multiply(panel, first, count, i64(layout.squares), self.sums, i64(0))
 
         def one(i: Any, _: Any) -> None:
