@@ -66,7 +66,7 @@ def test_results_are_those_of_the_convolution_for_any_number_of_threads(
 def test_sums_in_blocks_and_splits_are_the_same_sums(name, op, only_side, monkeypatch):
     plan = "darner.backends.cpu.winograd_plan"
     monkeypatch.setattr(f"{plan}.WAYS", (False,))
-    monkeypatch.setattr(f"{plan}.SOURCE_BYTES", 200 << 10)
+    monkeypatch.setattr(f"{plan}.ROWS", (16,))
     monkeypatch.setattr(f"{plan}.WEIGHTS_BYTES", 200 << 10)
     case = CASES[name]
     form = form_of(case, op)
@@ -81,7 +81,7 @@ def test_sums_in_blocks_and_splits_are_the_same_sums(name, op, only_side, monkey
 @pytest.mark.parametrize("op", OPS)
 def test_blocks_that_share_what_is_transformed(op, only_side, monkeypatch):
     monkeypatch.setattr("darner.backends.cpu.winograd_plan.WAYS", (True,))
-    monkeypatch.setattr("darner.backends.cpu.winograd_plan.MOST_ROWS", 24)
+    monkeypatch.setattr("darner.backends.cpu.winograd_plan.ROWS", (24,))
     monkeypatch.setattr("darner.backends.cpu.winograd.CHUNK_BYTES", 100 << 10)
     case = plain(2, 75, (21, 19), 51, 3, padding=1)
     assert form_of(case, op).shared
@@ -130,7 +130,7 @@ def test_weights_that_change_seldom_are_transformed_once():
     plan = lower(graph, target="cpu", whole=WHOLE)
     fixed = list(plan.leaves("parameter").values())
     (packing,) = functions_of(plan, host(), fixed).packing.values()
-    form = form_of(case, "conv")
+    form = winograd_of(bare(case, "conv").outputs[0], host(), packed=True)
     assert packing[1].nbytes >= 4 * form.points * case.channels * case.out
     program = CpuProgram(plan, threads=2, fixed=fixed)
     rng = np.random.default_rng(0)

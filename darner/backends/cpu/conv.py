@@ -58,8 +58,14 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         return Scratch()
     if is_depthwise(main):
         return conv_depthwise.Layout(main, machine).scratch
+    # Whether weights will come packed is not known here: there is memory for both ways.
+    ways = [_way_scratch(spec, main, machine, packed) for packed in (False, True)]
+    return Scratch(max(way.own for way in ways), max(way.shared for way in ways))
+
+
+def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scratch:
     weights = main.op.name == "conv_weight_grad"
-    form = winograd_of(main, machine)
+    form = winograd_of(main, machine, packed)
     if form is not None:
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
@@ -75,7 +81,7 @@ def _emit(code: Code) -> None:
     operands = _address(code, main.operands[0]), _address(code, main.operands[1])
     if is_depthwise(main):
         conv_depthwise.Driver(code, main, operands, finish).emit()
-    elif (form := winograd_of(main, code.machine)) is not None:
+    elif (form := winograd_of(main, code.machine, code.packed)) is not None:
         weights = main.op.name == "conv_weight_grad"
         (winograd_weights if weights else winograd).Driver(code, form, operands, finish).emit()
     elif main.op.name == "conv_weight_grad":
@@ -87,7 +93,7 @@ def _emit(code: Code) -> None:
 def _packing(spec: Spec, machine: Machine) -> Packing | None:
     """The weights of Winograd's form, where nothing else reads them."""
     main = _main(spec)
-    form = winograd_of(main, machine) if main is not None else None
+    form = winograd_of(main, machine, packed=True) if main is not None else None
     if main is None or form is None or main.op.name == "conv_weight_grad":
         return None
     weights = main.operands[1]

@@ -8,6 +8,7 @@ pair of points), and the sums are taken back.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from ...graph.node import Node
@@ -25,16 +26,14 @@ MOST_SQUARES = 64
 """Squares of a line that are transformed at a time."""
 SOURCE_BYTES = 640 << 10
 """Of the cache next to a core: what the transformed source of a block may take."""
-FEWEST_ROWS = 16
-"""Squares that weights which come from far are used for, at least."""
+ROWS = (16, 32, 64, 96)
+"""Squares that a block may have: with few there is more to share out, with many each weight is used more often."""
 ENOUGH = 8
 """Pieces of work that are left for threads to share."""
 MANY_UNITS = 32
 """Pieces of work that threads share out evenly."""
 GROUP_BYTES = 384 << 10
 """Of the cache next to a core: sums of some vectors of channels that are finished together."""
-MOST_ROWS = 96
-"""The most squares of a block whose transformed source is shared."""
 SHARED_BYTES = 16 << 20
 """The most that the transformed source of all images may take together."""
 WEIGHTS_BYTES = 1 << 20
@@ -43,6 +42,8 @@ MOST_SPLITS = ENOUGH
 """Sums of the gradient towards the weight that are kept apart, for threads to share."""
 BYTES_A_CYCLE = 16.0
 """Transformed weights that do not fit that cache, beside the products they are used for."""
+FAR = 0.4
+"""Cycles for each byte of a transformed source that does not fit that cache, or is read by other threads."""
 TRANSFORM = {4: 400.0, 2: 150.0}
 """Cycles that a vector of channels of one square needs on its way in, or out."""
 WEIGHT = {4: 300.0, 2: 150.0}
@@ -170,18 +171,31 @@ class Winograd:
         return min(MOST_SPLITS, self.blocks)
 
 
-def winograd_of(node: Node, machine: Machine) -> Winograd | None:
-    """How a convolution or a gradient of one is computed in Winograd's form; None where the direct form is as good."""
+def winograd_of(node: Node, machine: Machine, packed: bool = False) -> Winograd | None:
+    """How a convolution or a gradient of one is computed in Winograd's form; None where the direct form is as good.
+
+    Args:
+        node: the convolution.
+        machine: what it runs on.
+        packed: whether weights are transformed before, once and for all; forms that share the source do so themselves in any case.
+    """
     if not _is_possible(node):
         return None
-    weights = node.op.name == "conv_weight_grad"
-    make = _weights_form if weights else _form
-    cycles = _weights_cycles if weights else _cycles
-    found = [make(node, machine, side, shared) for side in SIDES for shared in WAYS]
-    best = min((form for form in found if form is not None), key=cycles, default=None)
-    if best is None or cycles(best) > WORTH * _direct_cycles(best):
+    found: list[tuple[float, Winograd]] = []
+    for side, shared in product(SIDES, WAYS):
+        if node.op.name == "conv_weight_grad":
+            form = _weights_form(node, machine, side, shared)
+            if form is not None:
+                found.append((_weights_cycles(form), form))
+            continue
+        for rows in ROWS:
+            form = _form(node, machine, side, shared, rows)
+            if form is not None:
+                found.append((_cycles(form, packed), form))
+    if not found:
         return None
-    return best
+    cycles, best = min(found, key=lambda pair: pair[0])
+    return best if cycles <= WORTH * _direct_cycles(best) else None
 
 
 def _is_possible(node: Node) -> bool:
@@ -239,8 +253,8 @@ def _geometry(node: Node, side: int) -> _Geometry | None:
 # --------------------------------------------------------------------------- results and gradients towards the input
 
 
-def _form(node: Node, machine: Machine, side: int, shared: bool) -> Winograd | None:
-    """The form with squares of one size."""
+def _form(node: Node, machine: Machine, side: int, shared: bool, rows: int) -> Winograd | None:
+    """The form with squares of one size, in blocks of about ``rows``."""
     found = _geometry(node, side)
     if found is None:
         return None
@@ -249,9 +263,7 @@ def _form(node: Node, machine: Machine, side: int, shared: bool) -> Winograd | N
     each = (side + KERNEL - 1) ** 2 * _rounded(found.channels, lanes) * STORAGE_BYTES["f32"]
     if shared and squares * each > SHARED_BYTES:
         return None
-    # A block fits the cache, leaves others something to do, and is worth reading the weights.
-    rows = MOST_ROWS if shared else min(SOURCE_BYTES // each, squares // ENOUGH)
-    together = max(1, min(found.lines, max(rows, FEWEST_ROWS) // found.across))
+    together = max(1, min(found.lines, rows // found.across))
     lines = -(-found.lines // -(-found.lines // together))
     tiles = tiles_of(machine, "f32")
     tile = min(tiles, key=lambda tile: _tile_cycles(tile, lines * found.across, found.out, shared))
@@ -271,7 +283,7 @@ def _tile_cycles(tile: Tile, rows: int, out: int, shared: bool) -> float:
     return -(-rows // tile.rows) * cycles
 
 
-def _cycles(form: Winograd) -> float:
+def _cycles(form: Winograd, packed: bool) -> float:
     """Cycles until two threads are done."""
     lanes, panels = form.tile.lanes, form.panels if form.shared else 1
     width = form.weight_elements / (form.points * form.channels) / panels
@@ -279,11 +291,14 @@ def _cycles(form: Winograd) -> float:
     source = form.depth / lanes * form.rows * TRANSFORM[form.side]
     unit = form.points * form.rows * form.channels * width / (2 * lanes)
     unit += width / lanes * form.rows * TRANSFORM[form.side]
+    written = form.source_elements * STORAGE_BYTES["f32"]
     if form.shared:
-        return source * form.blocks / 2 + _makespan(form.units, unit + weights)
+        moved = written * form.blocks * FAR
+        return source * form.blocks / 2 + moved + _makespan(form.units, unit + weights)
+    unit += source + (written * FAR / 2 if written > SOURCE_BYTES else 0.0)
     read = form.weight_elements * STORAGE_BYTES["f32"]
-    arriving = read / BYTES_A_CYCLE if read > WEIGHTS_BYTES else 0.0
-    return weights / 2 + _makespan(form.units, unit + source + arriving)
+    unit += read / (BYTES_A_CYCLE if read > WEIGHTS_BYTES else 4 * BYTES_A_CYCLE)
+    return (0 if packed else weights / 2) + _makespan(form.units, unit)
 
 
 def _makespan(units: int, each: float) -> float:
