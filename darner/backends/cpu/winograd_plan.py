@@ -14,7 +14,8 @@ from math import prod
 from ...graph.node import Node
 from .conv_plan import tile_cycles, tiles_of
 from .gemm_ir import STORAGE_BYTES
-from .gemm_tile import Machine, Tile
+from .gemm_tile import Tile
+from .jit import Machine
 from .template import sizes
 
 SIDES = (4, 2)
@@ -30,8 +31,10 @@ ROWS = (16, 32, 64, 96)
 """Squares that a block may have: with few there is more to share out, with many each weight is used more often."""
 ENOUGH = 8
 """Pieces of work that are left for threads to share."""
-MANY_UNITS = 32
-"""Pieces of work that threads share out evenly."""
+MANY_UNITS = 16
+"""Pieces of work for each thread that make their shares as good as even."""
+MOST_THREADS = 16
+"""Threads that forms are chosen for, at most."""
 GROUP_BYTES = 384 << 10
 """Of the cache next to a core: sums of some vectors of channels that are finished together."""
 SHARED_BYTES = 16 << 20
@@ -181,21 +184,22 @@ def winograd_of(node: Node, machine: Machine, packed: bool = False) -> Winograd 
     """
     if not _is_possible(node):
         return None
+    threads = max(2, min(MOST_THREADS, machine.cores))
     found: list[tuple[float, Winograd]] = []
     for side, shared in product(SIDES, WAYS):
         if node.op.name == "conv_weight_grad":
             form = _weights_form(node, machine, side, shared)
             if form is not None:
-                found.append((_weights_cycles(form), form))
+                found.append((_weights_cycles(form, threads), form))
             continue
         for rows in ROWS:
             form = _form(node, machine, side, shared, rows)
             if form is not None:
-                found.append((_cycles(form, packed), form))
+                found.append((_cycles(form, packed, threads), form))
     if not found:
         return None
     cycles, best = min(found, key=lambda pair: pair[0])
-    return best if cycles <= WORTH * _direct_cycles(best) else None
+    return best if cycles <= WORTH * _direct_cycles(best, threads) else None
 
 
 def _is_possible(node: Node) -> bool:
@@ -266,25 +270,28 @@ def _form(node: Node, machine: Machine, side: int, shared: bool, rows: int) -> W
     together = max(1, min(found.lines, rows // found.across))
     lines = -(-found.lines // -(-found.lines // together))
     tiles = tiles_of(machine, "f32")
-    tile = min(tiles, key=lambda tile: _tile_cycles(tile, lines * found.across, found.out, shared))
+    tile = min(
+        tiles,
+        key=lambda tile: _tile_cycles(tile, lines * found.across, found.out, 2 if shared else 1),
+    )
     settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
     return Winograd(flipped=node.op.name == "conv_input_grad", **settings)
 
 
-def _tile_cycles(tile: Tile, rows: int, out: int, shared: bool) -> float:
-    """Cycles of one term of a block's sums; panels that two threads share count for the one that has more."""
+def _tile_cycles(tile: Tile, rows: int, out: int, sharing: int) -> float:
+    """Cycles of one term of a block's sums, for the one of ``sharing`` threads that has most of the panels."""
     whole, rest = divmod(out, tile.width)
     last = -(-rest // tile.lanes)
     cycles = whole * tile_cycles(tile.rows, tile.vectors)
-    if shared:
-        cycles = -(-(whole + bool(last)) // 2) * tile_cycles(tile.rows, tile.vectors)
+    if sharing > 1:
+        cycles = -(-(whole + bool(last)) // sharing) * tile_cycles(tile.rows, tile.vectors)
     elif last:
         cycles += tile_cycles(tile.rows, last)
     return -(-rows // tile.rows) * cycles
 
 
-def _cycles(form: Winograd, packed: bool) -> float:
-    """Cycles until two threads are done."""
+def _cycles(form: Winograd, packed: bool, threads: int) -> float:
+    """Cycles until all threads are done."""
     lanes, panels = form.tile.lanes, form.panels if form.shared else 1
     width = form.weight_elements / (form.points * form.channels) / panels
     weights = form.channels * width / lanes * WEIGHT[form.side]
@@ -293,23 +300,26 @@ def _cycles(form: Winograd, packed: bool) -> float:
     unit += width / lanes * form.rows * TRANSFORM[form.side]
     written = form.source_elements * STORAGE_BYTES["f32"]
     if form.shared:
-        moved = written * form.blocks * FAR
-        return source * form.blocks / 2 + moved + _makespan(form.units, unit + weights)
+        before = source * form.blocks / threads + 2 * written * form.blocks * FAR / threads
+        return before + _makespan(form.units, unit + weights, threads)
     unit += source + (written * FAR / 2 if written > SOURCE_BYTES else 0.0)
     read = form.weight_elements * STORAGE_BYTES["f32"]
     unit += read / (BYTES_A_CYCLE if read > WEIGHTS_BYTES else 4 * BYTES_A_CYCLE)
-    return (0 if packed else weights / 2) + _makespan(form.units, unit)
+    before = 0.0
+    if not packed:
+        before = (weights + (read * FAR if read > WEIGHTS_BYTES else 0.0)) / threads
+    return before + _makespan(form.units, unit, threads)
 
 
-def _makespan(units: int, each: float) -> float:
-    """Of two threads that share units out."""
-    return each * (-(-units // 2) if units < MANY_UNITS else units / 2)
+def _makespan(units: int, each: float, threads: int) -> float:
+    """Cycles of the thread that has most of some units."""
+    return each * (-(-units // threads) if units < MANY_UNITS * threads else units / threads)
 
 
-def _direct_cycles(form: Winograd) -> float:
-    """Cycles until two threads are done with the direct form."""
+def _direct_cycles(form: Winograd, threads: int) -> float:
+    """Cycles until all threads are done with the direct form."""
     products = KERNEL**2 * form.batch * prod(form.result) * form.channels * form.out
-    return products / (4 * form.tile.lanes * DIRECT)
+    return products / (2 * form.tile.lanes * DIRECT * threads)
 
 
 # --------------------------------------------------------------------------- gradients towards the weight
@@ -324,7 +334,7 @@ def _weights_form(node: Node, machine: Machine, side: int, shared: bool) -> Wino
     # Vectors of the source's channels are rows of tiles.
     rows = min(8, lanes)
     tiles = [Tile(rows, vectors, lanes) for vectors in (3, 2)]
-    tile = min(tiles, key=lambda tile: _tile_cycles(tile, rows, found.out, False))
+    tile = min(tiles, key=lambda tile: _tile_cycles(tile, rows, found.out, 1))
     each = _rounded(found.channels, lanes) + _rounded(found.out, lanes)
     each *= (side + KERNEL - 1) ** 2 * STORAGE_BYTES["f32"]
     lines = found.lines
@@ -337,8 +347,8 @@ def _weights_form(node: Node, machine: Machine, side: int, shared: bool) -> Wino
     return Winograd(flipped=False, **settings)
 
 
-def _weights_cycles(form: Winograd) -> float:
-    """Cycles until two threads are done."""
+def _weights_cycles(form: Winograd, threads: int) -> float:
+    """Cycles until all threads are done."""
     lanes = form.tile.lanes
     squares = form.lines * form.across
     width = form.weight_elements / (form.points * form.channels)
@@ -346,12 +356,11 @@ def _weights_cycles(form: Winograd) -> float:
     transforms = (form.depth + width) / lanes * squares * TRANSFORM[form.side]
     kept = form.points * form.depth * width / lanes
     if form.shared:
-        return transforms / 2 + _makespan(
-            form.panels * form.groups, (products + 4 * kept) / (form.panels * form.groups)
-        )
+        units = form.panels * form.groups
+        return transforms / threads + _makespan(units, (products + 4 * kept) / units, threads)
     # Sums are read and written again with each block, and those of all splits at the end.
-    each = products + transforms + 2 * kept
-    return _makespan(form.splits, each * form.blocks / form.splits) + kept * (2 + form.splits)
+    each = (products + transforms + 2 * kept) * form.blocks / form.splits
+    return _makespan(form.splits, each, threads) + 2 * kept * (2 + form.splits) / threads
 
 
 def _rounded(count: int, step: int) -> int:
