@@ -43,7 +43,7 @@ WEIGHTS_BYTES = 1 << 20
 """Of the cache next to a core: what both transformed operands of a block may take, for the gradient towards the weight."""
 MOST_SPLITS = ENOUGH
 """Sums of the gradient towards the weight that are kept apart, for threads to share."""
-BYTES_A_CYCLE = 16.0
+BYTES_A_CYCLE = 12.0
 """Transformed weights that do not fit that cache, beside the products they are used for."""
 FAR = 0.4
 """Cycles for each byte of a transformed source that does not fit that cache, or is read by other threads."""
