@@ -178,6 +178,25 @@ def test_it_is_left_where_it_does_not_pay_or_is_not_defined():
     assert winograd_of(graph.outputs[0], host()) is None
 
 
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        plain(8, 2048, (14, 14), 2048, 3, padding=1),
+        plain(32, 512, (56, 56), 512, 3, padding=1),
+        plain(1, 64, (2048, 2048), 64, 3, padding=1),
+    ],
+    ids=["many channels", "many images", "large images"],
+)
+def test_memory_has_a_bound(case, op):
+    plan = lower(bare(case, op), target="cpu", whole=WHOLE)
+    (function,) = functions_of(plan, host()).all.values()
+    # The direct form has a copy of the weights.
+    weights = 4 * int(np.prod(case.shapes["w"]))
+    assert function.scratch.own < 32 << 20
+    assert function.scratch.shared < max(64 << 20, 1.01 * weights)
+
+
 def test_points_are_apart():
     for side, pairs in PAIRS.items():
         assert len(set(pairs)) == side // 2

@@ -39,8 +39,10 @@ GROUP_BYTES = 384 << 10
 """Of the cache next to a core: sums of some vectors of channels that are finished together."""
 SHARED_BYTES = 16 << 20
 """The most that the transformed source of all images may take together."""
+MOST_BYTES = 48 << 20
+"""The most that transformed weights may take, and the sums of all splits of their gradient."""
 WEIGHTS_BYTES = 1 << 20
-"""Of the cache next to a core: what both transformed operands of a block may take, for the gradient towards the weight."""
+"""Of the cache next to a core: what transformed weights may take, or both operands of a block of their gradient."""
 MOST_SPLITS = ENOUGH
 """Sums of the gradient towards the weight that are kept apart, for threads to share."""
 BYTES_A_CYCLE = 12.0
@@ -171,7 +173,8 @@ class Winograd:
     @property
     def splits(self) -> int:
         """Blocks that are summed by themselves, of a gradient towards the weight."""
-        return min(MOST_SPLITS, self.blocks)
+        each = self.panels * self.points * self.depth * self.tile.width * STORAGE_BYTES["f32"]
+        return min(MOST_SPLITS, self.blocks, max(1, MOST_BYTES // each))
 
 
 def winograd_of(node: Node, machine: Machine, packed: bool = False) -> Winograd | None:
@@ -275,7 +278,9 @@ def _form(node: Node, machine: Machine, side: int, shared: bool, rows: int) -> W
         key=lambda tile: _tile_cycles(tile, lines * found.across, found.out, 2 if shared else 1),
     )
     settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
-    return Winograd(flipped=node.op.name == "conv_input_grad", **settings)
+    form = Winograd(flipped=node.op.name == "conv_input_grad", **settings)
+    too_much = not shared and form.weight_elements * STORAGE_BYTES["f32"] > MOST_BYTES
+    return None if too_much else form
 
 
 def _tile_cycles(tile: Tile, rows: int, out: int, sharing: int) -> float:
@@ -344,7 +349,9 @@ def _weights_form(node: Node, machine: Machine, side: int, shared: bool) -> Wino
         lines = max(1, min(lines, WEIGHTS_BYTES // each // found.across))
         lines = -(-found.lines // -(-found.lines // lines))
     settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
-    return Winograd(flipped=False, **settings)
+    form = Winograd(flipped=False, **settings)
+    too_much = not shared and form.weight_elements * STORAGE_BYTES["f32"] > MOST_BYTES
+    return None if too_much else form
 
 
 def _weights_cycles(form: Winograd, threads: int) -> float:
