@@ -12,7 +12,6 @@ from typing import Any
 from .conv_finish import Finish
 from .conv_pack import divided
 from .gemm_ir import i64, lane_mask, load, loop, minimum, offset
-from .gemm_tile import tile_kernel
 from .places import Number, as_value
 from .template import Code, Packing, Scratch
 from .winograd_plan import Winograd
@@ -20,10 +19,10 @@ from .winograd_source import (
     SIZE,
     Images,
     Reader,
-    each_width,
     in_lines,
     lines_of,
     moved,
+    multiply,
     place_of_line,
     width_of,
 )
@@ -269,14 +268,7 @@ class Driver:
                 # Each tile asks for its share of the next weights: a line for every four channels.
                 ahead = offset(builder, following, DTYPE, builder.mul(tile, i64(4 * form.channels)))
                 arguments = [count, a, i64(form.depth), here, out, as_value(width), added, ahead]
-                each_width(
-                    builder,
-                    form,
-                    full,
-                    lambda tile: builder.call(
-                        tile_kernel(self.code.module, tile, DTYPE, "rows"), arguments
-                    ),
-                )
+                multiply(builder, form, full, "rows", arguments)
 
             loop(builder, i64(0), i64(tiles), 1, rows)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .conv_pack import divided
 from .gemm_ir import STORAGE_BYTES, i64, ir, loop, maximum, minimum, offset
-from .gemm_tile import Tile
+from .gemm_tile import Tile, tile_kernel
 from .places import Number, as_value
 from .template import Code
 from .winograd_plan import Winograd
@@ -180,8 +180,14 @@ def width_of(builder: Any, form: Winograd, panel: Number) -> tuple[Any, Number]:
     return full, builder.select(full, i64(form.tile.width), i64(form.last.width))
 
 
-def each_width(builder: Any, form: Winograd, full: Any, call: Callable[[Tile], None]) -> None:
-    """``call`` with the tile of a panel, by what ``width_of`` says."""
+def multiply(
+    builder: Any, form: Winograd, full: Any, reading: str, arguments: Sequence[Any]
+) -> None:
+    """One tile of a panel's products, by what ``width_of`` says of it; ``reading`` and ``arguments`` are those of ``tile_kernel``."""
+
+    def call(tile: Tile) -> None:
+        builder.call(tile_kernel(builder.module, tile, DTYPE, reading), arguments)
+
     if full is None:
         call(form.tile if form.panels > 1 else form.last)
         return

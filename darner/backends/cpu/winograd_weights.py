@@ -12,11 +12,10 @@ from typing import Any
 from .conv_finish import Finish
 from .conv_pack import divided
 from .gemm_ir import i64, lane_mask, load, loop, minimum, offset
-from .gemm_tile import Tile, tile_kernel
 from .places import Number, as_value
 from .template import Code, Scratch
 from .winograd_plan import Winograd
-from .winograd_source import SIZE, Images, Reader, each_width, in_lines, lines_of, moved, width_of
+from .winograd_source import SIZE, Images, Reader, in_lines, lines_of, moved, multiply, width_of
 from .winograd_transforms import DTYPE, TAPS, source_kernel, taps_kernel, turn_kernel
 
 
@@ -195,19 +194,12 @@ class Driver:
                 for row in range(0, lanes, tile.rows):
                     a = offset(builder, read, DTYPE, row)
                     to = offset(builder, write, DTYPE, row * tile.width)
-                    self._call(full, [squares, a, i64(lanes), b, to, i64(tile.width), added, b])
+                    arguments = [squares, a, i64(lanes), b, to, i64(tile.width), added, b]
+                    multiply(builder, form, full, "columns", arguments)
 
             loop(builder, i64(0), count, 1, vector)
 
         loop(builder, i64(0), i64(form.points), 1, point)
-
-    def _call(self, full: Any, arguments: list[Any]) -> None:
-        form, builder = self.form, self.builder
-
-        def call(tile: Tile) -> None:
-            builder.call(tile_kernel(self.code.module, tile, DTYPE, "columns"), arguments)
-
-        each_width(builder, form, full, call)
 
     # ------------------------------------------------------------- the way out
 
