@@ -153,7 +153,8 @@ def _fitted(made: Target, rows: list[Measurement], by_flops: list[bool]) -> Targ
     )
 
 
-# Measured: the transforms of a Winograd convolution, written out, reach a tenth of the bandwidth.
+# The CPU's kernel takes plain convolutions to Winograd's form by itself, where that pays. The op, written out, has no
+# kernel: measured, its transforms reach a tenth of the bandwidth.
 target("cpu", flops=240e9, bandwidth=30e9, launch=0.5e-6, slow={"winograd_conv": 6.0})
 target("wgpu", flops=8e12, bandwidth=400e9, launch=4e-6, half=2.0)
 target("cuda", flops=50e12, bandwidth=4e12, launch=2e-6, half=10.0)

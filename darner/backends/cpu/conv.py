@@ -1,7 +1,8 @@
 """Convolutions and both their gradients as native code.
 
 All are products of matrices in which one operand, the patches of an image, is never stored whole: ``conv_driver`` packs a few of them at a time, and
-``conv_weights`` does for the gradient towards the weight. Where every channel is convolved by itself, ``conv_depthwise`` goes over the rows of images instead.
+``conv_weights`` does for the gradient towards the weight. Where every channel is convolved by itself, ``conv_depthwise`` goes over the rows of images instead; where a
+3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import row_major, strided
-from . import conv_depthwise, conv_driver, conv_weights
+from . import conv_depthwise, conv_driver, conv_weights, winograd, winograd_weights
 from .conv_depthwise import is_depthwise
 from .conv_finish import Finish
 from .conv_plan import CONVOLUTIONS
 from .gemm_ir import ACCUMULATOR, offset
 from .jit import Machine
-from .template import Code, Scratch, Template, sizes
+from .template import Code, Packing, Scratch, Template, sizes
+from .winograd_plan import winograd_of
 
 
 def _main(spec: Spec) -> Node | None:
@@ -56,7 +58,17 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         return Scratch()
     if is_depthwise(main):
         return conv_depthwise.Layout(main, machine).scratch
-    if main.op.name == "conv_weight_grad":
+    # Whether weights will come packed is not known here: there is memory for both ways.
+    ways = [_way_scratch(spec, main, machine, packed) for packed in (False, True)]
+    return Scratch(max(way.own for way in ways), max(way.shared for way in ways))
+
+
+def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scratch:
+    weights = main.op.name == "conv_weight_grad"
+    form = winograd_of(main, machine, packed)
+    if form is not None:
+        return (winograd_weights if weights else winograd).scratch(form)
+    if weights:
         return conv_weights.Layout(main, machine).scratch
     return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
 
@@ -69,10 +81,26 @@ def _emit(code: Code) -> None:
     operands = _address(code, main.operands[0]), _address(code, main.operands[1])
     if is_depthwise(main):
         conv_depthwise.Driver(code, main, operands, finish).emit()
+    elif (form := winograd_of(main, code.machine, code.packed)) is not None:
+        weights = main.op.name == "conv_weight_grad"
+        (winograd_weights if weights else winograd).Driver(code, form, operands, finish).emit()
     elif main.op.name == "conv_weight_grad":
         conv_weights.Driver(code, main, operands, finish).emit()
     else:
         conv_driver.Driver(code, main, operands, finish).emit()
+
+
+def _packing(spec: Spec, machine: Machine) -> Packing | None:
+    """The weights of Winograd's form, where nothing else reads them."""
+    main = _main(spec)
+    form = winograd_of(main, machine, packed=True) if main is not None else None
+    if main is None or form is None or main.op.name == "conv_weight_grad":
+        return None
+    weights = main.operands[1]
+    uses = [node for node in spec.body.nodes if weights.id in node.inputs]
+    if weights.op.name != "input" or len(uses) != 1:
+        return None
+    return winograd.packing(form, int(str(weights.name)))
 
 
 def _address(code: Code, node: Node) -> Any:
@@ -82,4 +110,4 @@ def _address(code: Code, node: Node) -> Any:
     return offset(code.builder, code.operand_of(seen.base), node.dtype.name, seen.offset)
 
 
-CONV = Template("conv", _fits, _emit, _scratch)
+CONV = Template("conv", _fits, _emit, _scratch, _packing)
