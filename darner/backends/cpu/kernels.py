@@ -25,6 +25,7 @@ from .solving import SOLVING
 from .sorting import SORTING
 from .steps import FIXED
 from .template import Code, Packing, Scratch, Template
+from .turned import TURNED
 from .updates import UPDATES
 
 TEMPLATES: tuple[Template, ...] = (
@@ -38,6 +39,7 @@ TEMPLATES: tuple[Template, ...] = (
     UPDATES,
     SOLVING,
     ROWS,
+    TURNED,
     ELEMENTS,
 )
 """The families of kernels, those with the best code first."""
