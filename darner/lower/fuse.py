@@ -21,7 +21,7 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .roles import PLACES, Role, roles
+from .roles import PLACES, Role, roles, takes_one
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -262,18 +262,28 @@ class _Fusion:
     # ------------------------------------------------------------- rows
 
     def rows(self) -> None:
-        """Reductions over the same axes of the same rows, and what is element-wise around them."""
+        """Reductions over the same axes of the same rows, and what is element-wise around them.
+
+        The largest values first: what a small one would join may lie between two that a large one joins.
+        """
+        pairs = [
+            (source, node.id)
+            for node in self.nodes
+            if self.roles[node.id] in ("reduce", "point")
+            for source in self.sources[node.id]
+            if source in self.home and self.groups[self.home[source]].kind in ("map", "rows")
+        ]
+        pairs.sort(key=lambda pair: -self._bytes(pair[0]))
         changed = True
         while changed:
             changed = False
-            for node in self.nodes:
-                if self.roles[node.id] not in ("reduce", "point"):
-                    continue
-                for source in self.sources[node.id]:
-                    if source in self.home and self._join_rows(
-                        self.home[source], self.home[node.id]
-                    ):
-                        changed = True
+            for source, reader in pairs:
+                if self._join_rows(self.home[source], self.home[reader]):
+                    changed = True
+
+    def _bytes(self, id: int) -> int:
+        node = self.nodes[id]
+        return 0 if isinstance(node.type, TupleType) else int(node.size) * node.dtype.itemsize
 
     def _join_rows(self, producer: int, consumer: int) -> bool:
         if producer == consumer:
@@ -317,7 +327,7 @@ class _Fusion:
                 continue
             if not isinstance(node.type, TensorType) or node.shape not in (space, kept, gone):
                 return False
-            if "elementwise" not in node.op.traits:
+            if not ("elementwise" in node.op.traits or takes_one(node, space, axes)):
                 return False
             inside = set(ids)
             for operand in node.operands:

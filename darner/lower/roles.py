@@ -9,6 +9,7 @@ others    kernels of a kind of their own, named by that kind
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from ..graph.graph import Graph
@@ -107,6 +108,17 @@ def _stored(node: Node) -> str:
     while node.op.name in VIEWS:
         (node,) = node.operands
     return (node.operands[0] if is_widening(node) else node).dtype.name
+
+
+def takes_one(node: Node, space: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether a node is one element of each row, at a place that the row knows: the label's of a loss.
+
+    ``space`` is the shape of all rows together, ``axes`` are those that run along a row.
+    """
+    if node.op.name != "take_along_axis" or tuple(axes) != (node.attrs["axis"],):
+        return False
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(space))
+    return tuple(node.operands[0].shape) == tuple(space) and tuple(node.shape) == kept
 
 
 def _is_scalar(node: Node) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...graph.node import Node
 from ...lower.plan import Spec
+from ...lower.roles import takes_one
 from .collapse import REDUCTIONS, collapsed
 from .elements import Elements, can_emit
 from .jit import Machine
@@ -136,7 +137,8 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
     kept_shape = tuple(1 if axis in axes else size for axis, size in enumerate(space))
     gone = tuple(size for axis, size in enumerate(space) if axis not in axes)
     shapes = {tuple(sizes(output)) for output in body.outputs}
-    if not alike or not shapes <= {space, kept_shape, gone} or not _reads_its_row(body, space):
+    fits = shapes <= {space, kept_shape, gone}
+    if not alike or not fits or not _reads_its_row(body, space, axes):
         return None
     level: dict[int, int] = {}
     for node in body.nodes:
@@ -162,15 +164,15 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
     return RowProgram(space, axes, tuple(levels), kept, pieces, lanes)
 
 
-def _reads_its_row(body: Any, space: tuple[int, ...]) -> bool:
-    """Whether no node reads another's elements elsewhere than at its own: through no view but of its row's value."""
+def _reads_its_row(body: Any, space: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+    """Whether no node reads another's elements elsewhere than in its own row: through no view but of its row's value."""
     inner = {
         node.id
         for node in body.nodes
         if node.op.name in REDUCTIONS or "elementwise" in node.op.traits
     }
     for node in body.nodes:
-        if node.op.name in ("broadcast_to", "reshape"):
+        if node.op.name in ("broadcast_to", "reshape") or takes_one(node, space, axes):
             continue
         if node.id not in inner and any(_source(operand).id in inner for operand in node.operands):
             return False
@@ -197,6 +199,8 @@ def _worth_keeping(
             passes.add(last)
         for i in node.inputs:
             found = wanted_in.setdefault(i, set())
+            if node.op.name == "take_along_axis":
+                continue  # one element, which is computed by itself
             if node.op.name in REDUCTIONS:
                 found.add(level[node.id] - 1)
             else:
@@ -424,6 +428,9 @@ class _Rows:
 
     def write_single(self, row: Sequence[Number]) -> None:
         """Results that have one element a row."""
+        for kept in self.program.kept:
+            # Those of the last block of the row: another element may be asked for.
+            self.elements.forget(kept)
         for node, pointer in self.single:
             # Axes that were reduced and kept have size 1, and stand at 0.
             index = row if node.rank == len(row) else self.place(row, [0] * len(self.program.axes))
