@@ -16,6 +16,7 @@ from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
 from .jit import Machine, host
+from .lanes import note_vectors
 from .maps import ELEMENTS
 from .places import as_value
 from .rows import ROWS
@@ -137,6 +138,7 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None
 
     module = ir.Module("plan")
     machine = machine or host()
+    note_vectors(module, machine.vector_bytes)
     for name, function in functions.all.items():
         spec = plan.specs[function.digest]
         counts = len(spec.inputs), len(spec.body.outputs)
