@@ -304,7 +304,8 @@ class Lane:
     def can_scale(self) -> bool:
         """Whether the target multiplies these floats by powers of two in one instruction."""
         wide = getattr(self.builder.module, "vector_bytes", 0) == 64
-        return wide and self.bits >= 32 and (self.count or 0) * self.bits % 512 == 0 != self.count
+        whole = self.count is not None and self.count * self.bits % 512 == 0
+        return wide and whole and self.bits >= 32
 
     def scaled_by(self, exponents: Lane) -> Lane:
         """The product with 2**n for whole numbers n that are floats, rounded once; only where ``can_scale``."""

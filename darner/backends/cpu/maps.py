@@ -17,6 +17,7 @@ from ...lower.plan import Spec
 from .collapse import collapsed
 from .elements import Elements, can_emit
 from .places import Number
+from .streaming import either
 from .template import Code, Template, sizes
 
 KINDS = ("map", "rows", "contract", "index")
@@ -47,7 +48,7 @@ def _emit(code: Code) -> None:
         groups.setdefault(tuple(sizes(output)), []).append((output, place))
     for shape, outputs in groups.items():
         if prod(shape):
-            _emit_results(code, shape, outputs)
+            _emit_either(code, shape, outputs)
 
 
 def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
@@ -67,7 +68,20 @@ def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
     return [] if many or any(b - a < width // 4 for a, b in pairwise(seams)) else seams
 
 
-def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
+def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
+    """Results of one shape, past the cache where they are large and their vectors lie at whole lines."""
+    length = shape[-1] if shape else 1
+    lanes = lanes_for(code.body, code.width, length)
+    plain = len(_seams(code.body, shape, code.width)) <= 2
+    whole = plain and (length % lanes == 0 or length == prod(shape))
+    nbytes = prod(shape) * sum(node.dtype.itemsize for node, _ in outputs) if whole else 0
+    places = [place for _, place in outputs]
+    either(code, nbytes, places, lambda past: _emit_results(code, shape, outputs, past))
+
+
+def _emit_results(
+    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]], past: bool
+) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
     elements = Elements(code.builder, code.body, code.operands, fault=code.fault, width=code.width)
     places = elements.places
@@ -92,7 +106,9 @@ def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[No
             values = [elements.at(node, full) for node, _ in outputs]
             offset = places.add(first, column)
             for (node, pointer), value in zip(outputs, values, strict=True):
-                elements.registers.store(value, pointer, offset, node.dtype, elements.mask)
+                elements.registers.store(
+                    value, pointer, offset, node.dtype, elements.mask, past=past
+                )
             return []
 
         if length == 1:

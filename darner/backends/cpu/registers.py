@@ -51,9 +51,16 @@ class Registers:
         return self._held(self._masked("gather", kind, [places], mask, dtype), dtype)
 
     def store(
-        self, value: Any, pointer: Any, offset: Number, dtype: DType, mask: Any = None
+        self,
+        value: Any,
+        pointer: Any,
+        offset: Number,
+        dtype: DType,
+        mask: Any = None,
+        *,
+        past: bool = False,
     ) -> None:
-        """Write elements, only in the lanes of ``mask``."""
+        """Write elements, only in the lanes of ``mask``; ``past`` the cache, where they lie at a multiple of 64 bytes."""
         count = lane_count(offset)
         element = memory_type(dtype)
         if count is not None:
@@ -70,6 +77,13 @@ class Registers:
             self._masked("scatter", None, [value, places], mask, dtype)
             return
         place = self.builder.gep(pointer, [as_value(offset.start)], source_etype=element)
+        if mask is None and past and count * dtype.itemsize % 64 == 0:
+            from llvmlite import ir
+
+            written = self.builder.store(value, place, align=64)
+            one = ir.Constant(ir.IntType(32), 1)
+            written.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
+            return
         if mask is None:
             self.builder.store(value, place, align=dtype.itemsize)
             return

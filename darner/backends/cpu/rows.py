@@ -24,6 +24,7 @@ from .elements import Elements, can_emit
 from .jit import Machine
 from .maps import SMALL, lanes_for
 from .places import Lanes, Number, as_value
+from .streaming import either
 from .template import Code, Scratch, Template, sizes
 
 MOST_KEPT = 128 * 1024
@@ -257,9 +258,10 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
 class _Rows:
     """The code of one kernel."""
 
-    def __init__(self, code: Code, program: RowProgram) -> None:
+    def __init__(self, code: Code, program: RowProgram, past: bool) -> None:
         self.code = code
         self.program = program
+        self.past = past
         self.elements = Elements(
             code.builder, code.body, code.operands, fault=code.fault, width=code.width
         )
@@ -450,7 +452,9 @@ class _Rows:
             values = [self.value(node, index, level) for node, _ in self.full]
             offset = self.places.offset(index, self.program.space)
             for (node, pointer), value in zip(self.full, values, strict=True):
-                self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
+                self.registers.store(
+                    value, pointer, offset, node.dtype, self.elements.mask, past=self.past
+                )
             return []
 
         self.each_element(row, piece, inside)
@@ -558,8 +562,18 @@ class _Rows:
 def _emit(code: Code) -> None:
     code = replace(code, spec=collapsed(code.spec))
     program = row_program(code.spec, code.width)
-    if program is not None:
-        _Rows(code, program).emit()
+    if program is None:
+        return
+    full = [
+        (node, place)
+        for node, place in zip(code.body.outputs, code.results, strict=True)
+        if tuple(sizes(node)) == program.space
+    ]
+    # Only where all vectors of a row are whole.
+    whole = program.across and program.space[-1] % program.lanes == 0
+    nbytes = prod(program.space) * sum(node.dtype.itemsize for node, _ in full) if whole else 0
+    places = [place for _, place in full]
+    either(code, nbytes, places, lambda past: _Rows(code, program, past).emit())
 
 
 ROWS = Template("rows", _fits, _emit, _scratch)

@@ -24,6 +24,7 @@ from .jit import Machine
 from .maps import SMALL
 from .places import Lanes, Number, Places, as_value
 from .registers import Registers
+from .streaming import either
 from .template import Code, Scratch, Template, sizes
 
 TILE = 4
@@ -147,9 +148,10 @@ def _views(outputs: Sequence[Node], shape: Sequence[int]) -> list[View] | None:
 class _Turned:
     """The code of one kernel."""
 
-    def __init__(self, code: Code, plan: Turning) -> None:
+    def __init__(self, code: Code, plan: Turning, past: bool) -> None:
         self.code = code
         self.plan = plan
+        self.past = past
         self.elements = Elements(
             code.builder, code.body, code.operands, fault=code.fault, width=code.width
         )
@@ -306,7 +308,7 @@ class _Turned:
             self.code.body.outputs, self.code.results, found, strict=True
         ):
             lanes = Lanes(offset, self.lanes)
-            self.registers.store(value, pointer, lanes, node.dtype, e.mask)
+            self.registers.store(value, pointer, lanes, node.dtype, e.mask, past=self.past)
 
 
 def _fits(spec: Spec) -> bool:
@@ -323,8 +325,12 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
 
 def _emit(code: Code) -> None:
     plan = turning(code.spec)
-    if plan is not None:
-        _Turned(code, plan).emit()
+    if plan is None:
+        return
+    outputs = code.body.outputs
+    whole = plan.sizes[-1] % plan.lanes(code.machine, outputs) == 0
+    nbytes = prod(plan.sizes) * sum(node.dtype.itemsize for node in outputs) if whole else 0
+    either(code, nbytes, code.results, lambda past: _Turned(code, plan, past).emit())
 
 
 TURNED = Template("turned", _fits, _emit, _scratch)
