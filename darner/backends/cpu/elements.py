@@ -189,8 +189,12 @@ class Elements:
             return emit(self, node, index)
         if "elementwise" in node.op.traits:
             operands = [self.at(item, self.spread(item, index)) for item in node.operands]
-            return self.registers.apply(node, operands)
+            return self.apply(node, operands)
         raise InternalError(f"the CPU backend has no code for '{node.op.name}' in a kernel")
+
+    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+        """An element-wise node from the elements of its operands."""
+        return self.registers.apply(node, operands)
 
     def spread(self, node: Node, index: Index) -> list[Number]:
         """The index of an operand that is broadcast: axes from the right, sizes of 1 stay at 0."""

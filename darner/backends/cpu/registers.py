@@ -97,6 +97,22 @@ class Registers:
             mask = self.builder.insert_element(mask, self.constant(False, dtypes.bool_), zero)
         self._masked("store", None, [value, place], mask, dtype)
 
+    def prefetch(self, pointer: Any, offset: Number, dtype: DType, count: int) -> None:
+        """Ask for ``count`` elements from the first of ``offset`` on, a line at a time."""
+        from llvmlite import ir
+
+        word = ir.IntType(32)
+        kinds = [ir.PointerType(), word, word, word]
+        function = function_of(self.builder.module, "llvm.prefetch.p0", ir.VoidType(), kinds)
+        first = offset.start if isinstance(offset, Lanes) else offset
+        for line in range(0, count, max(1, 64 // dtype.itemsize)):
+            place = self.builder.gep(
+                pointer, [as_value(self.places.add(first, line))], source_etype=memory_type(dtype)
+            )
+            # To be read, into the second level of the cache, as data.
+            settings = [ir.Constant(word, number) for number in (0, 2, 1)]
+            self.builder.call(function, [place, *settings])
+
     def _held(self, value: Any, dtype: DType) -> Any:
         if dtype.kind != "bool":
             return value
@@ -195,6 +211,24 @@ class Registers:
             operands = [self.places.spread(item, count) for item in operands]
         kinds = [operand.dtype for operand in node.operands]
         return emit(node.op.name, self.builder, operands, kinds, node.dtype, node.attrs)
+
+    def by_inverse(self, value: Any, divisor: Any) -> Any:
+        """A quotient as a product with the divisor's inverse, which is worth it where many are divided by it.
+
+        Within 1.5 units in the last place. The inverse of a very large or small divisor has no exponent: a power of two is taken out first.
+        """
+        count = lane_count(value) or lane_count(divisor)
+        under = Lane(self.builder, divisor)
+        size, power = under.absolute(), {32: 2.0**64, 64: 2.0**512}[under.bits]
+        one = under.constant(1.0)
+        factor = (size < 1.0 / power).choose(under.constant(power), one)
+        factor = (size > power).choose(under.constant(1.0 / power), factor)
+        inverse = 1.0 / (under * factor)
+        values = [value, factor.value, inverse.value]
+        if count is not None:
+            values = [self.places.spread(item, count) for item in values]
+        a, b, c = (Lane(self.builder, item) for item in values)
+        return (a * b * c).value
 
     def cast(self, value: Any, found: DType, wanted: DType) -> Any:
         """A value in another element type."""

@@ -16,6 +16,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from ...graph.dtypes import f32, f64
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.roles import takes_one
@@ -32,6 +33,10 @@ MOST_KEPT = 128 * 1024
 MOST_PIECES = 64
 LEAST_PIECE = 4096
 FEW_UNITS = 16
+LEAST_AHEAD = 1 << 20
+"""Bytes of an operand whose rows are not in the cache before they are asked for."""
+MOST_AHEAD = 1 << 18
+"""Bytes of a row that stay in the cache until they are needed."""
 COSTLY = frozenset(
     {
         "acos",
@@ -255,6 +260,19 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     return Scratch(shared=partials * program.units * program.pieces * lanes * 8)
 
 
+class _RowElements(Elements):
+    """Elements of rows: those of a row are divided by a value of the row as products with its inverse."""
+
+    space: tuple[int, ...] = ()
+
+    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+        if node.op.name == "div" and node.dtype in (f32, f64):
+            a, b = node.operands
+            if tuple(sizes(a)) == self.space != tuple(sizes(b)) and b.op.name != "constant":
+                return self.registers.by_inverse(*operands)
+        return super().apply(node, operands)
+
+
 class _Rows:
     """The code of one kernel."""
 
@@ -262,14 +280,43 @@ class _Rows:
         self.code = code
         self.program = program
         self.past = past
-        self.elements = Elements(
+        self.elements = _RowElements(
             code.builder, code.body, code.operands, fault=code.fault, width=code.width
         )
+        self.elements.space = program.space
+        self.ahead = self._ahead()
         self.places = self.elements.places
         self.registers = self.elements.registers
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
         self.full = [pair for pair in self.outputs if tuple(sizes(pair[0])) == program.space]
         self.single = [pair for pair in self.outputs if tuple(sizes(pair[0])) != program.space]
+
+    def _ahead(self) -> list[tuple[Any, Node]]:
+        """Operands whose next row is asked for while the elements of this one are in the cache and computed with.
+
+        The first pass over a row waits for memory, and those after it leave memory idle.
+        """
+        program = self.program
+        alone = program.across and len(program.axes) == 1 and program.pieces == 1
+        row = program.space[-1]
+        return [
+            (self.code.operand_of(leaf), leaf)
+            for leaf in self.code.body.inputs.values()
+            if alone
+            and tuple(sizes(leaf)) == program.space
+            and prod(program.space) * leaf.dtype.itemsize >= LEAST_AHEAD
+            and row * leaf.dtype.itemsize <= MOST_AHEAD
+        ]
+
+    def ask_ahead(self, index: list[Number], level: int) -> None:
+        """Ask for the elements below these, in the second pass."""
+        if level != 1:
+            return
+        offset = self.places.add(
+            self.places.offset(index, self.program.space), self.program.space[-1]
+        )
+        for pointer, leaf in self.ahead:
+            self.registers.prefetch(pointer, offset, leaf.dtype, self.program.lanes)
 
     # ------------------------------------------------------------- where elements are
 
@@ -371,6 +418,7 @@ class _Rows:
 
         def inside(index: list[Number], position: Number, totals: list[Any]) -> Sequence[Any]:
             self._begin(position)
+            self.ask_ahead(index, level)
             following = []
             for node, total in zip(nodes, totals, strict=True):
                 (x,) = node.operands
@@ -448,6 +496,7 @@ class _Rows:
 
         def inside(index: list[Number], position: Number, _: list[Any]) -> Sequence[Any]:
             self._begin(position)
+            self.ask_ahead(index, level)
             # All are computed before any is written: a result may lie where an operand does.
             values = [self.value(node, index, level) for node, _ in self.full]
             offset = self.places.offset(index, self.program.space)
