@@ -121,6 +121,18 @@ def takes_one(node: Node, space: Sequence[int], axes: Sequence[int]) -> bool:
     return tuple(node.operands[0].shape) == tuple(space) and tuple(node.shape) == kept
 
 
+LEAST_ROWS = 16
+"""Rows from which on what they add up to is summed by the kernel that goes through them."""
+
+
+def is_column(node: Node, reductions: Sequence[Node]) -> bool:
+    """Whether a reduction of a kernel of rows is a sum over the rows: the others are along the last axis, it is over all before."""
+    (x,) = node.operands
+    before = tuple(range(x.rank - 1))
+    along = any(other.attrs["axes"] == (x.rank - 1,) for other in reductions)
+    return node.op.name == "sum" and bool(before) and node.attrs["axes"] == before and along
+
+
 def _is_scalar(node: Node) -> bool:
     return node.op.name == "constant" and node.size == 1
 

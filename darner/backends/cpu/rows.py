@@ -5,234 +5,33 @@ first pass, those that need them in the second, and so on; the last pass writes 
 the last axis is reduced, the lanes of a vector are elements of one row, whose sums are added up at the end; where it is not, they are rows side by side.
 
 Where there are few rows and much in each (the sum of everything, at the extreme), a row is cut in pieces of a fixed number. Every pass then leaves one partial result
-for each piece, and all threads wait for them before the next. So the order of a sum never depends on how many threads there are.
+for each piece, and all threads wait for them before the next. Sums over all rows of what a row's last pass has, such as the gradient of a norm's
+weight, are made on the way, for runs of a fixed number of rows. So the order of a sum never depends on how many threads there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from ...graph.dtypes import f32, f64
 from ...graph.node import Node
 from ...lower.plan import Spec
-from ...lower.roles import takes_one
 from .collapse import REDUCTIONS, collapsed
 from .elements import Elements, can_emit
 from .jit import Machine
-from .maps import SMALL, lanes_for
+from .maps import SMALL
 from .places import Lanes, Number, as_value
+from .row_program import RowProgram, room, row_program
 from .streaming import either
 from .template import Code, Scratch, Template, sizes
 
-MOST_KEPT = 128 * 1024
-"""Bytes of a row's intermediate values that a thread keeps; beyond that they are computed again."""
-MOST_PIECES = 64
-LEAST_PIECE = 4096
-FEW_UNITS = 16
 LEAST_AHEAD = 1 << 20
 """Bytes of an operand whose rows are not in the cache before they are asked for."""
 MOST_AHEAD = 1 << 18
 """Bytes of a row that stay in the cache until they are needed."""
-COSTLY = frozenset(
-    {
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cos",
-        "cosh",
-        "div",
-        "erf",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "gather",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "pow",
-        "random_bits",
-        "recip",
-        "rsqrt",
-        "sin",
-        "sinh",
-        "sqrt",
-        "take_along_axis",
-        "tan",
-        "tanh",
-    }
-)
-"""Ops that are worth a place in memory where a later pass needs them again."""
-
-
-@dataclass(frozen=True)
-class RowProgram:
-    """How the rows of a body are computed.
-
-    Attributes:
-        space: the shape of what is reduced.
-        axes: the axes that are reduced.
-        levels: the reductions, by the pass they are made in.
-        kept: nodes whose values are kept from the pass that first computes them.
-        pieces: parts of a row that are reduced apart.
-        lanes: elements computed together.
-    """
-
-    space: tuple[int, ...]
-    axes: tuple[int, ...]
-    levels: tuple[tuple[Node, ...], ...]
-    kept: tuple[Node, ...]
-    pieces: int
-    lanes: int
-
-    @property
-    def across(self) -> bool:
-        """Whether lanes are elements of one row."""
-        return self.axes[-1] == len(self.space) - 1
-
-    @property
-    def others(self) -> tuple[int, ...]:
-        """The axes along which rows lie."""
-        return tuple(axis for axis in range(len(self.space)) if axis not in self.axes)
-
-    @property
-    def outer(self) -> tuple[int, ...]:
-        """The sizes of a row that are gone through one by one: all but that of the lanes."""
-        reduced = [self.space[axis] for axis in self.axes]
-        return tuple(reduced[:-1] if self.across else reduced)
-
-    @property
-    def units(self) -> int:
-        """Rows, or blocks of rows side by side."""
-        rows = [self.space[axis] for axis in self.others]
-        if self.across:
-            return prod(rows)
-        return prod(rows[:-1]) * -(-rows[-1] // self.lanes)
-
-    @property
-    def row_elements(self) -> int:
-        """Elements that a thread goes through for one unit, whole vectors counted."""
-        if self.across:
-            return prod(self.outer) * (-(-self.space[-1] // self.lanes) * self.lanes)
-        return prod(self.outer) * self.lanes
-
-
-@lru_cache(maxsize=4096)
-def row_program(spec: Spec, width: int) -> RowProgram | None:
-    """The passes of a body, or None where its reductions are not of the same rows."""
-    body = spec.body
-    found = [node for node in body.nodes if node.op.name in REDUCTIONS]
-    if spec.kind != "rows" or not found:
-        return None
-    space, axes = tuple(sizes(found[0].operands[0])), tuple(found[0].attrs["axes"])
-    if not prod(space) or not axes:
-        return None
-    alike = all(
-        tuple(sizes(node.operands[0])) == space and tuple(node.attrs["axes"]) == axes
-        for node in found
-    )
-    kept_shape = tuple(1 if axis in axes else size for axis, size in enumerate(space))
-    gone = tuple(size for axis, size in enumerate(space) if axis not in axes)
-    shapes = {tuple(sizes(output)) for output in body.outputs}
-    fits = shapes <= {space, kept_shape, gone}
-    if not alike or not fits or not _reads_its_row(body, space, axes):
-        return None
-    level: dict[int, int] = {}
-    for node in body.nodes:
-        below = max((level[i] for i in node.inputs), default=0)
-        level[node.id] = below + (node.op.name in REDUCTIONS)
-    levels = [
-        tuple(node for node in found if level[node.id] == number)
-        for number in range(1, max(level[node.id] for node in found) + 1)
-    ]
-    across = axes[-1] == len(space) - 1
-    length = space[-1]
-    lanes = lanes_for(body, width, length)
-    if length < width:
-        lanes = max(1, 1 << (length - 1).bit_length()) if across else width
-    plain = RowProgram(space, axes, tuple(levels), (), 1, lanes)
-    each = prod(space) // plain.units
-    pieces = 1
-    if plain.units < FEW_UNITS and each >= 4 * LEAST_PIECE:
-        steps = prod(plain.outer)
-        apart = -(-length // lanes) if across and steps == 1 else steps
-        pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
-    kept = _worth_keeping(spec, space, level, plain) if pieces == 1 else ()
-    return RowProgram(space, axes, tuple(levels), kept, pieces, lanes)
-
-
-def _reads_its_row(body: Any, space: tuple[int, ...], axes: tuple[int, ...]) -> bool:
-    """Whether no node reads another's elements elsewhere than in its own row: through no view but of its row's value."""
-    inner = {
-        node.id
-        for node in body.nodes
-        if node.op.name in REDUCTIONS or "elementwise" in node.op.traits
-    }
-    for node in body.nodes:
-        if node.op.name in ("broadcast_to", "reshape") or takes_one(node, space, axes):
-            continue
-        if node.id not in inner and any(_source(operand).id in inner for operand in node.operands):
-            return False
-    return True
-
-
-def _source(node: Node) -> Node:
-    while node.op.name in ("broadcast_to", "reshape"):
-        (node,) = node.operands
-    return node
-
-
-def _worth_keeping(
-    spec: Spec, space: tuple[int, ...], level: dict[int, int], plain: RowProgram
-) -> tuple[Node, ...]:
-    """Costly values, or those made of them, that a later pass reads again."""
-    body = spec.body
-    last = len(plain.levels)
-    ends = {output.id for output in body.outputs}
-    wanted_in: dict[int, set[int]] = {}
-    for node in reversed(body.nodes):
-        passes = wanted_in.setdefault(node.id, set())
-        if node.id in ends:
-            passes.add(last)
-        for i in node.inputs:
-            found = wanted_in.setdefault(i, set())
-            if node.op.name == "take_along_axis":
-                continue  # one element, which is computed by itself
-            if node.op.name in REDUCTIONS:
-                found.add(level[node.id] - 1)
-            else:
-                found |= passes
-    costly: dict[int, bool] = {}
-    result, room = [], 0
-    for node in body.nodes:
-        operands = node.operands
-        costly[node.id] = node.op.name in COSTLY or (
-            node.op.name not in REDUCTIONS and any(costly[operand.id] for operand in operands)
-        )
-        full = tuple(sizes(node)) == space and node.op.name not in ("input", "broadcast_to")
-        again = len(wanted_in[node.id]) > 1
-        if full and again and costly[node.id]:
-            costly[node.id] = False
-            bytes_ = _room(plain.row_elements, node.dtype.itemsize)
-            if room + bytes_ <= MOST_KEPT:
-                result.append(node)
-                room += bytes_
-    return tuple(result)
-
-
-def _room(elements: int, itemsize: int) -> int:
-    return -(-elements * itemsize // 64) * 64
-
-
 def _width(machine: Machine) -> int:
     return machine.vector_bytes // 4
 
@@ -251,13 +50,18 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     program = row_program(collapsed(spec), _width(machine))
     if program is None:
         return Scratch()
-    own = sum(_room(program.row_elements, node.dtype.itemsize) for node in program.kept)
+    own = sum(room(program.row_elements, node.dtype.itemsize) for node in program.kept)
     if program.pieces == 1:
-        return Scratch(own=own)
+        return Scratch(own=own, shared=_columns_at(program, len(program.columns)))
     partials = sum(len(level) for level in program.levels)
     lanes = 1 if program.across else program.lanes
     # Eight bytes for any type that a running result is kept in.
     return Scratch(shared=partials * program.units * program.pieces * lanes * 8)
+
+
+def _columns_at(program: RowProgram, number: int) -> int:
+    """Where the sums of all chunks for a column sum begin in the shared memory, in bytes."""
+    return number * program.chunks * room(program.row_elements, 8)
 
 
 class _RowElements(Elements):
@@ -289,7 +93,13 @@ class _Rows:
         self.registers = self.elements.registers
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
         self.full = [pair for pair in self.outputs if tuple(sizes(pair[0])) == program.space]
-        self.single = [pair for pair in self.outputs if tuple(sizes(pair[0])) != program.space]
+        summed = {node.id for node in program.columns}
+        self.columns = [pair for pair in self.outputs if pair[0].id in summed]
+        self.single = [
+            (node, place)
+            for node, place in self.outputs
+            if tuple(sizes(node)) != program.space and node.id not in summed
+        ]
 
     def _ahead(self) -> list[tuple[Any, Node]]:
         """Operands whose next row is asked for while the elements of this one are in the cache and computed with.
@@ -490,7 +300,7 @@ class _Rows:
 
     def write_full(self, row: Sequence[Number], piece: Number = 0) -> None:
         """Results that have an element for each of the row's."""
-        if not self.full:
+        if not self.full and not self.columns:
             return
         level = len(self.program.levels)
 
@@ -499,6 +309,7 @@ class _Rows:
             self.ask_ahead(index, level)
             # All are computed before any is written: a result may lie where an operand does.
             values = [self.value(node, index, level) for node, _ in self.full]
+            self.add_to_columns(index, level)
             offset = self.places.offset(index, self.program.space)
             for (node, pointer), value in zip(self.full, values, strict=True):
                 self.registers.store(
@@ -524,7 +335,7 @@ class _Rows:
             self.kept_at[node.id] = self.code.builder.gep(
                 self.code.own, place, source_etype=ir.IntType(8)
             )
-            offset += _room(self.program.row_elements, node.dtype.itemsize)
+            offset += room(self.program.row_elements, node.dtype.itemsize)
 
         def whole(row: list[Number]) -> None:
             self.ready: set[int] = set()
@@ -541,11 +352,90 @@ class _Rows:
             self.each_row(number, whole)
             return []
 
+        if self.columns:
+            self._emit_in_chunks(unit)
+            return
         if prod(self.program.space) * len(self.code.body.nodes) <= SMALL:
             with self.code.alone():
                 self.elements.loop(0, self.program.units, unit)
         else:
             self.elements.loop(*self.code.share(self.program.units), unit)
+
+    # ------------------------------------------------------------- sums over rows
+
+    def _emit_in_chunks(self, unit: Callable[[Number, Any], Sequence[Any]]) -> None:
+        """Rows in runs of a fixed number, each with sums of its own; then the sums of all runs."""
+        program, places, e = self.program, self.places, self.elements
+        chunks = program.chunks
+
+        def chunk(number: Number, _: Any) -> Sequence[Any]:
+            self.chunk = number
+            for slot, (node, _) in enumerate(self.columns):
+                nothing = self.registers.neutral("sum", node.dtype, node.dtype, program.lanes)
+                for_all = e.blocks(
+                    0,
+                    program.row_elements,
+                    program.lanes,
+                    lambda lanes, _, slot=slot, nothing=nothing: self._held(slot, lanes, nothing),
+                )
+                del for_all
+            first = places.div(places.mul(number, program.units), chunks)
+            after = places.div(places.mul(places.add(number, 1), program.units), chunks)
+            e.loop(first, after, unit)
+            return []
+
+        e.loop(*self.code.share(chunks), chunk)
+        self.code.barrier()
+        blocks = program.row_elements // program.lanes
+
+        def block(number: Number, _: Any) -> Sequence[Any]:
+            lanes = Lanes(places.mul(number, program.lanes), program.lanes)
+            if program.space[-1] % program.lanes:
+                e.mask = places.less(lanes, program.space[-1])
+            for slot, (node, pointer) in enumerate(self.columns):
+                self.chunk = 0
+
+                def one(number: Any, totals: list[Any], slot: int = slot) -> Sequence[Any]:
+                    self.chunk = number
+                    return [
+                        self.registers.merge("sum", totals[0], self._held(slot, lanes)[0], node.dtype)
+                    ]
+
+                (total,) = e.loop(1, chunks, one, self._held(slot, lanes))
+                total = self.registers.reduced("sum", total, node.dtype)
+                self.registers.store(total, pointer, lanes, node.dtype, e.mask)
+            e.mask = None
+            return []
+
+        e.loop(*self.code.share(blocks), block)
+
+    def _held(self, slot: int, lanes: Lanes, value: Any = None) -> list[Any]:
+        """Sums of this chunk for a column sum: written, or read."""
+        from llvmlite import ir
+
+        program, b = self.program, self.code.builder
+        first = [as_value(_columns_at(program, slot))]
+        pointer = b.gep(self.code.shared, first, source_etype=ir.IntType(8))
+        dtype = self.registers.kept_in(self.columns[slot][0].dtype)
+        start = self.places.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
+        offset = self.places.add(start, lanes)
+        if value is None:
+            return [self.registers.load(pointer, offset, dtype)]
+        self.registers.store(value, pointer, offset, dtype)
+        return []
+
+    def add_to_columns(self, index: list[Number], level: int) -> None:
+        """Add a row's elements to the sums of its chunk."""
+        for slot, (node, _) in enumerate(self.columns):
+            (x,) = node.operands
+            value = self.value(x, index, level)
+            # Lanes beyond the row's end have a place in memory, which nobody reads.
+            lanes = index[-1]
+            (total,) = self._held(slot, lanes)
+            total = self.registers.combine("sum", total, value, x.dtype, node.dtype)
+            self._held(slot, lanes, total)
+
+    # ------------------------------------------------------------- rows in pieces
 
     def _emit_in_pieces(self) -> None:
         program, places, e = self.program, self.places, self.elements
