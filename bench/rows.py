@@ -60,7 +60,7 @@ def cases() -> dict[str, Case]:
     def add(name: str, inputs: dict[str, Any], build: Any, other: Any, *gradient: str) -> None:
         found[name] = Case(inputs, build, other, gradient)
 
-    for n, m in ((128, 576), (512, 512), (997, 1009), (128, 8192), (64, 49152), (4096, 1024), (7, 100003)):
+    for n, m in ((128, 576), (512, 512), (997, 1009), (128, 8192), (64, 49152), (4096, 1024), (7, 100003), (2081, 73), (5000, 9)):
         size = f"{n}x{m}"
         add(f"softmax {size}", {"x": (n, m)}, lambda g, x: x.softmax(), lambda x: x.softmax(-1))
         add(
@@ -190,6 +190,33 @@ def cases() -> dict[str, Case]:
             lambda g, a, order=order: a.transpose(order),
             lambda a, order=order: a.permute(order).contiguous(),
         )
+    for n, m in ((257, 77), (1144, 104), (64, 2971), (4, 14931), (1, 41576)):
+        size = f"{n}x{m}"
+        add(f"sort {size}", {"a": (n, m)}, lambda g, a: g.sort(a), lambda a: a.numpy())
+        found[f"sort {size}"] = Case(
+            {"a": (n, m)}, lambda g, a: g.sort(a), lambda a: _numpy(a, np.sort)
+        )
+        found[f"top-k {size}"] = Case(
+            {"a": (n, m)}, lambda g, a: g.top_k(a, 31)[0], lambda a: a.topk(31).values
+        )
+    for shape in ((48, 217, 592), (1, 49152)):
+        text = "x".join(map(str, shape))
+        found[f"argmax {text}"] = Case(
+            {"a": shape}, lambda g, a: a.argmax(-1), lambda a: _numpy(a, _places)
+        )
+    for n, table, m in ((4850, 10253, 7), (16173, 38, 7)):
+        found[f"gather {n} of {table}x{m}"] = Case(
+            {"w": (table, m), "t": rng.integers(0, table, n).astype(np.int32)},
+            lambda g, w, t: g.gather(w, t),
+            lambda w, t: _functional().embedding(t, w),
+        )
+    for shape, order in (((41, 929, 2), (2, 1, 0)), ((168, 774, 3), (0, 2, 1)), ((40, 211, 744), (2, 0, 1))):
+        text = "x".join(map(str, shape)) + "-" + "".join(map(str, order))
+        found[f"permute {text}"] = Case(
+            {"a": shape},
+            lambda g, a, order=order: a.transpose(order),
+            lambda a, order=order: a.permute(order).contiguous(),
+        )
     rows, width, tokens = 8192, 576, 509
     numbers = rng.integers(0, rows, tokens).astype(np.int32)
     add(
@@ -212,6 +239,17 @@ def cases() -> dict[str, Case]:
             _adam_torch,
         )
     return found
+
+
+def _numpy(a: Any, function: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """What NumPy does faster than torch."""
+    import torch
+
+    return torch.from_numpy(function(a.numpy()))
+
+
+def _places(a: np.ndarray) -> np.ndarray:
+    return a.argmax(-1).astype(np.int32)
 
 
 def _adam(g: Any, p: Any, d: Any, m: Any, v: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
 from .collapse import collapsed
-from .elements import Elements, can_emit
+from .elements import Elements, can_emit, looks_along
 from .places import Number
 from .streaming import either
 from .template import Code, Template, sizes
@@ -24,6 +24,8 @@ KINDS = ("map", "rows", "contract", "index")
 PIECE = 8192
 """Elements of a long row that are one piece of work."""
 MOST_SEAMS = 9
+LEAST_VECTOR = 4
+"""Elements of a row that are worth a vector, most of whose lanes may stay empty."""
 SMALL = 4096
 """Elements times operations up to which one thread does it all: waking others would cost more."""
 
@@ -87,7 +89,9 @@ def _emit_results(
     places = elements.places
     lead, length = (shape[:-1], shape[-1]) if shape else ((), 1)
     seams = _seams(code.body, shape, elements.width)
-    pieces = 1 if len(seams) > 2 else -(-length // PIECE)
+    along = [node.operands[0].size for node in code.body.nodes if looks_along(node)]
+    whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
+    pieces = 1 if len(seams) > 2 else -(-length // whole)
     count = lanes_for(code.body, elements.width, length)
 
     def unit(number: Number, _: Any) -> Sequence[Any]:
@@ -97,8 +101,8 @@ def _emit_results(
         start: Number = 0
         stop: Number = length
         if pieces > 1:
-            start = places.mul(piece, PIECE)
-            stop = places.clamp(places.add(start, PIECE), 0, length)
+            start = places.mul(piece, whole)
+            stop = places.clamp(places.add(start, whole), 0, length)
 
         def block(column: Number, _: Any) -> Sequence[Any]:
             full = [*index, column] if shape else []
@@ -113,7 +117,7 @@ def _emit_results(
 
         if length == 1:
             block(0, [])
-        elif length < elements.width // 2:
+        elif along or length < LEAST_VECTOR:
             elements.loop(start, stop, block)
         elif len(seams) > 2:
             for low, high in pairwise(seams):

@@ -90,7 +90,7 @@ class Registers:
         if dtype.itemsize < 4:
             # LLVM 22 makes a store that narrows, under a mask known to be the first lane's, as wide as
             # what it narrows: so that lane is written by itself.
-            zero = self._lane_number(0)
+            zero = self.lane_number(0)
             with self.builder.if_then(self.builder.extract_element(mask, zero)):
                 first = self.builder.extract_element(value, zero)
                 self.builder.store(first, place, align=dtype.itemsize)
@@ -147,7 +147,8 @@ class Registers:
     # ------------------------------------------------------------- lanes
 
     @staticmethod
-    def _lane_number(number: int) -> Any:
+    def lane_number(number: int) -> Any:
+        """The number of a lane, as instructions take it."""
         from llvmlite import ir
 
         return ir.Constant(ir.IntType(32), number)
@@ -248,6 +249,10 @@ class Registers:
         kept = self.kept_in(result)
         return self.constant(_neutral(name, kept), kept, lanes)
 
+    def least(self, name: str, dtype: DType, lanes: int | None = None) -> Any:
+        """What nothing but NaN loses against, looking for a place."""
+        return self.constant(_neutral("max" if name == "argmax" else "min", dtype), dtype, lanes)
+
     def combine(self, name: str, total: Any, value: Any, operand: DType, result: DType) -> Any:
         """One more element of a reduction."""
         kept = self.kept_in(result)
@@ -265,10 +270,10 @@ class Registers:
         """The running results of all lanes as one: halves onto halves."""
         while (count := lane_count(total)) is not None:
             if count == 1:
-                return self.builder.extract_element(total, self._lane_number(0))
+                return self.builder.extract_element(total, self.lane_number(0))
             half = count // 2
             if count % 2:
-                last = self.builder.extract_element(total, self._lane_number(count - 1))
+                last = self.builder.extract_element(total, self.lane_number(count - 1))
                 rest = self.across(name, self.picked(total, range(count - 1)), result)
                 return self.merge(name, rest, last, result)
             low, high = self.picked(total, range(half)), self.picked(total, range(half, count))
@@ -297,6 +302,11 @@ class Registers:
         count = lane_count(value) or lane_count(best)
         if count is not None:
             value, best = self.places.spread(value, count), self.places.spread(best, count)
+        if dtype.name in ("f32", "f64"):
+            # Better, or NaN, unless the best is NaN.
+            sign = ">" if name == "argmax" else "<"
+            beyond = self.builder.fcmp_unordered(sign, value, best)
+            return self.builder.and_(beyond, self.builder.fcmp_ordered("ord", best, best))
         better = emit(order, self.builder, [value, best], [dtype, dtype], dtypes.bool_, {})
         if dtype.kind != "float":
             return better
