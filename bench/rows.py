@@ -165,6 +165,7 @@ def cases() -> dict[str, Case]:
         add(f"exp {text}", {"a": size}, lambda g, a: a.exp(), lambda a: a.exp())
         add(f"log {text}", {"a": size}, lambda g, a: (a * a + 1.0).log(), lambda a: (a * a + 1.0).log())
         add(f"transpose {text}", {"a": size}, lambda g, a: a.transpose((1, 0)), lambda a: a.t().contiguous())
+        add(f"every-other {text}", {"a": size}, lambda g, a: a[:, ::2] + 1.0, lambda a: a[:, ::2] + 1.0)
         add(f"flip {text}", {"a": size}, lambda g, a: g.flip(a, (1,)), lambda a: a.flip(1))
         add(f"sum-rows {text}", {"a": size}, lambda g, a: a.sum(1), lambda a: a.sum(1))
         add(f"sum-columns {text}", {"a": size}, lambda g, a: a.sum(0), lambda a: a.sum(0))

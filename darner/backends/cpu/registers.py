@@ -18,6 +18,12 @@ from .math import emit, memory_type, register_type
 from .places import Lanes, Number, Places, as_value, lane_count
 
 
+MOST_APART = 4
+"""Elements so far apart are read with all that lie between."""
+CHUNK = 64
+"""Bytes that are picked from together."""
+
+
 class Registers:
     """Code on elements."""
 
@@ -46,9 +52,44 @@ class Registers:
             else:
                 value = self._masked("load", kind, [place], mask, dtype)
             return self._held(self.reversed(value) if offset.stride < 0 else value, dtype)
+        if isinstance(offset, Lanes) and 2 <= offset.stride <= MOST_APART and mask is None:
+            return self._held(self._every_few(pointer, offset, dtype), dtype)
         places = self._pointers(pointer, offset, dtype, count)
         mask = self.all_lanes(count) if mask is None else mask
         return self._held(self._masked("gather", kind, [places], mask, dtype), dtype)
+
+    def _every_few(self, pointer: Any, offset: Lanes, dtype: DType) -> Any:
+        """Every second (third, ...) element: all between the first and the last are read, and theirs picked."""
+        from llvmlite import ir
+
+        step, element = offset.stride, memory_type(dtype)
+        lanes = min(offset.count, CHUNK // dtype.itemsize)
+        kind = memory_type(dtype, lanes)
+        # The last of the vectors ends with the last element that is needed.
+        ends = (lanes - 1) * step + 1 - lanes
+        chunks = []
+        for chunk in range(offset.count // lanes):
+            first = self.places.add(offset.start, chunk * lanes * step)
+            found = ir.Constant(kind, ir.Undefined)
+            for part in range(step):
+                begin = part * lanes if part < step - 1 else ends
+                place = self.builder.gep(
+                    pointer, [as_value(self.places.add(first, begin))], source_etype=element
+                )
+                read = self.builder.load(place, typ=kind, align=dtype.itemsize)
+                picks = []
+                for lane in range(lanes):
+                    inside = min(lane * step // lanes, step - 1) == part
+                    picks.append(lanes + lane * step - begin if inside else lane)
+                numbers = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picks)
+                found = self.builder.shuffle_vector(found, read, numbers)
+            chunks.append(found)
+        while len(chunks) > 1:
+            width = 2 * chunks[0].type.count
+            numbers = ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(width)))
+            pairs = zip(chunks[::2], chunks[1::2], strict=True)
+            chunks = [self.builder.shuffle_vector(low, high, numbers) for low, high in pairs]
+        return chunks[0]
 
     def store(
         self,

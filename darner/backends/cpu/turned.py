@@ -23,7 +23,7 @@ from .gemm_pack import transpose
 from .jit import Machine
 from .maps import SMALL
 from .places import Lanes, Number, Places, as_value
-from .registers import Registers
+from .registers import MOST_APART, Registers
 from .streaming import either
 from .template import Code, Scratch, Template, sizes
 
@@ -111,11 +111,21 @@ def turning(spec: Spec) -> Turning | None:
         for i, view in enumerate(views)
     ]
     turned = tuple(view for view in views if view.strides[-1] not in (0, 1, -1))
-    axes = {view.strides.index(1) if 1 in view.strides else None for view in turned}
+    axes = {_near(view, lengths) for view in turned}
     axis = axes.pop() if len(axes) == 1 else None
-    if axis is None or min(lengths[axis], lengths[-1]) < LEAST:
+    if axis is None or lengths[-1] < LEAST:
         return None
     return Turning(lengths, axis, turned, tuple(view for view in views if view not in turned))
+
+
+def _near(view: View, lengths: Sequence[int]) -> int | None:
+    """The axis along which a view's elements lie nearest to each other, where they are near enough to be read together."""
+    found = [
+        (stride, axis)
+        for axis, stride in enumerate(view.strides[:-1])
+        if 1 <= stride <= MOST_APART and stride < abs(view.strides[-1]) and lengths[axis] >= LEAST
+    ]
+    return min(found)[1] if found else None
 
 
 def _views(outputs: Sequence[Node], shape: Sequence[int]) -> list[View] | None:
@@ -232,9 +242,8 @@ class _Turned:
         for lane in range(self.lanes):
             start = self.places.add(first, lane * view.strides[-1])
             mask = None if masks is None else masks[lane]
-            lines.append(
-                self.registers.load(pointer, Lanes(start, self.lanes), view.stored, mask)
-            )
+            lanes = Lanes(start, self.lanes, view.strides[self.plan.axis])
+            lines.append(self.registers.load(pointer, lanes, view.stored, mask))
         return transpose(self.code.builder, lines)
 
     def whole(self, index: list[Number]) -> None:
