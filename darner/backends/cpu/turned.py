@@ -1,7 +1,7 @@
 """Maps that read an operand across: transposed copies, and what is computed of them element by element.
 
 Where neighbours of the result are not neighbours of an operand, but those of another axis are, square blocks of the operand are read along that axis and
-turned in registers. Blocks are gone through in tiles, so that a line of either side is used up while it is in the cache. What the map is made of is
+turned in registers. Blocks are gone through along the operand's lines, a strip at a time. What the map is made of is
 emitted by ``Elements``, for a row of a block at a time.
 """
 
@@ -27,8 +27,8 @@ from .registers import MOST_APART, Registers
 from .streaming import either
 from .template import Code, Scratch, Template, sizes
 
-TILE = 4
-"""Blocks of a tile along either axis."""
+TILE = 64
+"""Blocks that are read one after the other along the operand's neighbours: memory is quickest at that."""
 LEAST = 4
 """Elements along both axes of a block that make turning it cheaper than to read them one by one."""
 FEW = 2
@@ -173,40 +173,28 @@ class _Turned:
         self.unrolled = plain and operations <= FEW
 
     def emit(self) -> None:
-        """Tiles, shared out among the threads; then blocks."""
+        """Strips of blocks, shared out among the threads."""
         plan, places, e = self.plan, self.places, self.elements
         across, along = plan.sizes[plan.axis], plan.sizes[-1]
-        tile = TILE * self.lanes
+        strip = TILE * self.lanes
         outer = [plan.sizes[axis] for axis in plan.others]
-        counts = [*outer, -(-across // tile), -(-along // tile)]
+        counts = [*outer, -(-across // strip), -(-along // self.lanes)]
 
         def unit(number: Number, _: Any) -> Sequence[Any]:
             *others, row, column = places.split(number, counts)
-            rows, columns = places.mul(row, tile), places.mul(column, tile)
+            rows, columns = places.mul(row, strip), places.mul(column, self.lanes)
             index: list[Number] = [0] * len(plan.sizes)
             for axis, at in zip(plan.others, others, strict=True):
                 index[axis] = at
 
-            def line(first: Any, _: Any) -> Sequence[Any]:
-                return e.loop(
-                    rows, self.least(places.add(rows, tile), across), block(first), (), self.lanes
-                )
+            def block(first: Any, _: Any) -> Sequence[Any]:
+                self.block(index, first, columns)
+                return []
 
-            def block(column: Any) -> Any:
-                def one(row: Any, _: Any) -> Sequence[Any]:
-                    self.block(index, row, column)
-                    return []
-
-                return one
-
-            e.loop(columns, self.least(places.add(columns, tile), along), line, (), self.lanes)
-            return []
+            stop = places.clamp(places.add(rows, strip), 0, across)
+            return e.loop(rows, stop, block, (), self.lanes)
 
         e.loop(*self.code.share(prod(counts)), unit)
-
-    def least(self, a: Number, b: int) -> Number:
-        """The smaller of two."""
-        return self.places.clamp(a, 0, b)
 
     def block(self, index: list[Number], row: Any, column: Any) -> None:
         """A block that begins at a row (along the turned axis) and a column: whole, or what there is of it."""
