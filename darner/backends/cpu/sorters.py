@@ -11,7 +11,7 @@ from typing import Any
 
 from ...graph.dtypes import DType
 from .gemm_ir import loop
-from .lanes import own_function
+from .lanes import Lane, own_function
 from .places import as_value
 from .vectors import clear_bytes, copy_bytes
 
@@ -80,6 +80,28 @@ def _float_key(builder: Any, value: Any, dtype: DType, high: Any) -> Any:
     is_nan = builder.icmp_unsigned(">", size, ir.Constant(kind, infinity[dtype.name]))
     key = builder.select(is_zero, high, key)
     return builder.select(is_nan, ir.Constant(kind, (1 << dtype.bits) - 1), key)
+
+
+def plain_key(value: Lane, dtype: DType, descending: bool) -> Lane:
+    """An element of 32 bits, or many, as unsigned integers that the elements can be made of again: -0 below 0."""
+    raw = value.as_integer() if dtype.is_float else value
+    high = -(1 << 31)
+    if dtype.is_float:
+        key = raw ^ (raw.shift_right(31, signed=True) | high)
+        key = ((raw & 0x7FFFFFFF) > (0xFF << 23)).choose(raw.constant(-1), key)
+    else:
+        key = raw ^ high if dtype.signed else raw
+    return ~key if descending else key
+
+
+def plain_value(key: Lane, dtype: DType, descending: bool) -> Lane:
+    """The element that has that key."""
+    key = ~key if descending else key
+    high = -(1 << 31)
+    if not dtype.is_float:
+        return key ^ high if dtype.signed else key
+    # Positive numbers have the highest bit, of negative ones all bits are turned.
+    return (key ^ (~key.shift_right(31, signed=True) | high)).as_float()
 
 
 # --------------------------------------------------------------------------- functions

@@ -1,24 +1,27 @@
 """Kernels that put elements in order: ``sort``, ``argsort`` and ``top_k``.
 
 Rows are shared out among the threads. Where there are few long ones, each is divided into parts that do not depend on the number of threads; the
-parts are sorted side by side and merged.
+parts are sorted side by side and merged. Where only values of 32 bits are asked for, they are sorted by themselves, without the numbers of their elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from ...graph.dtypes import u32
 from ...graph.node import Node
 from ...lower.plan import Spec
 from . import sorters
 from .elements import Elements
 from .gemm_ir import loop
 from .jit import Machine
-from .places import Number, as_value
+from .lanes import Lane
+from .networks import network_function
+from .places import Lanes, Number, as_value
 from .template import Code, Scratch, Template, sizes
-from .vectors import each, moved, store
+from .vectors import copy_bytes, each, moved, store
 
 PARTS = 16
 """Into how many parts a long row is divided."""
@@ -31,6 +34,9 @@ FEW = 16
 
 SELECTED = 64
 """Up to so many largest are selected one by one; more are taken from the sorted row."""
+
+MOST_BY_NETWORK = 12
+"""The exponent of the most items that a network sorts faster than going by their bytes."""
 
 NAMES = ("sort", "argsort", "top_k")
 
@@ -59,7 +65,9 @@ class _Row:
         self.length = self.sizes[self.axis]
         self.outer = [size for k, size in enumerate(self.sizes) if k != self.axis]
         self.count = _kept(node)
-        self.bits = sorters.item_bits(self.x.dtype)
+        self.plain = _is_plain(node, code.body.outputs)
+        self.bits = 32 if self.plain else sorters.item_bits(self.x.dtype)
+        self.lanes = code.machine.vector_bytes * 8 // self.bits
         self.descending = bool(node.attrs.get("descending", node.op.name == "top_k"))
         self.results = [
             (_is_values(output), output.dtype, pointer)
@@ -82,10 +90,60 @@ class _Row:
         key = sorters.key_of(b, self.value(row, place), self.x.dtype, self.descending)
         return sorters.item(b, key, place, self.bits)
 
+    def fill(self, row: Number, data: Any, first: Number, last: Number, to: Number) -> None:
+        """Write what is sorted of a part of a row to ``data``, from ``to`` on."""
+        code, b = self.code, self.code.builder
+        places = code.places
+        if not self.plain:
+
+            def one(i: Any) -> None:
+                at = places.add(to, places.sub(i, first))
+                sorters.write(b, self.item(row, i), data, at, self.bits)
+
+            each(b, first, last, one)
+            return
+        e = Elements(b, code.body, code.operands)
+
+        def some(lanes: Lanes, _: Any) -> Sequence[Any]:
+            value = e.places.spread(e.at(self.x, self.index(row, lanes)), self.lanes)
+            key = sorters.plain_key(Lane(b, value), self.x.dtype, self.descending)
+            at = Lanes(places.add(to, places.sub(lanes.start, first)), self.lanes)
+            e.registers.store(key.value, data, at, u32, e.mask)
+            return []
+
+        e.blocks(first, last, self.lanes, some, aligned=False)
+
+    def sort(self, data: Any, other: Any, count: Any, most: int) -> None:
+        """Put ``count`` items in order, ``most`` at the most; by a network there is room for as many as it takes."""
+        code, b = self.code, self.code.builder
+        exponent = _exponent(most, self.lanes)
+        if not _by_network(self.plain, self.bits, exponent):
+            b.call(self._by_parts, [data, other, count])
+            return
+        from llvmlite import ir
+
+        none = ir.Constant(ir.IntType(self.bits), -1)
+        each(b, count, 1 << exponent, lambda i: sorters.write(b, none, data, i, self.bits))
+        function = network_function(code.module, self.bits, self.lanes)
+        b.call(function, [data, as_value(exponent)])
+
     def write(self, row: Number, data: Any, first: Number, last: Number) -> None:
         """The results of a row from its sorted items."""
         code, b = self.code, self.code.builder
         shape = [self.count if k == self.axis else n for k, n in enumerate(self.sizes)]
+        if self.plain:
+            e = Elements(b, code.body, code.operands)
+
+            def some(lanes: Lanes, _: Any) -> Sequence[Any]:
+                key = e.registers.load(data, Lanes(lanes.start, self.lanes), u32, e.mask)
+                value = sorters.plain_value(Lane(b, key), self.x.dtype, self.descending).value
+                offset = code.places.offset(self.index(row, lanes), shape)
+                for _, dtype, pointer in self.results:
+                    e.registers.store(value, pointer, offset, dtype, e.mask)
+                return []
+
+            e.blocks(first, last, self.lanes, some, aligned=False)
+            return
 
         def one(i: Any) -> None:
             number = sorters.number_of(b, sorters.read(b, data, i, self.bits))
@@ -97,10 +155,26 @@ class _Row:
         each(b, first, last, one)
 
     @property
-    def sort(self) -> Any:
-        """The function that sorts items."""
+    def _by_parts(self) -> Any:
+        """The function that sorts items byte by byte of their keys."""
         bytes_ = sorters.key_bytes(self.x.dtype)
         return sorters.sort_function(self.code.module, self.bits, bytes_)
+
+
+def _is_plain(node: Node, outputs: Sequence[Node]) -> bool:
+    """Whether values of 32 bits are all that is asked for."""
+    kind = node.operands[0].dtype
+    values = node.op.name == "sort" and all(_is_values(output) for output in outputs)
+    return values and kind.bits == 32 and kind.kind in ("float", "int")
+
+
+def _exponent(count: int, lanes: int) -> int:
+    """Of the power of two that has room for so many."""
+    return (max(count, lanes) - 1).bit_length()
+
+
+def _by_network(plain: bool, bits: int, exponent: int) -> bool:
+    return plain or (bits == 64 and exponent <= MOST_BY_NETWORK)
 
 
 def _word() -> Any:
@@ -137,12 +211,17 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         return Scratch()
     selects, divided = _ways(node)
     x = node.operands[0]
-    size = sorters.item_bits(x.dtype) // 8
+    plain = _is_plain(node, spec.body.outputs)
+    size = 4 if plain else sorters.item_bits(x.dtype) // 8
     length = sizes(x)[int(node.attrs["axis"])]
     if selects:
         room = _kept(node) * size
         return Scratch(shared=PARTS * room) if divided else Scratch(own=room)
-    return Scratch(shared=2 * length * size) if divided else Scratch(own=2 * length * size)
+    most = -(-length // PARTS) if divided else length
+    exponent = _exponent(most, machine.vector_bytes // size)
+    network = _by_network(plain, 8 * size, exponent)
+    own = (1 << exponent if network else 2 * most) * size
+    return Scratch(own, shared=2 * length * size) if divided else Scratch(own)
 
 
 def _emit(code: Code) -> None:
@@ -168,16 +247,11 @@ def _emit(code: Code) -> None:
 # --------------------------------------------------------------------------- all in order
 
 
-def _fill(row: _Row, number: Any, data: Any, first: Number, last: Number) -> None:
-    b = row.code.builder
-    each(b, first, last, lambda i: sorters.write(b, row.item(number, i), data, i, row.bits))
-
-
 def _sorted_row(row: _Row, number: Any) -> None:
     b, data = row.code.builder, row.code.own
     other = moved(b, data, row.length * row.bits // 8)
-    _fill(row, number, data, 0, row.length)
-    b.call(row.sort, [data, other, as_value(row.length)])
+    row.fill(number, data, 0, row.length, 0)
+    row.sort(data, other, as_value(row.length), row.length)
     row.write(number, data, 0, row.count)
 
 
@@ -192,9 +266,11 @@ def _divided_row(row: _Row, number: Any) -> None:
 
     def one_part(part: Any) -> None:
         first, last = begin(part), begin(b.add(part, as_value(1)))
-        _fill(row, number, data, first, last)
-        places = [sorters.place(b, memory, first, bits) for memory in (data, other)]
-        b.call(row.sort, [*places, b.sub(last, first)])
+        count, most = b.sub(last, first), -(-row.length // PARTS)
+        row.fill(number, code.own, first, last, 0)
+        row.sort(code.own, moved(b, code.own, most * bits // 8), count, most)
+        target = sorters.place(b, data, first, bits)
+        copy_bytes(b, target, code.own, b.mul(count, as_value(bits // 8)))
 
     code.each(PARTS, one_part)
     code.barrier()
