@@ -28,6 +28,44 @@ def network_function(module: Any, bits: int, lanes: int) -> Any:
     return own_function(module, name, ir.VoidType(), kinds, body, "noinline")
 
 
+def merge_function(module: Any, bits: int, lanes: int) -> Any:
+    """``merge(data, count, target)``: two sorted runs of ``count`` numbers, one after the other, as one; whole vectors."""
+    from llvmlite import ir
+
+    pointer, wide = ir.PointerType(), ir.IntType(64)
+
+    def body(b: Any, data: Any, count: Any, target: Any) -> None:
+        source, to = (_Network(b, place, bits, lanes) for place in (data, target))
+        step, both = as_value(lanes), b.add(count, count)
+        before = b.sub(count, step)
+
+        def one(at: Any, held: Sequence[Any]) -> Sequence[Any]:
+            # The next vector is that of the run whose next number is smaller; of a run at its end, none.
+            kept, left, right = held
+            ends = b.icmp_signed(">=", left, count), b.icmp_signed(">=", right, both)
+            heads = []
+            for place, over, last in ((left, ends[0], before), (right, ends[1], b.sub(both, step))):
+                inside = b.select(over, last, place)
+                heads.append(b.load(source.place(inside), typ=source.element, align=bits // 8))
+            first = b.icmp_unsigned("<=", heads[0], heads[1])
+            first = b.and_(b.or_(first, ends[1]), b.not_(ends[0]))
+            taken = source.turned(source.read(b.select(first, left, right)))
+            low, high = (source.extreme(name, kept, taken) for name in ("umin", "umax"))
+            to.write(source.halves(low, lanes), at)
+            left = b.select(first, b.add(left, step), left)
+            right = b.select(first, right, b.add(right, step))
+            return [source.halves(high, lanes), left, right]
+
+        start = [source.read(as_value(0)), step, count]
+        kept, _, _ = loop(b, as_value(0), b.sub(both, step), lanes, one, start)
+        to.write(kept, b.sub(both, step))
+        b.ret_void()
+
+    kinds = [pointer, wide, pointer]
+    name = f"merging{bits}x{lanes}"
+    return own_function(module, name, ir.VoidType(), kinds, body, "noinline")
+
+
 class _Network:
     """The code of one function."""
 

@@ -115,15 +115,15 @@ def place(builder: Any, pointer: Any, index: Any, bits: int) -> Any:
 
 
 def read(builder: Any, pointer: Any, index: Any, bits: int) -> Any:
-    """An item; memory holds it at a multiple of 8 bytes."""
+    """An item."""
     from llvmlite import ir
 
-    return builder.load(place(builder, pointer, index, bits), typ=ir.IntType(bits), align=8)
+    return builder.load(place(builder, pointer, index, bits), typ=ir.IntType(bits), align=4)
 
 
 def write(builder: Any, value: Any, pointer: Any, index: Any, bits: int) -> None:
     """Write an item."""
-    builder.store(value, place(builder, pointer, index, bits), align=8)
+    builder.store(value, place(builder, pointer, index, bits), align=4)
 
 
 def sort_function(module: Any, bits: int, bytes_: int) -> Any:

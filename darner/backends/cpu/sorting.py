@@ -18,6 +18,7 @@ from .elements import Elements
 from .gemm_ir import loop
 from .jit import Machine
 from .lanes import Lane
+from .networks import merge_function as merge_vectors
 from .networks import network_function
 from .places import Lanes, Number, as_value
 from .template import Code, Scratch, Template, sizes
@@ -32,7 +33,7 @@ LONG = 8192
 FEW = 16
 """Fewer rows than this cannot keep all threads busy."""
 
-SELECTED = 64
+SELECTED = 128
 """Up to so many largest are selected one by one; more are taken from the sorted row."""
 
 MOST_BY_NETWORK = 12
@@ -202,7 +203,8 @@ def _ways(node: Node) -> tuple[bool, bool]:
     length = whole[int(node.attrs["axis"])]
     rows = prod(size for k, size in enumerate(whole) if k != int(node.attrs["axis"]))
     selects = node.op.name == "top_k" and _kept(node) <= min(SELECTED, length // 4)
-    return selects, rows < FEW and length >= LONG
+    # To select takes one look at most elements: it is not worth dividing as soon.
+    return selects, rows < FEW and length >= (8 * LONG if selects else LONG)
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
@@ -218,10 +220,12 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         room = _kept(node) * size
         return Scratch(shared=PARTS * room) if divided else Scratch(own=room)
     most = -(-length // PARTS) if divided else length
+    most = _part(length, machine.vector_bytes // size) if divided and plain else most
     exponent = _exponent(most, machine.vector_bytes // size)
     network = _by_network(plain, 8 * size, exponent)
     own = (1 << exponent if network else 2 * most) * size
-    return Scratch(own, shared=2 * length * size) if divided else Scratch(own)
+    room = PARTS * _part(length, machine.vector_bytes // size) if plain else length
+    return Scratch(own, shared=2 * room * size) if divided else Scratch(own)
 
 
 def _emit(code: Code) -> None:
@@ -255,7 +259,52 @@ def _sorted_row(row: _Row, number: Any) -> None:
     row.write(number, data, 0, row.count)
 
 
+def _part(length: int, lanes: int) -> int:
+    """The length of a row's parts, whole vectors, the last of them perhaps empty."""
+    return -(-length // (PARTS * lanes)) * lanes
+
+
+def _divided_values(row: _Row, number: Any) -> None:
+    """Parts of equal length, filled up with what comes last; they are merged a vector at a time."""
+    code, b, bits = row.code, row.code.builder, row.bits
+    part_size = _part(row.length, row.lanes)
+    data = code.shared
+    other = moved(b, data, PARTS * part_size * bits // 8)
+
+    def one_part(part: Any) -> None:
+        first = b.mul(part, as_value(part_size))
+        last = code.places.clamp(b.add(first, as_value(part_size)), 0, row.length)
+        begin = code.places.clamp(first, 0, row.length)
+        row.fill(number, code.own, begin, last, 0)
+        row.sort(code.own, None, b.sub(last, begin), part_size)
+        target = sorters.place(b, data, first, bits)
+        copy_bytes(b, target, code.own, part_size * bits // 8)
+
+    code.each(PARTS, one_part)
+    code.barrier()
+    merge = merge_vectors(code.module, bits, row.lanes)
+    source, target, width = data, other, part_size
+    while width < PARTS * part_size:
+
+        def one_merge(
+            pair: Any, source: Any = source, target: Any = target, n: int = width
+        ) -> None:
+            first = b.mul(pair, as_value(2 * n))
+            run, to = (sorters.place(b, memory, first, bits) for memory in (source, target))
+            b.call(merge, [run, as_value(n), to])
+
+        code.each(PARTS * part_size // (2 * width), one_merge)
+        code.barrier()
+        source, target, width = target, source, 2 * width
+    first, last = code.share(row.count)
+    row.write(number, source, first, last)
+    code.barrier()
+
+
 def _divided_row(row: _Row, number: Any) -> None:
+    if row.plain:
+        _divided_values(row, number)
+        return
     code, b, bits = row.code, row.code.builder, row.bits
     data = code.shared
     other = moved(b, data, row.length * bits // 8)
@@ -306,7 +355,30 @@ def _select(row: _Row, number: Any, best: Any, first: Number, last: Number) -> N
     b, bits = row.code.builder, row.bits
     none = ir.Constant(ir.IntType(bits), (1 << bits) - 1)
     each(b, 0, row.count, lambda i: sorters.write(b, none, best, i, bits))
-    each(b, first, last, lambda i: _consider(row, best, row.item(number, i)))
+    if row.x.dtype.bits != 32 or row.x.dtype.kind not in ("float", "int"):
+        each(b, first, last, lambda i: _consider(row, best, row.item(number, i)))
+        return
+    code = row.code
+    lanes = code.width
+    e = Elements(b, code.body, code.operands)
+
+    def some(place: Lanes, _: Any) -> Sequence[Any]:
+        # Few are among the best: a vector is looked at closer only if one of its lanes is.
+        value = Lane(b, e.places.spread(e.at(row.x, row.index(number, place)), lanes))
+        key = sorters.plain_key(value, row.x.dtype, row.descending)
+        worst = sorters.read(b, best, row.count - 1, bits)
+        bound = b.trunc(b.lshr(worst, ir.Constant(worst.type, sorters.INDEX_BITS)), _word())
+        limit = Lane(b, e.places.spread(bound, lanes))
+        found = key.compare("<=", limit, signed=False)
+        if e.mask is not None:
+            found = Lane(b, b.and_(found.value, e.mask))
+        with b.if_then(found.any().value, likely=False):
+            stop = as_value(code.places.add(place.start, lanes))
+            end = b.select(b.icmp_signed("<", stop, as_value(last)), stop, as_value(last))
+            each(b, place.start, end, lambda i: _consider(row, best, row.item(number, i)))
+        return []
+
+    e.blocks(first, last, lanes, some, aligned=False)
 
 
 def _consider(row: _Row, best: Any, value: Any) -> None:
