@@ -117,6 +117,12 @@ def cases() -> dict[str, Case]:
             lambda x, t: _functional().cross_entropy(x, t.long()),
             "x",
         )
+    for n, m in ((1880, 743), (128, 1536)):
+        found[f"affine {n}x{m}"] = Case(
+            {"x": (n, m), "w": (m,), "b": (m,)},
+            lambda g, x, w, b: x * w + b,
+            lambda x, w, b: x * w + b,
+        )
     for size in ((128, 1536), (1021, 1031), (2048, 4096)):
         text = "x".join(map(str, size))
         functional = _functional

@@ -155,6 +155,59 @@ class _Row:
 
         each(b, first, last, one)
 
+    def restore(self, row: Number) -> None:
+        """Give zeros their signs and NaN their bits again, in the order they have in the row; few rows have any."""
+        if not self.plain or not self.x.dtype.is_float:
+            return
+        code, b = self.code, self.code.builder
+        e = Elements(b, code.body, code.operands)
+        nothing = Lane(b, e.registers.constant(0, u32, self.lanes))
+
+        def look(lanes: Lanes, seen: list[Any]) -> Sequence[Any]:
+            value = e.places.spread(e.at(self.x, self.index(row, lanes)), self.lanes)
+            raw = Lane(b, value).as_integer()
+            special = raw.equals(-(1 << 31)) | ((raw & 0x7FFFFFFF) > (0xFF << 23))
+            if e.mask is not None:
+                special = Lane(b, b.and_(special.value, e.mask))
+            return [(Lane(b, seen[0]) | special.choose(nothing.constant(1), nothing)).value]
+
+        (seen,) = e.blocks(0, self.length, self.lanes, look, [nothing.value])
+        with b.if_then(Lane(b, seen).differs(0).any().value, likely=False):
+            self._put_back(row)
+
+    def _put_back(self, row: Number) -> None:
+        code, b = self.code, self.code.builder
+        wide = as_value(0).type
+
+        def kinds(i: Any) -> tuple[Lane, Lane, Lane]:
+            raw = Lane(b, self.value(row, i)).as_integer()
+            size = raw & 0x7FFFFFFF
+            return raw, size.equals(0), size > (0xFF << 23)
+
+        def count(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+            raw, is_zero, is_nan = kinds(i)
+            first = is_nan | (raw > 0) if self.descending else (raw < 0) & ~is_nan
+            before = [first & ~is_zero, is_nan & is_zero if self.descending else ~is_nan]
+            return [
+                b.add(total, b.zext(mask.value, wide))
+                for total, mask in zip(held, before, strict=True)
+            ]
+
+        start = loop(b, as_value(0), as_value(self.length), 1, count, [as_value(0)] * 2)
+        shape = [self.count if k == self.axis else n for k, n in enumerate(self.sizes)]
+
+        def put(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+            following = []
+            for at, mask in zip(held, kinds(i)[1:], strict=True):
+                with b.if_then(mask.value):
+                    offset = code.places.offset(self.index(row, at), shape)
+                    for _, dtype, pointer in self.results:
+                        store(b, self.value(row, i), pointer, offset, dtype)
+                following.append(b.add(at, b.zext(mask.value, wide)))
+            return following
+
+        loop(b, as_value(0), as_value(self.length), 1, put, start)
+
     @property
     def _by_parts(self) -> Any:
         """The function that sorts items byte by byte of their keys."""
@@ -257,6 +310,7 @@ def _sorted_row(row: _Row, number: Any) -> None:
     row.fill(number, data, 0, row.length, 0)
     row.sort(data, other, as_value(row.length), row.length)
     row.write(number, data, 0, row.count)
+    row.restore(number)
 
 
 def _part(length: int, lanes: int) -> int:
@@ -299,6 +353,8 @@ def _divided_values(row: _Row, number: Any) -> None:
     first, last = code.share(row.count)
     row.write(number, source, first, last)
     code.barrier()
+    with code.alone():
+        row.restore(number)
 
 
 def _divided_row(row: _Row, number: Any) -> None:
