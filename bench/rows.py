@@ -60,7 +60,17 @@ def cases() -> dict[str, Case]:
     def add(name: str, inputs: dict[str, Any], build: Any, other: Any, *gradient: str) -> None:
         found[name] = Case(inputs, build, other, gradient)
 
-    for n, m in ((128, 576), (512, 512), (997, 1009), (128, 8192), (64, 49152), (4096, 1024), (7, 100003), (2081, 73), (5000, 9)):
+    for n, m in (
+        (128, 576),
+        (512, 512),
+        (997, 1009),
+        (128, 8192),
+        (64, 49152),
+        (4096, 1024),
+        (7, 100003),
+        (2081, 73),
+        (5000, 9),
+    ):
         size = f"{n}x{m}"
         add(f"softmax {size}", {"x": (n, m)}, lambda g, x: x.softmax(), lambda x: x.softmax(-1))
         add(
@@ -125,32 +135,31 @@ def cases() -> dict[str, Case]:
         )
     for size in ((128, 1536), (1021, 1031), (2048, 4096)):
         text = "x".join(map(str, size))
-        functional = _functional
-        add(f"gelu {text}", {"x": size}, lambda g, x: x.gelu(), lambda x: functional().gelu(x))
+        add(f"gelu {text}", {"x": size}, lambda g, x: x.gelu(), lambda x: _functional().gelu(x))
         add(
             f"gelu-tanh {text}",
             {"x": size},
             lambda g, x: x.gelu_approx(),
-            lambda x: functional().gelu(x, approximate="tanh"),
+            lambda x: _functional().gelu(x, approximate="tanh"),
         )
         add(
             f"gelu-backward {text}",
             {"x": size, "dy": size},
             lambda g, x: x.gelu(),
-            lambda x: functional().gelu(x),
+            lambda x: _functional().gelu(x),
             "x",
         )
         add(
             f"swiglu {text}",
             {"a": size, "b": size},
             lambda g, a, b: a.silu() * b,
-            lambda a, b: functional().silu(a) * b,
+            lambda a, b: _functional().silu(a) * b,
         )
         add(
             f"swiglu-backward {text}",
             {"a": size, "b": size, "dy": size},
             lambda g, a, b: a.silu() * b,
-            lambda a, b: functional().silu(a) * b,
+            lambda a, b: _functional().silu(a) * b,
             "a",
             "b",
         )
@@ -169,9 +178,24 @@ def cases() -> dict[str, Case]:
         )
         add(f"tanh {text}", {"a": size}, lambda g, a: a.tanh(), lambda a: a.tanh())
         add(f"exp {text}", {"a": size}, lambda g, a: a.exp(), lambda a: a.exp())
-        add(f"log {text}", {"a": size}, lambda g, a: (a * a + 1.0).log(), lambda a: (a * a + 1.0).log())
-        add(f"transpose {text}", {"a": size}, lambda g, a: a.transpose((1, 0)), lambda a: a.t().contiguous())
-        add(f"every-other {text}", {"a": size}, lambda g, a: a[:, ::2] + 1.0, lambda a: a[:, ::2] + 1.0)
+        add(
+            f"log {text}",
+            {"a": size},
+            lambda g, a: (a * a + 1.0).log(),
+            lambda a: (a * a + 1.0).log(),
+        )
+        add(
+            f"transpose {text}",
+            {"a": size},
+            lambda g, a: a.transpose((1, 0)),
+            lambda a: a.t().contiguous(),
+        )
+        add(
+            f"every-other {text}",
+            {"a": size},
+            lambda g, a: a[:, ::2] + 1.0,
+            lambda a: a[:, ::2] + 1.0,
+        )
         add(f"flip {text}", {"a": size}, lambda g, a: g.flip(a, (1,)), lambda a: a.flip(1))
         add(f"sum-rows {text}", {"a": size}, lambda g, a: a.sum(1), lambda a: a.sum(1))
         add(f"sum-columns {text}", {"a": size}, lambda g, a: a.sum(0), lambda a: a.sum(0))
@@ -217,7 +241,11 @@ def cases() -> dict[str, Case]:
             lambda g, w, t: g.gather(w, t),
             lambda w, t: _functional().embedding(t, w),
         )
-    for shape, order in (((41, 929, 2), (2, 1, 0)), ((168, 774, 3), (0, 2, 1)), ((40, 211, 744), (2, 0, 1))):
+    for shape, order in (
+        ((41, 929, 2), (2, 1, 0)),
+        ((168, 774, 3), (0, 2, 1)),
+        ((40, 211, 744), (2, 0, 1)),
+    ):
         text = "x".join(map(str, shape)) + "-" + "".join(map(str, order))
         found[f"permute {text}"] = Case(
             {"a": shape},
@@ -241,7 +269,12 @@ def cases() -> dict[str, Case]:
     for n in (1009, 576 * 1536, 8192 * 576):
         add(
             f"adam {n}",
-            {"p": (n,), "d": (n,), "m": (n,), "v": np.abs(rng.standard_normal(n)).astype(np.float32)},
+            {
+                "p": (n,),
+                "d": (n,),
+                "m": (n,),
+                "v": np.abs(rng.standard_normal(n)).astype(np.float32),
+            },
             _adam,
             _adam_torch,
         )
@@ -380,6 +413,14 @@ def burst(call: Callable[[], Any], seconds: float) -> float:
             return statistics.median(times)
 
 
+def _copies(seconds: float) -> float:
+    """Bytes a second that torch reads and writes, copying what no cache holds."""
+    import torch
+
+    source, target = torch.ones(1 << 26), torch.zeros(1 << 26)
+    return 2 * source.nbytes / burst(lambda: target.copy_(source), seconds)
+
+
 def work(engine: str, threads: int) -> None:
     """A worker: names of cases come in, results and times go out."""
     reading, writing = sys.stdin.buffer, sys.stdout.buffer
@@ -393,10 +434,7 @@ def work(engine: str, threads: int) -> None:
         name, seconds = pickle.load(reading)
         answer: Any
         if name == "copy":
-            import torch
-
-            a, b = torch.ones(1 << 26), torch.zeros(1 << 26)
-            answer = 8 * (1 << 26) / burst(lambda: b.copy_(a), seconds)
+            answer = _copies(seconds)
         elif seconds is None:
             ready = None
             try:
@@ -474,9 +512,15 @@ def main() -> None:
             if arguments.only and not any(word in name for word in arguments.only):
                 continue
             results = {engine: item.ask(name) for engine, item in engines.items()}
-            bad = [e for e, r in results.items() if isinstance(r, str) or not close(r, results["torch"])]
+            bad = [
+                e
+                for e, r in results.items()
+                if isinstance(r, str) or not close(r, results["torch"])
+            ]
             for engine in bad:
-                print(f"{name}: {engine} is left out: {results[engine] if isinstance(results[engine], str) else 'differs'}")
+                print(
+                    f"{name}: {engine} is left out: {results[engine] if isinstance(results[engine], str) else 'differs'}"
+                )
             times: dict[str, list[float]] = {e: [] for e in engines if e not in bad}
             for turn in range(arguments.rounds):
                 for engine in list(times) if turn % 2 else list(times)[::-1]:

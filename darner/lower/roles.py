@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
+from ..graph.dims import Dim
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
@@ -110,7 +111,7 @@ def _stored(node: Node) -> str:
     return (node.operands[0] if is_widening(node) else node).dtype.name
 
 
-def takes_one(node: Node, space: Sequence[int], axes: Sequence[int]) -> bool:
+def takes_one(node: Node, space: Sequence[Dim], axes: Sequence[int]) -> bool:
     """Whether a node is one element of each row, at a place that the row knows: the label's of a loss.
 
     ``space`` is the shape of all rows together, ``axes`` are those that run along a row.

@@ -477,7 +477,7 @@ def _dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
 def _arg_reduce(e: Elements, node: Node, index: list[Number]) -> Any:
     (x,) = node.operands
     axis = node.attrs["axis"]
-    length = x.size if axis is None else _sizes(x)[axis]
+    length = int(x.size) if axis is None else _sizes(x)[axis]
     outer = list(index)
     if axis is not None and node.attrs.get("keepdims"):
         outer.pop(axis)

@@ -320,9 +320,7 @@ class Lane:
         pieces = []
         for first in range(0, self.type.count, lanes):
             taken = ir.Constant(numbers, list(range(first, first + lanes)))
-            x, n = (
-                b.shuffle_vector(item.value, item.value, taken) for item in (self, exponents)
-            )
+            x, n = (b.shuffle_vector(item.value, item.value, taken) for item in (self, exponents))
             # All lanes, rounded as everything else is.
             passed = [x, n, ir.Constant(part, None), ir.Constant(short, -1), ir.Constant(word, 4)]
             pieces.append(b.call(function, passed))

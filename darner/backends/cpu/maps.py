@@ -89,7 +89,7 @@ def _emit_results(
     places = elements.places
     lead, length = (shape[:-1], shape[-1]) if shape else ((), 1)
     seams = _seams(code.body, shape, elements.width)
-    along = [node.operands[0].size for node in code.body.nodes if looks_along(node)]
+    along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
     whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
     pieces = 1 if len(seams) > 2 else -(-length // whole)
     count = lanes_for(code.body, elements.width, length)

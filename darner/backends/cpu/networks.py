@@ -114,7 +114,9 @@ class _Network:
         """Compare each lane with the one whose number differs by these bits."""
         other = self.picked(value, value, [lane ^ distance for lane in range(self.lanes)])
         low, high = self.extreme("umin", value, other), self.extreme("umax", value, other)
-        lanes = [lane if lane < lane ^ distance else self.lanes + lane for lane in range(self.lanes)]
+        lanes = [
+            lane if lane < lane ^ distance else self.lanes + lane for lane in range(self.lanes)
+        ]
         return self.picked(low, high, lanes)
 
     def halves(self, value: Any, width: int) -> Any:

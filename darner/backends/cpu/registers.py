@@ -17,7 +17,6 @@ from .lanes import Lane, function_of, mangled
 from .math import emit, memory_type, register_type
 from .places import Lanes, Number, Places, as_value, lane_count
 
-
 MOST_APART = 4
 """Elements so far apart are read with all that lie between."""
 CHUNK = 64
@@ -60,7 +59,7 @@ class Registers:
 
     def _every_few(self, pointer: Any, offset: Lanes, dtype: DType) -> Any:
         """Every second (third, ...) element: all between the first and the last are read, and theirs picked."""
-        from llvmlite import ir
+        from llvmlite import ir  # type: ignore[import-untyped]
 
         step, element = offset.stride, memory_type(dtype)
         lanes = min(offset.count, CHUNK // dtype.itemsize)
@@ -160,7 +159,7 @@ class Registers:
         return self.builder.trunc(value, register_type(dtype, lane_count(value)))
 
     def _pointers(self, pointer: Any, offset: Number, dtype: DType, count: int) -> Any:
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         offsets = self.places.vector(offset, count)
         places = self.builder.gep(pointer, [offsets], source_etype=memory_type(dtype))

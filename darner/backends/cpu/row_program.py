@@ -232,4 +232,5 @@ def _worth_keeping(
 
 
 def room(elements: int, itemsize: int) -> int:
+    """Bytes of so many elements, whole lines."""
     return -(-elements * itemsize // 64) * 64

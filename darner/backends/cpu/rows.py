@@ -32,6 +32,8 @@ LEAST_AHEAD = 1 << 20
 """Bytes of an operand whose rows are not in the cache before they are asked for."""
 MOST_AHEAD = 1 << 18
 """Bytes of a row that stay in the cache until they are needed."""
+
+
 def _width(machine: Machine) -> int:
     return machine.vector_bytes // 4
 
@@ -368,17 +370,15 @@ class _Rows:
         program, places, e = self.program, self.places, self.elements
         chunks = program.chunks
 
-        def chunk(number: Number, _: Any) -> Sequence[Any]:
-            self.chunk = number
+        def clear(lanes: Lanes, _: Any) -> Sequence[Any]:
             for slot, (node, _) in enumerate(self.columns):
                 nothing = self.registers.neutral("sum", node.dtype, node.dtype, program.lanes)
-                for_all = e.blocks(
-                    0,
-                    program.row_elements,
-                    program.lanes,
-                    lambda lanes, _, slot=slot, nothing=nothing: self._held(slot, lanes, nothing),
-                )
-                del for_all
+                self._held(slot, lanes, nothing)
+            return []
+
+        def chunk(number: Number, _: Any) -> Sequence[Any]:
+            self.chunk = number
+            e.blocks(0, program.row_elements, program.lanes, clear)
             first = places.div(places.mul(number, program.units), chunks)
             after = places.div(places.mul(places.add(number, 1), program.units), chunks)
             e.loop(first, after, unit)
@@ -392,22 +392,27 @@ class _Rows:
             lanes = Lanes(places.mul(number, program.lanes), program.lanes)
             if program.space[-1] % program.lanes:
                 e.mask = places.less(lanes, program.space[-1])
-            for slot, (node, pointer) in enumerate(self.columns):
-                self.chunk = 0
-
-                def one(number: Any, totals: list[Any], slot: int = slot) -> Sequence[Any]:
-                    self.chunk = number
-                    return [
-                        self.registers.merge("sum", totals[0], self._held(slot, lanes)[0], node.dtype)
-                    ]
-
-                (total,) = e.loop(1, chunks, one, self._held(slot, lanes))
-                total = self.registers.reduced("sum", total, node.dtype)
-                self.registers.store(total, pointer, lanes, node.dtype, e.mask)
+            for slot in range(len(self.columns)):
+                self._write_column(slot, lanes)
             e.mask = None
             return []
 
         e.loop(*self.code.share(blocks), block)
+
+    def _write_column(self, slot: int, lanes: Lanes) -> None:
+        """Elements of a column sum, from the sums of all chunks in their order."""
+        node, pointer = self.columns[slot]
+
+        def one(number: Any, totals: list[Any]) -> Sequence[Any]:
+            self.chunk = number
+            (other,) = self._held(slot, lanes)
+            return [self.registers.merge("sum", totals[0], other, node.dtype)]
+
+        self.chunk = 0
+        first = self._held(slot, lanes)
+        (total,) = self.elements.loop(1, self.program.chunks, one, first)
+        total = self.registers.reduced("sum", total, node.dtype)
+        self.registers.store(total, pointer, lanes, node.dtype, self.elements.mask)
 
     def _held(self, slot: int, lanes: Lanes, value: Any = None) -> list[Any]:
         """Sums of this chunk for a column sum: written, or read."""

@@ -121,7 +121,7 @@ class _Row:
         if not _by_network(self.plain, self.bits, exponent):
             b.call(self._by_parts, [data, other, count])
             return
-        from llvmlite import ir
+        from llvmlite import ir  # type: ignore[import-untyped]
 
         none = ir.Constant(ir.IntType(self.bits), -1)
         each(b, count, 1 << exponent, lambda i: sorters.write(b, none, data, i, self.bits))
@@ -232,7 +232,7 @@ def _by_network(plain: bool, bits: int, exponent: int) -> bool:
 
 
 def _word() -> Any:
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     return ir.IntType(32)
 

@@ -36,7 +36,7 @@ FEW = 2
 _SAME = ("stop_gradient", "recompute_barrier")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
     """A value that a map reads: where its elements lie, along each of the map's axes.
 
@@ -99,12 +99,12 @@ def turning(spec: Spec) -> Turning | None:
         return None
     own = [axis for axis, size in enumerate(shape) if size != 1]
     merged = [(shape[own[0]], [view.strides[own[0]] for view in views])]
-    for axis in own[1:]:
-        steps, before = [view.strides[axis] for view in views], merged[-1]
-        if before[1] == [step * shape[axis] for step in steps]:
-            merged[-1] = before[0] * shape[axis], steps
+    for place in own[1:]:
+        steps, before = [view.strides[place] for view in views], merged[-1]
+        if before[1] == [step * shape[place] for step in steps]:
+            merged[-1] = before[0] * shape[place], steps
         else:
-            merged.append((shape[axis], steps))
+            merged.append((shape[place], steps))
     lengths = tuple(size for size, _ in merged)
     views = [
         View(view.node, view.leaf, view.offset, tuple(steps[i] for _, steps in merged))
@@ -264,7 +264,7 @@ class _Turned:
 
     def through_memory(self, index: list[Number], blocks: list[list[Any]], rows: Number) -> None:
         """Write turned blocks down, and go through their rows: the map is emitted once."""
-        views, area = self.plan.turned, self.lanes * self.lanes
+        views = self.plan.turned
         for number, (view, block) in enumerate(zip(views, blocks, strict=True)):
             for i, value in enumerate(block):
                 place = Lanes(self.slot(number, view) + i * self.lanes, self.lanes)
@@ -279,8 +279,7 @@ class _Turned:
             self.row(index, row, values)
             return []
 
-        if area:
-            self.elements.loop(0, rows, one)
+        self.elements.loop(0, rows, one)
 
     def slot(self, number: int, view: View) -> int:
         """Where the turned block of an operand begins in the scratch memory, in its elements."""
