@@ -15,7 +15,8 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
 from .collapse import collapsed
-from .elements import Elements, can_emit, looks_along
+from .elements import Elements, can_emit
+from .extremes import looks_along
 from .places import Number
 from .streaming import either
 from .template import Code, Template, sizes
