@@ -13,6 +13,7 @@ A kernel may have several results. Two kernels are joined only if no third lies 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .roles import PLACES, Role, roles
+from .roles import LEAST_ROWS, PLACES, Role, roles, takes_one
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -60,6 +61,7 @@ def fuse(graph: Graph) -> list[Group]:
     work.epilogues()
     work.sides()
     work.rows()
+    work.columns()
     work.maps()
     return work.ordered()
 
@@ -262,18 +264,34 @@ class _Fusion:
     # ------------------------------------------------------------- rows
 
     def rows(self) -> None:
-        """Reductions over the same axes of the same rows, and what is element-wise around them."""
-        changed = True
-        while changed:
-            changed = False
-            for node in self.nodes:
-                if self.roles[node.id] not in ("reduce", "point"):
-                    continue
-                for source in self.sources[node.id]:
-                    if source in self.home and self._join_rows(
-                        self.home[source], self.home[node.id]
-                    ):
+        """Reductions over the same axes of the same rows, and what is element-wise around them.
+
+        The largest values first: what a small one would join may lie between two that a large one joins. Sums over rows come last, as
+        ``columns`` can add them to kernels of rows along the last axis.
+        """
+        pairs = [
+            (source, node.id)
+            for node in self.nodes
+            if self.roles[node.id] in ("reduce", "point")
+            for source in self.sources[node.id]
+            if source in self.home and self.groups[self.home[source]].kind in ("map", "rows")
+        ]
+        pairs.sort(key=lambda pair: -self._bytes(pair[0]))
+        for some in ([pair for pair in pairs if not self._is_column(pair[1])], pairs):
+            changed = True
+            while changed:
+                changed = False
+                for source, reader in some:
+                    if self._join_rows(self.home[source], self.home[reader]):
                         changed = True
+
+    def _is_column(self, id: int) -> bool:
+        axes, node = self._axes(self.nodes[id]), self.nodes[id]
+        return axes is not None and axes == tuple(range(node.operands[0].rank - 1))
+
+    def _bytes(self, id: int) -> int:
+        node = self.nodes[id]
+        return 0 if isinstance(node.type, TupleType) else int(node.size) * node.dtype.itemsize
 
     def _join_rows(self, producer: int, consumer: int) -> bool:
         if producer == consumer:
@@ -317,7 +335,7 @@ class _Fusion:
                 continue
             if not isinstance(node.type, TensorType) or node.shape not in (space, kept, gone):
                 return False
-            if "elementwise" not in node.op.traits:
+            if not ("elementwise" in node.op.traits or takes_one(node, space, axes)):
                 return False
             inside = set(ids)
             for operand in node.operands:
@@ -328,6 +346,36 @@ class _Fusion:
                     if operand.shape not in (space, kept, gone):
                         return False
         return True
+
+    def columns(self) -> None:
+        """Sums over the rows of what a kernel of rows computes or reads: the gradients of a norm's weights."""
+        for node in self.nodes:
+            own = self.home.get(node.id)
+            if own is None or self.roles[node.id] != "reduce" or len(self.groups[own].nodes) > 1:
+                continue
+            (x,) = node.operands
+            if self.roles[x.id] == "view" or node.op.name != "sum" or x.rank < 2:
+                continue
+            homes = [self.home.get(x.id), *(self.home[i] for i in self.readers[x.id])]
+            for home in dict.fromkeys(homes):
+                if home is not None and self._sums_rows_of(own, home):
+                    space, axes = self.groups[home].space, self.groups[home].axes
+                    self._join(home, own, "rows")
+                    self.groups[home].space, self.groups[home].axes = space, axes
+                    break
+
+    def _sums_rows_of(self, own: int, home: int) -> bool:
+        """Whether a group that is one sum can be made by a group of rows on its way."""
+        rows, column = self.groups[home], self.groups[own]
+        if own == home or rows.kind != "rows" or rows.space != column.space or not rows.space:
+            return False
+        last = len(rows.space) - 1
+        count = math.prod(int(size) for size in rows.space[:-1])
+        if rows.axes != (last,) or column.axes != tuple(range(last)) or count < LEAST_ROWS:
+            return False
+        if self._finds(rows) or not self._may_join(home, own):
+            return False
+        return not self._reaches(rows.needs, own)
 
     # ------------------------------------------------------------- maps
 

@@ -9,8 +9,10 @@ others    kernels of a kind of their own, named by that kind
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
+from ..graph.dims import Dim
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
@@ -107,6 +109,29 @@ def _stored(node: Node) -> str:
     while node.op.name in VIEWS:
         (node,) = node.operands
     return (node.operands[0] if is_widening(node) else node).dtype.name
+
+
+def takes_one(node: Node, space: Sequence[Dim], axes: Sequence[int]) -> bool:
+    """Whether a node is one element of each row, at a place that the row knows: the label's of a loss.
+
+    ``space`` is the shape of all rows together, ``axes`` are those that run along a row.
+    """
+    if node.op.name != "take_along_axis" or tuple(axes) != (node.attrs["axis"],):
+        return False
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(space))
+    return tuple(node.operands[0].shape) == tuple(space) and tuple(node.shape) == kept
+
+
+LEAST_ROWS = 16
+"""Rows from which on what they add up to is summed by the kernel that goes through them."""
+
+
+def is_column(node: Node, reductions: Sequence[Node]) -> bool:
+    """Whether a reduction of a kernel of rows is a sum over the rows: the others are along the last axis, it is over all before."""
+    (x,) = node.operands
+    before = tuple(range(x.rank - 1))
+    along = any(other.attrs["axes"] == (x.rank - 1,) for other in reductions)
+    return node.op.name == "sum" and bool(before) and node.attrs["axes"] == before and along
 
 
 def _is_scalar(node: Node) -> bool:

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from darner.backends.cpu.jit import host
+from darner.backends.cpu.lanes import note_vectors
 from darner.backends.cpu.math import ROWS, emit, memory_type
 from darner.backends.cpu.remainders import QUADRANT_LIMIT
 from darner.graph import dtypes
@@ -22,6 +24,8 @@ from darner.graph.op import OPS
 INTEGERS = (dtypes.i8, dtypes.i16, dtypes.i32, dtypes.i64, dtypes.u8, dtypes.u32)
 REAL = tuple(dtype for dtype in dtypes.ALL if dtype is not c64)
 FULL = np.longdouble
+WIDE = 32
+"""Lanes of kernels that are told what vectors this machine has."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +40,8 @@ def quiet():
 def module_of(op, operands, result, lanes):
     """A module whose ``kernel(n, operands..., result)`` applies the op to n elements."""
     module = ir.Module()
+    if lanes == WIDE:
+        note_vectors(module, host().vector_bytes)
     module.triple = llvm.get_process_triple()
     pointer, long = ir.PointerType(), ir.IntType(64)
     signature = ir.FunctionType(ir.VoidType(), [long, *[pointer] * (len(operands) + 1)])
@@ -197,6 +203,14 @@ def test_f32_functions_are_within_two_units_everywhere(op):
     x = grid(f32, 2000 if op in ERROR else 10_000)
     function = np.vectorize(ERROR[op]) if op in ERROR else FUNCTIONS[op]
     check(run(op, x), function(x.astype(np.float64)), 2, x)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64])
+@pytest.mark.parametrize("op", ["exp", "cosh", "tanh", "erf", "pow"])
+def test_a_machine_that_scales_by_powers_of_two_gives_the_same_bits(op, dtype):
+    x = grid(dtype, 2000)
+    operands = (x, np.roll(x, 7)) if op == "pow" else (x,)
+    same(run(op, *operands, lanes=WIDE), run(op, *operands))
 
 
 @pytest.mark.parametrize("op", FUNCTIONS)

@@ -121,12 +121,37 @@ def test_what_the_residual_needs_may_depend_on_the_product_only_from_outside():
     check(g, {"x": np.eye(4), "w": np.arange(16.0).reshape(4, 4)})
 
 
-def test_a_column_sum_is_not_put_into_a_kernel_of_rows():
+def test_a_column_sum_is_made_by_the_kernel_of_its_rows_where_there_are_enough():
+    for count, wanted in ((4, {"rows": 2}), (16, {"rows": 1})):
+        g = Graph()
+        y = g.input("x", (count, 8)).softmax()
+        g.set_outputs([y, y.sum(axis=0)])
+        assert kinds(g) == wanted
+        check(g, {"x": np.arange(count * 8.0).reshape(count, 8) % 7})
+
+
+def test_the_gradients_of_a_norm_are_one_kernel():
+    gradients = darner.vjp(_norm(), ["x", "w", "b"])
+    gradients.set_outputs(gradients.outputs[1:])
+    assert kinds(gradients) == {"rows": 1}
+
+
+def _norm():
     g = Graph()
-    x = g.input("x", (4, 8))
-    y = x.softmax()
-    g.set_outputs([y, y.sum(axis=0)])
-    assert kinds(g) == {"rows": 2}
+    x, w, b = (g.input(name, size) for name, size in (("x", (32, 8)), ("w", (8,)), ("b", (8,))))
+    g.set_outputs([g.layer_norm(x, w, b)])
+    return g
+
+
+def test_a_loss_by_labels_reads_the_logits_in_one_kernel_and_writes_their_gradient_once():
+    g = Graph()
+    x, t = g.input("x", (32, 100)), g.input("t", (32,), "i32")
+    g.set_outputs([g.cross_entropy_loss(x, t)])
+    works = kernels(prepare(darner.value_and_grad(g, ["x"])))
+    large = [work for work in works if any(n.shape == (32, 100) for n in work.body.nodes)]
+    assert len(large) == 1
+    (work,) = large
+    assert sum(output.shape == (32, 100) for output in work.body.outputs) == 1
 
 
 def test_views_and_counters_cost_no_kernel():

@@ -73,14 +73,22 @@ def _clamped(x: Lane, low: float, high: float) -> Lane:
 # --------------------------------------------------------------------------- exponentials
 
 
-def _expm1_reduced(x: Lane, tail: Lane | None = None) -> tuple[Lane, Lane]:
-    """(expm1(r), n) with x + tail = n * log(2) + r and |r| <= log(2) / 2."""
+def _reduced(x: Lane, tail: Lane | None = None) -> tuple[Lane, Lane, Lane]:
+    """(r, n, n) with x + tail = n * log(2) + r and |r| <= log(2) / 2; n as a float and as an integer."""
     high, low, _ = tables.LN2[x.bits]
     n, exponent = _nearest_integer(x, tables.LOG2E[x.bits][0])
     r = n.fma(-low, n.fma(-high, x))
-    if tail is not None:
-        r = r + tail
+    return (r if tail is None else r + tail), n, exponent
+
+
+def _expm1_reduced(x: Lane) -> tuple[Lane, Lane]:
+    """(expm1(r), n) with x = n * log(2) + r and |r| <= log(2) / 2."""
+    r, _, exponent = _reduced(x)
     return (r * r).fma(r.polynomial(tables.EXPM1[x.bits]), r), exponent
+
+
+def _exp_of_rest(r: Lane) -> Lane:
+    return (r * r).fma(r.polynomial(tables.EXP[r.bits]), r) + 1.0
 
 
 def exp(x: Lane, tail: Lane | None = None, *, half: bool = False) -> Lane:
@@ -88,8 +96,17 @@ def exp(x: Lane, tail: Lane | None = None, *, half: bool = False) -> Lane:
     inside = _clamped(x, *_EXP_RANGE[x.bits])
     if tail is not None:  # beyond the range it may be of any size
         tail = inside.equals(x).choose(tail, 0.0)
-    power, exponent = _expm1_reduced(inside, tail)
-    return scaled(power + 1.0, exponent - 1 if half else exponent)
+    r, n, exponent = _reduced(inside, tail)
+    power = _exp_of_rest(r)
+    if x.can_scale:
+        return power.scaled_by(n - 1.0 if half else n)
+    return scaled(power, exponent - 1 if half else exponent)
+
+
+def _exp_inside(x: Lane) -> Lane:
+    """The power e**x where neither that nor its inverse can overflow."""
+    r, _, exponent = _reduced(x)
+    return _exp_of_rest(r) * power_of_two(exponent)
 
 
 def exp2(x: Lane) -> Lane:
@@ -135,7 +152,8 @@ def tanh(x: Lane) -> Lane:
     size = x.absolute()
     z = x * x
     near = (size * z).fma(z.polynomial(tables.TANH[x.bits]), size)
-    far = 1.0 - 2.0 / (exp(size + size) + 1.0)
+    # Beyond 20 it is 1 to the last bit, in f64 too.
+    far = 1.0 - 2.0 / (_exp_inside(_clamped(size + size, 0.0, 40.0)) + 1.0)
     return (size < 0.55).choose(near, far).with_sign_of(x)
 
 
@@ -375,6 +393,12 @@ def _erf_near_zero(size: Lane) -> Lane:
 def erf(x: Lane) -> Lane:
     """The error function: a polynomial near 0, else 1 - erfc."""
     size = x.absolute()
+    if x.bits == 32:
+        # The logarithm of erfc is smooth enough for a short polynomial: no quotient is needed.
+        beyond = (size > 4.0).choose(size.constant(4.0), size)
+        far = 1.0 - _exp_inside(beyond.polynomial(tables.LOG_ERFC[32]))
+        near = size.fma((size * size).polynomial(tables.ERF_NEAR[32]), size)
+        return (size < 0.9).choose(near, far).with_sign_of(x)
     far = 1.0 - _erfc_of_size(size)
     return (size < 1.0).choose(_erf_near_zero(size), far).with_sign_of(x)
 

@@ -15,6 +15,7 @@ from typing import Any
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from .extremes import arg_reduce
 from .faults import emit_check
 from .gemm_ir import loop
 from .jit import host
@@ -189,8 +190,12 @@ class Elements:
             return emit(self, node, index)
         if "elementwise" in node.op.traits:
             operands = [self.at(item, self.spread(item, index)) for item in node.operands]
-            return self.registers.apply(node, operands)
+            return self.apply(node, operands)
         raise InternalError(f"the CPU backend has no code for '{node.op.name}' in a kernel")
+
+    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+        """An element-wise node from the elements of its operands."""
+        return self.registers.apply(node, operands)
 
     def spread(self, node: Node, index: Index) -> list[Number]:
         """The index of an operand that is broadcast: axes from the right, sizes of 1 stay at 0."""
@@ -469,34 +474,6 @@ def _dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.registers.reduced("sum", total, node.dtype)
 
 
-def _arg_reduce(e: Elements, node: Node, index: list[Number]) -> Any:
-    (x,) = node.operands
-    axis = node.attrs["axis"]
-    length = x.size if axis is None else _sizes(x)[axis]
-    outer = list(index)
-    if axis is not None and node.attrs.get("keepdims"):
-        outer.pop(axis)
-
-    def place(i: Number) -> list[Number]:
-        if axis is None:
-            return e.places.split(i, _sizes(x))
-        return [*outer[:axis], i, *outer[axis:]]
-
-    first = e.at(x, place(0))
-    count = lane_count(first)
-    start = as_value(0) if count is None else e.places.vector(0, count)
-
-    def inside(i: Any, values: list[Any]) -> Sequence[Any]:
-        best, where = values
-        value = e.at(x, place(i))
-        better = e.registers.beats(node.op.name, value, best, x.dtype)
-        here = i if count is None else e.places.vector(i, count)
-        return [e.registers.choose(better, value, best), e.registers.choose(better, here, where)]
-
-    _, where = e.loop(1, length, inside, [first, start])
-    return e.registers.of_index(where, node.dtype)
-
-
 def _fold(e: Elements, node: Node, index: list[Number]) -> Any:
     """The sum of the window elements that lie on an element."""
     (x,) = node.operands
@@ -549,8 +526,8 @@ def _dynamic_update_slice(e: Elements, node: Node, index: list[Number]) -> Any:
 Emitter = Callable[[Elements, Node, list[Number]], Any]
 
 _EMITTERS: dict[str, Emitter] = {
-    "argmax": _arg_reduce,
-    "argmin": _arg_reduce,
+    "argmax": arg_reduce,
+    "argmin": arg_reduce,
     "broadcast_to": _broadcast,
     "concat": _concat,
     "constant": _constant,

@@ -16,6 +16,7 @@ from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
 from .jit import Machine, host
+from .lanes import note_vectors
 from .maps import ELEMENTS
 from .places import as_value
 from .rows import ROWS
@@ -25,6 +26,7 @@ from .solving import SOLVING
 from .sorting import SORTING
 from .steps import FIXED
 from .template import Code, Packing, Scratch, Template
+from .turned import TURNED
 from .updates import UPDATES
 
 TEMPLATES: tuple[Template, ...] = (
@@ -38,6 +40,7 @@ TEMPLATES: tuple[Template, ...] = (
     UPDATES,
     SOLVING,
     ROWS,
+    TURNED,
     ELEMENTS,
 )
 """The families of kernels, those with the best code first."""
@@ -135,6 +138,7 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None
 
     module = ir.Module("plan")
     machine = machine or host()
+    note_vectors(module, machine.vector_bytes)
     for name, function in functions.all.items():
         spec = plan.specs[function.digest]
         counts = len(spec.inputs), len(spec.body.outputs)

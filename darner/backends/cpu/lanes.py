@@ -49,6 +49,11 @@ def own_function(
     return function
 
 
+def note_vectors(module: Any, vector_bytes: int) -> None:
+    """Say how wide the vectors of a module's target are: some have instructions that others lack."""
+    module.vector_bytes = vector_bytes
+
+
 def mangled(type_: Type) -> str:
     """How the names of intrinsics spell a type: ``f32``, ``v16f32``, ``i64``."""
     from llvmlite import ir
@@ -294,6 +299,45 @@ class Lane:
     def with_sign_of(self, other: Lane) -> Lane:
         """The magnitude of this float with the sign bit of another."""
         return self.intrinsic("copysign", other)
+
+    @property
+    def can_scale(self) -> bool:
+        """Whether the target multiplies these floats by powers of two in one instruction."""
+        wide = getattr(self.builder.module, "vector_bytes", 0) == 64
+        whole = self.count is not None and self.count * self.bits % 512 == 0
+        return wide and whole and self.bits >= 32
+
+    def scaled_by(self, exponents: Lane) -> Lane:
+        """The product with 2**n for whole numbers n that are floats, rounded once; only where ``can_scale``."""
+        from llvmlite import ir
+
+        lanes, b = 512 // self.bits, self.builder
+        part = ir.VectorType(self.element, lanes)
+        short, word = ir.IntType(lanes), ir.IntType(32)
+        name = f"llvm.x86.avx512.mask.scalef.{'ps' if self.bits == 32 else 'pd'}.512"
+        function = function_of(b.module, name, part, [part, part, part, short, word])
+        numbers = ir.VectorType(word, lanes)
+        pieces = []
+        for first in range(0, self.type.count, lanes):
+            taken = ir.Constant(numbers, list(range(first, first + lanes)))
+            x, n = (b.shuffle_vector(item.value, item.value, taken) for item in (self, exponents))
+            # All lanes, rounded as everything else is.
+            passed = [x, n, ir.Constant(part, None), ir.Constant(short, -1), ir.Constant(word, 4)]
+            pieces.append(b.call(function, passed))
+        while len(pieces) > 1:
+            width = pieces[0].type.count
+            if len(pieces) % 2:
+                pieces.append(ir.Constant(pieces[0].type, ir.Undefined))
+            both = ir.Constant(ir.VectorType(word, 2 * width), list(range(2 * width)))
+            pieces = [
+                b.shuffle_vector(low, high, both)
+                for low, high in zip(pieces[::2], pieces[1::2], strict=True)
+            ]
+        (whole,) = pieces
+        if whole.type.count > self.type.count:
+            kept = ir.VectorType(word, self.type.count)
+            whole = b.shuffle_vector(whole, whole, ir.Constant(kept, list(range(self.type.count))))
+        return self.of(whole)
 
     def any(self) -> Lane:
         """Of a mask: whether it holds in at least one lane, as one i1."""

@@ -16,13 +16,17 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from .collapse import collapsed
 from .elements import Elements, can_emit
+from .extremes import looks_along
 from .places import Number
+from .streaming import either
 from .template import Code, Template, sizes
 
 KINDS = ("map", "rows", "contract", "index")
 PIECE = 8192
 """Elements of a long row that are one piece of work."""
 MOST_SEAMS = 9
+LEAST_VECTOR = 4
+"""Elements of a row that are worth a vector, most of whose lanes may stay empty."""
 SMALL = 4096
 """Elements times operations up to which one thread does it all: waking others would cost more."""
 
@@ -47,7 +51,7 @@ def _emit(code: Code) -> None:
         groups.setdefault(tuple(sizes(output)), []).append((output, place))
     for shape, outputs in groups.items():
         if prod(shape):
-            _emit_results(code, shape, outputs)
+            _emit_either(code, shape, outputs)
 
 
 def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
@@ -67,13 +71,28 @@ def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
     return [] if many or any(b - a < width // 4 for a, b in pairwise(seams)) else seams
 
 
-def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
+def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
+    """Results of one shape, past the cache where they are large and their vectors lie at whole lines."""
+    length = shape[-1] if shape else 1
+    lanes = lanes_for(code.body, code.width, length)
+    plain = len(_seams(code.body, shape, code.width)) <= 2
+    whole = plain and (length % lanes == 0 or length == prod(shape))
+    nbytes = prod(shape) * sum(node.dtype.itemsize for node, _ in outputs) if whole else 0
+    places = [place for _, place in outputs]
+    either(code, nbytes, places, lambda past: _emit_results(code, shape, outputs, past))
+
+
+def _emit_results(
+    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]], past: bool
+) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
     elements = Elements(code.builder, code.body, code.operands, fault=code.fault, width=code.width)
     places = elements.places
     lead, length = (shape[:-1], shape[-1]) if shape else ((), 1)
     seams = _seams(code.body, shape, elements.width)
-    pieces = 1 if len(seams) > 2 else -(-length // PIECE)
+    along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
+    whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
+    pieces = 1 if len(seams) > 2 else -(-length // whole)
     count = lanes_for(code.body, elements.width, length)
 
     def unit(number: Number, _: Any) -> Sequence[Any]:
@@ -83,8 +102,8 @@ def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[No
         start: Number = 0
         stop: Number = length
         if pieces > 1:
-            start = places.mul(piece, PIECE)
-            stop = places.clamp(places.add(start, PIECE), 0, length)
+            start = places.mul(piece, whole)
+            stop = places.clamp(places.add(start, whole), 0, length)
 
         def block(column: Number, _: Any) -> Sequence[Any]:
             full = [*index, column] if shape else []
@@ -92,12 +111,14 @@ def _emit_results(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[No
             values = [elements.at(node, full) for node, _ in outputs]
             offset = places.add(first, column)
             for (node, pointer), value in zip(outputs, values, strict=True):
-                elements.registers.store(value, pointer, offset, node.dtype, elements.mask)
+                elements.registers.store(
+                    value, pointer, offset, node.dtype, elements.mask, past=past
+                )
             return []
 
         if length == 1:
             block(0, [])
-        elif length < elements.width // 2:
+        elif along or length < LEAST_VECTOR:
             elements.loop(start, stop, block)
         elif len(seams) > 2:
             for low, high in pairwise(seams):

@@ -17,6 +17,11 @@ from .lanes import Lane, function_of, mangled
 from .math import emit, memory_type, register_type
 from .places import Lanes, Number, Places, as_value, lane_count
 
+MOST_APART = 4
+"""Elements so far apart are read with all that lie between."""
+CHUNK = 64
+"""Bytes that are picked from together."""
+
 
 class Registers:
     """Code on elements."""
@@ -46,14 +51,56 @@ class Registers:
             else:
                 value = self._masked("load", kind, [place], mask, dtype)
             return self._held(self.reversed(value) if offset.stride < 0 else value, dtype)
+        if isinstance(offset, Lanes) and 2 <= offset.stride <= MOST_APART and mask is None:
+            return self._held(self._every_few(pointer, offset, dtype), dtype)
         places = self._pointers(pointer, offset, dtype, count)
         mask = self.all_lanes(count) if mask is None else mask
         return self._held(self._masked("gather", kind, [places], mask, dtype), dtype)
 
+    def _every_few(self, pointer: Any, offset: Lanes, dtype: DType) -> Any:
+        """Every second (third, ...) element: all between the first and the last are read, and theirs picked."""
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        step, element = offset.stride, memory_type(dtype)
+        lanes = min(offset.count, CHUNK // dtype.itemsize)
+        kind = memory_type(dtype, lanes)
+        # The last of the vectors ends with the last element that is needed.
+        ends = (lanes - 1) * step + 1 - lanes
+        chunks = []
+        for chunk in range(offset.count // lanes):
+            first = self.places.add(offset.start, chunk * lanes * step)
+            found = ir.Constant(kind, ir.Undefined)
+            for part in range(step):
+                begin = part * lanes if part < step - 1 else ends
+                place = self.builder.gep(
+                    pointer, [as_value(self.places.add(first, begin))], source_etype=element
+                )
+                read = self.builder.load(place, typ=kind, align=dtype.itemsize)
+                picks = []
+                for lane in range(lanes):
+                    inside = min(lane * step // lanes, step - 1) == part
+                    picks.append(lanes + lane * step - begin if inside else lane)
+                numbers = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picks)
+                found = self.builder.shuffle_vector(found, read, numbers)
+            chunks.append(found)
+        while len(chunks) > 1:
+            width = 2 * chunks[0].type.count
+            numbers = ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(width)))
+            pairs = zip(chunks[::2], chunks[1::2], strict=True)
+            chunks = [self.builder.shuffle_vector(low, high, numbers) for low, high in pairs]
+        return chunks[0]
+
     def store(
-        self, value: Any, pointer: Any, offset: Number, dtype: DType, mask: Any = None
+        self,
+        value: Any,
+        pointer: Any,
+        offset: Number,
+        dtype: DType,
+        mask: Any = None,
+        *,
+        past: bool = False,
     ) -> None:
-        """Write elements, only in the lanes of ``mask``."""
+        """Write elements, only in the lanes of ``mask``; ``past`` the cache, where they lie at a multiple of 64 bytes."""
         count = lane_count(offset)
         element = memory_type(dtype)
         if count is not None:
@@ -70,18 +117,41 @@ class Registers:
             self._masked("scatter", None, [value, places], mask, dtype)
             return
         place = self.builder.gep(pointer, [as_value(offset.start)], source_etype=element)
+        if mask is None and past and count * dtype.itemsize % 64 == 0:
+            from llvmlite import ir
+
+            written = self.builder.store(value, place, align=64)
+            one = ir.Constant(ir.IntType(32), 1)
+            written.set_metadata("nontemporal", self.builder.module.add_metadata([one]))
+            return
         if mask is None:
             self.builder.store(value, place, align=dtype.itemsize)
             return
         if dtype.itemsize < 4:
             # LLVM 22 makes a store that narrows, under a mask known to be the first lane's, as wide as
             # what it narrows: so that lane is written by itself.
-            zero = self._lane_number(0)
+            zero = self.lane_number(0)
             with self.builder.if_then(self.builder.extract_element(mask, zero)):
                 first = self.builder.extract_element(value, zero)
                 self.builder.store(first, place, align=dtype.itemsize)
             mask = self.builder.insert_element(mask, self.constant(False, dtypes.bool_), zero)
         self._masked("store", None, [value, place], mask, dtype)
+
+    def prefetch(self, pointer: Any, offset: Number, dtype: DType, count: int) -> None:
+        """Ask for ``count`` elements from the first of ``offset`` on, a line at a time."""
+        from llvmlite import ir
+
+        word = ir.IntType(32)
+        kinds = [ir.PointerType(), word, word, word]
+        function = function_of(self.builder.module, "llvm.prefetch.p0", ir.VoidType(), kinds)
+        first = offset.start if isinstance(offset, Lanes) else offset
+        for line in range(0, count, max(1, 64 // dtype.itemsize)):
+            place = self.builder.gep(
+                pointer, [as_value(self.places.add(first, line))], source_etype=memory_type(dtype)
+            )
+            # To be read, into the second level of the cache, as data.
+            settings = [ir.Constant(word, number) for number in (0, 2, 1)]
+            self.builder.call(function, [place, *settings])
 
     def _held(self, value: Any, dtype: DType) -> Any:
         if dtype.kind != "bool":
@@ -89,7 +159,7 @@ class Registers:
         return self.builder.trunc(value, register_type(dtype, lane_count(value)))
 
     def _pointers(self, pointer: Any, offset: Number, dtype: DType, count: int) -> Any:
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         offsets = self.places.vector(offset, count)
         places = self.builder.gep(pointer, [offsets], source_etype=memory_type(dtype))
@@ -117,7 +187,8 @@ class Registers:
     # ------------------------------------------------------------- lanes
 
     @staticmethod
-    def _lane_number(number: int) -> Any:
+    def lane_number(number: int) -> Any:
+        """The number of a lane, as instructions take it."""
         from llvmlite import ir
 
         return ir.Constant(ir.IntType(32), number)
@@ -182,6 +253,24 @@ class Registers:
         kinds = [operand.dtype for operand in node.operands]
         return emit(node.op.name, self.builder, operands, kinds, node.dtype, node.attrs)
 
+    def by_inverse(self, value: Any, divisor: Any) -> Any:
+        """A quotient as a product with the divisor's inverse, which is worth it where many are divided by it.
+
+        Within 1.5 units in the last place. The inverse of a very large or small divisor has no exponent: a power of two is taken out first.
+        """
+        count = lane_count(value) or lane_count(divisor)
+        under = Lane(self.builder, divisor)
+        size, power = under.absolute(), {32: 2.0**64, 64: 2.0**512}[under.bits]
+        one = under.constant(1.0)
+        factor = (size < 1.0 / power).choose(under.constant(power), one)
+        factor = (size > power).choose(under.constant(1.0 / power), factor)
+        inverse = 1.0 / (under * factor)
+        values = [value, factor.value, inverse.value]
+        if count is not None:
+            values = [self.places.spread(item, count) for item in values]
+        a, b, c = (Lane(self.builder, item) for item in values)
+        return (a * b * c).value
+
     def cast(self, value: Any, found: DType, wanted: DType) -> Any:
         """A value in another element type."""
         if found is wanted:
@@ -200,6 +289,10 @@ class Registers:
         kept = self.kept_in(result)
         return self.constant(_neutral(name, kept), kept, lanes)
 
+    def least(self, name: str, dtype: DType, lanes: int | None = None) -> Any:
+        """What nothing but NaN loses against, looking for a place."""
+        return self.constant(_neutral("max" if name == "argmax" else "min", dtype), dtype, lanes)
+
     def combine(self, name: str, total: Any, value: Any, operand: DType, result: DType) -> Any:
         """One more element of a reduction."""
         kept = self.kept_in(result)
@@ -217,10 +310,10 @@ class Registers:
         """The running results of all lanes as one: halves onto halves."""
         while (count := lane_count(total)) is not None:
             if count == 1:
-                return self.builder.extract_element(total, self._lane_number(0))
+                return self.builder.extract_element(total, self.lane_number(0))
             half = count // 2
             if count % 2:
-                last = self.builder.extract_element(total, self._lane_number(count - 1))
+                last = self.builder.extract_element(total, self.lane_number(count - 1))
                 rest = self.across(name, self.picked(total, range(count - 1)), result)
                 return self.merge(name, rest, last, result)
             low, high = self.picked(total, range(half)), self.picked(total, range(half, count))
@@ -249,6 +342,11 @@ class Registers:
         count = lane_count(value) or lane_count(best)
         if count is not None:
             value, best = self.places.spread(value, count), self.places.spread(best, count)
+        if dtype.name in ("f32", "f64"):
+            # Better, or NaN, unless the best is NaN.
+            sign = ">" if name == "argmax" else "<"
+            beyond = self.builder.fcmp_unordered(sign, value, best)
+            return self.builder.and_(beyond, self.builder.fcmp_ordered("ord", best, best))
         better = emit(order, self.builder, [value, best], [dtype, dtype], dtypes.bool_, {})
         if dtype.kind != "float":
             return better

@@ -5,222 +5,33 @@ first pass, those that need them in the second, and so on; the last pass writes 
 the last axis is reduced, the lanes of a vector are elements of one row, whose sums are added up at the end; where it is not, they are rows side by side.
 
 Where there are few rows and much in each (the sum of everything, at the extreme), a row is cut in pieces of a fixed number. Every pass then leaves one partial result
-for each piece, and all threads wait for them before the next. So the order of a sum never depends on how many threads there are.
+for each piece, and all threads wait for them before the next. Sums over all rows of what a row's last pass has, such as the gradient of a norm's
+weight, are made on the way, for runs of a fixed number of rows. So the order of a sum never depends on how many threads there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+from ...graph.dtypes import f32, f64
 from ...graph.node import Node
 from ...lower.plan import Spec
 from .collapse import REDUCTIONS, collapsed
 from .elements import Elements, can_emit
 from .jit import Machine
-from .maps import SMALL, lanes_for
+from .maps import SMALL
 from .places import Lanes, Number, as_value
+from .row_program import RowProgram, room, row_program
+from .streaming import either
 from .template import Code, Scratch, Template, sizes
 
-MOST_KEPT = 128 * 1024
-"""Bytes of a row's intermediate values that a thread keeps; beyond that they are computed again."""
-MOST_PIECES = 64
-LEAST_PIECE = 4096
-FEW_UNITS = 16
-COSTLY = frozenset(
-    {
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cos",
-        "cosh",
-        "div",
-        "erf",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "gather",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "pow",
-        "random_bits",
-        "recip",
-        "rsqrt",
-        "sin",
-        "sinh",
-        "sqrt",
-        "take_along_axis",
-        "tan",
-        "tanh",
-    }
-)
-"""Ops that are worth a place in memory where a later pass needs them again."""
-
-
-@dataclass(frozen=True)
-class RowProgram:
-    """How the rows of a body are computed.
-
-    Attributes:
-        space: the shape of what is reduced.
-        axes: the axes that are reduced.
-        levels: the reductions, by the pass they are made in.
-        kept: nodes whose values are kept from the pass that first computes them.
-        pieces: parts of a row that are reduced apart.
-        lanes: elements computed together.
-    """
-
-    space: tuple[int, ...]
-    axes: tuple[int, ...]
-    levels: tuple[tuple[Node, ...], ...]
-    kept: tuple[Node, ...]
-    pieces: int
-    lanes: int
-
-    @property
-    def across(self) -> bool:
-        """Whether lanes are elements of one row."""
-        return self.axes[-1] == len(self.space) - 1
-
-    @property
-    def others(self) -> tuple[int, ...]:
-        """The axes along which rows lie."""
-        return tuple(axis for axis in range(len(self.space)) if axis not in self.axes)
-
-    @property
-    def outer(self) -> tuple[int, ...]:
-        """The sizes of a row that are gone through one by one: all but that of the lanes."""
-        reduced = [self.space[axis] for axis in self.axes]
-        return tuple(reduced[:-1] if self.across else reduced)
-
-    @property
-    def units(self) -> int:
-        """Rows, or blocks of rows side by side."""
-        rows = [self.space[axis] for axis in self.others]
-        if self.across:
-            return prod(rows)
-        return prod(rows[:-1]) * -(-rows[-1] // self.lanes)
-
-    @property
-    def row_elements(self) -> int:
-        """Elements that a thread goes through for one unit, whole vectors counted."""
-        if self.across:
-            return prod(self.outer) * (-(-self.space[-1] // self.lanes) * self.lanes)
-        return prod(self.outer) * self.lanes
-
-
-@lru_cache(maxsize=4096)
-def row_program(spec: Spec, width: int) -> RowProgram | None:
-    """The passes of a body, or None where its reductions are not of the same rows."""
-    body = spec.body
-    found = [node for node in body.nodes if node.op.name in REDUCTIONS]
-    if spec.kind != "rows" or not found:
-        return None
-    space, axes = tuple(sizes(found[0].operands[0])), tuple(found[0].attrs["axes"])
-    if not prod(space) or not axes:
-        return None
-    alike = all(
-        tuple(sizes(node.operands[0])) == space and tuple(node.attrs["axes"]) == axes
-        for node in found
-    )
-    kept_shape = tuple(1 if axis in axes else size for axis, size in enumerate(space))
-    gone = tuple(size for axis, size in enumerate(space) if axis not in axes)
-    shapes = {tuple(sizes(output)) for output in body.outputs}
-    if not alike or not shapes <= {space, kept_shape, gone} or not _reads_its_row(body, space):
-        return None
-    level: dict[int, int] = {}
-    for node in body.nodes:
-        below = max((level[i] for i in node.inputs), default=0)
-        level[node.id] = below + (node.op.name in REDUCTIONS)
-    levels = [
-        tuple(node for node in found if level[node.id] == number)
-        for number in range(1, max(level[node.id] for node in found) + 1)
-    ]
-    across = axes[-1] == len(space) - 1
-    length = space[-1]
-    lanes = lanes_for(body, width, length)
-    if length < width:
-        lanes = max(1, 1 << (length - 1).bit_length()) if across else width
-    plain = RowProgram(space, axes, tuple(levels), (), 1, lanes)
-    each = prod(space) // plain.units
-    pieces = 1
-    if plain.units < FEW_UNITS and each >= 4 * LEAST_PIECE:
-        steps = prod(plain.outer)
-        apart = -(-length // lanes) if across and steps == 1 else steps
-        pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
-    kept = _worth_keeping(spec, space, level, plain) if pieces == 1 else ()
-    return RowProgram(space, axes, tuple(levels), kept, pieces, lanes)
-
-
-def _reads_its_row(body: Any, space: tuple[int, ...]) -> bool:
-    """Whether no node reads another's elements elsewhere than at its own: through no view but of its row's value."""
-    inner = {
-        node.id
-        for node in body.nodes
-        if node.op.name in REDUCTIONS or "elementwise" in node.op.traits
-    }
-    for node in body.nodes:
-        if node.op.name in ("broadcast_to", "reshape"):
-            continue
-        if node.id not in inner and any(_source(operand).id in inner for operand in node.operands):
-            return False
-    return True
-
-
-def _source(node: Node) -> Node:
-    while node.op.name in ("broadcast_to", "reshape"):
-        (node,) = node.operands
-    return node
-
-
-def _worth_keeping(
-    spec: Spec, space: tuple[int, ...], level: dict[int, int], plain: RowProgram
-) -> tuple[Node, ...]:
-    """Costly values, or those made of them, that a later pass reads again."""
-    body = spec.body
-    last = len(plain.levels)
-    ends = {output.id for output in body.outputs}
-    wanted_in: dict[int, set[int]] = {}
-    for node in reversed(body.nodes):
-        passes = wanted_in.setdefault(node.id, set())
-        if node.id in ends:
-            passes.add(last)
-        for i in node.inputs:
-            found = wanted_in.setdefault(i, set())
-            if node.op.name in REDUCTIONS:
-                found.add(level[node.id] - 1)
-            else:
-                found |= passes
-    costly: dict[int, bool] = {}
-    result, room = [], 0
-    for node in body.nodes:
-        operands = node.operands
-        costly[node.id] = node.op.name in COSTLY or (
-            node.op.name not in REDUCTIONS and any(costly[operand.id] for operand in operands)
-        )
-        full = tuple(sizes(node)) == space and node.op.name not in ("input", "broadcast_to")
-        again = len(wanted_in[node.id]) > 1
-        if full and again and costly[node.id]:
-            costly[node.id] = False
-            bytes_ = _room(plain.row_elements, node.dtype.itemsize)
-            if room + bytes_ <= MOST_KEPT:
-                result.append(node)
-                room += bytes_
-    return tuple(result)
-
-
-def _room(elements: int, itemsize: int) -> int:
-    return -(-elements * itemsize // 64) * 64
+LEAST_AHEAD = 1 << 20
+"""Bytes of an operand whose rows are not in the cache before they are asked for."""
+MOST_AHEAD = 1 << 18
+"""Bytes of a row that stay in the cache until they are needed."""
 
 
 def _width(machine: Machine) -> int:
@@ -241,29 +52,83 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     program = row_program(collapsed(spec), _width(machine))
     if program is None:
         return Scratch()
-    own = sum(_room(program.row_elements, node.dtype.itemsize) for node in program.kept)
+    own = sum(room(program.row_elements, node.dtype.itemsize) for node in program.kept)
     if program.pieces == 1:
-        return Scratch(own=own)
+        return Scratch(own=own, shared=_columns_at(program, len(program.columns)))
     partials = sum(len(level) for level in program.levels)
     lanes = 1 if program.across else program.lanes
     # Eight bytes for any type that a running result is kept in.
     return Scratch(shared=partials * program.units * program.pieces * lanes * 8)
 
 
+def _columns_at(program: RowProgram, number: int) -> int:
+    """Where the sums of all chunks for a column sum begin in the shared memory, in bytes."""
+    return number * program.chunks * room(program.row_elements, 8)
+
+
+class _RowElements(Elements):
+    """Elements of rows: those of a row are divided by a value of the row as products with its inverse."""
+
+    space: tuple[int, ...] = ()
+
+    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+        if node.op.name == "div" and node.dtype in (f32, f64):
+            a, b = node.operands
+            if tuple(sizes(a)) == self.space != tuple(sizes(b)) and b.op.name != "constant":
+                return self.registers.by_inverse(*operands)
+        return super().apply(node, operands)
+
+
 class _Rows:
     """The code of one kernel."""
 
-    def __init__(self, code: Code, program: RowProgram) -> None:
+    def __init__(self, code: Code, program: RowProgram, past: bool) -> None:
         self.code = code
         self.program = program
-        self.elements = Elements(
+        self.past = past
+        self.elements = _RowElements(
             code.builder, code.body, code.operands, fault=code.fault, width=code.width
         )
+        self.elements.space = program.space
+        self.ahead = self._ahead()
         self.places = self.elements.places
         self.registers = self.elements.registers
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
         self.full = [pair for pair in self.outputs if tuple(sizes(pair[0])) == program.space]
-        self.single = [pair for pair in self.outputs if tuple(sizes(pair[0])) != program.space]
+        summed = {node.id for node in program.columns}
+        self.columns = [pair for pair in self.outputs if pair[0].id in summed]
+        self.single = [
+            (node, place)
+            for node, place in self.outputs
+            if tuple(sizes(node)) != program.space and node.id not in summed
+        ]
+
+    def _ahead(self) -> list[tuple[Any, Node]]:
+        """Operands whose next row is asked for while the elements of this one are in the cache and computed with.
+
+        The first pass over a row waits for memory, and those after it leave memory idle.
+        """
+        program = self.program
+        alone = program.across and len(program.axes) == 1 and program.pieces == 1
+        row = program.space[-1]
+        return [
+            (self.code.operand_of(leaf), leaf)
+            for leaf in self.code.body.inputs.values()
+            if alone
+            and tuple(sizes(leaf)) == program.space
+            and prod(program.space) * leaf.dtype.itemsize >= LEAST_AHEAD
+            and row * leaf.dtype.itemsize <= MOST_AHEAD
+        ]
+
+    def ask_ahead(self, index: list[Number], level: int) -> None:
+        """Ask for the elements below these, in the second pass."""
+        if level != 1:
+            return
+        offset = self.places.add(
+            self.places.offset(index, self.program.space), self.program.space[-1]
+        )
+        for pointer, leaf in self.ahead:
+            self.registers.prefetch(pointer, offset, leaf.dtype, self.program.lanes)
 
     # ------------------------------------------------------------- where elements are
 
@@ -365,6 +230,7 @@ class _Rows:
 
         def inside(index: list[Number], position: Number, totals: list[Any]) -> Sequence[Any]:
             self._begin(position)
+            self.ask_ahead(index, level)
             following = []
             for node, total in zip(nodes, totals, strict=True):
                 (x,) = node.operands
@@ -424,6 +290,9 @@ class _Rows:
 
     def write_single(self, row: Sequence[Number]) -> None:
         """Results that have one element a row."""
+        for kept in self.program.kept:
+            # Those of the last block of the row: another element may be asked for.
+            self.elements.forget(kept)
         for node, pointer in self.single:
             # Axes that were reduced and kept have size 1, and stand at 0.
             index = row if node.rank == len(row) else self.place(row, [0] * len(self.program.axes))
@@ -433,17 +302,21 @@ class _Rows:
 
     def write_full(self, row: Sequence[Number], piece: Number = 0) -> None:
         """Results that have an element for each of the row's."""
-        if not self.full:
+        if not self.full and not self.columns:
             return
         level = len(self.program.levels)
 
         def inside(index: list[Number], position: Number, _: list[Any]) -> Sequence[Any]:
             self._begin(position)
+            self.ask_ahead(index, level)
             # All are computed before any is written: a result may lie where an operand does.
             values = [self.value(node, index, level) for node, _ in self.full]
+            self.add_to_columns(index, level)
             offset = self.places.offset(index, self.program.space)
             for (node, pointer), value in zip(self.full, values, strict=True):
-                self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
+                self.registers.store(
+                    value, pointer, offset, node.dtype, self.elements.mask, past=self.past
+                )
             return []
 
         self.each_element(row, piece, inside)
@@ -464,7 +337,7 @@ class _Rows:
             self.kept_at[node.id] = self.code.builder.gep(
                 self.code.own, place, source_etype=ir.IntType(8)
             )
-            offset += _room(self.program.row_elements, node.dtype.itemsize)
+            offset += room(self.program.row_elements, node.dtype.itemsize)
 
         def whole(row: list[Number]) -> None:
             self.ready: set[int] = set()
@@ -481,11 +354,93 @@ class _Rows:
             self.each_row(number, whole)
             return []
 
+        if self.columns:
+            self._emit_in_chunks(unit)
+            return
         if prod(self.program.space) * len(self.code.body.nodes) <= SMALL:
             with self.code.alone():
                 self.elements.loop(0, self.program.units, unit)
         else:
             self.elements.loop(*self.code.share(self.program.units), unit)
+
+    # ------------------------------------------------------------- sums over rows
+
+    def _emit_in_chunks(self, unit: Callable[[Number, Any], Sequence[Any]]) -> None:
+        """Rows in runs of a fixed number, each with sums of its own; then the sums of all runs."""
+        program, places, e = self.program, self.places, self.elements
+        chunks = program.chunks
+
+        def clear(lanes: Lanes, _: Any) -> Sequence[Any]:
+            for slot, (node, _) in enumerate(self.columns):
+                nothing = self.registers.neutral("sum", node.dtype, node.dtype, program.lanes)
+                self._held(slot, lanes, nothing)
+            return []
+
+        def chunk(number: Number, _: Any) -> Sequence[Any]:
+            self.chunk = number
+            e.blocks(0, program.row_elements, program.lanes, clear)
+            first = places.div(places.mul(number, program.units), chunks)
+            after = places.div(places.mul(places.add(number, 1), program.units), chunks)
+            e.loop(first, after, unit)
+            return []
+
+        e.loop(*self.code.share(chunks), chunk)
+        self.code.barrier()
+        blocks = program.row_elements // program.lanes
+
+        def block(number: Number, _: Any) -> Sequence[Any]:
+            lanes = Lanes(places.mul(number, program.lanes), program.lanes)
+            if program.space[-1] % program.lanes:
+                e.mask = places.less(lanes, program.space[-1])
+            for slot in range(len(self.columns)):
+                self._write_column(slot, lanes)
+            e.mask = None
+            return []
+
+        e.loop(*self.code.share(blocks), block)
+
+    def _write_column(self, slot: int, lanes: Lanes) -> None:
+        """Elements of a column sum, from the sums of all chunks in their order."""
+        node, pointer = self.columns[slot]
+
+        def one(number: Any, totals: list[Any]) -> Sequence[Any]:
+            self.chunk = number
+            (other,) = self._held(slot, lanes)
+            return [self.registers.merge("sum", totals[0], other, node.dtype)]
+
+        self.chunk = 0
+        first = self._held(slot, lanes)
+        (total,) = self.elements.loop(1, self.program.chunks, one, first)
+        total = self.registers.reduced("sum", total, node.dtype)
+        self.registers.store(total, pointer, lanes, node.dtype, self.elements.mask)
+
+    def _held(self, slot: int, lanes: Lanes, value: Any = None) -> list[Any]:
+        """Sums of this chunk for a column sum: written, or read."""
+        from llvmlite import ir
+
+        program, b = self.program, self.code.builder
+        first = [as_value(_columns_at(program, slot))]
+        pointer = b.gep(self.code.shared, first, source_etype=ir.IntType(8))
+        dtype = self.registers.kept_in(self.columns[slot][0].dtype)
+        start = self.places.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
+        offset = self.places.add(start, lanes)
+        if value is None:
+            return [self.registers.load(pointer, offset, dtype)]
+        self.registers.store(value, pointer, offset, dtype)
+        return []
+
+    def add_to_columns(self, index: list[Number], level: int) -> None:
+        """Add a row's elements to the sums of its chunk."""
+        for slot, (node, _) in enumerate(self.columns):
+            (x,) = node.operands
+            value = self.value(x, index, level)
+            # Lanes beyond the row's end have a place in memory, which nobody reads.
+            lanes = index[-1]
+            (total,) = self._held(slot, lanes)
+            total = self.registers.combine("sum", total, value, x.dtype, node.dtype)
+            self._held(slot, lanes, total)
+
+    # ------------------------------------------------------------- rows in pieces
 
     def _emit_in_pieces(self) -> None:
         program, places, e = self.program, self.places, self.elements
@@ -551,8 +506,18 @@ class _Rows:
 def _emit(code: Code) -> None:
     code = replace(code, spec=collapsed(code.spec))
     program = row_program(code.spec, code.width)
-    if program is not None:
-        _Rows(code, program).emit()
+    if program is None:
+        return
+    full = [
+        (node, place)
+        for node, place in zip(code.body.outputs, code.results, strict=True)
+        if tuple(sizes(node)) == program.space
+    ]
+    # Only where all vectors of a row are whole.
+    whole = program.across and program.space[-1] % program.lanes == 0
+    nbytes = prod(program.space) * sum(node.dtype.itemsize for node, _ in full) if whole else 0
+    places = [place for _, place in full]
+    either(code, nbytes, places, lambda past: _Rows(code, program, past).emit())
 
 
 ROWS = Template("rows", _fits, _emit, _scratch)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...graph.dtypes import DType
 from .gemm_ir import loop
-from .lanes import own_function
+from .lanes import Lane, own_function
 from .places import as_value
 from .vectors import clear_bytes, copy_bytes
 
@@ -82,6 +82,28 @@ def _float_key(builder: Any, value: Any, dtype: DType, high: Any) -> Any:
     return builder.select(is_nan, ir.Constant(kind, (1 << dtype.bits) - 1), key)
 
 
+def plain_key(value: Lane, dtype: DType, descending: bool) -> Lane:
+    """An element of 32 bits, or many, as unsigned integers that the elements can be made of again: -0 below 0."""
+    raw = value.as_integer() if dtype.is_float else value
+    high = -(1 << 31)
+    if dtype.is_float:
+        key = raw ^ (raw.shift_right(31, signed=True) | high)
+        key = ((raw & 0x7FFFFFFF) > (0xFF << 23)).choose(raw.constant(-1), key)
+    else:
+        key = raw ^ high if dtype.signed else raw
+    return ~key if descending else key
+
+
+def plain_value(key: Lane, dtype: DType, descending: bool) -> Lane:
+    """The element that has that key."""
+    key = ~key if descending else key
+    high = -(1 << 31)
+    if not dtype.is_float:
+        return key ^ high if dtype.signed else key
+    # Positive numbers have the highest bit, of negative ones all bits are turned.
+    return (key ^ (~key.shift_right(31, signed=True) | high)).as_float()
+
+
 # --------------------------------------------------------------------------- functions
 
 
@@ -93,15 +115,15 @@ def place(builder: Any, pointer: Any, index: Any, bits: int) -> Any:
 
 
 def read(builder: Any, pointer: Any, index: Any, bits: int) -> Any:
-    """An item; memory holds it at a multiple of 8 bytes."""
+    """An item."""
     from llvmlite import ir
 
-    return builder.load(place(builder, pointer, index, bits), typ=ir.IntType(bits), align=8)
+    return builder.load(place(builder, pointer, index, bits), typ=ir.IntType(bits), align=4)
 
 
 def write(builder: Any, value: Any, pointer: Any, index: Any, bits: int) -> None:
     """Write an item."""
-    builder.store(value, place(builder, pointer, index, bits), align=8)
+    builder.store(value, place(builder, pointer, index, bits), align=4)
 
 
 def sort_function(module: Any, bits: int, bytes_: int) -> Any:

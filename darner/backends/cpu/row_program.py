@@ -1,0 +1,236 @@
+"""How rows are computed: which reductions in which pass, and what is kept from one pass to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from ...graph.node import Node
+from ...lower.plan import Spec
+from ...lower.roles import is_column, takes_one
+from .collapse import REDUCTIONS
+from .maps import lanes_for
+from .template import sizes
+
+MOST_KEPT = 128 * 1024
+"""Bytes of a row's intermediate values that a thread keeps; beyond that they are computed again."""
+MOST_PIECES = 64
+MOST_CHUNKS = 64
+ROWS_OF_CHUNK = 8
+"""Rows, at least, that are added up before their sum is written down."""
+LEAST_PIECE = 4096
+FEW_UNITS = 16
+COSTLY = frozenset(
+    {
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "div",
+        "erf",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "gather",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "pow",
+        "random_bits",
+        "recip",
+        "rsqrt",
+        "sin",
+        "sinh",
+        "sqrt",
+        "take_along_axis",
+        "tan",
+        "tanh",
+    }
+)
+"""Ops that are worth a place in memory where a later pass needs them again."""
+
+
+@dataclass(frozen=True)
+class RowProgram:
+    """How the rows of a body are computed.
+
+    Attributes:
+        space: the shape of what is reduced.
+        axes: the axes that are reduced.
+        levels: the reductions, by the pass they are made in.
+        kept: nodes whose values are kept from the pass that first computes them.
+        pieces: parts of a row that are reduced apart.
+        lanes: elements computed together.
+        columns: sums over all rows, of what the last pass has.
+    """
+
+    space: tuple[int, ...]
+    axes: tuple[int, ...]
+    levels: tuple[tuple[Node, ...], ...]
+    kept: tuple[Node, ...]
+    pieces: int
+    lanes: int
+    columns: tuple[Node, ...] = ()
+
+    @property
+    def across(self) -> bool:
+        """Whether lanes are elements of one row."""
+        return self.axes[-1] == len(self.space) - 1
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The axes along which rows lie."""
+        return tuple(axis for axis in range(len(self.space)) if axis not in self.axes)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The sizes of a row that are gone through one by one: all but that of the lanes."""
+        reduced = [self.space[axis] for axis in self.axes]
+        return tuple(reduced[:-1] if self.across else reduced)
+
+    @property
+    def units(self) -> int:
+        """Rows, or blocks of rows side by side."""
+        rows = [self.space[axis] for axis in self.others]
+        if self.across:
+            return prod(rows)
+        return prod(rows[:-1]) * -(-rows[-1] // self.lanes)
+
+    @property
+    def chunks(self) -> int:
+        """Runs of rows whose sums are added up apart."""
+        return max(1, min(MOST_CHUNKS, -(-self.units // ROWS_OF_CHUNK)))
+
+    @property
+    def row_elements(self) -> int:
+        """Elements that a thread goes through for one unit, whole vectors counted."""
+        if self.across:
+            return prod(self.outer) * (-(-self.space[-1] // self.lanes) * self.lanes)
+        return prod(self.outer) * self.lanes
+
+
+@lru_cache(maxsize=4096)
+def row_program(spec: Spec, width: int) -> RowProgram | None:
+    """The passes of a body, or None where its reductions are not of the same rows."""
+    body = spec.body
+    found = [node for node in body.nodes if node.op.name in REDUCTIONS]
+    if spec.kind != "rows" or not found:
+        return None
+    columns = tuple(node for node in found if is_column(node, found))
+    summed = {node.id for node in columns}
+    found = [node for node in found if node.id not in summed]
+    own = {node.id for node in found}
+    space, axes = tuple(sizes(found[0].operands[0])), tuple(found[0].attrs["axes"])
+    if not prod(space) or not axes:
+        return None
+    alike = all(
+        tuple(sizes(node.operands[0])) == space and tuple(node.attrs["axes"]) == axes
+        for node in found
+    )
+    kept_shape = tuple(1 if axis in axes else size for axis, size in enumerate(space))
+    gone = tuple(size for axis, size in enumerate(space) if axis not in axes)
+    shapes = {tuple(sizes(output)) for output in body.outputs if output.id not in summed}
+    fits = shapes <= {space, kept_shape, gone}
+    if not alike or not fits or not _reads_its_row(body, space, axes):
+        return None
+    level: dict[int, int] = {}
+    for node in body.nodes:
+        below = max((level[i] for i in node.inputs), default=0)
+        level[node.id] = below + (node.id in own)
+    levels = [
+        tuple(node for node in found if level[node.id] == number)
+        for number in range(1, max(level[node.id] for node in found) + 1)
+    ]
+    across = axes[-1] == len(space) - 1
+    length = space[-1]
+    lanes = lanes_for(body, width, length)
+    if length < width:
+        lanes = max(1, 1 << (length - 1).bit_length()) if across else width
+    plain = RowProgram(space, axes, tuple(levels), (), 1, lanes)
+    each = prod(space) // plain.units
+    pieces = 1
+    if plain.units < FEW_UNITS and each >= 4 * LEAST_PIECE:
+        steps = prod(plain.outer)
+        apart = -(-length // lanes) if across and steps == 1 else steps
+        pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
+    if columns and (pieces > 1 or not across or len(axes) > 1):
+        return None
+    plain = RowProgram(space, axes, tuple(levels), (), pieces, lanes, columns)
+    kept = _worth_keeping(spec, space, level, plain) if pieces == 1 else ()
+    return RowProgram(space, axes, tuple(levels), kept, pieces, lanes, columns)
+
+
+def _reads_its_row(body: Any, space: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+    """Whether no node reads another's elements elsewhere than in its own row: through no view but of its row's value."""
+    inner = {
+        node.id
+        for node in body.nodes
+        if node.op.name in REDUCTIONS or "elementwise" in node.op.traits
+    }
+    for node in body.nodes:
+        if node.op.name in ("broadcast_to", "reshape") or takes_one(node, space, axes):
+            continue
+        if node.id not in inner and any(_source(operand).id in inner for operand in node.operands):
+            return False
+    return True
+
+
+def _source(node: Node) -> Node:
+    while node.op.name in ("broadcast_to", "reshape"):
+        (node,) = node.operands
+    return node
+
+
+def _worth_keeping(
+    spec: Spec, space: tuple[int, ...], level: dict[int, int], plain: RowProgram
+) -> tuple[Node, ...]:
+    """Costly values, or those made of them, that a later pass reads again."""
+    body = spec.body
+    last = len(plain.levels)
+    summed = {node.id for node in plain.columns}
+    ends = {output.id for output in body.outputs}
+    wanted_in: dict[int, set[int]] = {}
+    for node in reversed(body.nodes):
+        passes = wanted_in.setdefault(node.id, set())
+        if node.id in ends:
+            passes.add(last)
+        for i in node.inputs:
+            found = wanted_in.setdefault(i, set())
+            if node.op.name == "take_along_axis":
+                continue  # one element, which is computed by itself
+            if node.id in summed:
+                found.add(last)
+            elif node.op.name in REDUCTIONS:
+                found.add(level[node.id] - 1)
+            else:
+                found |= passes
+    costly: dict[int, bool] = {}
+    result, taken = [], 0
+    for node in body.nodes:
+        operands = node.operands
+        costly[node.id] = node.op.name in COSTLY or (
+            node.op.name not in REDUCTIONS and any(costly[operand.id] for operand in operands)
+        )
+        full = tuple(sizes(node)) == space and node.op.name not in ("input", "broadcast_to")
+        again = len(wanted_in[node.id]) > 1
+        if full and again and costly[node.id]:
+            costly[node.id] = False
+            bytes_ = room(plain.row_elements, node.dtype.itemsize)
+            if taken + bytes_ <= MOST_KEPT:
+                result.append(node)
+                taken += bytes_
+    return tuple(result)
+
+
+def room(elements: int, itemsize: int) -> int:
+    """Bytes of so many elements, whole lines."""
+    return -(-elements * itemsize // 64) * 64

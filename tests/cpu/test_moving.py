@@ -1,0 +1,187 @@
+"""Elements that move: transposed and strided reading, results past the cache, places of extremes."""
+
+import numpy as np
+import pytest
+
+import darner
+from darner import Graph
+from darner.backends.cpu import kernels, streaming
+from darner.backends.cpu.jit import host
+from darner.backends.cpu.kernels import template_of
+from darner.backends.cpu.turned import turning
+from darner.lower.lower import lower
+from tests.cpu.running import compiled, one, run_program
+
+RNG = np.random.default_rng(11)
+
+
+def whole(*shape, dtype="f4"):
+    return RNG.integers(0, 100, shape).astype(dtype)
+
+
+# --------------------------------------------------------------------------- transposed
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i1", "i4", "?"])
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((67, 131), (1, 0)),
+        ((48, 64), (1, 0)),
+        ((1031, 17), (1, 0)),
+        ((5, 33, 41), (2, 1, 0)),
+        ((3, 37, 61), (0, 2, 1)),
+        ((2, 3, 31, 40), (0, 2, 3, 1)),
+        ((4, 19, 7, 23), (3, 1, 2, 0)),
+        ((41, 93, 2), (2, 1, 0)),
+        ((17, 97, 3), (0, 2, 1)),
+        ((6, 3, 2, 50), (3, 2, 1, 0)),
+    ],
+)
+def test_a_transposed_copy_has_every_element_in_its_place(shape, order, dtype):
+    one(lambda g, x: x.transpose(order), whole(*shape, dtype=dtype), rtol=0, atol=0)
+
+
+def test_what_is_computed_of_a_transposed_value_reads_the_others_as_they_lie():
+    a, b, c = whole(67, 131), whole(131, 67), whole(67)
+    one(lambda g, a, b, c: [a.transpose((1, 0)) * b + c, b - c], a, b, c)
+    one(lambda g, a, b, c: (a.transpose((1, 0)) > b) & (c > 3.0), a, b, c)
+    one(lambda g, a, b, c: a.transpose((1, 0)).exp() / (b + 1.0) * 2.0 - c.sqrt(), a / 50, b, c)
+
+
+def test_transposed_copies_of_odd_shapes_are_made_in_blocks():
+    g = Graph()
+    g.set_outputs([g.input("x", (67, 131)).transpose((1, 0))])
+    (kernel,) = lower(g, target="cpu").kernels
+    spec = lower(g, target="cpu").spec(kernel)
+    assert template_of(spec).name == "turned"
+    assert turning(spec).axis == 0
+
+
+# --------------------------------------------------------------------------- strided
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "?"])
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+@pytest.mark.parametrize("length", [7, 64, 131, 1000])
+def test_every_few_elements_of_a_row(length, step, dtype):
+    x = whole(5, length, dtype=dtype)
+    one(lambda g, x: [x[:, ::step], x[:, 1::step], g.flip(x, (1,))[:, ::step]], x, rtol=0, atol=0)
+
+
+# --------------------------------------------------------------------------- past the cache
+
+
+@pytest.fixture
+def always_past(monkeypatch):
+    """Every result is large enough; objects made so are not found by others."""
+    digest = kernels._source_digest() + " past"
+    monkeypatch.setattr(kernels, "_source_digest", lambda: digest)
+    monkeypatch.setattr(streaming, "LARGE", 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results_written_past_the_cache_are_the_results(always_past, threads):
+    x, y = RNG.standard_normal((2, 96, 256)).astype("f4")
+    one(lambda g, x, y: [x * y + 1.0, x - y], x, y, threads=threads)
+    one(lambda g, x, y: [x.softmax(), (x * y).sum(1)], x, y, threads=threads, atol=1e-5)
+    one(lambda g, x, y: x.transpose((1, 0)), x, y, threads=threads)
+    one(lambda g, x, y: x.softmax().transpose((1, 0)).exp(), x[:95, :241], y, threads=threads)
+
+
+def test_a_state_is_updated_in_its_place_and_an_unaligned_array_is_written(always_past):
+    g = Graph()
+    x = g.input("x", (64, 64))
+    s = g.state("s", (64, 64))
+    g.set_update(s, s * 0.5 + x)
+    g.set_outputs([s + x])
+    program = compiled(g, threads=2)
+    given, state = RNG.standard_normal((64, 64)).astype("f4"), {"s": np.ones((64, 64), "f4")}
+    (out,) = run_program(program, {"x": given}, state=state)
+    np.testing.assert_allclose(out, 1.0 + given, rtol=1e-6)
+    np.testing.assert_allclose(state["s"], 0.5 + given, rtol=1e-6)
+    program.close()
+
+
+# --------------------------------------------------------------------------- places of extremes
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 33, 128, 1000, 4099])
+def test_the_place_of_an_extreme_along_a_row_is_the_first(length):
+    x = RNG.integers(-3, 4, (37, length)).astype("f4")
+    x[1] = -np.inf
+    x[2] = np.inf
+    x[3, length // 2 :] = np.nan
+    x[4, length - 1] = np.nan
+    g = Graph()
+    node = g.input("x", x.shape)
+    g.set_outputs([node.argmax(1), node.argmin(1, keepdims=True), (node * 2.0).argmax(1)])
+    program = compiled(g, threads=2)
+    most, least, double = run_program(program, {"x": x})
+    program.close()
+    np.testing.assert_array_equal(most, x.argmax(1))
+    np.testing.assert_array_equal(double, x.argmax(1))
+    np.testing.assert_array_equal(least[:, 0], x.argmin(1))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i8", "f2", "f8"])
+def test_places_of_extremes_in_every_type(dtype):
+    one(lambda g, x: [x.argmax(1), x.argmin(1), x.argmax(0)], whole(9, 200, dtype=dtype))
+    one(lambda g, x: x.argmax(), whole(513, dtype=dtype))
+
+
+# --------------------------------------------------------------------------- rows
+
+
+@pytest.mark.parametrize("shape", [(16, 7), (37, 129), (128, 64), (3, 7, 100), (65, 1009)])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_gradients_of_a_norm_add_up_over_its_rows(shape, threads):
+    g = Graph()
+    x, w, b, d = (
+        g.input(name, size)
+        for name, size in (("x", shape), ("w", shape[-1:]), ("b", shape[-1:]), ("d", shape))
+    )
+    g.set_outputs([(g.layer_norm(x, w, b) * d).sum()])
+    g = darner.grad(g, ["x", "w", "b"])
+    given = {
+        name: RNG.standard_normal(size).astype("f4")
+        for name, size in (("x", shape), ("w", shape[-1:]), ("b", shape[-1:]), ("d", shape))
+    }
+    program = compiled(g, threads=threads)
+    found = run_program(program, given)
+    program.close()
+    for a, e in zip(found, darner.run(g, given, float64=True), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=2e-5 * max(1.0, np.abs(e).max()))
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (33, 129), (4, 9, 1000), (2, 70001)])
+def test_a_loss_and_its_gradient_by_labels(shape):
+    logits = (RNG.standard_normal(shape) * 4).astype("f4")
+    labels = RNG.integers(0, shape[-1], shape[:-1]).astype("i4")
+    labels.flat[-1] = -100 if labels.size > 1 else labels.flat[-1]
+    g = Graph()
+    x, t = g.input("x", shape), g.input("t", labels.shape, "i32")
+    g.set_outputs([g.cross_entropy_loss(x, t)])
+    g = darner.value_and_grad(g, ["x"])
+    for threads in (1, 3):
+        program = compiled(g, threads=threads)
+        loss, slope = run_program(program, {"x": logits, "t": labels})
+        program.close()
+        wanted = darner.run(g, {"x": logits, "t": labels}, float64=True)
+        np.testing.assert_allclose(loss, wanted[0], rtol=2e-6)
+        np.testing.assert_allclose(slope, wanted[1], rtol=2e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1.0, 1e15, 3e37])
+def test_rows_over_a_value_of_theirs_of_any_size(size):
+    x = (RNG.uniform(0.5, 1.0, (20, 67)) * size / 70).astype("f4")
+    one(lambda g, x: x / x.sum(1, keepdims=True), x, rtol=1e-6, atol=0)
+    one(lambda g, x: x / x.max(0, keepdims=True), x, rtol=1e-6, atol=0)
+
+
+def test_vectors_of_this_machine_are_known_to_modules():
+    g = Graph()
+    g.set_outputs([g.input("x", (64,)).exp()])
+    plan = lower(g, target="cpu")
+    module = kernels.emit_module(plan, kernels.functions_of(plan))
+    assert module.vector_bytes == host().vector_bytes
