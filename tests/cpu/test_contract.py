@@ -398,9 +398,9 @@ def test_panels_are_claimed_by_any_number_of_threads(form, shape):
         assert other.tobytes() == found[0].tobytes()
 
 
-@pytest.mark.parametrize("shape", [(640, 31, 611), (1150, 64, 512)])
-def test_large_updates_are_written_in_runs_of_rows(shape):
-    """The end of the product reads and writes arrays as large as its result, more than the cache holds."""
+@pytest.mark.parametrize("shape", [(640, 31, 611), (1150, 64, 512), (96, 7, 96), (300, 20, 200)])
+def test_updates_at_the_end_of_a_product(shape):
+    """They read and write arrays as large as its result, more than the cache holds or less."""
     m, k, n = shape
     a, b, p, q, r = normal(k, m), normal(k, n), normal(m, n), normal(m, n + 0), normal(m, n)
 

@@ -406,10 +406,9 @@ class Driver:
                         ]
                     out, out_stride, keep = chosen
                 count = minimum(builder, builder.sub(end, row), i64(height))
+                later.before_tile(row, start, position, b_block)
                 if streamed:
                     self.ask_for_reads(batch, row, column)
-                else:
-                    later.before_tile(row, start, position, b_block)
 
                 def call(rows: int, tile: Tile) -> None:
                     exact = Tile(rows, tile.vectors, tile.lanes)
