@@ -59,7 +59,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         options.engines = ["darner", "torch", "numpy"] if options.quick else list(turns.ENGINES)
     options.rounds = options.rounds or (5 if options.quick else 7)
     options.seconds = options.seconds or (0.5 if options.quick else 0.7)
-    names = options.workloads or list(workloads.QUICK if options.quick else workloads.WORKLOADS)
+    names = options.workloads or list(workloads.QUICK if options.quick else workloads.USUAL)
     try:
         options.workloads = workloads.chosen(names, options.batch, options.sequence)
     except ValueError as error:

@@ -10,6 +10,7 @@ from .turns import Engine
 from .workloads import Llama
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
+DECAYS = {"adam": 0.0, "adamw": 0.01}
 
 
 class JaxOps:
@@ -100,8 +101,10 @@ def array(name: str, value: np.ndarray) -> jax.Array:
     return jnp.asarray(value)
 
 
-def adam(weights: Any, moments: Any, gradients: Any, rate: float) -> tuple[Any, Any]:
-    """One step; ``moments`` are two trees and the count of steps."""
+def adam(
+    weights: Any, moments: Any, gradients: Any, rate: float, decay: float
+) -> tuple[Any, Any]:
+    """One step; ``moments`` are two trees and the count of steps; ``decay`` is AdamW's, of the weights themselves."""
     each = jax.tree.map
     mean, square, count = moments
     count = count + 1
@@ -110,7 +113,8 @@ def adam(weights: Any, moments: Any, gradients: Any, rate: float) -> tuple[Any, 
     first, second = (1 - beta**count for beta in BETAS)
 
     def updated(w: jax.Array, m: jax.Array, v: jax.Array) -> jax.Array:
-        return w - rate * (m / first) / (jnp.sqrt(v / second) + EPSILON)
+        kept = w * (1 - rate * decay) if decay else w
+        return kept - rate * (m / first) / (jnp.sqrt(v / second) + EPSILON)
 
     return each(updated, weights, mean, square), (mean, square, count)
 
@@ -121,14 +125,15 @@ def _training(workload: Any, weights: Any, inputs: Any) -> Engine:
 
     def whole(weights: Any, moments: Any, inputs: Any) -> tuple[Any, Any, jax.Array]:
         found, gradients = jax.value_and_grad(loss)(weights, inputs)
-        if workload.optimizer == "adam":
-            return *adam(weights, moments, gradients, workload.rate), found
+        if workload.optimizer in DECAYS:
+            decay = DECAYS[workload.optimizer]
+            return *adam(weights, moments, gradients, workload.rate, decay), found
         new = jax.tree.map(lambda w, g: w - workload.rate * g, weights, gradients)
         return new, moments, found
 
     step = jax.jit(whole, donate_argnums=(0, 1))
     moments: Any = ()
-    if workload.optimizer == "adam":
+    if workload.optimizer in DECAYS:
         zeros = [jax.tree.map(jnp.zeros_like, weights) for _ in range(2)]
         moments = (*zeros, jnp.zeros((), jnp.float32))
     kept = {"state": (weights, moments)}

@@ -137,7 +137,7 @@ def prepare(workload: Any, threads: int, *, compiled: bool = False, frozen: bool
         config.freezing = frozen
         model = Model(workload, ops, weights).train(workload.trains)
         result = torch.compile(model, dynamic=False, fullgraph=True)
-    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     if workload.trains:
         optimizer = kinds[workload.optimizer](weights.values(), lr=workload.rate, fused=True)
 

@@ -154,7 +154,8 @@ def _prepared(asked: dict[str, Any], answer: Path) -> tuple[Engine, dict[str, An
     result = engine.step()
     first = clock()
     if workload.trains:
-        results = np.array([result, *(engine.step() for _ in range(LOSSES - 1))], np.float64)
+        more = 0 if asked["builds"] else LOSSES - 1
+        results = np.array([result, *(engine.step() for _ in range(more))], np.float64)
     else:
         results = sample(engine.read(result))
     np.save(answer, results)
@@ -208,6 +209,7 @@ class Process:
         threads: how many threads, and cores, it has.
         folder: for the file of its results and what it says on stderr.
         environment: variables that are its own.
+        builds: whether only building is measured, to the end of one step.
     """
 
     def __init__(
@@ -217,11 +219,13 @@ class Process:
         threads: int,
         folder: Path,
         environment: dict[str, str] | None = None,
+        builds: bool = False,
     ) -> None:
         self.engine = engine
         self.answer = folder / f"{engine}.npy"
         self._errors = folder / f"{engine}.stderr"
-        asked = {"engine": engine, "threads": threads, "answer": str(self.answer)}
+        asked: dict[str, Any] = {"engine": engine, "threads": threads, "answer": str(self.answer)}
+        asked["builds"] = builds
         if workload is not None:
             asked["workload"] = to_json(workload)
         counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -436,7 +440,7 @@ def build(workload: Any, engine: str, threads: int) -> dict[str, dict[str, Any]]
     with tempfile.TemporaryDirectory() as folder:
         caches = {"BENCH_CACHE": f"{folder}/code", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
         for state in ("cold", "warm"):
-            process = Process(engine, workload, threads, Path(folder), caches)
+            process = Process(engine, workload, threads, Path(folder), caches, builds=True)
             try:
                 found[state] = process.hear()
             finally:

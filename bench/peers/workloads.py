@@ -128,7 +128,7 @@ class Workload:
     def moved(self) -> tuple[float, float]:
         """Bytes a step reads for its products (weights, caches), and bytes that the update of weights reads and writes."""
         parameters = 4.0 * sum(weight.size for weight in self.weights().values())
-        passes = {"sgd": 2, "adam": 6}[self.optimizer] if self.trains else 0
+        passes = {"sgd": 2, "adam": 6, "adamw": 6}[self.optimizer] if self.trains else 0
         read = parameters + sum(cache.nbytes for cache in self.caches().values())
         return read, passes * parameters
 
@@ -198,6 +198,10 @@ class Llama(Workload):
     family: ClassVar[str] = "llama-s"
     optimizer: ClassVar[str] = "adam"
     rate: ClassVar[float] = 1e-3
+    usual: ClassVar[tuple[int, int]] = (1, 128)
+    """Batch and sequence that the name does not say."""
+    tied: ClassVar[bool] = False
+    """Whether the head is the table of words, and no weight of its own."""
     mode: str = "forward"
     batch: int = 1
     sequence: int = 128
@@ -212,9 +216,9 @@ class Llama(Workload):
 
     @property
     def name(self) -> str:
-        """With batch and sequence where they are not 1 and 128."""
-        batch = f" b{self.batch}" if self.batch != 1 else ""
-        sequence = f" s{self.sequence}" if self.sequence != 128 else ""
+        """With batch and sequence where they are not the usual ones."""
+        batch = f" b{self.batch}" if self.batch != self.usual[0] else ""
+        sequence = f" s{self.sequence}" if self.sequence != self.usual[1] else ""
         return f"{self.family}.{self.mode}{batch}{sequence}"
 
     @property
@@ -254,7 +258,8 @@ class Llama(Workload):
                 found[f"layer{i}.{name}"] = Weight(shape, shape[0] ** -0.5)
             found[f"layer{i}.norm2"] = Weight((width,), 0.1, 1.0)
         found["norm"] = Weight((width,), 0.1, 1.0)
-        found["head"] = Weight((width, self.vocabulary), 0.02)
+        if not self.tied:
+            found["head"] = Weight((width, self.vocabulary), 0.02)
         return found
 
     def inputs(self) -> dict[str, np.ndarray]:
@@ -288,24 +293,40 @@ class Llama(Workload):
             h = ops.rms_norm(x, weight(f"layer{i}.norm2"), self.eps)
             inner = ops.swiglu(h @ weight(f"layer{i}.gate"), h @ weight(f"layer{i}.up"))
             x = x + inner @ weight(f"layer{i}.down")
-        logits = ops.rms_norm(x, weight("norm"), self.eps) @ weight("head")
+        head = weight("words").T if self.tied else weight("head")
+        logits = ops.rms_norm(x, weight("norm"), self.eps) @ head
         return ops.cross_entropy(logits, inputs["labels"]) if self.trains else logits
 
     def moved(self) -> tuple[float, float]:
-        """Of the words only the rows that are looked up are read."""
+        """Of the words only the rows that are looked up are read, unless they are the head."""
         read, updated = super().moved()
-        return read - 4.0 * self.width * self.vocabulary, updated
+        return (read, updated) if self.tied else (read - 4.0 * self.width * self.vocabulary, updated)
 
     def forward_flops(self) -> float:
         """Of all products, attention included: what the causal mask hides costs nothing."""
         weights = self.weights()
-        matrices = sum(w.size for name, w in weights.items() if len(w.shape) == 2) - (
-            weights["words"].size
-        )
+        matrices = sum(w.size for w in weights.values() if len(w.shape) == 2)
+        if not self.tied:
+            matrices -= weights["words"].size
         length = 1 if self.mode == "decode" else self.sequence
         pairs = self.sequence if self.mode == "decode" else length * (length + 1) / 2
         attention = 4.0 * self.layers * self.batch * self.width * pairs
         return 2.0 * self.batch * length * matrices + attention
+
+
+@dataclass(frozen=True)
+class Smollm(Llama):
+    """SmolLM2-135M: thirty layers, and the words are the head. What ``--build`` is asked of a deep model."""
+
+    family: ClassVar[str] = "smollm2"
+    optimizer: ClassVar[str] = "adamw"
+    usual: ClassVar[tuple[int, int]] = (4, 512)
+    tied: ClassVar[bool] = True
+    mode: str = "train"
+    batch: int = 4
+    sequence: int = 512
+    layers: int = 30
+    vocabulary: int = 49152
 
 
 @dataclass(frozen=True)
@@ -394,7 +415,7 @@ class Resnet(Workload):
         return super().step_flops() - (self._flops("stem") if self.trains else 0.0)
 
 
-FAMILIES: dict[str, type[Any]] = {kind.family: kind for kind in (Mlp, Llama, Resnet)}
+FAMILIES: dict[str, type[Any]] = {kind.family: kind for kind in (Mlp, Llama, Smollm, Resnet)}
 WORKLOADS: dict[str, Any] = {
     workload.name: workload
     for workload in (
@@ -404,9 +425,13 @@ WORKLOADS: dict[str, Any] = {
         Llama("decode"),
         Resnet("forward"),
         Resnet("train"),
+        Smollm("train"),
     )
 }
 """By name, as the specification has them."""
+
+USUAL = tuple(name for name in WORKLOADS if name != "smollm2.train")
+"""Those that are measured where none is named: a step of a deep model takes many seconds."""
 
 QUICK = ("mlp.train", "llama-s.forward", "llama-s.train", "llama-s.decode")
 
@@ -419,7 +444,7 @@ def chosen(names: list[str], batches: list[int], sequences: list[int]) -> list[A
         if not matching:
             raise ValueError(f"there is no workload '{name}'; there are {', '.join(WORKLOADS)}")
         for one in matching:
-            if isinstance(one, Llama):
+            if isinstance(one, Llama) and not isinstance(one, Smollm):
                 found += [
                     replace(one, batch=batch, sequence=sequence)
                     for batch in batches
