@@ -19,6 +19,17 @@ from .report import OptimizeReport
 from .saturate import Budget
 from .targets import TARGETS, Target, calibrate, target
 
+_CAME_WITH = (dict(RULES), dict(TARGETS))
+
+
+def is_as_it_came() -> bool:
+    """Whether rules and targets are darner's own, all of them and no others."""
+    return all(
+        now.keys() == then.keys() and all(now[name] is value for name, value in then.items())
+        for now, then in zip((RULES, TARGETS), _CAME_WITH, strict=True)
+    )
+
+
 __all__ = [
     "RULES",
     "TARGETS",
@@ -36,6 +47,7 @@ __all__ = [
     "condition",
     "derived_parameters",
     "dump_egglog_program",
+    "is_as_it_came",
     "optimize",
     "optimize_inference",
     "optimize_training",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError, Calling
 from ..graph.graph import Graph
-from ..optimizer import OptimizeReport
 from .config import SessionConfig
 from .session import Session
+
+if TYPE_CHECKING:
+    from ..optimizer import OptimizeReport
 
 
 def build(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from ..graph.types import TensorType
 from ..lower.plan import Plan
 from ..ops.leaves import stored_value
 from ..optim.base import Optimizer
-from ..optimizer import OptimizeReport
 from .binding import as_value, into, is_bindable, known, solve_sizes
+from .buildkey import build_key
 from .config import SessionConfig
 from .initialise import check_rules, initial_value, rule_for
-from .pipeline import Pipeline, check_leaves, output_names
+from .pipeline import Pipeline, Plans, check_leaves, output_names
 from .planfile import load_plans, save_plans
 from .programs import (
     ClosedError,
@@ -36,6 +36,10 @@ from .programs import (
     input_types,
 )
 from .progress import Phases
+
+if TYPE_CHECKING:
+    from ..backends.cpu.cache import ObjectCache
+    from ..optimizer import OptimizeReport
 
 
 class Running:
@@ -118,7 +122,10 @@ class Running:
 
     @property
     def report(self) -> OptimizeReport:
-        """What the optimizer did for the plan of the last step; empty where the plan came from a file."""
+        """What the optimizer did for the plan of the last step; empty where the plan came from a file.
+
+        Where plan and code were kept by an earlier build, it is that build's, and says so (``report.cached``).
+        """
         with self._using("report"):
             return self._chosen({}).plans.report
 
@@ -315,32 +322,60 @@ class Running:
 
     def _make(self, sizes: Sizes, optimizer: Optimizer | None) -> Specialised:
         with self._phases.shown():
-            pipeline = self._kept.pipeline(sizes, self._graph, self._config)
-            if self._plan_file is None or sizes:
-                plans = pipeline.plans(optimizer, self._phases.timed)
-            else:
-                plans = self._plans_of_file(self._plan_file, pipeline, optimizer)
-            return Specialised(plans, self._graph)
+            if self._plan_file is not None and not sizes:
+                pipeline = self._kept.pipeline(sizes, self._graph, self._config)
+                found = self._plans_of_file(self._plan_file, pipeline, optimizer)
+                return Specialised(found, self._graph)
+            cache, key, plans = self._config.object_cache(), None, None
+            if cache is not None:
+                from .buildcache import load_build
 
-    def _plans_of_file(self, path: Path, pipeline: Pipeline, optimizer: Optimizer | None) -> Any:
+                with self._phases.timed("load"):
+                    key = build_key(self._graph, self._config, optimizer, sizes)
+                    if key is not None:
+                        plans = load_build(cache, key, optimizer)
+            if plans is not None:
+                return Specialised(plans, self._graph)
+            pipeline = self._kept.pipeline(sizes, self._graph, self._config)
+            return Specialised(pipeline.plans(optimizer, self._phases.timed), self._graph, key)
+
+    def _plans_of_file(self, path: Path, pipeline: Pipeline, optimizer: Optimizer | None) -> Plans:
         found, key = load_plans(path, self._graph, self._config, optimizer, self._phases.timed)
         if found is None:
             found = pipeline.plans(optimizer, self._phases.timed, key)
-            save_plans(path, found, optimizer)
+            if key is not None:
+                save_plans(path, found, optimizer)
         return found
 
     def _compiled(self, special: Specialised) -> Program:
         """The program of a specialisation, compiled where it is not there."""
         if special.program is None:
-            with self._phases.shown(), self._phases.timed("compile"):
-                special.program = self._compile(special.plans.step, self._fixed(special))
+            saved = iter(special.plans.saved)
+            with self._phases.shown(), self._phases.timed("load" if special.plans.saved else "compile"):
+                # Code that is kept with its plan is not kept a second time.
+                cache = None if special.key is not None else self._config.object_cache()
+                fixed = self._fixed(special)
+                program = self._compile(special.plans.step, fixed, cache, next(saved, None))
                 if special.plans.setup is not None:
-                    special.setup = self._compile(special.plans.setup)
+                    setup = special.plans.setup
+                    special.setup = self._compile(setup, (), cache, next(saved, None))
+                special.program = program
+                self._keep(special)
         if self._profiling and special.recorder is None:
             from .recorder import Recorder
 
             special.recorder = Recorder(special.program)
         return special.program
+
+    def _keep(self, special: Specialised) -> None:
+        """Keep what was built for the next time, unless that is where it came from."""
+        cache, programs = self._config.object_cache(), (special.program, special.setup)
+        if special.key is not None and cache is not None:
+            from .buildcache import keep_build
+
+            saved = [program.saved for program in programs if program is not None]
+            keep_build(cache, special.key, special.plans, special.bounds, saved)
+            special.key = None
 
     def _fixed(self, special: Specialised) -> list[int]:
         """The buffers of a step that change only with the parameters: at inference these, and what is made of them alone."""
@@ -351,10 +386,15 @@ class Running:
         leaves = step.leaves("parameter").values()
         return [*special.setup_inputs, *(i for i in leaves if i not in updated)]
 
-    def _compile(self, plan: Plan, fixed: Sequence[int] = ()) -> Program:
-        cache = self._config.object_cache()
+    def _compile(
+        self,
+        plan: Plan,
+        fixed: Sequence[int] = (),
+        cache: ObjectCache | None = None,
+        saved: bytes | None = None,
+    ) -> Program:
         device, threads = self._config.device, self._config.threads
-        return compile_for(device, plan, threads, self._storage, cache, fixed)
+        return compile_for(device, plan, threads, self._storage, cache, fixed, saved)
 
     # ------------------------------------------------------------- memory
 

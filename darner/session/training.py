@@ -234,7 +234,8 @@ class Training(Running):
             plan = lower_for(self._config.device, graph)
             self._drop_separate()
             self._adopt(optimizer, graph, old)
-            self._separate = (optimizer, self._compile(plan))
+            cache = self._config.object_cache()
+            self._separate = (optimizer, self._compile(plan, (), cache))
         _, program = self._separate or (optimizer, None)
         if program is None:
             raise RunError("there is no program of updates")

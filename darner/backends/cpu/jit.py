@@ -211,11 +211,11 @@ class Program:
         self._close()
 
 
-def load_object(code: bytes, *, symbols: Mapping[str, int] | None = None) -> Program:
+def load_object(*code: bytes, symbols: Mapping[str, int] | None = None) -> Program:
     """Load object code made by ``compile_module`` for this machine.
 
     Args:
-        code: the object.
+        code: the objects, which may call each other's functions.
         symbols: addresses of what it calls, by name. What the C library has needs no mention.
 
     Raises:
@@ -228,7 +228,9 @@ def load_object(code: bytes, *, symbols: Mapping[str, int] | None = None) -> Pro
     engine = llvm.create_lljit_compiler(
         _target_machine(None, None, None), use_jit_link=os.name == "posix"
     )
-    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    builder = llvm.JITLibraryBuilder().add_current_process()
+    for item in code:
+        builder.add_object_img(item)
     for name, address in (symbols or {}).items():
         builder.import_symbol(name, address)
     try:
@@ -236,7 +238,7 @@ def load_object(code: bytes, *, symbols: Mapping[str, int] | None = None) -> Pro
     except RuntimeError as error:
         engine.close()
         raise CompileError(
-            f"{len(code)} bytes of object code cannot be loaded: {error}",
+            f"{sum(map(len, code))} bytes of object code cannot be loaded: {error}",
             hint="compile the module again",
         ) from None
     return Program(engine, library)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from ...graph.errors import DarnerError
 from ...lower.plan import Plan, Spec
 from .attention import ATTENTION
+from .cache import ObjectCache
 from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
-from .jit import Machine, host
+from .jit import Machine, compile_module, host
 from .maps import ELEMENTS
 from .places import as_value
 from .rows import ROWS
@@ -147,6 +148,20 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None
         packing.emit(code)
         code.builder.ret_void()
     return module
+
+
+def compiled(
+    plan: Plan, functions: Functions, cache: ObjectCache | None, machine: Machine
+) -> tuple[bytes, ...]:
+    """The object code of a plan's functions: from the cache, where nothing has to be emitted, or made and kept."""
+    target = {"cpu": machine.cpu, "features": machine.features}
+    kept = cache or ObjectCache(None)
+    key = kept.key(f"{replace(machine, cores=0)}\n{functions.key}", passes=True, **target)
+    code = kept.get(key)
+    if code is None:
+        code = compile_module(emit_module(plan, functions, machine), passes=True, **target)
+        kept.put(key, code)
+    return (code,)
 
 
 @cache
