@@ -134,7 +134,8 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
     whole = set(WHOLE)
     while True:
         plan = lower(graph, target=device, whole=whole, options=options)
-        lacking = [kernel for kernel in plan.kernels if template_of(plan.spec(kernel)) is None]
+        without = {digest for digest, spec in plan.specs.items() if template_of(spec) is None}
+        lacking = [kernel for kernel in plan.kernels if kernel.spec in without]
         if not lacking:
             return plan
         named = {name for kernel in lacking for name in plan.spec(kernel).ops} & whole

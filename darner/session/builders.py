@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError, Calling
+from ..graph.garbage import without_collection
 from ..graph.graph import Graph
 from .config import SessionConfig
 from .session import Session
@@ -31,7 +32,7 @@ def build(
         plan_file: where the plan is kept between processes; see ``build_session_cached``.
         overrides: fields of the config that are to be different.
     """
-    with Calling("build"):
+    with Calling("build"), without_collection():
         if config is not None and not isinstance(config, SessionConfig):
             raise ArgumentError(f"config is a SessionConfig, got {config!r}")
         chosen = (config or SessionConfig()).with_changes(**overrides)

@@ -13,6 +13,7 @@ from ..backends.protocol import Program, compile_for
 from ..graph import dtypes
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, Calling, DTypeError, RunError
+from ..graph.garbage import without_collection
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
@@ -321,7 +322,7 @@ class Running:
         return found
 
     def _make(self, sizes: Sizes, optimizer: Optimizer | None) -> Specialised:
-        with self._phases.shown():
+        with self._phases.shown(), without_collection():
             if self._plan_file is not None and not sizes:
                 pipeline = self._kept.pipeline(sizes, self._graph, self._config)
                 found = self._plans_of_file(self._plan_file, pipeline, optimizer)
@@ -351,7 +352,8 @@ class Running:
         """The program of a specialisation, compiled where it is not there."""
         if special.program is None:
             saved = iter(special.plans.saved)
-            with self._phases.shown(), self._phases.timed("load" if special.plans.saved else "compile"):
+            phase = "load" if special.plans.saved else "compile"
+            with self._phases.shown(), self._phases.timed(phase), without_collection():
                 # Code that is kept with its plan is not kept a second time.
                 cache = None if special.key is not None else self._config.object_cache()
                 fixed = self._fixed(special)
