@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 from ...graph.errors import DarnerError
 from ...lower.plan import Plan, Spec
+from ..sections import join, split
 from .attention import ATTENTION
 from .cache import ObjectCache
 from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
-from .jit import Machine, compile_module, host
+from .jit import Machine, compile_modules, host
 from .maps import ELEMENTS
+from .modules import parts
 from .places import as_value
 from .rows import ROWS
 from .scans import SCANS
@@ -42,6 +44,10 @@ TEMPLATES: tuple[Template, ...] = (
     ELEMENTS,
 )
 """The families of kernels, those with the best code first."""
+
+
+TILED = (CONTRACT, CONV)
+"""Those whose code LLVM's optimiser makes no faster; see docs/rejected.md."""
 
 
 class UnsupportedError(DarnerError):
@@ -157,11 +163,14 @@ def compiled(
     target = {"cpu": machine.cpu, "features": machine.features}
     kept = cache or ObjectCache(None)
     key = kept.key(f"{replace(machine, cores=0)}\n{functions.key}", passes=True, **target)
-    code = kept.get(key)
-    if code is None:
-        code = compile_module(emit_module(plan, functions, machine), passes=True, **target)
-        kept.put(key, code)
-    return (code,)
+    found = kept.get(key)
+    if found is not None:
+        return tuple(split(found))
+    optimised = {n for n, function in functions.all.items() if function.template not in TILED}
+    modules = parts(str(emit_module(plan, functions, machine)), optimised, host().cores)
+    objects = compile_modules(modules, **target)
+    kept.put(key, join(objects))
+    return objects
 
 
 @cache
