@@ -101,9 +101,7 @@ def array(name: str, value: np.ndarray) -> jax.Array:
     return jnp.asarray(value)
 
 
-def adam(
-    weights: Any, moments: Any, gradients: Any, rate: float, decay: float
-) -> tuple[Any, Any]:
+def adam(weights: Any, moments: Any, gradients: Any, rate: float, decay: float) -> tuple[Any, Any]:
     """One step; ``moments`` are two trees and the count of steps; ``decay`` is AdamW's, of the weights themselves."""
     each = jax.tree.map
     mean, square, count = moments

@@ -300,7 +300,9 @@ class Llama(Workload):
     def moved(self) -> tuple[float, float]:
         """Of the words only the rows that are looked up are read, unless they are the head."""
         read, updated = super().moved()
-        return (read, updated) if self.tied else (read - 4.0 * self.width * self.vocabulary, updated)
+        return (
+            (read, updated) if self.tied else (read - 4.0 * self.width * self.vocabulary, updated)
+        )
 
     def forward_flops(self) -> float:
         """Of all products, attention included: what the causal mask hides costs nothing."""

@@ -98,8 +98,9 @@ def _cpu(
 ) -> Program:
     from .host import HostCpuProgram
 
-    options = {"threads": threads, "storage": storage, "cache": cache}
-    return HostCpuProgram(plan, fixed=fixed, saved=saved, **options)
+    return HostCpuProgram(
+        plan, threads=threads, storage=storage, cache=cache, fixed=fixed, saved=saved
+    )
 
 
 _DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference}

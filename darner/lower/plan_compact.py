@@ -51,11 +51,20 @@ def to_rows(plan: Plan) -> dict[str, Any]:
         "constants": {key: data.to_json() for key, data in plan.constants.items()},
         "buffers": [
             # JSON has no infinities and no NaN.
-            [types.setdefault(b.type, len(types)), b.place, b.name, b.offset, repr(b.init), b.storage]
+            [
+                types.setdefault(b.type, len(types)),
+                b.place,
+                b.name,
+                b.offset,
+                repr(b.init),
+                b.storage,
+            ]
             for b in plan.buffers
         ],
         "types": list(map(str, types)),
-        "kernels": [[numbers[k.spec], k.operands, k.results, k.nodes, k.label] for k in plan.kernels],
+        "kernels": [
+            [numbers[k.spec], k.operands, k.results, k.nodes, k.label] for k in plan.kernels
+        ],
         "outputs": plan.outputs,
         "output_names": plan.output_names,
         "updates": plan.updates,
@@ -73,7 +82,7 @@ def from_rows(rows: dict[str, Any], sources: Sequence[Source | None]) -> Plan:
         target=rows["target"],
         specs=Specs({key: (kind, text) for key, kind, text in rows["specs"]}),
         buffers=tuple(
-            Buffer(types[number], place, name, offset, float(init), storage)  # type: ignore[arg-type]
+            Buffer(types[number], place, name, offset, float(init), storage)
             for number, place, name, offset, init, storage in rows["buffers"]
         ),
         kernels=tuple(

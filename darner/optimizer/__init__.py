@@ -9,6 +9,8 @@
 ``passes`` puts them in order. Rules are rows of data, in ``rules``; anyone may add one, or a target.
 """
 
+from collections.abc import Mapping
+
 from . import rules as rules
 from .declare import RULES, Condition, Rule, condition, rewrite, rule
 from .layout import DerivedParam, derived_parameters
@@ -24,10 +26,12 @@ _CAME_WITH = (dict(RULES), dict(TARGETS))
 
 def is_as_it_came() -> bool:
     """Whether rules and targets are darner's own, all of them and no others."""
-    return all(
-        now.keys() == then.keys() and all(now[name] is value for name, value in then.items())
-        for now, then in zip((RULES, TARGETS), _CAME_WITH, strict=True)
-    )
+    rules, targets = _CAME_WITH
+    return _is_same(RULES, rules) and _is_same(TARGETS, targets)
+
+
+def _is_same(now: Mapping[str, object], then: Mapping[str, object]) -> bool:
+    return now.keys() == then.keys() and all(now[name] is value for name, value in then.items())
 
 
 __all__ = [

@@ -93,6 +93,7 @@ class StoredReport:
         self._text = text
 
     def __call__(self) -> OptimizeReport:
+        """The report, which says that it is of an earlier build."""
         return self._report
 
     @cached_property

@@ -193,7 +193,7 @@ def _side_by_side(name: str, *arguments: Any) -> Any:
 
     LLVM lets threads work on modules of contexts of their own at the same time; llvmlite lets one thread in at a time, whatever it does.
     """
-    import llvmlite.binding.ffi as ffi  # type: ignore[import-untyped]
+    import llvmlite.binding.ffi as ffi
 
     locked = getattr(ffi.lib, name)
     return getattr(locked, "_cfn", locked)(*arguments)

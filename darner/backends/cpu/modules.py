@@ -38,9 +38,19 @@ def parts(text: str, optimised: Collection[str], count: int) -> list[tuple[str, 
         optimised: the functions for which it is; what only they call goes with them.
         count: how many of either kind there may be.
 
-    >>> text = 'define void @"a"()\\n{\\n  call void @"t"()\\n  ret void\\n}\\ndefine internal void @"t"() noinline\\n{\\n  ret void\\n}'
-    >>> [(part.count("define"), part.count("declare"), passes) for part, passes in parts(text, ["a"], 1)]
-    [(2, 0, True)]
+    >>> text = '''
+    ... define void @"a"()
+    ... {
+    ...   call void @"tile"()
+    ...   ret void
+    ... }
+    ... define internal void @"tile"() noinline
+    ... {
+    ...   ret void
+    ... }
+    ... '''
+    >>> [(part.count("define"), passes) for part, passes in parts(text, ["a"], 1)]
+    [(2, True)]
     """
     found = _read(text)
     uses = {name: set(_NAME.findall(body)) - {name} for name, body in found.functions.items()}
@@ -138,9 +148,7 @@ def _groups(found: _Text, uses: Mapping[str, set[str]]) -> list[list[str]]:
     return list({id(group): group for group in group_of.values()}.values())
 
 
-def _bins(
-    groups: list[list[str]], functions: Mapping[str, str], count: int
-) -> list[list[str]]:
+def _bins(groups: list[list[str]], functions: Mapping[str, str], count: int) -> list[list[str]]:
     """The groups in a few bins of about the same length."""
     lengths = {id(group): sum(len(functions[name]) for name in group) for group in groups}
     wanted = max(1, min(count, sum(lengths.values()) // PART))

@@ -83,16 +83,19 @@ def native_of(
 
     ``fixed`` are buffers that change seldom, which are packed where that helps.
     """
-    from .kernels import Scratch, compiled, functions_of
+    from .kernels import compiled, functions_of
 
     functions = functions_of(plan, machine, frozenset(fixed))
-    needs: list[Scratch] = [functions.all[name].scratch for name in functions.kernels]
+    needs = [functions.all[name].scratch for name in functions.kernels]
     packings = [functions.all[name].packing for name in functions.kernels]
     indexed = (k for k in range(len(plan.kernels)) if is_indexed(plan, k))
     return Native(
         objects=compiled(plan, functions, cache, machine),
         kernels=functions.kernels,
-        packed=tuple(p and Packed(p.operand, p.nbytes, p.key) for p in packings),
+        packed=tuple(
+            None if packing is None else Packed(packing.operand, packing.nbytes, packing.key)
+            for packing in packings
+        ),
         packing={key: name for key, (name, _) in functions.packing.items()},
         own=max((need.own for need in needs), default=0),
         shared=max((need.shared for need in needs), default=0),

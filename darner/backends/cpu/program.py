@@ -241,4 +241,3 @@ class CpuProgram:
         """Stop the threads and free the code."""
         self._team.close()
         self._code.close()
-
