@@ -193,7 +193,7 @@ def _side_by_side(name: str, *arguments: Any) -> Any:
 
     LLVM lets threads work on modules of contexts of their own at the same time; llvmlite lets one thread in at a time, whatever it does.
     """
-    import llvmlite.binding.ffi as ffi
+    import llvmlite.binding.ffi as ffi  # type: ignore[import-untyped]
 
     locked = getattr(ffi.lib, name)
     return getattr(locked, "_cfn", locked)(*arguments)
@@ -308,7 +308,7 @@ def _dispose(parts: list[Any]) -> None:
 @cache
 def _llvm() -> Any:
     """The binding of llvmlite, ready to generate code for this machine."""
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]
+    import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
