@@ -68,8 +68,10 @@ def build_key(
     config: SessionConfig,
     optimizer: Optimizer | None,
     sizes: Sequence[tuple[str, int]] = (),
+    *,
+    code: bool = True,
 ) -> BuildKey | None:
-    """The key of a session's plans and code for these sizes of symbols; None where it has none."""
+    """The key of a session's plans for these sizes of symbols, and of their code for this machine; None where it has none."""
     nodes = list(_all_nodes(graph))
     if not all(_is_own(op) for op in dict.fromkeys(node.op for node in nodes)) or not _own_rules():
         return None
@@ -81,7 +83,7 @@ def build_key(
         [graph.name, graph.digest(), about, list(sizes)],
         [config.device, config.mode, config.level, config.precision],
         [keeps_gradients(config, optimizer), _described(graph, optimizer, call)],
-        _machine() if config.device == "cpu" else None,
+        _machine() if code and config.device == "cpu" else None,
     ]
     text = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return BuildKey(text, tuple(lines), call)

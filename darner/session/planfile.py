@@ -34,7 +34,7 @@ def load_plans(
 ) -> tuple[Plans | None, str | None]:
     """The plans of a file, or None where they must be made, and the key that they have; None where they have none."""
     with timed("load plan"):
-        found = build_key(graph, config, optimizer)
+        found = build_key(graph, config, optimizer, code=False)
         if found is None:
             _warn(f"the plan in '{path}' is not used: {graph.name!r} has ops or rules of your own")
             return None, None
