@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,11 @@ def load_build(cache: ObjectCache, key: BuildKey, optimizer: Optimizer | None) -
 
 
 def keep_build(
-    cache: ObjectCache, key: BuildKey, plans: Plans, bounds: Mapping[str, int], saved: list[bytes]
+    cache: ObjectCache,
+    key: BuildKey,
+    plans: Plans,
+    bounds: Mapping[str, int],
+    saved: Sequence[bytes],
 ) -> None:
     """Keep plans and the code of their programs, the step's first.
 

@@ -72,6 +72,7 @@ class Specialised:
     Attributes:
         plans: what it runs.
         key: under which plans and code are to be kept once they are compiled.
+        saved: what its programs saved, the step's first: with it they are made again without compiling.
         inputs: the step's buffers of the user's inputs, by name.
         bounds: inputs that are indices, and what they must lie below.
         program: the step, compiled.
@@ -84,6 +85,7 @@ class Specialised:
     def __init__(self, plans: Plans, graph: Graph, key: BuildKey | None = None) -> None:
         self.plans = plans
         self.key = key
+        self.saved = plans.saved
         leaves = plans.step.leaves("input")
         self.inputs = {name: leaves[name] for name in graph.inputs}
         self.setup_inputs = [leaves[name] for name in plans.setup_names]

@@ -351,33 +351,38 @@ class Running:
     def _compiled(self, special: Specialised) -> Program:
         """The program of a specialisation, compiled where it is not there."""
         if special.program is None:
-            saved = iter(special.plans.saved)
-            phase = "load" if special.plans.saved else "compile"
+            phase = "load" if special.saved else "compile"
             with self._phases.shown(), self._phases.timed(phase), without_collection():
-                # Code that is kept with its plan is not kept a second time.
-                cache = None if special.key is not None else self._config.object_cache()
-                fixed = self._fixed(special)
-                program = self._compile(special.plans.step, fixed, cache, next(saved, None))
-                if special.plans.setup is not None:
-                    setup = special.plans.setup
-                    special.setup = self._compile(setup, (), cache, next(saved, None))
-                special.program = program
-                self._keep(special)
+                program = self._make_programs(special)
+        else:
+            program = special.program
         if self._profiling and special.recorder is None:
             from .recorder import Recorder
 
-            special.recorder = Recorder(special.program)
-        return special.program
+            special.recorder = Recorder(program)
+        return program
 
-    def _keep(self, special: Specialised) -> None:
-        """Keep what was built for the next time, unless that is where it came from."""
-        cache, programs = self._config.object_cache(), (special.program, special.setup)
-        if special.key is not None and cache is not None:
+    def _make_programs(self, special: Specialised) -> Program:
+        """The programs of a specialisation, from what was saved of equal ones, or compiled and kept for the next time."""
+        cache, key, saved = self._config.object_cache(), special.key, iter(special.saved)
+        plans = [special.plans.step, special.plans.setup]
+        # Code that is kept with its plans is not kept a second time.
+        objects = None if key is not None else cache
+        made = [
+            self._compile(plan, () if number else self._fixed(special), objects, next(saved, None))
+            for number, plan in enumerate(plans)
+            if plan is not None
+        ]
+        if not special.saved:
+            special.saved = tuple(program.saved for program in made)
+        if key is not None and cache is not None:
             from .buildcache import keep_build
 
-            saved = [program.saved for program in programs if program is not None]
-            keep_build(cache, special.key, special.plans, special.bounds, saved)
+            keep_build(cache, key, special.plans, special.bounds, special.saved)
             special.key = None
+        special.setup = made[1] if len(made) > 1 else None
+        special.program = made[0]
+        return made[0]
 
     def _fixed(self, special: Specialised) -> list[int]:
         """The buffers of a step that change only with the parameters: at inference these, and what is made of them alone."""

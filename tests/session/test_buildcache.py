@@ -192,6 +192,39 @@ def test_another_process_loads_neither_optimizer_nor_emitter(tmp_path):
     assert second.split(maxsplit=1)[1] == "[] ['load']\n"
 
 
+def test_a_kept_build_can_be_profiled_traced_and_shared(tmp_path, monkeypatch):
+    graph = perceptron()
+    inputs, params, _ = values(graph)
+    trained(graph, tmp_path)
+    with monkeypatch.context() as patched:
+        forbid(patched)
+        session = darner.build_session(graph, cache=tmp_path, optimizer=optim.Adam(0.01))
+    with session:
+        session.parameters().update(params)
+        session.set_profiling(True)
+        session.run(inputs)
+        assert len(session.profile("cpu").kernels) >= len(session.plan().kernels)
+        session.set_parameter("b1", np.full(5, np.nan))
+        assert session.trace_dispatches(inputs=inputs)
+        assert session.memory_map() is not None
+
+
+def test_programs_that_were_closed_are_made_again_without_compiling(monkeypatch):
+    graph = perceptron()
+    inputs, params, _ = values(graph)
+    first = darner.build_session(graph, cache=None, threads=1)
+    second = darner.build_inference_session(graph, cache=None, threads=1)
+    with first, second:
+        first.parameters().update(params)
+        second.parameters().update(params)
+        (wanted,) = second.run(inputs).values()
+        forbid(monkeypatch)
+        second.share_parameters(first)  # other memory: other programs
+        (found,) = second.run(inputs).values()
+        np.testing.assert_array_equal(found, wanted)
+        assert "load" in second.build_seconds
+
+
 # --------------------------------------------------------------------------- what a key is of
 
 
