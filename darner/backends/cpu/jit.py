@@ -20,6 +20,7 @@ generation alone gives code as fast in half the time. ``passes`` is for IR that 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
 import weakref
@@ -169,6 +170,29 @@ def compile_module(
     finally:
         _free_passes(manager)
     return _emitted(machine, parsed)
+
+
+_lasting: dict[str, bytes] = {}
+"""Code that every process needs once, by a hash of its IR."""
+
+
+def lasting(text: str) -> bytes:
+    """Object code of IR that a process loads once, such as what starts threads: compiled, or taken from an earlier process."""
+    key = hashlib.sha256(text.encode()).hexdigest()
+    if key not in _lasting:
+        _lasting[key] = compile_module(text)
+    return _lasting[key]
+
+
+def lasting_objects() -> dict[str, bytes]:
+    """All of that code so far, for another process of this machine to ``remember``."""
+    return dict(_lasting)
+
+
+def remember(objects: Mapping[str, bytes]) -> None:
+    """Let ``lasting`` use what an earlier process of this machine compiled."""
+    for key, code in objects.items():
+        _lasting.setdefault(key, code)
 
 
 def compile_modules(modules: Sequence[tuple[str, bool]], **target: Any) -> tuple[bytes, ...]:

@@ -16,7 +16,7 @@ from ...lower.plan import Plan
 from ..sections import join, split
 from .cache import ObjectCache
 from .faults import INDEXED
-from .jit import Machine
+from .jit import Machine, lasting_objects, remember
 
 
 class Packed(NamedTuple):
@@ -53,8 +53,11 @@ class Native:
 
     def to_bytes(self) -> bytes:
         """What ``from_bytes`` reads."""
-        about = {**asdict(replace(self, objects=())), "objects": len(self.objects)}
-        return join([json.dumps(about).encode(), *self.objects])
+        # What starts threads and walks through kernels takes as long to compile as all of this to load.
+        process = lasting_objects()
+        about = asdict(replace(self, objects=()))
+        about["objects"] = list(process)
+        return join([json.dumps(about).encode(), *process.values(), *self.objects])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Native:
@@ -66,8 +69,9 @@ class Native:
         head, *objects = split(data)
         try:
             about: dict[str, Any] = json.loads(head)
-            if about.pop("objects") != len(objects):
-                raise FormatError("some of the objects are missing")
+            process = about.pop("objects")
+            remember(dict(zip(process, objects, strict=False)))
+            objects = objects[len(process) :]
             about["packed"] = tuple(item and Packed(*item) for item in about["packed"])
             for name in ("kernels", "waits", "checked"):
                 about[name] = tuple(about[name])
