@@ -71,6 +71,11 @@ class ReferenceProgram(HostMemory):
         return 1
 
     @property
+    def saved(self) -> bytes:
+        """Nothing is compiled."""
+        return b""
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory besides parameters and states."""
         own = (b for b in self.plan.buffers if b.place not in (*LEAVES[1:], "arena"))

@@ -41,6 +41,10 @@ class Program(Protocol):
         """How many threads run it."""
 
     @property
+    def saved(self) -> bytes:
+        """What lets an equal program be made without compiling anything, in another process too."""
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory besides parameters and states."""
 
@@ -77,6 +81,7 @@ def _reference(
     storage: Storage,
     cache: ObjectCache | None,
     fixed: Collection[int],
+    saved: bytes | None,
 ) -> Program:
     from .host import ReferenceProgram
 
@@ -89,10 +94,13 @@ def _cpu(
     storage: Storage,
     cache: ObjectCache | None,
     fixed: Collection[int],
+    saved: bytes | None,
 ) -> Program:
     from .host import HostCpuProgram
 
-    return HostCpuProgram(plan, threads=threads, storage=storage, cache=cache, fixed=fixed)
+    return HostCpuProgram(
+        plan, threads=threads, storage=storage, cache=cache, fixed=fixed, saved=saved
+    )
 
 
 _DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference}
@@ -127,7 +135,8 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
     whole = set(WHOLE)
     while True:
         plan = lower(graph, target=device, whole=whole, options=options)
-        lacking = [kernel for kernel in plan.kernels if template_of(plan.spec(kernel)) is None]
+        without = {digest for digest, spec in plan.specs.items() if template_of(spec) is None}
+        lacking = [kernel for kernel in plan.kernels if kernel.spec in without]
         if not lacking:
             return plan
         named = {name for kernel in lacking for name in plan.spec(kernel).ops} & whole
@@ -147,6 +156,7 @@ def compile_for(
     storage: Storage | None = None,
     cache: ObjectCache | None = None,
     fixed: Collection[int] = (),
+    saved: bytes | None = None,
 ) -> Program:
     """The program of a plan on a device.
 
@@ -157,7 +167,8 @@ def compile_for(
         storage: memory of parameters and states by name; what is missing is made.
         cache: where compiled code is kept.
         fixed: buffers that change seldom, which the device may keep in an order of its own; see ``Program.prepare``.
+        saved: what ``Program.saved`` of an equal program was, on this very machine.
     """
     if plan.target != check_device(device):
         raise ArgumentError(f"the plan was made for '{plan.target}', not for '{device}'")
-    return _DEVICES[device](plan, threads, storage or {}, cache, fixed)
+    return _DEVICES[device](plan, threads, storage or {}, cache, fixed, saved)

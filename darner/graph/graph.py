@@ -286,11 +286,12 @@ class Graph(GraphMethods):
         self, node: Node, operands: Sequence[Node | int], attrs: dict[str, Any] | None = None
     ) -> Node:
         """Append a copy of a node, of this graph or another, on other operands (and attributes)."""
-        nodes, old = [self.node(item) for item in operands], node.graph.nodes
+        nodes, old = [self.node(item) for item in operands], node.graph._nodes
         # The same call on the same types has the same type.
-        same = attrs is None and all(
-            operand.type == old[i].type for operand, i in zip(nodes, node.inputs, strict=True)
-        )
+        if attrs is None and [n.type for n in nodes] == [old[i].type for i in node.inputs]:
+            self._must_be_open()
+            known = node.op, nodes, node.slots, node.attrs, node.type
+            return self._append(*known, node.label, node.scope, node.source)
         return self.insert(
             node.op,
             nodes,
@@ -299,7 +300,6 @@ class Graph(GraphMethods):
             label=node.label,
             scope=node.scope,
             source=node.source,
-            type=node.type if same else None,
         )
 
     def _append(

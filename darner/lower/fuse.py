@@ -76,6 +76,9 @@ class _Fusion:
         self.kept = {node.id for node in (*graph.outputs, *graph.updates.values())}
         self.home: dict[int, int] = {}
         self.groups: dict[int, Group] = {}
+        # A number for each group, larger than those of all that it needs: whoever looks for a way between two
+        # groups need not look beyond them.
+        self.order: dict[int, float] = {}
         self.sources = [self._sources(node) for node in self.nodes]
         self.readers: list[list[int]] = [[] for _ in self.nodes]
         for node in self.nodes:
@@ -85,6 +88,7 @@ class _Fusion:
             for source in self.sources[node.id]:
                 self.readers[source].append(node.id)
             self.home[node.id] = node.id
+            self.order[node.id] = float(node.id)
             self.groups[node.id] = Group(
                 KINDS[found], [node.id], self._space(node), self._axes(node)
             )
@@ -135,29 +139,64 @@ class _Fusion:
 
     # ------------------------------------------------------------- joining
 
-    def _reaches(self, start: Iterable[int], target: int) -> bool:
-        """Whether a group lies before one of others."""
-        stack, seen = list(start), set()
+    def _between(self, producer: int, consumer: int) -> set[int] | None:
+        """What a group needs that comes after another in the order; None where some of it needs that other one."""
+        low, found = self.order[producer], set[int]()
+        stack = [name for name in self.groups[consumer].needs if name != producer]
         while stack:
             name = stack.pop()
-            if name == target:
-                return True
-            if name in seen or name not in self.groups:
-                continue
-            seen.add(name)
-            stack += self.groups[name].needs
-        return False
+            if name == producer:
+                return None
+            if name not in found and self.order[name] > low:
+                found.add(name)
+                stack += self.groups[name].needs
+        return found
+
+    def _after(self, producer: int, consumer: int) -> set[int]:
+        """What needs a group and comes before another in the order, that other one left out."""
+        high, found = self.order[consumer], set[int]()
+        stack = [producer]
+        while stack:
+            for id in self.groups[stack.pop()].nodes:
+                for reader in self.readers[id]:
+                    name = self.home[reader]
+                    if name not in found and name != producer and self.order[name] < high:
+                        found.add(name)
+                        stack.append(name)
+        return found
 
     def _may_join(self, producer: int, consumer: int) -> bool:
         """No third group between them: nothing else the consumer needs comes after the producer."""
         first, second = self.groups[producer], self.groups[consumer]
         if len(first.nodes) + len(second.nodes) > LARGEST:
             return False
-        others = second.needs - {producer}
-        return not self._reaches(others, producer)
+        return self._between(producer, consumer) is not None
+
+    def _reorder(self, producer: int, consumer: int) -> None:
+        """Make room for a group of both: what the consumer needs goes before it, what needs the producer after it.
+
+        Only these move, and among the places that they have: the rest of the order stays good (Pearce and Kelly's way).
+        """
+        before = self._between(producer, consumer)
+        if before is None:
+            raise InternalError("kernels would wait for each other in a circle")
+        after = self._after(producer, consumer)
+        moved = {*before, *after, producer, consumer}
+        places = sorted(self.order[name] for name in moved)
+        first, last = (sorted(names, key=self.order.__getitem__) for names in (before, after))
+        for name, place in zip([*first, producer], places, strict=False):
+            self.order[name] = place
+        for name, place in zip(reversed(last), reversed(places), strict=False):
+            self.order[name] = place
+        del self.order[consumer]
 
     def _join(self, producer: int, consumer: int, kind: str) -> None:
         """Make one group of two; it goes by the producer's name."""
+        if self.order[producer] < self.order[consumer]:
+            self._reorder(producer, consumer)
+        else:
+            self._reorder(consumer, producer)
+            self.order[producer] = self.order.pop(consumer)
         first, second = self.groups[producer], self.groups.pop(consumer)
         first.kind = kind
         first.nodes = sorted([*first.nodes, *second.nodes])
@@ -215,6 +254,9 @@ class _Fusion:
         alone = Group(KINDS[self.roles[id]], [id], self._space(node), self._axes(node))
         alone.needs = {self.home[i] for i in self.sources[id] if i in self.home}
         self.groups[id] = alone
+        others = [self.order[self.home[i]] for i in self.readers[id] if self.home[i] != name]
+        start, end = self.order[name], min(others, default=self.order[name] + 1.0)
+        self.order[id] = _inside(start, end, set(self.order.values()))
         group.needs = {
             self.home[i] for own in group.nodes for i in self.sources[own] if i in self.home
         } - {name}
@@ -373,9 +415,10 @@ class _Fusion:
         count = math.prod(int(size) for size in rows.space[:-1])
         if rows.axes != (last,) or column.axes != tuple(range(last)) or count < LEAST_ROWS:
             return False
-        if self._finds(rows) or not self._may_join(home, own):
+        if self._finds(rows) or own in rows.needs:
             return False
-        return not self._reaches(rows.needs, own)
+        # Neither need come after the other: both may read the same.
+        return self._may_join(*sorted((home, own), key=self.order.__getitem__))
 
     # ------------------------------------------------------------- maps
 
@@ -448,3 +491,13 @@ class _Fusion:
                 result.append(self.groups[name])
                 stack.pop()
         return result
+
+
+def _inside(start: float, end: float, taken: set[float]) -> float:
+    """A number between two others that is not taken."""
+    while True:
+        found = end = (start + end) / 2
+        if found == start:
+            raise InternalError("there is no room left in the order of kernels")
+        if found not in taken:
+            return found

@@ -15,6 +15,7 @@ the ``concat`` is a kernel like any other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -67,21 +68,19 @@ class _Assembly:
         self.specs: dict[str, Spec] = {}
         self.gone: set[int] = set()
         """Buffers that became others."""
+        # A constant is a buffer as an operand of a kernel or an output; others are part of kernels.
+        read = {id for work in works for id in work.operands}
+        read.update(node.id for node in (*graph.outputs, *graph.updates.values()))
         for node in graph.nodes:
             if node.op.name in LEAVES:
                 self._add(node.id, _leaf(node))
-            elif node.op.name == "constant" and self._is_read(node):
+            elif node.op.name == "constant" and node.id in read:
                 data = node.attrs["values"]
                 self.constants[data.digest] = data
                 self._add(node.id, Buffer(data.type, "constant", data.digest))
         for work in works:
             for id, output in zip(work.results, work.body.outputs, strict=True):
                 self._add(id, Buffer(_tensor(output), "arena"))
-
-    def _is_read(self, node: Node) -> bool:
-        """Whether a constant is a buffer: as an operand of a kernel or an output; others are part of kernels."""
-        ends = (*self.graph.outputs, *self.graph.updates.values())
-        return node in set(ends) or any(node.id in work.operands for work in self.works)
 
     def _add(self, id: int, buffer: Buffer) -> None:
         self.of_node[id] = len(self.buffers)
@@ -138,36 +137,29 @@ class _Assembly:
         """Which buffer each updated leaf takes; where it can be, the kernel writes the leaf itself."""
         result = []
         outputs = {self.of_node[node.id] for node in self.graph.outputs}
-        taken = [self.of_node[value.id] for value in self.graph.updates.values()]
+        taken = Counter(self.of_node[value.id] for value in self.graph.updates.values())
+        users = _Users(steps)
         for leaf, value in self.graph.updates.items():
             old, new = self.of_node[leaf.id], self.of_node[value.id]
-            alone = taken.count(new) == 1 and new not in outputs and old not in outputs
-            if alone and old not in taken and self._can_be_in_place(steps, old, new):
-                self._write_in_place(steps, old, new)
+            alone = taken[new] == 1 and new not in outputs and old not in outputs
+            if alone and old not in taken and self._can_be_in_place(steps, users, old, new):
+                users.rename(steps, new, old)
+                self.gone.add(new)
                 new = old
             result.append((old, new))
         return result
 
-    def _can_be_in_place(self, steps: Sequence[Kernel], old: int, new: int) -> bool:
+    def _can_be_in_place(self, steps: Sequence[Kernel], users: _Users, old: int, new: int) -> bool:
         """Only the kernel that makes the new value still reads the old one, element by element."""
         if self.buffers[new].place != "arena":
             return False
-        at = next(i for i, step in enumerate(steps) if new in step.results)
-        if any(old in step.operands for step in steps[at + 1 :]):
+        at = users.writers[new][0]
+        if any(reader > at for reader in users.readers.get(old, ())):
             return False
         step = steps[at]
         result = step.results.index(new)
         places = [i for i, operand in enumerate(step.operands) if operand == old]
         return all(may_share(self.specs[step.spec], place, result) for place in places)
-
-    def _write_in_place(self, steps: list[Kernel], old: int, new: int) -> None:
-        for i, step in enumerate(steps):
-            steps[i] = replace(
-                step,
-                operands=tuple(old if b == new else b for b in step.operands),
-                results=tuple(old if b == new else b for b in step.results),
-            )
-        self.gone.add(new)
 
     # ------------------------------------------------------------- memory
 
@@ -220,6 +212,31 @@ class _Assembly:
             if dies and once and may_share(spec, i, result):
                 found.append(place[operand])
         return tuple(found)
+
+
+class _Users:
+    """Which steps read and which write each buffer, by number, ascending."""
+
+    def __init__(self, steps: Sequence[Kernel]) -> None:
+        self.readers: dict[int, list[int]] = {}
+        self.writers: dict[int, list[int]] = {}
+        for number, step in enumerate(steps):
+            for table, buffers in ((self.readers, step.operands), (self.writers, step.results)):
+                for buffer in dict.fromkeys(buffers):
+                    table.setdefault(buffer, []).append(number)
+
+    def rename(self, steps: list[Kernel], buffer: int, other: int) -> None:
+        """Let every step that reads or writes a buffer use another one in its place."""
+        readers, writers = self.readers.pop(buffer, []), self.writers.pop(buffer, [])
+        for number in {*readers, *writers}:
+            step = steps[number]
+            steps[number] = replace(
+                step,
+                operands=tuple(other if b == buffer else b for b in step.operands),
+                results=tuple(other if b == buffer else b for b in step.results),
+            )
+        for table, found in ((self.readers, readers), (self.writers, writers)):
+            table[other] = sorted({*table.get(other, ()), *found})
 
 
 def _leaf(node: Node) -> Buffer:

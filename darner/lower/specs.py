@@ -6,12 +6,14 @@ any graph, the reference can run it, and two kernels are the same exactly when t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
+from ..optimizer.attributes import attribute_text
 from .fuse import Group, fuse
 from .roles import Role, roles
 
@@ -50,9 +52,9 @@ def kernels(graph: Graph) -> list[Work]:
     groups = fuse(graph)
     found = roles(graph)
     outside = _read_outside(graph, groups, found)
-    made = [_work(graph, group.kind, group.nodes, outside, found) for group in groups]
-    views = _kept_views(graph, found)
-    return made + [_work(graph, "map", [id], {id}, found) for id in views]
+    bodies = _Bodies(graph, outside, found)
+    made = [bodies.work(group.kind, group.nodes) for group in groups]
+    return made + [bodies.work("map", [id]) for id in _kept_views(graph, found)]
 
 
 def _kept_views(graph: Graph, found: Sequence[Role]) -> list[int]:
@@ -86,47 +88,100 @@ def _values_read(node: Node, found: Sequence[Role]) -> list[int]:
     return list(values)
 
 
-def _work(
-    graph: Graph, kind: str, ids: Sequence[int], outside: set[int], found: Sequence[Role]
-) -> Work:
-    """A kernel's body: its nodes, and the views and counters between them and what it reads."""
-    body = Graph("kernel")
-    made: dict[int, Node] = {}
-    operands: list[int] = []
-    own = set(ids)
+class _Bodies:
+    """The bodies of a graph's kernels; one for all kernels that compute the same."""
 
-    def make(id: int) -> None:
-        stack = [id]
+    def __init__(self, graph: Graph, outside: set[int], found: Sequence[Role]) -> None:
+        self.graph = graph
+        self.outside = outside
+        self.roles = found
+        self._known: dict[tuple[Any, ...], Graph] = {}
+
+    def work(self, kind: str, ids: Sequence[int]) -> Work:
+        """A kernel's body: its nodes, and the views and counters between them and what it reads."""
+        own = set(ids)
+        numbers: dict[int, int] = {}
+        """The places of nodes in the body."""
+        operands: list[int] = []
+        made: list[tuple[Node, bool]] = []
+        results: list[tuple[int, int | None]] = []
+        for id in ids:
+            self._add(id, own, numbers, operands, made)
+            node = self.graph.nodes[id]
+            if isinstance(node.type, TupleType):
+                parts = (user for user in self.graph.users(id) if self.roles[user.id] == "part")
+                results += [(part.id, numbers[id]) for part in parts]
+            elif id in self.outside:
+                results.append((id, None))
+        key = (
+            tuple(self._call(node, inner, numbers) for node, inner in made),
+            tuple(self._result(*result, numbers) for result in results),
+        )
+        body = self._known.get(key)
+        if body is None:
+            body = self._known[key] = self._body(made, results, numbers)
+        return Work(kind, body, tuple(operands), tuple(id for id, _ in results), tuple(ids))
+
+    def _add(
+        self,
+        id: int,
+        own: set[int],
+        numbers: dict[int, int],
+        operands: list[int],
+        made: list[tuple[Node, bool]],
+    ) -> None:
+        """A node of a kernel and what it needs, each with whether it is computed there."""
+        nodes, stack = self.graph.nodes, [id]
         while stack:
-            node = graph.nodes[stack[-1]]
-            inner = node.id in own or found[node.id] == "view" or _is_scalar(node)
-            waiting = [i for i in node.inputs if i not in made] if inner else []
-            if node.id in made:
+            node = nodes[stack[-1]]
+            if node.id in numbers:
                 stack.pop()
-            elif waiting:
+                continue
+            inner = node.id in own or self.roles[node.id] == "view" or _is_scalar(node)
+            waiting = [i for i in node.inputs if i not in numbers] if inner else []
+            if waiting:
                 stack += reversed(waiting)
-            elif inner:
-                arguments = [made[i] for i in node.inputs]
-                made[node.id] = body.insert(
-                    node.op, arguments, node.slots, node.attrs, type=node.type
-                )
-            else:
-                made[node.id] = body.input(str(len(operands)), node.shape, node.dtype)
+                continue
+            if not inner:
                 operands.append(node.id)
+            numbers[node.id] = len(made)
+            made.append((node, inner))
 
-    outputs: list[Node] = []
-    results: list[int] = []
-    for id in ids:
-        make(id)
-        if isinstance(made[id].type, TupleType):
-            for part in (user for user in graph.users(id) if found[user.id] == "part"):
-                outputs.append(body.insert_like(part, [made[id]]))
-                results.append(part.id)
-        elif id in outside:
-            outputs.append(made[id])
-            results.append(id)
-    body.set_outputs(outputs)
-    return Work(kind, body.freeze(), tuple(operands), tuple(results), tuple(ids))
+    @staticmethod
+    def _call(node: Node, inner: bool, numbers: Mapping[int, int]) -> tuple[Any, ...]:
+        """What tells one node of a body from another."""
+        if not inner:
+            return (node.type,)
+        text = attribute_text(node.op, node.attrs)
+        return (node.op.name, node.slots, text, node.type, *[numbers[i] for i in node.inputs])
+
+    def _result(self, id: int, whole: int | None, numbers: Mapping[int, int]) -> tuple[Any, ...]:
+        node = self.graph.nodes[id]
+        return (numbers[id],) if whole is None else (whole, attribute_text(node.op, node.attrs))
+
+    def _body(
+        self,
+        made: Sequence[tuple[Node, bool]],
+        results: Sequence[tuple[int, int | None]],
+        numbers: Mapping[int, int],
+    ) -> Graph:
+        body = Graph("kernel")
+        count = 0
+        for node, inner in made:
+            if inner:
+                arguments = [body.nodes[numbers[i]] for i in node.inputs]
+                body.insert(node.op, arguments, node.slots, node.attrs, type=node.type)
+            else:
+                body.input(str(count), node.shape, node.dtype)
+                count += 1
+        outputs = []
+        for id, whole in results:
+            if whole is None:
+                outputs.append(body.nodes[numbers[id]])
+            else:
+                outputs.append(body.insert_like(self.graph.nodes[id], [body.nodes[whole]]))
+        body.set_outputs(outputs)
+        return body.freeze()
 
 
 def _is_scalar(node: Node) -> bool:

@@ -9,6 +9,8 @@
 ``passes`` puts them in order. Rules are rows of data, in ``rules``; anyone may add one, or a target.
 """
 
+from collections.abc import Mapping
+
 from . import rules as rules
 from .declare import RULES, Condition, Rule, condition, rewrite, rule
 from .layout import DerivedParam, derived_parameters
@@ -18,6 +20,19 @@ from .pattern import T, variables
 from .report import OptimizeReport
 from .saturate import Budget
 from .targets import TARGETS, Target, calibrate, target
+
+_CAME_WITH = (dict(RULES), dict(TARGETS))
+
+
+def is_as_it_came() -> bool:
+    """Whether rules and targets are darner's own, all of them and no others."""
+    rules, targets = _CAME_WITH
+    return _is_same(RULES, rules) and _is_same(TARGETS, targets)
+
+
+def _is_same(now: Mapping[str, object], then: Mapping[str, object]) -> bool:
+    return now.keys() == then.keys() and all(now[name] is value for name, value in then.items())
+
 
 __all__ = [
     "RULES",
@@ -36,6 +51,7 @@ __all__ = [
     "condition",
     "derived_parameters",
     "dump_egglog_program",
+    "is_as_it_came",
     "optimize",
     "optimize_inference",
     "optimize_training",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 from ..graph.errors import ArgumentError, Calling
+from ..graph.garbage import without_collection
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..transforms.gradients import value_and_grad
@@ -161,18 +161,6 @@ def dump_egglog_program(graph: Graph, **options: Any) -> str:
     options["report"] = True
     _, report = optimize(graph, **options)
     return report.egglog_program
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Keep Python from looking for cycles: a pass makes many objects and leaves few, and each look walks the whole graph."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 # --------------------------------------------------------------------------- one pass

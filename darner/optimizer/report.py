@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -102,6 +103,28 @@ class PassReport:
         """Which budgets were reached."""
         return [block.limit for block in self.blocks if block.limit is not None]
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the clock ended a search: on another day it may find something better."""
+        hurried = (limit.endswith("seconds") for limit in self.budgets_hit)
+        return any(hurried) or not all(block.exact for block in self.blocks)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> PassReport:
+        """The report whose fields these are."""
+        return cls(
+            **{
+                **values,
+                "before": Work(**values["before"]),
+                "after": Work(**values["after"]),
+                "rules_fired": Counter(values["rules_fired"]),
+                "simplified": Counter(values["simplified"]),
+                "fusions": [(label, place) for label, place in values["fusions"]],
+                "declined": [(label, place, why) for label, place, why in values["declined"]],
+                "blocks": [BlockReport(**block) for block in values["blocks"]],
+            }
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the programs, as plain values."""
         return {
@@ -193,9 +216,14 @@ class OptimizeReport:
     """What the optimizer did, in each of its passes.
 
     ``print(report)`` shows it; ``to_dict`` has everything as plain values; ``egglog_program`` is what egglog ran, to be replayed.
+
+    Attributes:
+        passes: one after the other.
+        cached: whether it is of an earlier build, whose plan was kept: nothing was searched this time, and times are of that day.
     """
 
     passes: list[PassReport] = field(default_factory=list)
+    cached: bool = False
 
     @classmethod
     def empty(cls) -> OptimizeReport:
@@ -259,9 +287,34 @@ class OptimizeReport:
         """Seconds of everything."""
         return sum(sum(item.phases.values()) for item in self.passes)
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the clock ended a search in one of the passes."""
+        return any(item.is_hurried for item in self.passes)
+
+    def to_json(self) -> str:
+        """All of it, the programs included, as text that ``from_json`` reads."""
+        return json.dumps(
+            [
+                {
+                    **vars(item),
+                    "before": vars(item.before),
+                    "after": vars(item.after),
+                    "blocks": [vars(block) for block in item.blocks],
+                }
+                for item in self.passes
+            ]
+        )
+
+    @classmethod
+    def from_json(cls, text: str, *, cached: bool = False) -> OptimizeReport:
+        """The report that ``to_json`` wrote."""
+        return cls([PassReport.from_dict(values) for values in json.loads(text)], cached)
+
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values, ready for JSON; the programs are left out."""
         return {
+            "cached": self.cached,
             "num_eclasses": self.num_eclasses,
             "num_enodes": self.num_enodes,
             "rules_fired": [list(pair) for pair in self.rules_fired],
@@ -275,6 +328,8 @@ class OptimizeReport:
 
     def __str__(self) -> str:
         lines = ["=== Optimization Report ==="]
+        if self.cached:
+            lines.append("Of the build that made the cached plan: nothing was searched this time.")
         for item in self.passes:
             if len(self.passes) > 1:
                 lines.append(f"--- {item.name} ---")

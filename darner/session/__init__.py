@@ -5,6 +5,7 @@ Modules, in the order data passes through them:
     config      what a session is asked to be
     builders    ``build`` and its kin
     pipeline    from the user's graph to plans; ``setup`` cuts off what is computed once, ``planfile`` keeps plans
+    buildcache  plans and code of earlier builds; ``buildkey`` says what a build depends on
     programs    what runs for one choice of sizes
     binding     values in: element types, shapes, symbolic sizes
     running     inputs, steps and outputs; ``training`` adds optimizers and gradients, ``session`` the rest

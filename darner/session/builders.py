@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError, Calling
+from ..graph.garbage import without_collection
 from ..graph.graph import Graph
-from ..optimizer import OptimizeReport
 from .config import SessionConfig
 from .session import Session
+
+if TYPE_CHECKING:
+    from ..optimizer import OptimizeReport
 
 
 def build(
@@ -29,7 +32,7 @@ def build(
         plan_file: where the plan is kept between processes; see ``build_session_cached``.
         overrides: fields of the config that are to be different.
     """
-    with Calling("build"):
+    with Calling("build"), without_collection():
         if config is not None and not isinstance(config, SessionConfig):
             raise ArgumentError(f"config is a SessionConfig, got {config!r}")
         chosen = (config or SessionConfig()).with_changes(**overrides)

@@ -42,7 +42,8 @@ class SessionConfig:
         seed: of initialisers.
         init: how parameters start: the name of an initialiser, a function, or a mapping from patterns of names
             (``"*.bias"``) to either; zeros when left out.
-        cache: a folder for compiled code, True for the user's cache folder, None or False to keep none.
+        cache: a folder for plans and compiled code, so that what was built once is loaded the next time; True for the user's
+            cache folder, None or False to keep none.
         progress: show phases of building on a terminal; when left out, if it takes more than a second.
         keep_gradients: whether gradients can be read after a step; when left out, while there is no optimizer.
         specialisations: how many choices of symbolic sizes are kept compiled.

@@ -6,12 +6,10 @@ one costs no second search.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..backends.protocol import lower_for
 from ..graph.errors import ArgumentError, Calling
@@ -20,11 +18,13 @@ from ..graph.node import Node
 from ..lower.plan import Plan
 from ..ops.random import STEP
 from ..optim.base import Optimizer
-from ..optim.step import add_updates, trained_parameters, training_step
-from ..optimizer import OptimizeReport, optimize_inference, optimize_training
+from ..optim.step import add_updates, trained_parameters
 from ..transforms.gradients import select
 from .config import SessionConfig
 from .setup import split
+
+if TYPE_CHECKING:
+    from ..optimizer import OptimizeReport
 
 GRADIENT = "gradient/"
 """Before the names of the inputs of ``update_graph``."""
@@ -50,7 +50,9 @@ class Plans:
         setup_names: the inputs of ``step`` that the outputs of ``setup`` are, in order.
         outputs: how many of the step's outputs are the user's.
         gradients: the parameters whose gradients are the outputs that follow.
-        report: what the optimizer did.
+        told: says what the optimizer did.
+        bounds: inputs that are indices, and what they must lie below, where that is known already.
+        saved: what the programs of ``step`` and ``setup`` saved, where they were compiled before.
     """
 
     step: Plan
@@ -58,7 +60,20 @@ class Plans:
     setup_names: tuple[str, ...] = ()
     outputs: int = 0
     gradients: tuple[str, ...] = ()
-    report: OptimizeReport = field(default_factory=lambda: OptimizeReport([]))
+    told: Callable[[], OptimizeReport] = lambda: _nothing()
+    bounds: Mapping[str, int] | None = None
+    saved: tuple[bytes, ...] = ()
+
+    @property
+    def report(self) -> OptimizeReport:
+        """What the optimizer did."""
+        return self.told()
+
+
+def _nothing() -> OptimizeReport:
+    from ..optimizer import OptimizeReport
+
+    return OptimizeReport([])
 
 
 def trained_names(graph: Graph, optimizer: Optimizer | None) -> tuple[str, ...]:
@@ -128,6 +143,8 @@ class Pipeline:
     def _training(
         self, optimizer: Optimizer | None, timed: Timed, options: dict[str, Any]
     ) -> Plans:
+        from ..optimizer import optimize_training
+
         names = trained_names(self.graph, optimizer)
         if names not in self._optimized:
             with timed("optimize"):
@@ -146,9 +163,12 @@ class Pipeline:
         with timed("lower"):
             graph = _labelled(attach(full, optimizer, names, keep), self.graph)
             step = lower_for(self.config.device, graph, options)
-        return Plans(step, None, (), len(self.graph.outputs), names if keep else (), report)
+        kept = names if keep else ()
+        return Plans(step, None, (), len(self.graph.outputs), kept, lambda: report)
 
     def _inference(self, timed: Timed, options: dict[str, Any]) -> Plans:
+        from ..optimizer import optimize_inference
+
         with timed("optimize"):
             graph, report = optimize_inference(
                 without_dropout(self.graph), level=self.config.level, target="cpu"
@@ -157,7 +177,7 @@ class Pipeline:
             first, rest, names = split(_labelled(graph, self.graph))
             step = lower_for(self.config.device, rest, options)
             setup = None if first is None else lower_for(self.config.device, first, options)
-        return Plans(step, setup, names, len(self.graph.outputs), (), report)
+        return Plans(step, setup, names, len(self.graph.outputs), (), lambda: report)
 
 
 def without_dropout(graph: Graph) -> Graph:
@@ -195,23 +215,6 @@ def _labelled(graph: Graph, original: Graph) -> Graph:
         if old.label and new.label != old.label and "leaf" not in new.op.traits:
             graph.relabel(new, old.label)
     return graph
-
-
-def plan_key(graph: Graph, config: SessionConfig, optimizer: Optimizer | None) -> str:
-    """A hash of everything that a plan depends on: graph, labels of outputs, options, optimizer, versions."""
-    import numpy
-
-    from .. import __version__
-
-    # The graph of the step holds what an optimizer's own functions (a schedule, a filter) make of it.
-    learned = None if optimizer is None else training_step(graph, optimizer).digest()
-    parts = [
-        ["darner", __version__, "numpy", numpy.__version__],
-        [graph.digest(), [node.label for node in graph.outputs]],
-        [config.device, config.mode, config.level, config.precision],
-        [learned, keeps_gradients(config, optimizer)],
-    ]
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
 def output_names(graph: Graph) -> tuple[str, ...]:

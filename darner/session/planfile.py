@@ -13,8 +13,9 @@ from ..graph.errors import DarnerError
 from ..graph.graph import Graph
 from ..lower.plan import Plan
 from ..optim.base import Optimizer
+from .buildkey import build_key
 from .config import SessionConfig
-from .pipeline import KEY, Plans, Timed, keeps_gradients, plan_key, trained_names
+from .pipeline import KEY, Plans, Timed, keeps_gradients, trained_names
 
 
 class PlanFileWarning(UserWarning):
@@ -30,10 +31,14 @@ def plan_path(path: Path, optimizer: Optimizer | None, part: str = "") -> Path:
 
 def load_plans(
     path: Path, graph: Graph, config: SessionConfig, optimizer: Optimizer | None, timed: Timed
-) -> tuple[Plans | None, str]:
-    """The plans of a file, or None where they must be made, and the key that they have."""
+) -> tuple[Plans | None, str | None]:
+    """The plans of a file, or None where they must be made, and the key that they have; None where they have none."""
     with timed("load plan"):
-        key = plan_key(graph, config, optimizer)
+        found = build_key(graph, config, optimizer, code=False)
+        if found is None:
+            _warn(f"the plan in '{path}' is not used: {graph.name!r} has ops or rules of your own")
+            return None, None
+        key = found.text
         step = _load(plan_path(path, optimizer), key, config)
         if step is None:
             return None, key

@@ -20,6 +20,7 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.types import TensorType
 from ..lower.bounds import index_bounds
 from ..lower.plan import Buffer
+from .buildkey import BuildKey
 from .config import SessionConfig
 from .pipeline import Pipeline, Plans
 
@@ -70,6 +71,8 @@ class Specialised:
 
     Attributes:
         plans: what it runs.
+        key: under which plans and code are to be kept once they are compiled.
+        saved: what its programs saved, the step's first: with it they are made again without compiling.
         inputs: the step's buffers of the user's inputs, by name.
         bounds: inputs that are indices, and what they must lie below.
         program: the step, compiled.
@@ -79,12 +82,14 @@ class Specialised:
         ran: whether the outputs hold the results of a run.
     """
 
-    def __init__(self, plans: Plans, graph: Graph) -> None:
+    def __init__(self, plans: Plans, graph: Graph, key: BuildKey | None = None) -> None:
         self.plans = plans
+        self.key = key
+        self.saved = plans.saved
         leaves = plans.step.leaves("input")
         self.inputs = {name: leaves[name] for name in graph.inputs}
         self.setup_inputs = [leaves[name] for name in plans.setup_names]
-        self.bounds = index_bounds(plans.step)
+        self.bounds = index_bounds(plans.step) if plans.bounds is None else plans.bounds
         self.program: Program | None = None
         self.setup: Program | None = None
         self.recorder: Recorder | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,17 +13,18 @@ from ..backends.protocol import Program, compile_for
 from ..graph import dtypes
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, Calling, DTypeError, RunError
+from ..graph.garbage import without_collection
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
 from ..lower.plan import Plan
 from ..ops.leaves import stored_value
 from ..optim.base import Optimizer
-from ..optimizer import OptimizeReport
 from .binding import as_value, into, is_bindable, known, solve_sizes
+from .buildkey import build_key
 from .config import SessionConfig
 from .initialise import check_rules, initial_value, rule_for
-from .pipeline import Pipeline, check_leaves, output_names
+from .pipeline import Pipeline, Plans, check_leaves, output_names
 from .planfile import load_plans, save_plans
 from .programs import (
     ClosedError,
@@ -36,6 +37,10 @@ from .programs import (
     input_types,
 )
 from .progress import Phases
+
+if TYPE_CHECKING:
+    from ..backends.cpu.cache import ObjectCache
+    from ..optimizer import OptimizeReport
 
 
 class Running:
@@ -118,7 +123,10 @@ class Running:
 
     @property
     def report(self) -> OptimizeReport:
-        """What the optimizer did for the plan of the last step; empty where the plan came from a file."""
+        """What the optimizer did for the plan of the last step; empty where the plan came from a file.
+
+        Where plan and code were kept by an earlier build, it is that build's, and says so (``report.cached``).
+        """
         with self._using("report"):
             return self._chosen({}).plans.report
 
@@ -314,33 +322,67 @@ class Running:
         return found
 
     def _make(self, sizes: Sizes, optimizer: Optimizer | None) -> Specialised:
-        with self._phases.shown():
-            pipeline = self._kept.pipeline(sizes, self._graph, self._config)
-            if self._plan_file is None or sizes:
-                plans = pipeline.plans(optimizer, self._phases.timed)
-            else:
-                plans = self._plans_of_file(self._plan_file, pipeline, optimizer)
-            return Specialised(plans, self._graph)
+        with self._phases.shown(), without_collection():
+            if self._plan_file is not None and not sizes:
+                pipeline = self._kept.pipeline(sizes, self._graph, self._config)
+                found = self._plans_of_file(self._plan_file, pipeline, optimizer)
+                return Specialised(found, self._graph)
+            cache, key, plans = self._config.object_cache(), None, None
+            if cache is not None:
+                from .buildcache import load_build
 
-    def _plans_of_file(self, path: Path, pipeline: Pipeline, optimizer: Optimizer | None) -> Any:
+                with self._phases.timed("load"):
+                    key = build_key(self._graph, self._config, optimizer, sizes)
+                    if key is not None:
+                        plans = load_build(cache, key, optimizer)
+            if plans is not None:
+                return Specialised(plans, self._graph)
+            pipeline = self._kept.pipeline(sizes, self._graph, self._config)
+            return Specialised(pipeline.plans(optimizer, self._phases.timed), self._graph, key)
+
+    def _plans_of_file(self, path: Path, pipeline: Pipeline, optimizer: Optimizer | None) -> Plans:
         found, key = load_plans(path, self._graph, self._config, optimizer, self._phases.timed)
         if found is None:
             found = pipeline.plans(optimizer, self._phases.timed, key)
-            save_plans(path, found, optimizer)
+            if key is not None:
+                save_plans(path, found, optimizer)
         return found
 
     def _compiled(self, special: Specialised) -> Program:
         """The program of a specialisation, compiled where it is not there."""
         if special.program is None:
-            with self._phases.shown(), self._phases.timed("compile"):
-                special.program = self._compile(special.plans.step, self._fixed(special))
-                if special.plans.setup is not None:
-                    special.setup = self._compile(special.plans.setup)
+            phase = "load" if special.saved else "compile"
+            with self._phases.shown(), self._phases.timed(phase), without_collection():
+                program = self._make_programs(special)
+        else:
+            program = special.program
         if self._profiling and special.recorder is None:
             from .recorder import Recorder
 
-            special.recorder = Recorder(special.program)
-        return special.program
+            special.recorder = Recorder(program)
+        return program
+
+    def _make_programs(self, special: Specialised) -> Program:
+        """The programs of a specialisation, from what was saved of equal ones, or compiled and kept for the next time."""
+        cache, key, saved = self._config.object_cache(), special.key, iter(special.saved)
+        plans = [special.plans.step, special.plans.setup]
+        # Code that is kept with its plans is not kept a second time.
+        objects = None if key is not None else cache
+        made = [
+            self._compile(plan, () if number else self._fixed(special), objects, next(saved, None))
+            for number, plan in enumerate(plans)
+            if plan is not None
+        ]
+        if not special.saved:
+            special.saved = tuple(program.saved for program in made)
+        if key is not None and cache is not None:
+            from .buildcache import keep_build
+
+            keep_build(cache, key, special.plans, special.bounds, special.saved)
+            special.key = None
+        special.setup = made[1] if len(made) > 1 else None
+        special.program = made[0]
+        return made[0]
 
     def _fixed(self, special: Specialised) -> list[int]:
         """The buffers of a step that change only with the parameters: at inference these, and what is made of them alone."""
@@ -351,10 +393,15 @@ class Running:
         leaves = step.leaves("parameter").values()
         return [*special.setup_inputs, *(i for i in leaves if i not in updated)]
 
-    def _compile(self, plan: Plan, fixed: Sequence[int] = ()) -> Program:
-        cache = self._config.object_cache()
+    def _compile(
+        self,
+        plan: Plan,
+        fixed: Sequence[int] = (),
+        cache: ObjectCache | None = None,
+        saved: bytes | None = None,
+    ) -> Program:
         device, threads = self._config.device, self._config.threads
-        return compile_for(device, plan, threads, self._storage, cache, fixed)
+        return compile_for(device, plan, threads, self._storage, cache, fixed, saved)
 
     # ------------------------------------------------------------- memory
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError, ShapeError
-from ..graph.node import Node
+from ..graph.types import TensorType
 from ..ops.leaves import stored_value
 from ..optim.base import Optimizer
 from .atomic import Path
@@ -63,7 +63,7 @@ class Leaves(MutableMapping[str, Array]):
 
     def __repr__(self) -> str:
         session = self._session
-        types = {name: str(leaf_type(leaf)) for name, leaf in session._leaves(self._kind).items()}
+        types = {name: str(type_) for name, type_ in session._leaves(self._kind).items()}
         return f"<{self._kind}s {types}>"
 
 
@@ -116,10 +116,11 @@ class Session(Inspecting):
             chosen = self._config.seed if seed is None else seed
             self._initialise(list(self._graph.parameters), rule, chosen)
 
-    def _leaves(self, kind: str) -> dict[str, Node]:
-        if kind == "parameter":
-            return self._graph.parameters
-        return {**self._graph.states, **self._optimizer_states}
+    def _leaves(self, kind: str) -> dict[str, TensorType]:
+        """The types of parameters or states by name."""
+        leaves = self._graph.parameters if kind == "parameter" else self._graph.states
+        found = {name: leaf_type(leaf) for name, leaf in leaves.items()}
+        return found if kind == "parameter" else {**found, **self._optimizer_states}
 
     def _read_leaf(self, kind: str, name: str, out: Array | None, method: str = "") -> Array:
         with self._using(method or f"{kind}s"):
@@ -130,9 +131,10 @@ class Session(Inspecting):
         with self._using(method or f"{kind}s"):
             leaves, made = self._leaves(kind), {}
             for name, value in values.items():
-                leaf = leaves[known(kind, name, leaves)]
-                typed = as_value(value, leaf_type(leaf), f"{kind} '{name}'")
-                made[name] = stored_value(typed, leaf.attrs.get("storage", "dense"))
+                typed = as_value(value, leaves[known(kind, name, leaves)], f"{kind} '{name}'")
+                if kind == "parameter":
+                    typed = stored_value(typed, self._graph.parameters[name].attrs["storage"])
+                made[name] = typed
             for name, value in made.items():
                 self._storage[name][...] = value
             if kind == "parameter":
@@ -170,10 +172,9 @@ class Session(Inspecting):
         for kind in kinds:
             own, theirs = self._leaves(kind), other._leaves(kind)
             for name in own.keys() & theirs.keys():
-                if leaf_type(own[name]) != leaf_type(theirs[name]):
+                if own[name] != theirs[name]:
                     raise ShapeError(
-                        f"{kind} '{name}' is {leaf_type(own[name])}, "
-                        f"but {leaf_type(theirs[name])} in the other session"
+                        f"{kind} '{name}' is {own[name]}, but {theirs[name]} in the other session"
                     )
                 chosen.append(name)
         if not chosen:
@@ -217,8 +218,7 @@ class Session(Inspecting):
             if self._optimizer is None and not self._optimizer_states:
                 learned = json.loads(found.metadata.get(STATES_KEY, "[]"))
                 held = {name: np.array(states.pop(name)) for name in learned if name in states}
-            wanted = {name: leaf_type(leaf) for name, leaf in self._graph.parameters.items()}
-            needed = {name: leaf_type(leaf) for name, leaf in self._leaves("state").items()}
+            wanted, needed = self._leaves("parameter"), self._leaves("state")
             if (
                 found.is_foreign
             ):  # weights of another program: states are restored where it has them

@@ -13,7 +13,8 @@ from ..backends.protocol import Program, lower_for
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, RunError
 from ..graph.graph import Graph
-from ..graph.node import Node
+from ..graph.types import TensorType
+from ..lower.plan import Plan
 from ..optim.adam import Adam
 from ..optim.base import PREFIX, Optimizer, fits
 from ..optim.sgd import SGD
@@ -38,7 +39,7 @@ class Training(Running):
         self._held_for = ""
         self._multipliers: dict[str, float] = {}
         self._own_multipliers: Mapping[str, float] = {}
-        self._optimizer_states: dict[str, Node] = {}
+        self._optimizer_states: dict[str, TensorType] = {}
         self._separate: tuple[Optimizer, Program] | None = None
         # The first plan is made now, so that whatever is wrong is told when a session is built.
         if config.optimizer is not None:
@@ -142,8 +143,11 @@ class Training(Running):
             self._optimizer = new
             self._write_settings(new)
             return
-        states = update_graph(self._graph, new)
         special = None if self._symbols else self._make((), new)
+        if special is None:
+            states = _states_of(update_graph(self._graph, new))
+        else:
+            states = self._states_in(special.plans.step)
         if self._last is not None:
             self._last.retire()
         self._kept.clear()
@@ -171,21 +175,24 @@ class Training(Running):
             if name in self._optimizer_states:
                 self._storage[name][...] = value
 
-    def _adopt(self, new: Optimizer, states: Graph, old: Optimizer | None) -> None:
+    def _states_in(self, plan: Plan) -> dict[str, tuple[TensorType, float]]:
+        """The states that an optimizer added to the graph of a plan: their types, and what they are at first."""
+        own = self._graph.states
+        places = plan.leaves("state").items()
+        added = {name: plan.buffers[place] for name, place in places if name not in own}
+        return {name: (buffer.type, buffer.init) for name, buffer in added.items()}
+
+    def _adopt(
+        self, new: Optimizer, states: dict[str, tuple[TensorType, float]], old: Optimizer | None
+    ) -> None:
         """Memory for the states of an optimizer. Those of one of the same class go on, all others start anew."""
         same = type(old) is type(new)
-        for name in self._optimizer_states:
-            fits_new = name in states.states and leaf_type(states.states[name]) == leaf_type(
-                self._optimizer_states[name]
-            )
+        for name, type_ in self._optimizer_states.items():
+            fits_new = name in states and states[name][0] == type_
             if not (same and fits_new):
                 del self._storage[name]
-        self._optimizer_states = dict(states.states)
-        missing = {
-            name: (leaf_type(leaf), leaf.attrs["init"])
-            for name, leaf in self._optimizer_states.items()
-            if name not in self._storage
-        }
+        self._optimizer_states = {name: type_ for name, (type_, _) in states.items()}
+        missing = {name: about for name, about in states.items() if name not in self._storage}
         self._storage |= allocate_all(missing)
         self._write_settings(new)
         held, self._held = self._held, {}
@@ -233,8 +240,9 @@ class Training(Running):
             graph = update_graph(self._graph, optimizer)
             plan = lower_for(self._config.device, graph)
             self._drop_separate()
-            self._adopt(optimizer, graph, old)
-            self._separate = (optimizer, self._compile(plan))
+            self._adopt(optimizer, _states_of(graph), old)
+            cache = self._config.object_cache()
+            self._separate = (optimizer, self._compile(plan, (), cache))
         _, program = self._separate or (optimizer, None)
         if program is None:
             raise RunError("there is no program of updates")
@@ -296,6 +304,12 @@ class Training(Running):
                 self._drop_separate()
                 self._separate = None
         super().close()
+
+
+def _states_of(graph: Graph) -> dict[str, tuple[TensorType, float]]:
+    """The states of a graph: their types, and what they are at first."""
+    leaves = graph.states.items()
+    return {name: (leaf_type(leaf), leaf.attrs["init"]) for name, leaf in leaves}
 
 
 def norm(value: Array) -> float:

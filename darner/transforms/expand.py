@@ -79,6 +79,8 @@ def inline(target: Graph, body: Graph, operands: list[Node], like: Node) -> list
     mapped: dict[int, Node] = {}
     for name, leaf in body.inputs.items():
         mapped[leaf.id] = operands[int(name)]
+    # A body is of the types of its operands: what it was found to be, its copy is.
+    same = all(mapped[leaf.id].type == leaf.type for leaf in body.inputs.values())
     for node in body.nodes:
         if node.id not in mapped:
             mapped[node.id] = target.insert(
@@ -89,6 +91,7 @@ def inline(target: Graph, body: Graph, operands: list[Node], like: Node) -> list
                 label=like.label,
                 scope=like.scope,
                 source=like.source,
+                type=node.type if same else None,
             )
     return [mapped[node.id] for node in body.outputs]
 
@@ -102,22 +105,29 @@ def expand(graph: Graph, keep: Callable[[Node], bool] = lambda node: False) -> G
     >>> [node.op.name for node in darner.expand(g).nodes]
     ['input', 'neg', 'exp', 'constant', 'add', 'recip']
     """
+    return _expand(graph, keep, {})
+
+
+def _expand(
+    graph: Graph, keep: Callable[[Node], bool], done: dict[int, tuple[Graph, Graph]]
+) -> Graph:
+    """``done`` has the bodies that were written out already, by identity: equal calls have one."""
     result = Graph(graph.name)
     mapped: dict[int, list[Node]] = {}
     written_out: set[int] = set()
 
+    def written(body: Graph) -> Graph:
+        if id(body) not in done:
+            done[id(body)] = body, _expand(body, keep, done)
+        return done[id(body)][1]
+
     def place(node: Node, operands: list[Node]) -> list[Node]:
         if not node.op.is_composite or keep(node):
-            return [
-                result.insert_like(
-                    node,
-                    operands,
-                    {name: _expanded(value, keep) for name, value in node.attrs.items()},
-                )
-            ]
+            inner = any(isinstance(value, Graph) for value in node.attrs.values())
+            attrs = {name: _expanded(v, keep) for name, v in node.attrs.items()} if inner else None
+            return [result.insert_like(node, operands, attrs)]
         written_out.add(node.id)
-        body = expand(expansion(node), keep)
-        return inline(result, body, operands, node)
+        return inline(result, written(expansion(node)), operands, node)
 
     for node in graph.nodes:
         if node.op.name == "project" and node.inputs[0] in written_out:

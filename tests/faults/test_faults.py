@@ -114,6 +114,30 @@ def test_a_cache_whose_writers_are_killed_has_whole_entries_only(tmp_path, times
     assert cache.size() <= 600_000
 
 
+def test_a_build_whose_writer_is_killed_loads_or_is_made_again(tmp_path):
+    random = np.random.default_rng(4)
+    cache = ObjectCache(tmp_path)
+    with models.inference(cache=tmp_path) as session:
+        wanted = session.run(models.values())
+    (path,) = tmp_path.iterdir()
+    build = cache.get(path.stem)
+    phases = []
+
+    def write(number):
+        cache.clear()
+        cache.put(path.stem, build)
+
+    for _ in range(8):
+        killed(write, random)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with models.inference(cache=tmp_path) as session:
+                assert models.same(session.run(models.values()), wanted)
+                phases.append(tuple(session.build_seconds))
+    assert set(phases) <= {("load",), ("load", "optimize", "lower", "compile")}
+    assert cache.get(path.stem) is not None
+
+
 @pytest.mark.slow
 def test_builders_killed_while_they_fill_a_cache_leave_one_that_works(tmp_path, objects):
     random = np.random.default_rng(3)

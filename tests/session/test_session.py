@@ -470,7 +470,7 @@ def test_a_session_may_be_used_from_several_threads():
 
 
 def test_native_code_can_be_made_before_the_first_step():
-    with opened(line(), params=START, device="cpu", level=0) as session:
+    with opened(line(), params=START, device="cpu", level=0, cache=None) as session:
         assert "compile" not in session.build_seconds
         session.compile()
         made = session.build_seconds["compile"]

@@ -158,7 +158,7 @@ def test_a_cached_plan_is_used_again_and_a_stale_one_is_not(tmp_path, monkeypatc
         plan = session.plan()
     with monkeypatch.context() as patched:
         patched.setattr(
-            "darner.session.pipeline.optimize_training", lambda *a, **k: pytest.fail("searched")
+            "darner.optimizer.optimize_training", lambda *a, **k: pytest.fail("searched")
         )
         with darner.build_session_cached(graph, path, device="reference") as session:
             assert session.plan() == plan
@@ -208,7 +208,7 @@ def test_compiled_code_is_kept_in_the_folder_given(tmp_path):
 
 
 def test_the_report_and_the_phases_are_there():
-    session, report = darner.build_session_with_report(perceptron(), threads=1, **CODE)
+    session, report = darner.build_session_with_report(perceptron(), threads=1, cache=None)
     with session:
         assert report is session.report
         assert [item.name for item in report.passes] == ["forward", "training"]

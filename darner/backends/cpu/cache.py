@@ -1,7 +1,8 @@
 """Object code on disk, so that what was compiled once is loaded in a millisecond the next time.
 
 An entry is one file, named by a hash of everything its bytes depend on: the IR, the target, and the
-versions of LLVM, llvmlite and darner. It holds a hash of its own content and name, so damage is noticed.
+versions of LLVM, llvmlite and darner. (Whole builds are kept here too, under keys of their own; see
+``session/buildcache.py``.) It holds a hash of its own content and name, so damage is noticed.
 Entries appear whole or not at all (written beside, then renamed), so any number of processes may
 share a folder. The least recently used go first when the folder grows past its limit.
 
@@ -38,7 +39,7 @@ class CacheWarning(UserWarning):
 
 
 class CorruptEntryWarning(CacheWarning):
-    """A cached object was damaged. It was removed, and is compiled again."""
+    """A cached object was damaged. It was removed, and is made again."""
 
 
 class Folder(enum.Enum):
@@ -139,7 +140,7 @@ class ObjectCache:
             with contextlib.suppress(OSError):  # a folder shared read-only keeps its damage
                 _remove(path)
             warnings.warn(
-                f"cached object {path} is damaged: it is removed, and compiled again",
+                f"cached object {path} is damaged: it is removed, and made again",
                 CorruptEntryWarning,
                 stacklevel=2,
             )

@@ -7,6 +7,7 @@ code generation is then all that compiling costs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ...graph.errors import ArgumentError
@@ -42,6 +43,7 @@ def element_type(dtype: str) -> Any:
     return types.HalfType() if dtype == "f16" else types.IntType(16)
 
 
+@lru_cache(maxsize=4096)
 def i64(value: int) -> Any:
     """A 64-bit constant."""
     return ir().Constant(ir().IntType(64), value)
@@ -124,6 +126,12 @@ def broadcast(builder: Any, scalar: Any, lanes: int) -> Any:
 
 def lane_numbers(numbers: Sequence[int]) -> Any:
     """A constant vector of 32-bit lane numbers."""
+    return _lane_numbers(tuple(numbers))
+
+
+@lru_cache(maxsize=4096)
+def _lane_numbers(numbers: tuple[int, ...]) -> Any:
+    # A constant belongs to no module, and has its text made once.
     types = ir()
     return types.Constant(types.VectorType(types.IntType(32), len(numbers)), list(numbers))
 

@@ -13,16 +13,18 @@ The two halves are separate, so that what is compiled once can be kept on disk a
 >>> ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(program.address("twice"))(21)
 42
 
-IR for this backend is already tiled and vectorised, so LLVM's optimiser pipeline buys nothing and
-is left out: code generation alone gives code as fast in half the time.
+IR of tiles is vectors already, so LLVM's optimiser pipeline buys nothing and is left out: what always is to be inlined is, and code
+generation alone gives code as fast in half the time. ``passes`` is for IR that it does improve.
 """
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
 import re
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -132,7 +134,7 @@ def compile_module(
             stands for where ``cpu`` or ``triple`` is given (``-prefer-256-bit`` among them lets
             server processors use whole AVX-512 registers).
         triple: the target, where it is not this machine's.
-        passes: run LLVM's optimiser pipeline first, for IR that is not already tiled.
+        passes: run LLVM's optimiser pipeline first; without it only what always is to be inlined is.
 
     Raises:
         CompileError: the IR or the target is not valid.
@@ -151,20 +153,89 @@ def compile_module(
         ) from None
     parsed.triple = machine.triple
     parsed.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    # LLVM 22's does not come to an end on a maximum of all elements.
+    options.loop_vectorization = False
+    # Loops are over whole vectors already, several of them where that hides latency.
+    options.loop_unrolling = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
     if passes:
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        # LLVM 22's does not come to an end on a maximum of all elements.
-        options.loop_vectorization = False
-        # Loops are over whole vectors already, several of them where that hides latency.
-        options.loop_unrolling = False
-        options.slp_vectorization = False
-        builder = llvm.create_pass_builder(machine, options)
         manager = builder.getModulePassManager()
-        try:
-            manager.run(parsed, builder)
-        finally:
-            _free_passes(manager)
-    return bytes(machine.emit_object(parsed))
+    else:
+        manager = llvm.create_new_module_pass_manager()
+        manager.add_always_inliner_pass()
+    try:
+        _side_by_side("LLVMPY_RunNewModulePassManager", manager, parsed, builder)
+    finally:
+        _free_passes(manager)
+    return _emitted(machine, parsed)
+
+
+_lasting: dict[str, bytes] = {}
+"""Code that every process needs once, by a hash of its IR."""
+
+
+def lasting(text: str) -> bytes:
+    """Object code of IR that a process loads once, such as what starts threads: compiled, or taken from an earlier process."""
+    key = hashlib.sha256(text.encode()).hexdigest()
+    if key not in _lasting:
+        _lasting[key] = compile_module(text)
+    return _lasting[key]
+
+
+def lasting_objects() -> dict[str, bytes]:
+    """All of that code so far, for another process of this machine to ``remember``."""
+    return dict(_lasting)
+
+
+def remember(objects: Mapping[str, bytes]) -> None:
+    """Let ``lasting`` use what an earlier process of this machine compiled."""
+    for key, code in objects.items():
+        _lasting.setdefault(key, code)
+
+
+def compile_modules(modules: Sequence[tuple[str, bool]], **target: Any) -> tuple[bytes, ...]:
+    """Object code of several modules, each with whether ``passes`` are run on it, made on all cores."""
+    workers = min(len(modules), host().cores)
+    if workers < 2:
+        return tuple(compile_module(text, passes=passes, **target) for text, passes in modules)
+    from concurrent.futures import ThreadPoolExecutor
+
+    # The longest first: they are done when the short ones are.
+    order = sorted(range(len(modules)), key=lambda i: -len(modules[i][0]) * (1 + modules[i][1]))
+    with ThreadPoolExecutor(workers) as pool:
+        work = {
+            i: pool.submit(compile_module, modules[i][0], passes=modules[i][1], **target)
+            for i in order
+        }
+        return tuple(work[i].result() for i in range(len(modules)))
+
+
+def _side_by_side(name: str, *arguments: Any) -> Any:
+    """Call a function of llvmlite's library without its lock.
+
+    LLVM lets threads work on modules of contexts of their own at the same time; llvmlite lets one thread in at a time, whatever it does.
+    """
+    import llvmlite.binding.ffi as ffi  # type: ignore[import-untyped]
+
+    locked = getattr(ffi.lib, name)
+    return getattr(locked, "_cfn", locked)(*arguments)
+
+
+def _emitted(machine: Any, module: Any) -> bytes:
+    """Object code of a module, as ``machine.emit_object`` makes it."""
+    import llvmlite.binding.ffi as ffi
+
+    with ffi.OutputString() as message:
+        buffer = _side_by_side("LLVMPY_TargetMachineEmitToMemory", machine, module, 1, message)
+        if not buffer:
+            raise CompileError(f"LLVM makes no code of the module: {message}")
+    try:
+        start = ffi.lib.LLVMPY_GetBufferStart(buffer)
+        return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 class Program:
@@ -211,11 +282,11 @@ class Program:
         self._close()
 
 
-def load_object(code: bytes, *, symbols: Mapping[str, int] | None = None) -> Program:
+def load_object(*code: bytes, symbols: Mapping[str, int] | None = None) -> Program:
     """Load object code made by ``compile_module`` for this machine.
 
     Args:
-        code: the object.
+        code: the objects, which may call each other's functions.
         symbols: addresses of what it calls, by name. What the C library has needs no mention.
 
     Raises:
@@ -228,7 +299,9 @@ def load_object(code: bytes, *, symbols: Mapping[str, int] | None = None) -> Pro
     engine = llvm.create_lljit_compiler(
         _target_machine(None, None, None), use_jit_link=os.name == "posix"
     )
-    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    builder = llvm.JITLibraryBuilder().add_current_process()
+    for item in code:
+        builder.add_object_img(item)
     for name, address in (symbols or {}).items():
         builder.import_symbol(name, address)
     try:
@@ -236,7 +309,7 @@ def load_object(code: bytes, *, symbols: Mapping[str, int] | None = None) -> Pro
     except RuntimeError as error:
         engine.close()
         raise CompileError(
-            f"{len(code)} bytes of object code cannot be loaded: {error}",
+            f"{sum(map(len, code))} bytes of object code cannot be loaded: {error}",
             hint="compile the module again",
         ) from None
     return Program(engine, library)
@@ -259,7 +332,7 @@ def _dispose(parts: list[Any]) -> None:
 @cache
 def _llvm() -> Any:
     """The binding of llvmlite, ready to generate code for this machine."""
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]
+    import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...graph.errors import DarnerError
 from ...lower.plan import Plan, Spec
+from ..sections import join, split
 from .attention import ATTENTION
+from .cache import ObjectCache
 from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
-from .jit import Machine, host
+from .jit import Machine, compile_modules, host
 from .lanes import note_vectors
 from .maps import ELEMENTS
+from .modules import parts
 from .places import as_value
 from .rows import ROWS
 from .scans import SCANS
@@ -44,6 +47,10 @@ TEMPLATES: tuple[Template, ...] = (
     ELEMENTS,
 )
 """The families of kernels, those with the best code first."""
+
+
+TILED = (CONTRACT, CONV)
+"""Those whose code LLVM's optimiser makes no faster; see docs/rejected.md."""
 
 
 class UnsupportedError(DarnerError):
@@ -151,6 +158,23 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None
         packing.emit(code)
         code.builder.ret_void()
     return module
+
+
+def compiled(
+    plan: Plan, functions: Functions, cache: ObjectCache | None, machine: Machine
+) -> tuple[bytes, ...]:
+    """The object code of a plan's functions: from the cache, where nothing has to be emitted, or made and kept."""
+    target = {"cpu": machine.cpu, "features": machine.features}
+    kept = cache or ObjectCache(None)
+    key = kept.key(f"{replace(machine, cores=0)}\n{functions.key}", passes=True, **target)
+    found = kept.get(key)
+    if found is not None:
+        return tuple(split(found))
+    optimised = {n for n, function in functions.all.items() if function.template not in TILED}
+    modules = parts(str(emit_module(plan, functions, machine)), optimised, host().cores)
+    objects = compile_modules(modules, **target)
+    kept.put(key, join(objects))
+    return objects
 
 
 @cache

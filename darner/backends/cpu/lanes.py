@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .places import same_in_lanes
+
 Value = Any
 Type = Any
 
@@ -132,7 +134,7 @@ class Lane:
         number = float(number) if self.is_float else int(number)
         if self.count is None:
             return self.of(ir.Constant(self.type, number))
-        return self.of(ir.Constant(self.type, [number] * self.count))
+        return self.of(same_in_lanes(self.type.element, number, self.count))
 
     def _other(self, other: Lane | float) -> Value:
         return other.value if isinstance(other, Lane) else self.constant(other).value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, prod
 from typing import Any, TypeAlias
 
@@ -59,9 +60,44 @@ class Lanes:
 
 def as_value(number: Number) -> Any:
     """A number that is the same in all lanes as a 64-bit value."""
+    return _whole(number) if isinstance(number, int) else number
+
+
+# Constants belong to no module, and have their text made once: the same ones are met in every kernel.
+
+
+@lru_cache(maxsize=4096)
+def _whole(number: int) -> Any:
     from llvmlite import ir  # type: ignore[import-untyped]
 
-    return ir.Constant(ir.IntType(64), number) if isinstance(number, int) else number
+    return ir.Constant(ir.IntType(64), number)
+
+
+@lru_cache(maxsize=4096)
+def _steps(stride: int, count: int) -> Any:
+    """Numbers of 64 bits in as many lanes: 0, ``stride``, twice that, ..."""
+    from llvmlite import ir
+
+    kind = ir.VectorType(ir.IntType(64), count)
+    return ir.Constant(kind, [lane * stride for lane in range(count)])
+
+
+def same_in_lanes(kind: Any, number: Any, count: int) -> Any:
+    """A constant of an element type in every lane."""
+    from llvmlite import ir
+
+    # 0.0 equals -0.0, and NaN nothing: texts tell them apart.
+    key = str(kind), repr(number), count
+    found = _same.get(key)
+    if found is None:
+        if len(_same) >= _MOST:
+            _same.clear()
+        found = _same[key] = ir.Constant(ir.VectorType(kind, count), [number] * count)
+    return found
+
+
+_MOST = 4096
+_same: dict[tuple[str, str, int], Any] = {}
 
 
 def lane_count(number: Any) -> int | None:
@@ -99,21 +135,18 @@ class Places:
             return value
         kind = ir.VectorType(value.type, count)
         if isinstance(value, ir.Constant):
-            return ir.Constant(kind, [value.constant] * count)
+            return same_in_lanes(value.type, value.constant, count)
         first = self.builder.insert_element(
             ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
         )
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
+        zeros = same_in_lanes(ir.IntType(32), 0, count)
         return self.builder.shuffle_vector(first, first, zeros)
 
     def vector(self, number: Number, count: int) -> Any:
         """A number as a vector of 64-bit values."""
-        from llvmlite import ir
-
         if not isinstance(number, Lanes):
             return self.spread(as_value(number), count)
-        kind = ir.VectorType(ir.IntType(64), number.count)
-        steps = ir.Constant(kind, [lane * number.stride for lane in range(number.count)])
+        steps = _steps(number.stride, number.count)
         if isinstance(number.start, int) and number.start == 0:
             return steps
         return self.builder.add(self.spread(as_value(number.start), number.count), steps)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
 from ...graph.errors import InternalError, RunError
-from ...lower.plan import Buffer, Kernel, Plan
+from ...lower.plan import Buffer, Plan
 from ..memory import ALIGNMENT, aligned
 from .cache import ObjectCache
 from .faults import CLAIMS, INDEXED, WORDS
-from .jit import Machine, compile_module, host, load_object
-from .kernels import Functions, emit_module, functions_of
+from .jit import Machine, host, load_object
+from .native import Native, Packed, native_of
 from .steps import FIXED, Row, Steps, copy_function
-from .template import Packing, Scratch
 from .threads import Team, symbols
 
 LEAVES = ("parameter", "state")
@@ -45,6 +44,7 @@ class CpuProgram:
         machine: what code is made for, where it is not this machine but a lesser one.
         fixed: buffers that change seldom: what kernels want packed of them is packed by ``prepare``, which must run before the first
             step and after every change of theirs.
+        saved: what ``saved`` of an equal program gave, on the same machine: nothing is emitted or compiled.
 
     Attributes:
         arrays: the memory of each buffer of the plan.
@@ -60,11 +60,15 @@ class CpuProgram:
         cache: ObjectCache | None = None,
         machine: Machine | None = None,
         fixed: Collection[int] = (),
+        saved: bytes | None = None,
     ) -> None:
         self.plan = plan
-        machine = machine or host()
-        functions = functions_of(plan, machine, frozenset(fixed))
-        self._code = load_object(_compiled(plan, functions, cache, machine), symbols=symbols())
+        if saved is not None:
+            native = Native.from_bytes(saved)
+        else:
+            native = native_of(plan, machine or host(), fixed, cache)
+        self._native = native
+        self._code = load_object(*native.objects, symbols=symbols())
         self._team = Team(threads)
         self._arena = aligned(plan.arena_bytes)
         self.storage: dict[str, Array] = dict(storage or {})
@@ -73,8 +77,8 @@ class CpuProgram:
         self._packed: dict[tuple[int, str], npt.NDArray[np.uint8]] = {}
         uses: dict[int, list[tuple[int, int]]] = {}
         packing: dict[int, list[tuple[int, int]]] = {}
-        self._steps = Steps(self._team, self._rows(functions, uses))
-        self._packs = Steps(self._team, self._pack_rows(functions, packing))
+        self._steps = Steps(self._team, self._rows(native, uses))
+        self._packs = Steps(self._team, self._pack_rows(native, packing))
         self._places = [
             {buffer: steps.places(found) for buffer, found in places.items()}
             for steps, places in ((self._steps, uses), (self._packs, packing))
@@ -84,6 +88,11 @@ class CpuProgram:
     def threads(self) -> int:
         """How many threads run it."""
         return self._team.threads
+
+    @property
+    def saved(self) -> bytes:
+        """Its code, for an equal program in another process."""
+        return self._native.to_bytes()
 
     @property
     def nbytes(self) -> int:
@@ -113,34 +122,32 @@ class CpuProgram:
             return self.storage[name]
         return empty_like(buffer)
 
-    def _rows(self, functions: Functions, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
+    def _rows(self, native: Native, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
         """The rows of a step; ``uses`` takes where each buffer is an operand or result: row and number."""
         plan = self.plan
-        needs = [functions.all[name].scratch for name in functions.kernels]
-        own = max((need.own for need in needs), default=0)
-        stride = -(-own // ALIGNMENT) * ALIGNMENT
+        stride = -(-native.own // ALIGNMENT) * ALIGNMENT
         self._scratch = aligned(stride * self.threads)
-        self._shared = aligned(max((need.shared for need in needs), default=0))
+        self._shared = aligned(native.shared)
         pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)
         self._pointers = pointers
         self._faults = np.zeros((len(plan.kernels), WORDS), np.int64)
-        indexed = [k for k, kernel in enumerate(plan.kernels) if _is_indexed(plan, kernel)]
-        self._checked = np.array(indexed, np.int64)
-        waits = _waits(plan, needs)
+        self._checked = np.array(native.checked, np.int64)
+        places = [array.ctypes.data for array in self.arrays]
+        faults, width = self._faults.ctypes.data, self._faults.strides[0]
+        functions = {name: self._code.address(name) for name in dict.fromkeys(native.kernels)}
         rows = []
         for number, kernel in enumerate(plan.kernels):
             buffers = (*kernel.operands, *kernel.results)
-            name = functions.kernels[number]
-            packing = functions.all[name].packing
-            function = self._code.address(name)
-            addresses = [self.arrays[i].ctypes.data for i in buffers]
+            packing = native.packed[number]
+            addresses = [places[i] for i in buffers]
             for place, buffer in enumerate(buffers):
                 if packing is not None and place == packing.operand:
                     addresses[place] = self._packed_memory(buffer, packing).ctypes.data
                 else:
                     uses.setdefault(buffer, []).append((number, place))
-            fixed = (*pointers, self._faults[number].ctypes.data)
-            rows.append(Row(function, (*fixed, *addresses), waits[number]))
+            fixed = (*pointers, faults + number * width)
+            function = functions[native.kernels[number]]
+            rows.append(Row(function, (*fixed, *addresses), native.waits[number]))
         for source, target, buffer in self._copies():
             # The source may be an input, which is bound to other memory later.
             if source is self.arrays[buffer]:
@@ -151,20 +158,20 @@ class CpuProgram:
             raise InternalError(f"kernels have {len(pointers) + 1} fixed arguments, not {FIXED}")
         return rows
 
-    def _packed_memory(self, buffer: int, packing: Packing) -> npt.NDArray[np.uint8]:
+    def _packed_memory(self, buffer: int, packing: Packed) -> npt.NDArray[np.uint8]:
         """Where a buffer is packed to; what two kernels want in the same order they share."""
         found = (buffer, packing.key)
         if found not in self._packed:
             self._packed[found] = aligned(packing.nbytes)
         return self._packed[found]
 
-    def _pack_rows(self, functions: Functions, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
+    def _pack_rows(self, native: Native, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
         """The rows that pack; ``uses`` as in ``_rows``."""
         rows = []
         for number, ((buffer, key), room) in enumerate(self._packed.items()):
-            name, _ = functions.packing[key]
+            function = self._code.address(native.packing[key])
             ends = (self.arrays[buffer].ctypes.data, room.ctypes.data)
-            rows.append(Row(self._code.address(name), (*self._pointers, 0, *ends), False))
+            rows.append(Row(function, (*self._pointers, 0, *ends), False))
             uses.setdefault(buffer, []).append((number, 0))
         return rows
 
@@ -234,36 +241,3 @@ class CpuProgram:
         """Stop the threads and free the code."""
         self._team.close()
         self._code.close()
-
-
-def _is_indexed(plan: Plan, kernel: Kernel) -> bool:
-    return not INDEXED.isdisjoint(plan.spec(kernel).ops)
-
-
-def _compiled(
-    plan: Plan, functions: Functions, cache: ObjectCache | None, machine: Machine
-) -> bytes:
-    """The object code of a plan's functions: from the cache, where nothing has to be emitted, or made and kept."""
-    target = {"cpu": machine.cpu, "features": machine.features}
-    cache = cache or ObjectCache(None)
-    key = cache.key(f"{machine.vector_bytes}\n{functions.key}", passes=True, **target)
-    code = cache.get(key)
-    if code is None:
-        code = compile_module(emit_module(plan, functions, machine), passes=True, **target)
-        cache.put(key, code)
-    return code
-
-
-def _waits(plan: Plan, needs: Sequence[Scratch]) -> list[bool]:
-    """After which kernels all threads wait: before one that touches what an earlier one since the last wait did."""
-    waits = [False] * len(plan.kernels)
-    since = 0
-    for k, before in enumerate(plan.hazards()):
-        crossing = any(earlier >= since for earlier in before)
-        crossing |= needs[k].shared > 0 and any(need.shared for need in needs[since:k])
-        if crossing and k:
-            waits[k - 1] = True
-            since = k
-    if waits:
-        waits[-1] = any(old != new for old, new in plan.updates)
-    return waits

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .jit import Program, compile_module, load_object
+from .jit import Program, lasting, load_object
 from .threads import Team, symbols
 from .threads_ir import BARRIER
 
@@ -140,7 +140,7 @@ _made: list[Program] = []
 def _runtime() -> Program:
     clock = getattr(time, "CLOCK_MONOTONIC", 1)
     text = _STEPS.substitute(barrier=BARRIER, clock=clock)
-    program = load_object(compile_module(text), symbols=symbols())
+    program = load_object(lasting(text), symbols=symbols())
     _made.append(program)
     return program
 

@@ -33,7 +33,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ...graph.errors import ArgumentError, DarnerError
-from .jit import Program, compile_module, host, load_object
+from .jit import Program, host, lasting, load_object
 from .threads_ir import (
     BARRIER,
     FUTEX_CALL,
@@ -86,7 +86,7 @@ _made: list[Program] = []
 
 @functools.cache
 def _runtime(parking: Parking) -> _Runtime:
-    program = load_object(compile_module(runtime_text(host().triple, parking)))
+    program = load_object(lasting(runtime_text(host().triple, parking)))
     _made.append(program)
     # CFUNCTYPE gives the interpreter lock up for the length of the call.
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)

@@ -1,0 +1,113 @@
+"""A plan as rows of plain values, to be read fast where a seal says that they are what was written.
+
+``plan_json`` is the form for files that anyone may have changed: it names every field, checks each and verifies the plan. This one is for a cache whose
+entries are known to be whole. What kernels compute is kept as text and read when somebody asks: to run a plan whose code is at hand nobody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..graph.data import Data
+from ..graph.errors import Source
+from ..graph.graph import Graph
+from ..graph.types import TensorType, parse_type
+from .plan import Buffer, Kernel, Plan, Spec
+
+
+class Specs(Mapping[str, Spec]):
+    """What kernels compute, by digest; each is made of its text when it is first asked for."""
+
+    def __init__(self, texts: Mapping[str, tuple[str, str]]) -> None:
+        self._texts = texts
+        self._made: dict[str, Spec] = {}
+
+    def __getitem__(self, digest: str) -> Spec:
+        found = self._made.get(digest)
+        if found is None:
+            kind, text = self._texts[digest]
+            found = self._made[digest] = Spec(kind, Graph.from_json(text).freeze())
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+def to_rows(plan: Plan) -> dict[str, Any]:
+    """Values that JSON has; ``from_rows`` makes an equal plan of them. Lines of the user's code are left out."""
+    types: dict[TensorType, int] = {}
+    numbers = {digest: i for i, digest in enumerate(plan.specs)}
+    return {
+        "name": plan.name,
+        "target": plan.target,
+        "options": dict(plan.options),
+        "version": plan.version,
+        "specs": [[key, spec.kind, spec.body.to_json()] for key, spec in plan.specs.items()],
+        "constants": {key: data.to_json() for key, data in plan.constants.items()},
+        "buffers": [
+            # JSON has no infinities and no NaN.
+            [
+                types.setdefault(b.type, len(types)),
+                b.place,
+                b.name,
+                b.offset,
+                repr(b.init),
+                b.storage,
+            ]
+            for b in plan.buffers
+        ],
+        "types": list(map(str, types)),
+        "kernels": [
+            [numbers[k.spec], k.operands, k.results, k.nodes, k.label] for k in plan.kernels
+        ],
+        "outputs": plan.outputs,
+        "output_names": plan.output_names,
+        "updates": plan.updates,
+        "arena_bytes": plan.arena_bytes,
+        "naive_bytes": plan.naive_bytes,
+    }
+
+
+def from_rows(rows: dict[str, Any], sources: Sequence[Source | None]) -> Plan:
+    """The plan of these rows, each kernel with its line of the user's code."""
+    types = [parse_type(text) for text in rows["types"]]
+    digests = [key for key, _, _ in rows["specs"]]
+    return Plan(
+        name=rows["name"],
+        target=rows["target"],
+        specs=Specs({key: (kind, text) for key, kind, text in rows["specs"]}),
+        buffers=tuple(
+            Buffer(types[number], place, name, offset, float(init), storage)
+            for number, place, name, offset, init, storage in rows["buffers"]
+        ),
+        kernels=tuple(
+            Kernel(digests[spec], tuple(operands), tuple(results), tuple(nodes), label, source)
+            for (spec, operands, results, nodes, label), source in zip(
+                rows["kernels"], sources, strict=True
+            )
+        ),
+        outputs=tuple(rows["outputs"]),
+        output_names=tuple(rows["output_names"]),
+        updates=tuple((old, new) for old, new in rows["updates"]),
+        constants={key: Data.from_json(record) for key, record in rows["constants"].items()},
+        arena_bytes=rows["arena_bytes"],
+        naive_bytes=rows["naive_bytes"],
+        options=rows["options"],
+        version=rows["version"],
+    )
+
+
+def with_inits(plan: Plan, inits: Mapping[str, float]) -> Plan:
+    """The plan whose states of these names begin otherwise."""
+    buffers = tuple(
+        replace(buffer, init=inits[str(buffer.name)])
+        if buffer.place == "state" and buffer.name in inits
+        else buffer
+        for buffer in plan.buffers
+    )
+    return replace(plan, buffers=buffers)
