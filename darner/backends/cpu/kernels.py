@@ -19,6 +19,7 @@ from .jit import Machine, host
 from .lanes import note_vectors
 from .maps import ELEMENTS
 from .places import as_value
+from .pooling import POOLING
 from .rows import ROWS
 from .scans import SCANS
 from .scatters import SCATTERS
@@ -34,6 +35,7 @@ TEMPLATES: tuple[Template, ...] = (
     ATTENTION,
     CONTRACT,
     CONV,
+    POOLING,
     SORTING,
     SCATTERS,
     SCANS,
