@@ -21,7 +21,7 @@ from .gemm_ir import ACCUMULATOR, offset
 from .jit import Machine
 from .places import Number
 from .pool_plan import Divisor, Pooling, Writer
-from .pooling_backward import Means, Maxima
+from .pooling_backward import Maxima, Means
 from .template import Code, Scratch, Template, sizes
 
 BLOCK = 16384

@@ -100,7 +100,7 @@ class Means(Writer):
             # The last window that begins here or before, and the first that ends behind.
             final = places.clamp(places.div(place, axis.stride), 0, axis.count - 1)
             early = places.add(place, axis.stride - axis.window)
-            first = places.div(places.clamp(early, 0, axis.reach), axis.stride)
+            first = places.div(places.clamp(early, 0, axis.reach + axis.stride), axis.stride)
             ranges.append((as_value(first), as_value(places.add(final, 1))))
 
         def vector(at: Any, mask: Any) -> None:
