@@ -21,6 +21,9 @@ from .places import Lanes, Number, as_value
 from .pool_plan import Divisor, Pooling, Writer
 from .template import Code, Scratch
 
+TOGETHER = 4
+"""Windows for which the code that hands down is written out."""
+
 
 class _MeansMemory:
     """Rows of gradients with zeros around them, and rows of what they hand down."""
@@ -204,9 +207,12 @@ class Maxima(Writer):
             before = self.registers.load(to, place, self.kept)
             self.registers.store(self.builder.fadd(before, value), to, place, self.kept)
 
-        together = 4
-        full = last.count // together * together
-        self.loop(full, lambda at: [one(places.add(at, i)) for i in range(together)], together)
+        def some(at: Any) -> None:
+            for number in range(TOGETHER):
+                one(places.add(at, number))
+
+        full = last.count // TOGETHER * TOGETHER
+        self.loop(full, some, TOGETHER)
         for rest in range(full, last.count):
             one(rest)
 
