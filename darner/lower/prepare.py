@@ -9,7 +9,7 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..optimizer.attributes import attribute_text
 from ..transforms.expand import expand
-from .roles import WHOLE
+from .roles import WHOLE, stays_whole
 
 
 def prepare(graph: Graph, whole: Collection[str] = WHOLE) -> Graph:
@@ -25,7 +25,7 @@ def prepare(graph: Graph, whole: Collection[str] = WHOLE) -> Graph:
     >>> names.count("max"), names.count("exp")
     (1, 1)
     """
-    return merged(expand(graph, keep=lambda node: node.op.name in whole))
+    return merged(expand(graph, keep=lambda node: node.op.name in whole and stays_whole(node)))
 
 
 def merged(graph: Graph) -> Graph:

@@ -3,12 +3,13 @@
 view      the same elements, found elsewhere: it is a way to read, and never a kernel of its own
 point     each element of the result from a few elements of the operands: it can be computed wherever it is read
 reduce    many elements into one, along axes
-contract  products summed
+contract  products summed, and windows pooled: what is element-wise after them is done where they write
 others    kernels of a kind of their own, named by that kind
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -58,8 +59,28 @@ LOOPS = frozenset({"cumsum", "cumprod", "cummax", "cummin"})
 ATTENTION = frozenset({"scaled_dot_attention", "scaled_dot_attention_backward"})
 CONTRACTIONS = frozenset({"dot_general", "conv", "conv_input_grad", "conv_weight_grad"})
 
-WHOLE = ATTENTION | CONTRACTIONS
+POOLING = frozenset({"max_pool", "max_pool_backward", "avg_pool", "avg_pool_backward"})
+MOST_TAPS = 128
+"""Elements of a window, in a kernel of pooling: what is done for each is written out."""
+FARTHEST = 8
+"""Elements from one window to the next along a row, in a kernel of pooling."""
+
+WHOLE = ATTENTION | CONTRACTIONS | POOLING
 """Composites that have a kernel of their own; all others are written out before."""
+
+
+def stays_whole(node: Node) -> bool:
+    """Whether a composite of ``WHOLE`` is one of those that its kernel is for.
+
+    Pooling is for floats and small windows; one window over all of an image is a reduction of rows.
+    """
+    if node.op.name not in POOLING:
+        return True
+    window, counts = node.attrs["window"], node.operands[-1].shape[2:]
+    if not node.op.name.endswith("backward"):
+        counts = node.shape[2:]
+    small = math.prod(window) <= MOST_TAPS and node.attrs["stride"][-1] <= FARTHEST
+    return node.dtype.is_float and small and math.prod(map(int, counts)) > 1
 
 
 def roles(graph: Graph) -> list[Role]:
@@ -151,7 +172,7 @@ def role(node: Node) -> Role:
         return "point"
     if name in REDUCTIONS:
         return "reduce"
-    if name in CONTRACTIONS:
+    if name in CONTRACTIONS or name in POOLING:
         return "contract"
     if name in ATTENTION:
         return "attention"

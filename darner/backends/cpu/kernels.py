@@ -22,6 +22,7 @@ from .lanes import note_vectors
 from .maps import ELEMENTS
 from .modules import parts
 from .places import as_value
+from .pooling import POOLING
 from .rows import ROWS
 from .scans import SCANS
 from .scatters import SCATTERS
@@ -37,6 +38,7 @@ TEMPLATES: tuple[Template, ...] = (
     ATTENTION,
     CONTRACT,
     CONV,
+    POOLING,
     SORTING,
     SCATTERS,
     SCANS,

@@ -52,12 +52,12 @@ class Registers:
                 value = self._masked("load", kind, [place], mask, dtype)
             return self._held(self.reversed(value) if offset.stride < 0 else value, dtype)
         if isinstance(offset, Lanes) and 2 <= offset.stride <= MOST_APART and mask is None:
-            return self._held(self._every_few(pointer, offset, dtype), dtype)
+            return self._held(self.every_few(pointer, offset, dtype), dtype)
         places = self._pointers(pointer, offset, dtype, count)
         mask = self.all_lanes(count) if mask is None else mask
         return self._held(self._masked("gather", kind, [places], mask, dtype), dtype)
 
-    def _every_few(self, pointer: Any, offset: Lanes, dtype: DType) -> Any:
+    def every_few(self, pointer: Any, offset: Lanes, dtype: DType) -> Any:
         """Every second (third, ...) element: all between the first and the last are read, and theirs picked."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
