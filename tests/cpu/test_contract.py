@@ -382,7 +382,9 @@ def test_what_changes_seldom_is_packed_once_and_again_when_it_changed(dtype, tra
 
 
 @pytest.mark.parametrize("form", ["nn", "nt", "tn"])
-@pytest.mark.parametrize("shape", [(70, 29, 500), (37, 700, 997), (129, 48, 433), (33, 1, 400)])
+@pytest.mark.parametrize(
+    "shape", [(70, 29, 500), (37, 700, 997), (129, 48, 433), (33, 1, 400), (1100, 11, 1003)]
+)
 def test_panels_are_claimed_by_any_number_of_threads(form, shape):
     m, k, n = shape
     a, b = normal(m, k), normal(k, n)

@@ -92,7 +92,6 @@ class Products(Protocol):
 
     builder: Any
     plan: Cut
-    packed_b: bool
     asks: Asks
 
 

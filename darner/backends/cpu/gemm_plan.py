@@ -30,6 +30,7 @@ FEWEST_SLICES = 4
 STREAMED_BYTES = 1 << 22
 """From so much on, what is read where C is written comes from memory, not from a cache."""
 FEW_TERMS = 64
+"""Up to this many terms, writing a sum takes longer than making it."""
 FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
