@@ -53,7 +53,13 @@ from .transforms.remat import remat
 from .transforms.substitute import substitute
 
 if TYPE_CHECKING:
+    from . import data as data
+    from . import load as load
+    from . import models as models
+    from . import nn as nn
     from . import optim as optim
+    from . import text as text
+    from . import train as train
     from .lower.plan import ExecutionPlan, Plan
     from .optimizer import (
         DerivedParam,
@@ -96,11 +102,17 @@ _LATER = {
     "build_session_cached": "session",
     "build_session_unoptimized": "session",
     "build_session_with_report": "session",
+    "data": "data",
     "function": "session",
+    "load": "load",
+    "models": "models",
+    "nn": "nn",
     "optim": "optim",
     "optimize": "optimizer",
     "optimize_inference": "optimizer",
     "optimize_training": "optimizer",
+    "text": "text",
+    "train": "train",
 }
 
 
@@ -162,6 +174,7 @@ __all__ = [
     "composite",
     "cost",
     "custom_gradient",
+    "data",
     "differentiate",
     "expand",
     "function",
@@ -176,6 +189,9 @@ __all__ = [
     "leaf_bytes",
     "linearize",
     "live_bytes",
+    "load",
+    "models",
+    "nn",
     "optim",
     "optimize",
     "optimize_inference",
@@ -187,6 +203,8 @@ __all__ = [
     "run",
     "substitute",
     "symbol",
+    "text",
+    "train",
     "unary",
     "value_and_grad",
     "vjp",

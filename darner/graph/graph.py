@@ -116,6 +116,11 @@ class Graph(GraphMethods):
         """The state leaves by name, in the order they were declared."""
         return self._leaves("state")
 
+    def leaf(self, name: str) -> Node | None:
+        """The input, parameter or state of a name (the full one, scope included), if there is one."""
+        found = self._names.get(name)
+        return None if found is None else self._nodes[found]
+
     def _leaves(self, kind: str) -> dict[str, Node]:
         found = ((name, self._nodes[i]) for name, i in self._names.items())
         return {name: node for name, node in found if node.op.name == kind}

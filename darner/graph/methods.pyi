@@ -540,7 +540,7 @@ class GraphMethods:
     def param(self, name: str, shape: Any, dtype: Any = None, *, label: str | None = None) -> Node:
         """RLX's spelling of ``parameter``."""
     @overload
-    def parameter(self, name: str, shape: ShapeLike, dtype: DTypeLike = ..., *, storage: Literal['dense', 'q4', 'q8'] = 'dense', label: str | None = None) -> Node:
+    def parameter(self, name: str, shape: ShapeLike, dtype: DTypeLike = ..., *, storage: Literal['dense', 'q4', 'q8'] = 'dense', init: str | None = None, label: str | None = None) -> Node:
         """A trained tensor, kept between runs and saved by its name."""
     @overload
     def parameter(self, *args: Any, **kwargs: Any) -> Node: ...

@@ -104,7 +104,7 @@ class Buffer:
         """The attributes of an input, parameter or state as a node of a graph."""
         attrs = {"name": self.name, "shape": self.type.shape, "dtype": self.type.dtype}
         if self.place == "parameter":
-            return {**attrs, "storage": self.storage}
+            return {**attrs, "storage": self.storage, "init": None}
         return {**attrs, "init": float(self.init)} if self.place == "state" else attrs
 
 

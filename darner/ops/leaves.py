@@ -13,6 +13,7 @@ from ..graph.dims import as_shape, format_shape, product
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.graph import Graph
+from ..graph.initial import parse_rule
 from ..graph.node import Node
 from ..graph.op import builder, primitive
 from ..graph.types import TensorType, TupleType
@@ -49,13 +50,17 @@ def parameter(
     dtype: DType = dtypes.f32,
     *,
     storage: Literal["dense", "q4", "q8"] = "dense",
+    init: str | None = None,
 ) -> TensorType:
     """A trained tensor, kept between runs and saved by its name.
 
     ``storage`` says how it is kept: as it is, or quantised in blocks of 32 values down each column (``q4``:
     4 bits with a scale and a minimum, ``q8``: 8 bits with a scale). What is computed with is what the
-    stored form decodes to.
+    stored form decodes to. ``init`` is how a session fills it where it is not told otherwise, such as ``"normal(0.02)"``
+    or ``"ones"``; zeros when left out.
     """
+    if init is not None:
+        parse_rule(init)
     if storage != "dense":
         if len(shape) != 2 or not dtype.is_float:
             raise ShapeError(

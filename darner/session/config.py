@@ -41,7 +41,8 @@ class SessionConfig:
             block; 3: and of the whole graph besides.
         seed: of initialisers.
         init: how parameters start: the name of an initialiser, a function, or a mapping from patterns of names
-            (``"*.bias"``) to either; zeros when left out.
+            (``"*.bias"``) to either; when left out, and for names that no pattern fits, as the parameter was declared
+            (``parameter(..., init=)``), or zeros.
         cache: a folder for plans and compiled code, so that what was built once is loaded the next time; True for the user's
             cache folder, None or False to keep none.
         progress: show phases of building on a terminal; when left out, if it takes more than a second.

@@ -69,11 +69,11 @@ class Running:
         self._last: Specialised | None = None
         self._optimizer: Optimizer | None = None
         self._profiling = False
-        leaves = {**self._graph.parameters, **self._graph.states}
-        self._storage |= allocate_all(
-            {name: (leaf_type(leaf), leaf.attrs.get("init", 0.0)) for name, leaf in leaves.items()}
-        )
-        self._initialise(list(self._graph.parameters), config.init, config.seed)
+        parameters, states = self._graph.parameters, self._graph.states
+        starts = {name: (leaf_type(leaf), 0.0) for name, leaf in parameters.items()}
+        starts |= {name: (leaf_type(leaf), leaf.attrs["init"]) for name, leaf in states.items()}
+        self._storage |= allocate_all(starts)
+        self._initialise(list(parameters), config.init, config.seed)
 
     # ------------------------------------------------------------- what it is
 
@@ -407,10 +407,11 @@ class Running:
 
     def _initialise(self, names: list[str], rules: Any, seed: int) -> None:
         made = {}
+        leaves = self._graph.parameters
         for name in names:
-            rule = rule_for(name, rules)
+            leaf = leaves[name]
+            rule = rule_for(name, rules, leaf.attrs["init"])
             if rule is not None:
-                leaf = self._graph.parameters[name]
                 value = initial_value(rule, name, leaf_type(leaf), seed)
                 made[name] = stored_value(value, leaf.attrs["storage"])
         for name, value in made.items():

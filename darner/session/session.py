@@ -109,7 +109,7 @@ class Session(Inspecting):
     def initialize(self, rule: Any = "kaiming", *, seed: int | None = None) -> None:
         """Give all parameters their first values; ``rule`` as ``SessionConfig.init``, which also has the seed.
 
-        With a mapping, parameters that no pattern fits stay as they are.
+        With a mapping, parameters that no pattern fits take the rule they were declared with, or stay as they are.
         """
         with self._using("initialize"):
             check_rules(rule)

@@ -70,7 +70,8 @@ def lower(graph, *, reuse=True, in_place=True, target="reference", options=None)
     for node in graph.nodes:
         name = node.op.name
         if name in ("input", "parameter", "state"):
-            more = {key: node.attrs[key] for key in ("init", "storage") if key in node.attrs}
+            kept = {"state": "init", "parameter": "storage"}.get(node.op.name)
+            more = {kept: node.attrs[kept]} if kept else {}
             where[node.id, 0] = buffer(node.type, name, node.name, **more)
         elif name == "constant":
             data = node.attrs["values"]

@@ -1,0 +1,1 @@
+"""Batches of examples for training: arrays, files, texts, pictures; in an order that can be resumed."""

@@ -1,0 +1,1 @@
+"""Architectures, built from their HuggingFace configurations."""

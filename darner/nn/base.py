@@ -1,0 +1,80 @@
+"""What layers have in common: a name, and parameters made under it.
+
+A layer is a plain dataclass. Calling it adds nodes to the graph of its operand, inside a scope of its name, so that parameters
+are called as the layers nest: ``model.layers.0.mlp.up_proj.weight``. Called twice, it uses the same parameters.
+
+    >>> import darner
+    >>> from darner import nn
+    >>> g = darner.Graph("two layers")
+    >>> x = g.input("x", (4, 8))
+    >>> with g.scope("encoder"):
+    ...     y = nn.Linear("fc1", 8, 16)(x).relu()
+    >>> y = nn.Linear("fc2", 16, 2)(y)
+    >>> list(g.parameters)
+    ['encoder.fc1.weight', 'encoder.fc1.bias', 'fc2.weight', 'fc2.bias']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ..graph.dims import format_shape
+from ..graph.errors import ArgumentError, ShapeError
+from ..graph.graph import Graph
+from ..graph.node import Node
+from ..graph.types import TensorType
+
+
+def scope(graph: Graph, name: str) -> AbstractContextManager[Any]:
+    """The scope of a layer's name; a layer without one makes its parameters where it stands."""
+    return graph.scope(name) if name else nullcontext(graph)
+
+
+def parameter(
+    graph: Graph, name: str, shape: Sequence[int], dtype: Any = "f32", init: str | None = None
+) -> Node:
+    """The parameter of this name in the current scope, made where there is none yet."""
+    known = graph.leaf(str(graph.labelled(name)))
+    if known is None:
+        return graph.parameter(name, tuple(shape), dtype, init=init)
+    wanted = TensorType.new(tuple(shape), dtype)
+    if known.op.name != "parameter" or known.type != wanted:
+        raise ShapeError(
+            f"'{known.name}' is the {known.op.name} {known.type}, where a layer needs the parameter {wanted}"
+        )
+    return known
+
+
+def state(
+    graph: Graph, name: str, shape: Sequence[int], dtype: Any = "f32", init: float = 0.0
+) -> Node:
+    """The state of this name in the current scope, made where there is none yet."""
+    known = graph.leaf(str(graph.labelled(name)))
+    if known is None:
+        return graph.state(name, tuple(shape), dtype, init=init)
+    wanted = TensorType.new(tuple(shape), dtype)
+    if known.op.name != "state" or known.type != wanted:
+        raise ShapeError(
+            f"'{known.name}' is the {known.op.name} {known.type}, where a layer needs the state {wanted}"
+        )
+    return known
+
+
+def check_width(layer: str, x: Node, axis: int, size: int) -> None:
+    """Refuse an operand whose width is not the layer's, in the layer's terms."""
+    if x.rank < max(axis + 1, -axis) or x.shape[axis] != size:
+        raise ShapeError(
+            f"{layer} takes {size} on axis {axis}, but x is {x.dtype}{format_shape(x.shape)}"
+        )
+
+
+def positive(layer: Any, *fields: str) -> None:
+    """Refuse a layer whose sizes are no positive whole numbers."""
+    for field in fields:
+        size = getattr(layer, field)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ArgumentError(
+                f"{type(layer).__name__} '{layer.name}': {field} is a positive whole number, got {size!r}"
+            )

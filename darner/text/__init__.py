@@ -1,0 +1,1 @@
+"""Text from language models: tokenizers, sampling, generation, chat."""

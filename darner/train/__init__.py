@@ -1,0 +1,1 @@
+"""Training: steps, validation, checkpoints, logs and a live display."""
