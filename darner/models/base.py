@@ -1,0 +1,107 @@
+"""What every architecture gives: graphs for training and inference, under the parameter names of its checkpoints."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from ..graph.errors import ArgumentError, nearest
+from ..graph.graph import Graph
+from ..nn.linear import Linear, LinearMaker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The sizes of an architecture, under HuggingFace's names.
+
+    ``extra`` keeps what a ``config.json`` says beyond the fields, so that it is written back.
+    """
+
+    model_type: ClassVar[str] = ""
+    architecture: ClassVar[str] = ""
+
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False, compare=False)
+
+    @classmethod
+    def from_hf(cls, found: Mapping[str, Any]) -> Self:
+        """The configuration of a ``config.json``; a field that it must have and has not is named."""
+        found = cls.translated(dict(found))
+        known = {one.name for one in fields(cls)} - {"extra"}
+        needed = {
+            one.name
+            for one in fields(cls)
+            if one.default is MISSING and one.default_factory is MISSING
+        }
+        missing = sorted(needed - found.keys())
+        if missing:
+            raise ArgumentError(
+                f"the configuration of a '{found.get('model_type', cls.model_type)}' needs {', '.join(missing)}",
+                hint=nearest(missing[0], list(found)),
+            )
+        values = {name: _frozen(value) for name, value in found.items() if name in known}
+        extra = {name: value for name, value in found.items() if name not in known}
+        return cls(**values, extra=extra)
+
+    @classmethod
+    def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
+        """Older and newer spellings as the fields have them; architectures override it."""
+        return found
+
+    def to_hf(self) -> dict[str, Any]:
+        """What ``config.json`` says of it."""
+        own = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        extra = own.pop("extra")
+        named = {"model_type": self.model_type, "architectures": [self.architecture]}
+        return {**named, **extra, **own}
+
+
+def _frozen(value: Any) -> Any:
+    """Lists of JSON as tuples, so that a configuration can be compared and hashed."""
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+@dataclass(frozen=True)
+class Model(ABC):
+    """An architecture of some configuration: each method gives a new graph.
+
+    Attributes:
+        config: its sizes.
+        dtype: of parameters and arithmetic.
+        linear: what makes its matrices: ``nn.Linear``, or ``nn.LoRA(...).linear``.
+    """
+
+    config: Any
+    dtype: str = "f32"
+    linear: LinearMaker = Linear
+
+    config_class: ClassVar[type[Config]]
+    prefix: ClassVar[str] = ""
+    """What stands before the names of a checkpoint of the whole, and not of one of the bare model."""
+    ignored: ClassVar[tuple[str, ...]] = ()
+    """Patterns of names in checkpoints that are no parameters."""
+
+    @property
+    def tied(self) -> dict[str, str]:
+        """Names that a checkpoint may have beside the one they are the same as."""
+        return {}
+
+    @classmethod
+    def from_config(cls, found: Mapping[str, Any], **options: Any) -> Self:
+        """The model of a ``config.json``."""
+        return cls(cls.config_class.from_hf(found), **options)
+
+    @abstractmethod
+    def inference_graph(self, **sizes: Any) -> Graph:
+        """A graph that computes its results."""
+
+    @abstractmethod
+    def training_graph(self, **sizes: Any) -> Graph:
+        """A graph whose first output is a loss."""
