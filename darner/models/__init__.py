@@ -16,6 +16,7 @@ from ..graph.errors import ArgumentError, nearest
 from .base import Config, Model
 
 ARCHITECTURES: dict[str, str] = {
+    "clip": "clip:CLIP",
     "gemma2": "llama:Gemma2",
     "gemma3_text": "llama:Gemma3",
     "llama": "llama:Llama",
@@ -25,6 +26,7 @@ ARCHITECTURES: dict[str, str] = {
     "qwen3": "llama:Qwen3",
     "resnet": "resnet:ResNet",
     "resnet_torchvision": "resnet:TorchvisionResNet",
+    "vit": "vit:ViT",
 }
 """Where the architecture of a ``model_type`` is written."""
 

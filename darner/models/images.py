@@ -39,6 +39,17 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
     return height, width
 
 
+def grid(image_size: int | Sequence[int], patch_size: int | Sequence[int]) -> tuple[int, int]:
+    """How many patches an image has from top to bottom and from left to right; what is left over at the ends is not seen."""
+    (height, width), (high, wide) = pair(image_size), pair(patch_size)
+    if not 0 < high <= height or not 0 < wide <= width:
+        raise ArgumentError(
+            f"an image of {height} x {width} has no patches of {high} x {wide}",
+            hint="patch_size is at least 1 and at most image_size",
+        )
+    return height // high, width // wide
+
+
 def pixels(graph: Graph, batch: int, channels: int, size: int | Sequence[int], dtype: str) -> Node:
     """The input ``pixels`` (batch, channels, height, width), in ``dtype``; what is narrower than f32 comes in as f32."""
     stored = dtype if dtype in ("f32", "f64") else "f32"
@@ -46,10 +57,19 @@ def pixels(graph: Graph, batch: int, channels: int, size: int | Sequence[int], d
     return x if stored == dtype else x.cast(dtype)
 
 
-def finish(graph: Graph, logits: Node) -> Graph:
-    """The graph with the output ``logits``."""
-    graph.relabel(logits, "logits")
-    graph.set_outputs([logits])
+def in_a_row(patches: Node, first: Node) -> Node:
+    """A class token, the same for every image, and patches (batch, width, rows, columns): (batch, 1 + rows * columns, width)."""
+    batch, width = patches.shape[:2]
+    row = patches.reshape((batch, width, -1)).transpose((0, 2, 1))
+    tokens = first.reshape((1, 1, width)).broadcast_to((batch, 1, width))
+    return row.graph.concat([tokens, row], axis=1)
+
+
+def finish(graph: Graph, **outputs: Node) -> Graph:
+    """The graph with these outputs, by these names."""
+    for name, node in outputs.items():
+        graph.relabel(node, name)
+    graph.set_outputs(list(outputs.values()))
     return graph.verify()
 
 
@@ -58,7 +78,4 @@ def finish_training(graph: Graph, logits: Node, batch: int) -> Graph:
     if logits.shape[-1] == 1:
         raise ArgumentError("a classification of one class has no loss", hint="set num_labels")
     labels = graph.input("labels", (batch,), "i32")
-    loss = graph.cross_entropy_loss(logits, labels, label="loss")
-    graph.relabel(logits, "logits")
-    graph.set_outputs([loss, logits])
-    return graph.verify()
+    return finish(graph, loss=graph.cross_entropy_loss(logits, labels), logits=logits)

@@ -20,7 +20,7 @@ from ..graph.node import Node
 from ..nn.convs import Conv2d
 from ..nn.norms import BatchNorm
 from ..nn.pools import GlobalAvgPool, MaxPool2d
-from .base import Model
+from .base import Config, Model
 from .images import LabelledConfig, finish, finish_training, pixels
 
 REDUCTION = 4
@@ -88,8 +88,8 @@ DEPTHS = {
 class TorchvisionResNetConfig(ResNetConfig):
     """The same, of a checkpoint with torchvision's names."""
 
-    model_type = "resnet_torchvision"
-    architecture = "ResNet"
+    model_type: ClassVar[str] = "resnet_torchvision"
+    architecture: ClassVar[str] = "ResNet"
 
 
 @dataclass(frozen=True)
@@ -133,18 +133,18 @@ class ResNet(Model):
 
     config: ResNetConfig
 
-    config_class = ResNetConfig
-    prefix = "resnet."
+    config_class: ClassVar[type[Config]] = ResNetConfig
+    prefix: ClassVar[str] = "resnet."
     names: ClassVar[Names] = HUGGINGFACE
 
-    def inference_graph(self, batch: int, image_size: int | Sequence[int] = 224) -> Graph:
+    def inference_graph(self, batch: int = 1, image_size: int | Sequence[int] = 224) -> Graph:
         """``pixels`` (batch, channels, height, width) to ``logits`` (batch, classes), by the running statistics."""
-        graph = Graph(self.config.model_type)
-        return finish(graph, self._logits(graph, batch, image_size, training=False))
+        graph = Graph(f"{self.config.model_type}.inference")
+        return finish(graph, logits=self._logits(graph, batch, image_size, training=False))
 
-    def training_graph(self, batch: int, image_size: int | Sequence[int] = 224) -> Graph:
+    def training_graph(self, batch: int = 1, image_size: int | Sequence[int] = 224) -> Graph:
         """``pixels`` and ``labels`` (batch,) to the loss and the logits; the running statistics follow the batches."""
-        graph = Graph(self.config.model_type)
+        graph = Graph(f"{self.config.model_type}.training")
         logits = self._logits(graph, batch, image_size, training=True)
         return finish_training(graph, logits, batch)
 
@@ -194,9 +194,9 @@ class TorchvisionResNet(ResNet):
     'layer1.0.conv1.weight'
     """
 
-    config_class = TorchvisionResNetConfig
-    prefix = ""
-    names = TORCHVISION
+    config_class: ClassVar[type[Config]] = TorchvisionResNetConfig
+    prefix: ClassVar[str] = ""
+    names: ClassVar[Names] = TORCHVISION
 
 
 def _normed(
