@@ -1,11 +1,11 @@
 """Architectures, built from their HuggingFace configurations.
 
-    >>> from darner import models
-    >>> sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    >>> model = models.from_config({"model_type": "llama", **sizes})
-    >>> g = model.training_graph(batch=2, length=16)
-    >>> list(g.inputs), list(g.parameters)[:2]
-    (['tokens', 'labels'], ['model.embed_tokens.weight', 'model.layers.0.input_layernorm.weight'])
+>>> from darner import models
+>>> sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+>>> model = models.from_config({"model_type": "llama", **sizes})
+>>> g = model.training_graph(batch=2, length=16)
+>>> list(g.inputs), list(g.parameters)[:2]
+(['tokens', 'labels'], ['model.embed_tokens.weight', 'model.layers.0.input_layernorm.weight'])
 """
 
 import importlib

@@ -11,11 +11,17 @@
 Parameters say how they start, so that a session needs no ``init``; it depends on the session's ``seed`` and their names.
 """
 
+from .activations import ACTIVATIONS, activate
+from .attention import Attention, Rope, Sequence
 from .base import parameter, scope, state
+from .blocks import MLP, SwiGLU, TransformerBlock
 from .linear import Embedding, Linear, LinearMaker, LoRA, LoRALinear
 from .norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 
 __all__ = [
+    "ACTIVATIONS",
+    "MLP",
+    "Attention",
     "BatchNorm",
     "Embedding",
     "GroupNorm",
@@ -25,6 +31,11 @@ __all__ = [
     "LoRA",
     "LoRALinear",
     "RMSNorm",
+    "Rope",
+    "Sequence",
+    "SwiGLU",
+    "TransformerBlock",
+    "activate",
     "parameter",
     "scope",
     "state",
