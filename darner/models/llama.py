@@ -51,6 +51,7 @@ class LlamaConfig(Config):
         default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0}, hash=False
     )
     attention_bias: bool = False
+    attention_dropout: float = 0.0
     mlp_bias: bool = False
     sliding_window: int | None = None
     layer_types: tuple[str, ...] | None = None
@@ -150,6 +151,7 @@ class Llama(CausalLM):
             norm=config.rms_norm_eps if self.normed_heads else None,
             shifted=self.shifted,
             window=config.window(layer),
+            dropout=config.attention_dropout,
             init=self.init,
             linear=self.linear,
         )

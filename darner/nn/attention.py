@@ -122,6 +122,7 @@ class Attention:
         norm: the eps of RMS norms of each head's queries and keys (``q_norm``, ``k_norm``); none when left out.
         shifted: whether those multiply by 1 + weight.
         causal, window, scale, softcap: as of ``scaled_dot_attention``.
+        dropout: the share of weights that training leaves out; the weights are then computed whole, which takes more memory.
         stored: of the matrices, as of ``Linear``.
 
     >>> import darner
@@ -148,6 +149,7 @@ class Attention:
     window: int | None = None
     scale: float | None = None
     softcap: float | None = None
+    dropout: float = 0.0
     memory_width: int | None = None
     init: str | None = None
     stored: str = "out_in"
@@ -206,19 +208,23 @@ class Attention:
                 v = self._written("value", v, where.limit, offset)
             if memory is None and where.mask is not None:
                 mask = where.mask if mask is None else mask.logical_and(where.mask)
-            y = graph.scaled_dot_attention(
-                q,
-                k,
-                v,
-                mask,
-                bias,
-                layout="bshd",
-                causal=self.causal and memory is None,
-                window=self.window,
-                scale=self.scale,
-                softcap=self.softcap,
-                offset=offset,
-            )
+            causal = self.causal and memory is None
+            if self.dropout and offset is None:
+                y = self._with_dropout(q, k, v, mask, bias, causal)
+            else:
+                y = graph.scaled_dot_attention(
+                    q,
+                    k,
+                    v,
+                    mask,
+                    bias,
+                    layout="bshd",
+                    causal=causal,
+                    window=self.window,
+                    scale=self.scale,
+                    softcap=self.softcap,
+                    offset=offset,
+                )
             return self._matrix(-1, self.heads * self.size, self.width)(y.flatten(2))
 
     def _matrix(self, which: int, inputs: int, outputs: int) -> Linear:
@@ -252,6 +258,32 @@ class Attention:
             part.reshape((*part.shape[:-1], count, self.size))
             for part, count in zip(parts, counts, strict=True)
         ]
+
+    def _with_dropout(
+        self, q: Node, k: Node, v: Node, mask: Node | None, bias: Node | None, causal: bool
+    ) -> Node:
+        """Attention written out, as its weights pass through dropout."""
+        graph, shared = q.graph, self.heads // self.shared
+        k, v = (x.repeat(shared, axis=2) if shared > 1 else x for x in (k, v))
+        q, k, v = (x.transpose((0, 2, 1, 3)) for x in (q, k, v))
+        scale = self.size**-0.5 if self.scale is None else self.scale
+        scores = (q @ k.transpose((0, 1, 3, 2))) * scale
+        if self.softcap is not None:
+            scores = self.softcap * (scores / self.softcap).tanh()
+        if bias is not None:
+            scores = scores + bias
+        queries, keys = int(scores.shape[-2]), int(scores.shape[-1])
+        ahead = graph.arange(keys, dtype="i32") - (
+            graph.arange(queries, dtype="i32").reshape((queries, 1)) + (keys - queries)
+        )
+        limits = [ahead <= 0] if causal else []
+        if self.window is not None:
+            limits.append(ahead > -self.window)
+            limits += [] if causal else [ahead < self.window]
+        for limit in limits:
+            mask = limit if mask is None else mask.logical_and(limit)
+        weights = scores.softmax() if mask is None else scores.masked_softmax(mask)
+        return (weights.dropout(self.dropout) @ v).transpose((0, 2, 1, 3))
 
     def _written(self, kind: str, new: Node, rows: int, row: Node) -> Node:
         """The cache of this layer with the new rows in it."""
