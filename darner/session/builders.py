@@ -36,7 +36,9 @@ def build(
         if config is not None and not isinstance(config, SessionConfig):
             raise ArgumentError(f"config is a SessionConfig, got {config!r}")
         chosen = (config or SessionConfig()).with_changes(**overrides)
-        session = Session(graph, chosen, None if plan_file is None else os.fspath(plan_file))
+        path = None if plan_file is None else os.fspath(plan_file)
+        given = set(share.parameters()) if isinstance(share, Session) else ()
+        session = Session(graph, chosen, path, given)
         if share is not None:
             session.share_parameters(share)
         return session
