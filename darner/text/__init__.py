@@ -2,5 +2,14 @@
 
 from .generation import Completion, Generator, Vocabulary
 from .sampling import GREEDY, Sampling
+from .tokenizer import MissingPackageError, Tokenizer
 
-__all__ = ["GREEDY", "Completion", "Generator", "Sampling", "Vocabulary"]
+__all__ = [
+    "GREEDY",
+    "Completion",
+    "Generator",
+    "MissingPackageError",
+    "Sampling",
+    "Tokenizer",
+    "Vocabulary",
+]
