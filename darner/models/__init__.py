@@ -27,6 +27,8 @@ ARCHITECTURES: dict[str, str] = {
     "phi3": "llama:Phi3",
     "qwen2": "llama:Qwen2",
     "qwen3": "llama:Qwen3",
+    "resnet": "resnet:ResNet",
+    "resnet_torchvision": "resnet:TorchvisionResNet",
 }
 """Where an architecture is written: by its ``model_type``, and by its class where a type has several."""
 

@@ -99,9 +99,9 @@ class Model(ABC):
         return cls(cls.config_class.from_hf(found), **options)
 
     @abstractmethod
-    def inference_graph(self, **sizes: Any) -> Graph:
+    def inference_graph(self, *args: Any, **sizes: Any) -> Graph:
         """A graph that computes its results."""
 
     @abstractmethod
-    def training_graph(self, **sizes: Any) -> Graph:
+    def training_graph(self, *args: Any, **sizes: Any) -> Graph:
         """A graph whose first output is a loss."""

@@ -115,9 +115,10 @@ class BatchNorm:
             bias = parameter(graph, "bias", sizes, x.dtype, "zeros")
             mean = state(graph, "running_mean", sizes, x.dtype)
             variance = state(graph, "running_var", sizes, x.dtype, 1.0)
+            # Inference has no use for it, but passes it on from one checkpoint to the next.
+            seen = state(graph, "num_batches_tracked", (), "i64")
             if not training:
                 return x.batch_norm(mean, variance, weight, bias, self.eps)
-            seen = state(graph, "num_batches_tracked", (), "i64")
             y, found_mean, found_variance = graph.batch_norm_training(x, weight, bias, self.eps)
             # PyTorch keeps the variance over n - 1, and normalises by that over n.
             elements = _elements(x)
