@@ -51,7 +51,12 @@ class Config:
 
     def to_hf(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
-        own = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        own = {
+            one.name: _plain(getattr(self, one.name))
+            for one in fields(self)
+            # What is nothing unless said is not said: readers take None for a value of its own.
+            if not (one.default is None and getattr(self, one.name) is None)
+        }
         extra = own.pop("extra")
         named = {"model_type": self.model_type, "architectures": [self.architecture]}
         return {**named, **extra, **own}

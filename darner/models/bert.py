@@ -38,6 +38,7 @@ class BertConfig(Config):
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
     classifier_dropout: float | None = None
     num_labels: int = 2
 
@@ -108,13 +109,13 @@ class Bert(Model):
         graph, config = tokens.graph, self.config
         batch, length = (int(size) for size in tokens.shape)
 
-        def table(name: str, rows: int) -> nn.Embedding:
-            return nn.Embedding(name, rows, config.hidden_size, self.dtype, self.init)
+        def table(name: str, rows: int, padding: int | None = None) -> nn.Embedding:
+            return nn.Embedding(name, rows, config.hidden_size, self.dtype, self.init, padding)
 
         visible = mask.reshape((batch, 1, 1, length)) > 0
         with nn.scope(graph, self.scope):
             with graph.scope("embeddings"):
-                x = table("word_embeddings", config.vocab_size)(tokens)
+                x = table("word_embeddings", config.vocab_size, config.pad_token_id)(tokens)
                 x = x + table("token_type_embeddings", config.type_vocab_size)(types)
                 places = graph.arange(length, dtype="i32")
                 x = x + table("position_embeddings", config.max_position_embeddings)(places)

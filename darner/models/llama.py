@@ -46,6 +46,7 @@ class LlamaConfig(Config):
     max_position_embeddings: int = 2048
     initializer_range: float = 0.02
     rms_norm_eps: float = 1e-6
+    pad_token_id: int | None = None
     tie_word_embeddings: bool = False
     rope_parameters: Mapping[str, Any] = field(
         default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0}, hash=False
@@ -114,7 +115,12 @@ class Llama(CausalLM):
         """The table of tokens."""
         config = self.config
         return nn.Embedding(
-            "model.embed_tokens", config.vocab_size, config.hidden_size, self.dtype, self.init
+            "model.embed_tokens",
+            config.vocab_size,
+            config.hidden_size,
+            self.dtype,
+            self.init,
+            config.pad_token_id,
         )
 
     def embedded(self, tokens: Node) -> Node:
@@ -199,6 +205,7 @@ class MistralConfig(LlamaConfig):
     model_type: ClassVar[str] = "mistral"
     architecture: ClassVar[str] = "MistralForCausalLM"
     max_position_embeddings: int = 131072
+    sliding_window: int | None = 4096
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,7 @@ class Qwen2Config(LlamaConfig):
     architecture: ClassVar[str] = "Qwen2ForCausalLM"
     max_position_embeddings: int = 32768
     use_sliding_window: bool = False
+    sliding_window: int | None = 4096
     max_window_layers: int = 28
 
     def layer_type(self, layer: int) -> str:
@@ -259,6 +267,7 @@ class Phi3Config(LlamaConfig):
     max_position_embeddings: int = 4096
     original_max_position_embeddings: int = 4096
     rms_norm_eps: float = 1e-5
+    pad_token_id: int | None = 32000
     resid_pdrop: float = 0.0
     embd_pdrop: float = 0.0
 
@@ -311,6 +320,7 @@ class Gemma2Config(LlamaConfig):
     head_dim: int | None = 256
     hidden_act: str = "gelu_pytorch_tanh"
     max_position_embeddings: int = 8192
+    pad_token_id: int | None = 0
     tie_word_embeddings: bool = True
     query_pre_attn_scalar: int = 256
     sliding_window: int | None = 4096
