@@ -29,6 +29,7 @@ ARCHITECTURES: dict[str, str] = {
     "qwen3": "llama:Qwen3",
     "resnet": "resnet:ResNet",
     "resnet_torchvision": "resnet:TorchvisionResNet",
+    "whisper": "whisper:Whisper",
 }
 """Where an architecture is written: by its ``model_type``, and by its class where a type has several."""
 

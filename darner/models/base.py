@@ -93,6 +93,9 @@ class Model(ABC):
     ignored: ClassVar[tuple[str, ...]] = ()
     """Patterns of names in checkpoints that are no parameters."""
 
+    frozen: ClassVar[tuple[str, ...]] = ()
+    """Names, or their beginnings with a star, that training leaves as they are: the optimizer's ``multipliers`` for them are 0."""
+
     @property
     def tied(self) -> dict[str, str]:
         """Names that a checkpoint may have beside the one they are the same as."""

@@ -183,19 +183,22 @@ class Attention:
         self,
         x: Node,
         sequence: Sequence | None = None,
-        memory: Node | None = None,
+        memory: Node | tuple[Node, Node] | None = None,
         mask: Node | None = None,
         bias: Node | None = None,
     ) -> Node:
         """``x`` (batch, length, width), attending to ``memory`` (batch, keys, memory_width) or to itself.
 
-        ``mask`` and ``bias`` broadcast to (batch, heads, queries, keys).
+        ``memory`` may also be the keys and values that ``remembered`` made of it. ``mask`` and ``bias`` broadcast to (batch, heads, queries, keys).
         """
         graph = x.graph
         with scope(graph, self.name):
             check_width(f"Attention '{graph.current_scope}'", x, -1, self.width)
             where = sequence or Sequence(int(x.shape[1]))
-            q, k, v = self._projected(x, x if memory is None else memory)
+            if isinstance(memory, tuple):
+                q, (k, v) = self._queries(x), memory
+            else:
+                q, k, v = self._projected(x, x if memory is None else memory)
             if self.norm is not None:
                 q = RMSNorm("q_norm", self.size, self.norm, self.shifted)(q)
                 k = RMSNorm("k_norm", self.size, self.norm, self.shifted)(k)
@@ -239,25 +242,36 @@ class Attention:
             init_bias="zeros",
         )
 
-    def _projected(self, x: Node, memory: Node) -> list[Node]:
+    def remembered(self, memory: Node) -> tuple[Node, Node]:
+        """Keys and values of another sequence, each (batch, keys, heads, head_dim)."""
+        with scope(memory.graph, self.name):
+            return self._keys_and_values(memory)
+
+    def _opened(self, x: Node, heads: int) -> Node:
+        return x.reshape((*x.shape[:-1], heads, self.size))
+
+    def _queries(self, x: Node) -> Node:
+        inner = self.heads * self.size
+        return self._opened(self._matrix(0, self.width, inner)(x), self.heads)
+
+    def _keys_and_values(self, memory: Node) -> tuple[Node, Node]:
+        width, outer = self.memory_width or self.width, self.shared * self.size
+        keys, values = (self._matrix(which, width, outer)(memory) for which in (1, 2))
+        return self._opened(keys, self.shared), self._opened(values, self.shared)
+
+    def _projected(self, x: Node, memory: Node) -> tuple[Node, Node, Node]:
         """Queries, keys and values, each (batch, length, heads, head_dim)."""
+        if len(self.names) == 4:
+            return self._queries(x), *self._keys_and_values(memory)
         inner, outer = self.heads * self.size, self.shared * self.size
-        if len(self.names) == 2:
-            whole = self._matrix(0, self.width, inner + 2 * outer)(x)
-            ends = (0, inner, inner + outer, inner + 2 * outer)
-            parts = [whole[..., low:high] for low, high in pairwise(ends)]
-        else:
-            other = self.memory_width or self.width
-            parts = [
-                self._matrix(0, self.width, inner)(x),
-                self._matrix(1, other, outer)(memory),
-                self._matrix(2, other, outer)(memory),
-            ]
-        counts = (self.heads, self.shared, self.shared)
-        return [
-            part.reshape((*part.shape[:-1], count, self.size))
-            for part, count in zip(parts, counts, strict=True)
-        ]
+        whole = self._matrix(0, self.width, inner + 2 * outer)(x)
+        ends = (0, inner, inner + outer, inner + 2 * outer)
+        q, k, v = (whole[..., low:high] for low, high in pairwise(ends))
+        return (
+            self._opened(q, self.heads),
+            self._opened(k, self.shared),
+            self._opened(v, self.shared),
+        )
 
     def _with_dropout(
         self, q: Node, k: Node, v: Node, mask: Node | None, bias: Node | None, causal: bool

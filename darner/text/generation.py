@@ -63,7 +63,8 @@ class Generator:
 
     Attributes:
         model: the architecture.
-        owner: a session that has its parameters, which all others use.
+        owner: a session that has its parameters, which all others use; or several, each of which has a part of them (an
+            encoder has the states of what it read).
         vocabulary: to read and write text; without it, prompts are tokens.
         ends: tokens that end a text.
         limit: tokens of prompt and answer together; the model's own limit when left out.
@@ -71,7 +72,7 @@ class Generator:
     """
 
     model: CausalLM
-    owner: Session
+    owner: Session | Sequence[Session]
     vocabulary: Vocabulary | None = None
     ends: frozenset[int] = frozenset()
     limit: int | None = None
@@ -221,7 +222,7 @@ class Generator:
     ) -> Session:
         if length not in group:
             graph = self.model.cached_graph(batch=batch, length=length, cache=cache, padded=padded)
-            source = next(iter(group.values()), self.owner)
+            source: Session | Sequence[Session] = next(iter(group.values()), self.owner)
             group[length] = build_inference_session(graph, share=source, **self.options)
         return group[length]
 
