@@ -11,6 +11,7 @@
 | ``zeros``, ``ones``, ``constant(c)`` | one number everywhere |
 | ``normal(s)`` | mean 0 and deviation s, 0.02 when left out |
 | ``truncated_normal(s)`` | the same, drawn anew where it is more than 2 s away |
+| ``sinusoids`` | rows of sines, then of cosines, whose wavelengths grow from 2 pi to 20000 pi: positions |
 | ``uniform(b)`` | evenly within b of 0, 0.05 when left out |
 | ``kaiming``, ``xavier``, ``lecun`` | as wide as the shape asks, also as ``_normal`` and ``_uniform`` |
 """
@@ -85,6 +86,14 @@ def _lecun(ins: int, outs: int) -> float:
     return math.sqrt(1.0 / ins)
 
 
+def _sinusoids(bits: np.random.Philox, shape: tuple[int, ...]) -> Array:
+    if len(shape) != 2 or shape[1] % 2 or shape[1] < 4:
+        raise ArgumentError(f"sinusoids fill a matrix of even width, at least 4, not {list(shape)}")
+    pairs = shape[1] // 2
+    angles = np.arange(shape[0])[:, None] * 10000.0 ** (-np.arange(pairs) / (pairs - 1))
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
 NUMBERED: dict[str, tuple[float, Callable[[float], Fill]]] = {
     "constant": (0.0, lambda number: lambda bits, shape: np.full(shape, number)),
     "normal": (0.02, lambda number: lambda bits, shape: number * _normal(bits, shape)),
@@ -96,6 +105,7 @@ NUMBERED: dict[str, tuple[float, Callable[[float], Fill]]] = {
 PLAIN: dict[str, Fill] = {
     "zeros": lambda bits, shape: np.zeros(shape),
     "ones": lambda bits, shape: np.ones(shape),
+    "sinusoids": _sinusoids,
 }
 
 SCALED: dict[str, Fill] = {

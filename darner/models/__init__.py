@@ -16,9 +16,13 @@ from ..graph.errors import ArgumentError, nearest
 from .base import Config, Model
 
 ARCHITECTURES: dict[str, str] = {
+    "BertForMaskedLM": "bert:BertForMaskedLM",
+    "BertForSequenceClassification": "bert:BertForSequenceClassification",
+    "bert": "bert:Bert",
     "clip": "clip:CLIP",
     "gemma2": "llama:Gemma2",
     "gemma3_text": "llama:Gemma3",
+    "gpt2": "gpt2:GPT2",
     "llama": "llama:Llama",
     "mistral": "llama:Mistral",
     "phi3": "llama:Phi3",
@@ -27,27 +31,29 @@ ARCHITECTURES: dict[str, str] = {
     "resnet": "resnet:ResNet",
     "resnet_torchvision": "resnet:TorchvisionResNet",
     "vit": "vit:ViT",
+    "whisper": "whisper:Whisper",
 }
-"""Where the architecture of a ``model_type`` is written."""
+"""Where an architecture is written: by its ``model_type``, and by its class where a type has several."""
 
 
-def architecture(model_type: str) -> type[Model]:
-    """The class of a ``model_type``."""
-    if model_type not in ARCHITECTURES:
+def architecture(name: str) -> type[Model]:
+    """The class of a ``model_type``, or of one of the ``architectures`` of a configuration."""
+    if name not in ARCHITECTURES:
         raise ArgumentError(
-            f"there is no architecture '{model_type}'; there are {', '.join(sorted(ARCHITECTURES))}",
-            hint=nearest(model_type, ARCHITECTURES),
+            f"there is no architecture '{name}'; there are {', '.join(sorted(ARCHITECTURES))}",
+            hint=nearest(name, ARCHITECTURES),
         )
-    module, name = ARCHITECTURES[model_type].split(":")
-    found: type[Model] = getattr(importlib.import_module(f".{module}", __name__), name)
-    return found
+    module, found = ARCHITECTURES[name].split(":")
+    made: type[Model] = getattr(importlib.import_module(f".{module}", __name__), found)
+    return made
 
 
 def from_config(config: Mapping[str, Any], **options: Any) -> Model:
     """The model that a ``config.json`` describes; ``dtype`` and ``linear`` are those of ``Model``."""
     if not isinstance(config.get("model_type"), str):
         raise ArgumentError("the configuration has no model_type, which says what it is of")
-    return architecture(config["model_type"]).from_config(config, **options)
+    named = [name for name in config.get("architectures") or () if name in ARCHITECTURES]
+    return architecture(named[0] if named else config["model_type"]).from_config(config, **options)
 
 
 __all__ = ["ARCHITECTURES", "Config", "Model", "architecture", "from_config"]

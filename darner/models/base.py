@@ -51,7 +51,12 @@ class Config:
 
     def to_hf(self) -> dict[str, Any]:
         """What ``config.json`` says of it."""
-        own = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        own = {
+            one.name: _plain(getattr(self, one.name))
+            for one in fields(self)
+            # What is nothing unless said is not said: readers take None for a value of its own.
+            if not (one.default is None and getattr(self, one.name) is None)
+        }
         extra = own.pop("extra")
         named = {"model_type": self.model_type, "architectures": [self.architecture]}
         return {**named, **extra, **own}
@@ -87,6 +92,9 @@ class Model(ABC):
     """What stands before the names of a checkpoint of the whole, and not of one of the bare model."""
     ignored: ClassVar[tuple[str, ...]] = ()
     """Patterns of names in checkpoints that are no parameters."""
+
+    frozen: ClassVar[tuple[str, ...]] = ()
+    """Names, or their beginnings with a star, that training leaves as they are: the optimizer's ``multipliers`` for them are 0."""
 
     @property
     def tied(self) -> dict[str, str]:

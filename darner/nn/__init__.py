@@ -11,20 +11,81 @@
 Parameters say how they start, so that a session needs no ``init``; it depends on the session's ``seed`` and their names.
 """
 
+from .activations import ACTIVATIONS, activate
+from .attention import Attention, Rope, Sequence
 from .base import parameter, scope, state
+from .blocks import MLP, SwiGLU, TransformerBlock
+from .convs import (
+    Conv,
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    Convolution,
+    ConvTranspose,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from .dropout import Dropout
 from .linear import Embedding, Linear, LinearMaker, LoRA, LoRALinear
 from .norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from .pools import (
+    AdaptiveAvgPool,
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool3d,
+    AvgPool,
+    AvgPool1d,
+    AvgPool2d,
+    AvgPool3d,
+    GlobalAvgPool,
+    MaxPool,
+    MaxPool1d,
+    MaxPool2d,
+    MaxPool3d,
+)
 
 __all__ = [
+    "ACTIVATIONS",
+    "MLP",
+    "AdaptiveAvgPool",
+    "AdaptiveAvgPool1d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
+    "Attention",
+    "AvgPool",
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
     "BatchNorm",
+    "Conv",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Convolution",
+    "Dropout",
     "Embedding",
+    "GlobalAvgPool",
     "GroupNorm",
     "LayerNorm",
     "Linear",
     "LinearMaker",
     "LoRA",
     "LoRALinear",
+    "MaxPool",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
     "RMSNorm",
+    "Rope",
+    "Sequence",
+    "SwiGLU",
+    "TransformerBlock",
+    "activate",
     "parameter",
     "scope",
     "state",

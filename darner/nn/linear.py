@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
@@ -133,6 +133,8 @@ class LoRA:
 class Embedding:
     """Rows of a table by integers; ``attend`` uses the same table the other way, as the output of a tied model.
 
+    ``padding`` is a row that looking up does not train, as PyTorch's ``padding_idx``.
+
     >>> import darner
     >>> from darner import nn
     >>> g = darner.Graph("words")
@@ -147,6 +149,7 @@ class Embedding:
     width: int
     dtype: str = "f32"
     init: str = "normal(1.0)"
+    padding: int | None = None
 
     def __post_init__(self) -> None:
         positive(self, "count", "width")
@@ -158,12 +161,12 @@ class Embedding:
 
     def __call__(self, indices: Node) -> Node:
         """Integers (...) as rows (..., width)."""
-        return indices.graph.embedding(indices, self.table(indices.graph))
+        rows = indices.graph.embedding(indices, self.table(indices.graph))
+        if self.padding is None:
+            return rows
+        learns = (indices != self.padding).reshape((*indices.shape, 1))
+        return learns.where(rows, rows.stop_gradient())
 
     def attend(self, x: Node) -> Node:
         """(..., width) as scores (..., count) with every row."""
         return x @ self.table(x.graph).T
-
-    def with_dtype(self, dtype: str) -> Embedding:
-        """The same in another element type."""
-        return replace(self, dtype=dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError, Calling
@@ -19,7 +20,7 @@ def build(
     graph: Graph,
     config: SessionConfig | None = None,
     *,
-    share: Session | None = None,
+    share: Session | Sequence[Session] | None = None,
     plan_file: str | os.PathLike[str] | None = None,
     **overrides: Any,
 ) -> Session:
@@ -28,7 +29,8 @@ def build(
     Args:
         graph: what to compile; changing it afterwards does not change the session.
         config: what is asked for; the defaults of ``SessionConfig`` when left out.
-        share: a session whose parameters (and states of the same names) are used, in the same memory.
+        share: a session whose parameters (and states of the same names) are used, in the same memory; or several, each of
+            which has a part of them.
         plan_file: where the plan is kept between processes; see ``build_session_cached``.
         overrides: fields of the config that are to be different.
     """
@@ -36,9 +38,12 @@ def build(
         if config is not None and not isinstance(config, SessionConfig):
             raise ArgumentError(f"config is a SessionConfig, got {config!r}")
         chosen = (config or SessionConfig()).with_changes(**overrides)
-        session = Session(graph, chosen, None if plan_file is None else os.fspath(plan_file))
-        if share is not None:
-            session.share_parameters(share)
+        path = None if plan_file is None else os.fspath(plan_file)
+        sources = () if share is None else share if isinstance(share, list | tuple) else (share,)
+        given = {name for one in sources if isinstance(one, Session) for name in one.parameters()}
+        session = Session(graph, chosen, path, given)
+        for source in sources:
+            session.share_parameters(source)
         return session
 
 

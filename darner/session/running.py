@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,11 @@ class Running:
     """Memory, plans and programs of a session; see ``Session``, which adds the rest."""
 
     def __init__(
-        self, graph: Graph, config: SessionConfig, plan_file: str | Path | None = None
+        self,
+        graph: Graph,
+        config: SessionConfig,
+        plan_file: str | Path | None = None,
+        given: Collection[str] = (),
     ) -> None:
         if not isinstance(graph, Graph):
             raise ArgumentError(f"a session is built from a Graph, got {type(graph).__name__}")
@@ -73,7 +77,10 @@ class Running:
         starts = {name: (leaf_type(leaf), 0.0) for name, leaf in parameters.items()}
         starts |= {name: (leaf_type(leaf), leaf.attrs["init"]) for name, leaf in states.items()}
         self._storage |= allocate_all(starts)
-        self._initialise(list(parameters), config.init, config.seed)
+        # What another session gives need not be drawn.
+        self._initialise(
+            [name for name in parameters if name not in given], config.init, config.seed
+        )
 
     # ------------------------------------------------------------- what it is
 

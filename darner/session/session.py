@@ -144,7 +144,8 @@ class Session(Inspecting):
         """Use the memory of another session's parameters, and of its states of the same names.
 
         From then on what one session writes or learns the other has too, without copies. Both must agree on the types of
-        what both have; what only this one has stays its own.
+        what both have; what only this one has stays its own. Sharing with several sessions takes that they share with each
+        other: with an encoder and with the whole model, say.
         """
         if not isinstance(other, Running):
             raise ArgumentError("parameters are shared with an open session")
@@ -153,9 +154,9 @@ class Session(Inspecting):
         with first.lock, second.lock, self._using("share_parameters"):
             if other.closed:
                 raise ArgumentError("parameters are shared with an open session")
-            if other is self or other._shared is self._shared:
+            if other is self:
                 return
-            if self._shared.sessions > 1:
+            if self._shared.sessions > 1 and other._shared is not self._shared:
                 raise ArgumentError(
                     "another session shares this one's parameters already",
                     hint="let the others share from one session",
@@ -185,8 +186,9 @@ class Session(Inspecting):
         self._separate = None
         for name in chosen:
             self._storage[name] = other._storage[name]
-        self._shared: Shared = other._shared
-        self._shared.sessions += 1
+        if self._shared is not other._shared:
+            self._shared: Shared = other._shared
+            self._shared.sessions += 1
 
     # ------------------------------------------------------------- checkpoints
 

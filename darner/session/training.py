@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,13 @@ class Training(Running):
     """Optimizers and gradients of a session; see ``Session``."""
 
     def __init__(
-        self, graph: Graph, config: SessionConfig, plan_file: str | Path | None = None
+        self,
+        graph: Graph,
+        config: SessionConfig,
+        plan_file: str | Path | None = None,
+        given: Collection[str] = (),
     ) -> None:
-        super().__init__(graph, config, plan_file)
+        super().__init__(graph, config, plan_file, given)
         # States of a checkpoint that wait for their optimizer, and the name of its class.
         self._held: dict[str, Array] = {}
         self._held_for = ""

@@ -64,6 +64,7 @@ def model_of(hf_model, **options):
     with tempfile.TemporaryDirectory() as folder:
         hf_model.config.save_pretrained(folder)
         found = json.loads((Path(folder) / "config.json").read_text())
+    found["architectures"] = [type(hf_model).__name__]
     return models.from_config(found, **options)
 
 

@@ -1,0 +1,171 @@
+"""Tokenizers of model folders: ``tokenizer.json`` through the ``tokenizers`` package, and chat templates through Jinja."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..graph.errors import ArgumentError, FormatError, RunError
+
+TEMPLATE_FILE = "chat_template.jinja"
+
+
+class MissingPackageError(RunError, ImportError):
+    """A package is not installed that an optional part of darner needs."""
+
+
+def needed(package: str, extra: str, what: str) -> Any:
+    """A package that is optional, or an error that says how to get it."""
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{what} takes the package '{package}', which is not installed",
+            hint=f"pip install 'darner[{extra}]'",
+        ) from error
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """The tokenizer of a model folder.
+
+    Attributes:
+        inner: the tokenizer of the ``tokenizers`` package.
+        specials: special tokens by their role (``bos_token``, ``eos_token``, ``pad_token``), as text.
+        template: of chats, in Jinja; None where the model has none.
+        ends: tokens that end a text.
+    """
+
+    inner: Any
+    specials: Mapping[str, str] = field(default_factory=dict)
+    template: str | None = None
+    ends: frozenset[int] = frozenset()
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
+        """The tokenizer of a folder that has ``tokenizer.json``."""
+        folder = Path(folder)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ArgumentError(
+                f"there is no tokenizer.json in {folder}",
+                hint="save the tokenizer with transformers once: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+            )
+        tokenizers = needed("tokenizers", "text", "a tokenizer")
+        try:
+            inner = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises no other class
+            raise FormatError(f"{path} is no tokenizer: {error}") from error
+        settings = _read(folder / "tokenizer_config.json")
+        specials = {**_specials(_read(folder / "special_tokens_map.json")), **_specials(settings)}
+        return cls(inner, specials, _template(folder, settings), _ends(folder, inner, specials))
+
+    def __len__(self) -> int:
+        return int(self.inner.get_vocab_size())
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """The tokens of a text; ``special`` adds those that the model puts around one."""
+        return list(self.inner.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, tokens: Sequence[int], special: bool = False) -> str:
+        """The text of tokens, without special ones unless asked."""
+        found = self.inner.decode([int(token) for token in tokens], skip_special_tokens=not special)
+        return str(found)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        reply: bool = True,
+        tools: Sequence[Any] | None = None,
+        **variables: Any,
+    ) -> str:
+        """Messages (``{"role": "user", "content": "..."}``) as the one text the model was trained on.
+
+        ``reply`` ends it where the model's answer begins. Special tokens are in the text: encode it with ``special=False``.
+        """
+        if self.template is None:
+            raise ArgumentError(
+                "this model has no chat template", hint="it continues text: generate() does that"
+            )
+        template = _environment().from_string(self.template)
+        return str(
+            template.render(
+                messages=list(messages),
+                tools=tools,
+                add_generation_prompt=reply,
+                **self.specials,
+                **variables,
+            )
+        )
+
+
+def _environment() -> Any:
+    """Jinja as chat templates expect it: nothing of the machine can be reached."""
+    needed("jinja2", "text", "a chat template")
+    from jinja2.exceptions import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(value: Any, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    made.filters["tojson"] = tojson
+    made.globals["raise_exception"] = raise_exception
+    made.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    return made
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise FormatError(f"{path} is no JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _specials(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens of a file, which writes them as texts or as records with one."""
+    found = {}
+    for role, value in settings.items():
+        text = value.get("content") if isinstance(value, Mapping) else value
+        if role.endswith("_token") and isinstance(text, str):
+            found[role] = text
+    return found
+
+
+def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    path = folder / TEMPLATE_FILE
+    if path.is_file():
+        return path.read_text("utf-8")
+    found = settings.get("chat_template")
+    if isinstance(found, list):  # several, by name
+        named = {one.get("name"): one.get("template") for one in found}
+        found = named.get("default", next(iter(named.values()), None))
+    return found if isinstance(found, str) else None
+
+
+def _ends(folder: Path, inner: Any, specials: Mapping[str, str]) -> frozenset[int]:
+    """What ends a text, by what the folder says of generation, of the model, and of the tokenizer."""
+    for name in ("generation_config.json", "config.json"):
+        found = _read(folder / name).get("eos_token_id")
+        if isinstance(found, int):
+            return frozenset([found])
+        if isinstance(found, list) and found:
+            return frozenset(int(one) for one in found)
+    token = inner.token_to_id(specials["eos_token"]) if "eos_token" in specials else None
+    return frozenset() if token is None else frozenset([token])
