@@ -62,6 +62,29 @@ class Config:
         return {**named, **extra, **own}
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelledConfig(Config):
+    """A configuration that names its classes by ``id2label``, or says how many there are."""
+
+    num_labels: int = 2
+
+    @classmethod
+    def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
+        """The number of classes is that of their names."""
+        if "num_labels" not in found and found.get("id2label"):
+            found["num_labels"] = len(found["id2label"])
+        return found
+
+    def to_hf(self) -> dict[str, Any]:
+        """What ``config.json`` says of it, where classes have names."""
+        found = super().to_hf()
+        count = found.pop("num_labels")
+        if len(found.get("id2label") or {}) != count:
+            found["id2label"] = {str(i): f"LABEL_{i}" for i in range(count)}
+            found["label2id"] = {f"LABEL_{i}": i for i in range(count)}
+        return found
+
+
 def _frozen(value: Any) -> Any:
     """Lists of JSON as tuples, so that a configuration can be compared and hashed."""
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -16,11 +16,11 @@ from .. import nn
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import Config, Model
+from .base import Config, LabelledConfig, Model
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertConfig(Config):
+class BertConfig(LabelledConfig):
     """The sizes of a BERT."""
 
     model_type: ClassVar[str] = "bert"
@@ -40,23 +40,6 @@ class BertConfig(Config):
     layer_norm_eps: float = 1e-12
     pad_token_id: int | None = 0
     classifier_dropout: float | None = None
-    num_labels: int = 2
-
-    @classmethod
-    def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
-        """The number of labels is that of their names."""
-        if "num_labels" not in found and found.get("id2label"):
-            found["num_labels"] = len(found["id2label"])
-        return found
-
-    def to_hf(self) -> dict[str, Any]:
-        """What ``config.json`` says of it, where labels have names."""
-        found = super().to_hf()
-        count = found.pop("num_labels")
-        if len(found.get("id2label") or {}) != count:
-            found["id2label"] = {str(i): f"LABEL_{i}" for i in range(count)}
-            found["label2id"] = {f"LABEL_{i}": i for i in range(count)}
-        return found
 
 
 @dataclass(frozen=True)

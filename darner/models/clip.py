@@ -15,28 +15,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from .. import nn
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..nn.base import parameter
-from ..nn.convs import Conv2d
-from ..nn.linear import Embedding
-from ..nn.norms import LayerNorm
 from .base import Config, Model
-from .encoder import Encoder, LayerNames
 from .images import finish, grid, in_a_row, pair, pixels
 
-NAMES = LayerNames(
-    norms=("layer_norm1", "layer_norm2"),
-    matrices=(
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.v_proj",
-        "self_attn.out_proj",
-        "mlp.fc1",
-        "mlp.fc2",
-    ),
-)
 LARGEST_TOKEN = 2
 """The ``eos_token_id`` of early configurations, by which they mean the largest token of a text, whichever that is."""
 
@@ -181,7 +166,8 @@ class CLIP(Model):
                 f"a batch of {batch} has no other pairs to tell one from", hint="batch=2 or more"
             )
         graph = Graph("clip.training")
-        words, views = self.text_embeds(graph, batch, length), self.image_embeds(graph, batch)
+        words = self.text_embeds(graph, batch, length, training=True)
+        views = self.image_embeds(graph, batch, training=True)
         per_text = self._similarities(words, views)
         places = graph.arange(batch, dtype="i32")
         losses = [graph.cross_entropy_loss(scores, places) for scores in (per_text, per_text.T)]
@@ -189,7 +175,9 @@ class CLIP(Model):
 
     # ------------------------------------------------------------- towers
 
-    def text_embeds(self, graph: Graph, batch: int, length: int | None = None) -> Node:
+    def text_embeds(
+        self, graph: Graph, batch: int, length: int | None = None, training: bool = False
+    ) -> Node:
         """Vectors (batch, projection_dim) of length 1 of the input ``tokens``."""
         config = self.config.text_config
         length = config.max_position_embeddings if length is None else length
@@ -203,18 +191,18 @@ class CLIP(Model):
         width = config.hidden_size
         with graph.scope("text_model"):
             with graph.scope("embeddings"):
-                words = Embedding("token_embedding", config.vocab_size, width, self.dtype, start)
-                places = Embedding(
+                words = nn.Embedding("token_embedding", config.vocab_size, width, self.dtype, start)
+                places = nn.Embedding(
                     "position_embedding", config.max_position_embeddings, width, self.dtype, start
                 )
                 x = words(tokens) + places.table(graph)[:length]
-            x = self._encoder(config, causal=True)(x)
-            x = LayerNorm("final_layer_norm", width, config.layer_norm_eps)(x)
+            x = self._encoded(config, x, causal=True, training=training)
+            x = nn.LayerNorm("final_layer_norm", width, config.layer_norm_eps)(x)
         ends = tokens if config.eos_token_id == LARGEST_TOKEN else _is(tokens, config.eos_token_id)
         rows = ends.argmax(axis=-1) + length * graph.arange(batch, dtype="i32")
         return self._projected("text_projection", x.reshape((batch * length, width)).take(rows, 0))
 
-    def image_embeds(self, graph: Graph, batch: int) -> Node:
+    def image_embeds(self, graph: Graph, batch: int, training: bool = False) -> Node:
         """Vectors (batch, projection_dim) of length 1 of the input ``pixels``."""
         config = self.config.vision_config
         width, factor = config.hidden_size, config.initializer_factor
@@ -223,14 +211,14 @@ class CLIP(Model):
         x = pixels(graph, batch, config.num_channels, config.image_size, self.dtype)
         with graph.scope("vision_model"):
             with graph.scope("embeddings"):
-                first = parameter(
+                first = nn.parameter(
                     graph,
                     "class_embedding",
                     (width,),
                     self.dtype,
                     f"normal({factor / math.sqrt(width)!r})",
                 )
-                cut = Conv2d(
+                cut = nn.Conv2d(
                     "patch_embedding",
                     config.num_channels,
                     width,
@@ -239,37 +227,47 @@ class CLIP(Model):
                     bias=False,
                     init=start,
                 )
-                places = Embedding(
+                places = nn.Embedding(
                     "position_embedding", 1 + config.patches, width, self.dtype, start
                 )
                 x = in_a_row(cut(x), first) + places.table(graph)
             # Checkpoints spell it so.
-            x = LayerNorm("pre_layrnorm", width, config.layer_norm_eps)(x)
-            x = self._encoder(config)(x)
-            x = LayerNorm("post_layernorm", width, config.layer_norm_eps)(x[:, 0])
+            x = nn.LayerNorm("pre_layrnorm", width, config.layer_norm_eps)(x)
+            x = self._encoded(config, x, training=training)
+            x = nn.LayerNorm("post_layernorm", width, config.layer_norm_eps)(x[:, 0])
         return self._projected("visual_projection", x)
 
-    def _encoder(self, config: TowerConfig, causal: bool = False) -> Encoder:
+    def _encoded(
+        self, config: TowerConfig, x: Node, *, causal: bool = False, training: bool = False
+    ) -> Node:
+        """``x`` (batch, tokens, width) through the layers of a tower."""
         width, factor = config.hidden_size, config.initializer_factor
         # As wide as keeps what is added up over the layers at the size of one.
         narrow = factor / math.sqrt(2 * width * config.num_hidden_layers)
         wide, inner = factor / math.sqrt(width), factor / math.sqrt(2 * width)
-        widths = (narrow, narrow, narrow, wide, inner, narrow)
-        starts = (f"normal({one!r})" for one in widths)
-        return Encoder(
-            "encoder.layers.{}",
-            config.num_hidden_layers,
+        starts = {"out_proj": wide, "fc1": inner}
+
+        def linear(name: str, *sizes: int, **rest: Any) -> nn.Linear:
+            return self.linear(
+                name, *sizes, **{**rest, "init": f"normal({starts.get(name, narrow)!r})"}
+            )
+
+        attention = nn.Attention(
+            "self_attn",
             width,
             config.num_attention_heads,
-            config.intermediate_size,
-            NAMES,
-            dict(zip(NAMES.matrices, starts, strict=True)),
-            config.hidden_act,
-            config.layer_norm_eps,
-            causal,
-            attention_dropout=config.attention_dropout,
-            linear=self.linear,
+            bias=True,
+            names=("q_proj", "k_proj", "v_proj", "out_proj"),
+            causal=causal,
+            dropout=config.attention_dropout if training else 0.0,
+            linear=linear,
         )
+        mlp = nn.MLP("mlp", width, config.intermediate_size, config.hidden_act, linear=linear)
+        norms = [nn.LayerNorm(f"layer_norm{i}", width, config.layer_norm_eps) for i in (1, 2)]
+        for layer in range(config.num_hidden_layers):
+            name = f"encoder.layers.{layer}"
+            x = nn.TransformerBlock(name, attention, mlp, before=(norms[0], norms[1]))(x)
+        return x
 
     def _projected(self, name: str, x: Node) -> Node:
         """In the shared space, and of length 1."""
@@ -281,7 +279,7 @@ class CLIP(Model):
     def _similarities(self, words: Node, views: Node) -> Node:
         """Cosines of each text with each image, times a learned scale."""
         start = f"constant({self.config.logit_scale_init_value!r})"
-        scale = parameter(words.graph, "logit_scale", (), self.dtype, start)
+        scale = nn.parameter(words.graph, "logit_scale", (), self.dtype, start)
         return (words @ views.T) * scale.exp()
 
 

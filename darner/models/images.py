@@ -1,36 +1,12 @@
-"""What models of images share: pixels that come in, labels, and the loss of a classification."""
+"""What models of images share: pixels that come in, patches, and the loss of a classification."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import Config
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelledConfig(Config):
-    """A configuration that names its classes by ``id2label``, or says how many there are."""
-
-    num_labels: int = 2
-
-    @classmethod
-    def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
-        """The number of classes, from their names where it is not said."""
-        if found.get("id2label") is not None:
-            found["num_labels"] = len(found["id2label"])
-        return found
-
-    def to_hf(self) -> dict[str, Any]:
-        """What ``config.json`` says of it: names where there are some, else their number."""
-        found = super().to_hf()
-        if found.get("id2label") is not None:
-            del found["num_labels"]
-        return found
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:

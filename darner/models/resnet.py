@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from .. import nn
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..nn.convs import Conv2d
-from ..nn.norms import BatchNorm
-from ..nn.pools import GlobalAvgPool, MaxPool2d
-from .base import Config, Model
-from .images import LabelledConfig, finish, finish_training, pixels
+from .base import Config, LabelledConfig, Model
+from .images import finish, finish_training, pixels
 
 REDUCTION = 4
 """How much narrower a bottleneck is than what its block gives."""
@@ -154,7 +152,7 @@ class ResNet(Model):
         config, names = self.config, self.names
         x = pixels(graph, batch, config.num_channels, image_size, self.dtype)
         x = _normed(names.stem, x, config.embedding_size, 7, 2, training)
-        x = MaxPool2d(3, stride=2, padding=1)(graph.activation(config.hidden_act, x))
+        x = nn.MaxPool2d(3, stride=2, padding=1)(nn.activate(config.hidden_act, x))
         for stage, (width, depth) in enumerate(
             zip(config.hidden_sizes, config.depths, strict=True)
         ):
@@ -162,7 +160,7 @@ class ResNet(Model):
                 halves = block == 0 and (stage > 0 or config.downsample_in_first_stage)
                 with graph.scope(names.block.format(stage=stage + names.first, block=block)):
                     x = self._block(x, width, 2 if halves else 1, training)
-        x = GlobalAvgPool()(x)
+        x = nn.GlobalAvgPool()(x)
         return self.linear(names.head, config.hidden_sizes[-1], config.num_labels)(x)
 
     def _block(self, x: Node, width: int, stride: int, training: bool) -> Node:
@@ -174,7 +172,7 @@ class ResNet(Model):
             y = _normed(pair, y.relu() if layer else y, outputs, kernel, step, training)
         if x.shape[1] != width or stride != 1:
             x = _normed(self.names.shortcut, x, width, 1, stride, training)
-        return x.graph.activation(self.config.hidden_act, y + x)
+        return nn.activate(self.config.hidden_act, y + x)
 
     def _layers(self, width: int, stride: int) -> list[tuple[int, int, int]]:
         """Channels, kernel and stride of each convolution of a block."""
@@ -205,7 +203,7 @@ def _normed(
     """A convolution that keeps or divides height and width, without a bias, and the norm behind it."""
     # What goes back through a convolution is as large as what comes: He's rule for its outputs.
     start = f"normal({math.sqrt(2.0 / (outputs * kernel * kernel))!r})"
-    conv = Conv2d(
+    conv = nn.Conv2d(
         names[0],
         int(x.shape[1]),
         outputs,
@@ -215,4 +213,4 @@ def _normed(
         bias=False,
         init=start,
     )
-    return BatchNorm(names[1], outputs)(conv(x), training=training)
+    return nn.BatchNorm(names[1], outputs)(conv(x), training=training)

@@ -12,27 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .. import nn
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..nn.base import parameter
-from ..nn.convs import Conv2d
-from ..nn.dropout import Dropout
-from ..nn.norms import LayerNorm
-from .base import Config, Model
-from .encoder import Encoder, LayerNames
-from .images import LabelledConfig, finish, finish_training, grid, in_a_row, pair, pixels
-
-NAMES = LayerNames(
-    norms=("layernorm_before", "layernorm_after"),
-    matrices=(
-        "attention.attention.query",
-        "attention.attention.key",
-        "attention.attention.value",
-        "attention.output.dense",
-        "intermediate.dense",
-        "output.dense",
-    ),
-)
+from .base import Config, LabelledConfig, Model
+from .images import finish, finish_training, grid, in_a_row, pair, pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,56 +73,77 @@ class ViT(Model):
     def training_graph(self, batch: int = 1) -> Graph:
         """``pixels`` and ``labels`` (batch,) to the loss and the logits."""
         graph = Graph(f"{self.config.model_type}.training")
-        return finish_training(graph, self._logits(self.hidden(graph, batch)), batch)
+        logits = self._logits(self.hidden(graph, batch, training=True))
+        return finish_training(graph, logits, batch)
 
-    def hidden(self, graph: Graph, batch: int) -> Node:
+    @property
+    def init(self) -> str:
+        """How matrices start."""
+        return f"normal({self.config.initializer_range!r})"
+
+    def norm(self, name: str) -> nn.LayerNorm:
+        """A norm over the width."""
+        return nn.LayerNorm(name, self.config.hidden_size, self.config.layer_norm_eps)
+
+    def block(self, layer: int, training: bool) -> nn.TransformerBlock:
+        """A layer; attention is computed whole where there is no dropout in the middle of it."""
+        config = self.config
+        biased = config.qkv_bias
+        return nn.TransformerBlock(
+            f"encoder.layer.{layer}",
+            nn.Attention(
+                "attention",
+                config.hidden_size,
+                config.num_attention_heads,
+                bias=(biased, biased, biased, True),
+                names=("attention.query", "attention.key", "attention.value", "output.dense"),
+                causal=False,
+                dropout=config.attention_probs_dropout_prob if training else 0.0,
+                init=self.init,
+                linear=self.linear,
+            ),
+            nn.MLP(
+                "",
+                config.hidden_size,
+                config.intermediate_size,
+                config.hidden_act,
+                names=("intermediate.dense", "output.dense"),
+                init=self.init,
+                linear=self.linear,
+            ),
+            before=(self.norm("layernorm_before"), self.norm("layernorm_after")),
+            dropout=config.hidden_dropout_prob,
+        )
+
+    def hidden(self, graph: Graph, batch: int, training: bool = False) -> Node:
         """What the last layer makes of the input ``pixels``."""
         config = self.config
         x = pixels(graph, batch, config.num_channels, config.image_size, self.dtype)
         with graph.scope("vit"):
             with graph.scope("embeddings"):
-                x = Dropout(config.hidden_dropout_prob)(self._embedded(x))
-            x = self._encoder()(x)
-            return LayerNorm("layernorm", config.hidden_size, config.layer_norm_eps)(x)
+                x = nn.Dropout(config.hidden_dropout_prob)(self._embedded(x))
+            for layer in range(config.num_hidden_layers):
+                x = self.block(layer, training)(x)
+            return self.norm("layernorm")(x)
 
     def _embedded(self, x: Node) -> Node:
         config, graph = self.config, x.graph
         width, start = config.hidden_size, f"truncated_normal({config.initializer_range!r})"
         sides = pair(config.patch_size)
-        patches = Conv2d(
+        patches = nn.Conv2d(
             "patch_embeddings.projection",
             config.num_channels,
             width,
             sides,
             sides,
-            init=f"normal({config.initializer_range!r})",
+            init=self.init,
         )(x)
-        first = parameter(graph, "cls_token", (1, 1, width), self.dtype, start)
+        first = nn.parameter(graph, "cls_token", (1, 1, width), self.dtype, start)
         places = (1, 1 + config.patches, width)
-        positions = parameter(graph, "position_embeddings", places, self.dtype, start)
+        positions = nn.parameter(graph, "position_embeddings", places, self.dtype, start)
         return in_a_row(patches, first) + positions
-
-    def _encoder(self) -> Encoder:
-        config = self.config
-        return Encoder(
-            "encoder.layer.{}",
-            config.num_hidden_layers,
-            config.hidden_size,
-            config.num_attention_heads,
-            config.intermediate_size,
-            NAMES,
-            dict.fromkeys(NAMES.matrices, f"normal({config.initializer_range!r})"),
-            config.hidden_act,
-            config.layer_norm_eps,
-            bias=config.qkv_bias,
-            dropout=config.hidden_dropout_prob,
-            attention_dropout=config.attention_probs_dropout_prob,
-            linear=self.linear,
-        )
 
     def _logits(self, hidden: Node) -> Node:
         config = self.config
-        start = f"normal({config.initializer_range!r})"
-        return self.linear("classifier", config.hidden_size, config.num_labels, init=start)(
-            hidden[:, 0]
-        )
+        head = self.linear("classifier", config.hidden_size, config.num_labels, init=self.init)
+        return head(hidden[:, 0])

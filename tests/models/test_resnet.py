@@ -210,7 +210,9 @@ def test_classes_are_counted_by_their_names():
     assert written["id2label"] == found["id2label"]
     assert written["dtype"] == "x"
     assert "num_labels" not in written
-    assert models.from_config({"model_type": "resnet"}).config.to_hf()["num_labels"] == 2
+    fewer = replace(config, num_labels=2).to_hf()
+    assert fewer["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert models.from_config({"model_type": "resnet"}).config.num_labels == 2
 
 
 def test_mistakes_are_named():

@@ -22,7 +22,7 @@ SMALL = {
 KINDS = {
     "usual": {},
     "oblong": {"image_size": [12, 21], "patch_size": [6, 5], "qkv_bias": False},
-    "one channel": {"num_channels": 1, "hidden_act": "relu", "layer_norm_eps": 1e-3},
+    "one channel": {"num_channels": 1, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3},
 }
 
 
@@ -79,6 +79,8 @@ def test_dropout_trains_and_is_nothing_in_inference():
     plain = models.from_config({"model_type": "vit", **SMALL})
     graph = dropped.training_graph(batch=3)
     assert sum(node.op.name == "dropout" for node in graph.nodes) == 1 + 3 * 2
+    served = dropped.inference_graph(batch=3)
+    assert sum(node.op.name == "scaled_dot_attention" for node in served.nodes) == 2
     given = parity.arrays(images(plain), "f32")
     with darner.build_session(graph, optimizer=darner.optim.Adam(1e-2)) as session:
         losses = [session.run(given) and session.read_loss() for _ in range(12)]
@@ -104,7 +106,7 @@ def test_low_rank_changes_of_queries_and_values():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(darner.ArgumentError, match="3 attention heads do not divide the width 16"):
+    with pytest.raises(darner.ArgumentError, match="3 heads do not divide the width 16"):
         models.from_config({"model_type": "vit", **SMALL, "hidden_size": 16}).inference_graph()
     with pytest.raises(darner.ArgumentError, match="an image of 8 x 8 has no patches of 16 x 16"):
         vit.ViTConfig(image_size=8)
