@@ -8,14 +8,17 @@ import darner
 TOLERANCE = 1e-10
 """Of float64, relative to the largest value."""
 
+SIZES = {1: (9,), 2: (8, 9), 3: (5, 6, 4)}
+"""Spatial sizes by the number of axes."""
+
 
 def randomised(module, seed=0):
-    """The module in float64, no parameter left at 0 or 1."""
+    """The module in float64, its parameters the same numbers every time, none of them 0 or 1."""
     generator = torch.Generator().manual_seed(seed)
     module = module.double()
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(0.2 + 0.4 * torch.randn(parameter.shape, generator=generator))
     return module
 
 

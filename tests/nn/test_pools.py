@@ -5,9 +5,7 @@ import torch
 
 import darner
 from darner.nn import pools
-from tests.nn.compare import assert_same
-
-SIZES = {1: (9,), 2: (8, 9), 3: (5, 6, 4)}
+from tests.nn.compare import SIZES, assert_same
 
 MAX = {
     "plain": {"kernel_size": 2},
