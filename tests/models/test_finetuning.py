@@ -64,7 +64,7 @@ def torch_losses(theirs, clip):
     for count, batch in enumerate(batches(), 1):
         loss = parity.cross_entropy(theirs, parity.tensors(batch, "f32"))
         (loss / PARTS).backward()
-        losses.append(float(loss))
+        losses.append(loss.item())
         if count % PARTS == 0:
             torch.nn.utils.clip_grad_norm_(trained, clip)
             optimizer.step()
