@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +106,15 @@ class ReferenceProgram(HostMemory):
             for old, value in after.items():
                 self.arrays[old][...] = value
 
-    def prepare(self) -> None:
+    def prepare(self, buffer: int | None = None) -> None:
+        """Nothing is kept in another order."""
+
+    @property
+    def reads(self) -> Set[int]:
+        """All buffers."""
+        return set(range(len(self.arrays)))
+
+    def recovery(self, buffer: int) -> None:
         """Nothing is kept in another order."""
 
     def close(self) -> None:
