@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -110,9 +110,9 @@ class ReferenceProgram(HostMemory):
         """Nothing is kept in another order."""
 
     @property
-    def reads(self) -> Set[int]:
+    def reads(self) -> frozenset[int]:
         """All buffers."""
-        return set(range(len(self.arrays)))
+        return frozenset(range(len(self.arrays)))
 
     def recovery(self, buffer: int) -> None:
         """Nothing is kept in another order."""

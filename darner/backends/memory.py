@@ -9,6 +9,7 @@ What is not needed for a while can be given back to the system (``release``), an
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import sys
 from collections.abc import Sequence
@@ -70,6 +71,15 @@ def release(array: Array) -> None:
 def reclaim(array: Array) -> None:
     """Have what was released in large pages again, once it is written."""
     _advise(array, "MADV_HUGEPAGE")
+
+
+def trim() -> None:
+    """Let the C library give back what it holds of memory that was freed: building leaves megabytes of it, and so does who makes weights one after the other.
+
+    Nothing happens with libraries that have no such call.
+    """
+    if sys.platform == "linux" and (found := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        found(ctypes.c_size_t(0))
 
 
 def _advise(array: Array, *advice: str) -> None:

@@ -8,7 +8,7 @@ A backend makes a plan of a graph (``lower_for``) and a ``Program`` of a plan (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -61,7 +61,7 @@ class Program(Protocol):
         """Make ready what changes seldom, or one buffer of it, as it is now: before the first step, and after every change."""
 
     @property
-    def reads(self) -> Set[int]:
+    def reads(self) -> frozenset[int]:
         """The buffers that a step reads or changes themselves, and not only what ``prepare`` made of them."""
 
     def recovery(self, buffer: int) -> Callable[[], Array] | None:

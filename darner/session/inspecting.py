@@ -102,7 +102,9 @@ class Inspecting(Training):
             self._using("trace_dispatches"),
             self._bound(self._given(inputs)) as (special, program),
         ):
-            if special.prepared is not None:  # what is looked at are values, in the order they were given
+            if (
+                special.prepared is not None
+            ):  # what is looked at are values, in the order they were given
                 special.prepared.fill()
                 special.version = -1
             return trace_dispatches(program, threshold=threshold, every=every)

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from ..backends.memory import reclaim, release
+from ..backends.memory import reclaim, release, trim
 from ..backends.protocol import Program
 from ..graph.data import Array
 from ..graph.node import Node
@@ -39,12 +39,11 @@ class Weights:
         array[...] = value
         self._away.pop(id(array), None)
 
-    def fill(self, array: Array) -> bool:
-        """Let an array hold its value; returns whether it did not."""
+    def fill(self, array: Array) -> None:
+        """Let an array hold its value."""
         found = self._away.get(id(array))
         if found is not None:
             self.write(array, found[2]())
-        return found is not None
 
     def keep(self, array: Array) -> None:
         """Let an array hold its value from now on."""
@@ -57,11 +56,12 @@ class Weights:
             self._away[id(array)] = (array, owner, recovery)
             release(array)
 
-    def leave(self, owner: Prepared) -> None:
-        """Let all arrays hold their values that this one has."""
-        for array, other, _ in list(self._away.values()):
-            if other is owner:
-                self.fill(array)
+    def leave(self, owner: Prepared) -> list[Array]:
+        """Let the arrays hold their values whose values this one has, and return them."""
+        found = [array for array, other, _ in self._away.values() if other is owner]
+        for array in found:
+            self.fill(array)
+        return found
 
     def forget(self) -> None:
         """Nobody will read anything any more."""
@@ -83,6 +83,7 @@ class Prepared:
     ) -> None:
         self._step = step
         self._setup = setup
+        self._parameters = step.plan.leaves("parameter")
         self._weights = weights
         self._ran = False
         self._inputs: dict[int, list[int]] = {}
@@ -98,7 +99,12 @@ class Prepared:
 
         What has to be read back for it a second time changes by and by: it stays.
         """
-        waiting = self._step.plan.leaves("parameter")
+        for array in self._weights.leave(self):
+            if self._ran:
+                self._weights.keep(array)
+        if not self._ran:
+            trim()
+        waiting = dict.fromkeys(self._parameters)
         if self._setup is not None:
             self._run_setup(self._setup, waiting)
         for name in waiting:
@@ -107,10 +113,8 @@ class Prepared:
 
     def fill(self) -> None:
         """Let all that the step knows of, packed or not, hold its value in the order it was given."""
-        for program in (self._setup, self._step):
-            if program is not None:
-                for buffer in program.plan.leaves("parameter").values():
-                    self._weights.fill(program.arrays[buffer])
+        for buffer in self._parameters.values():
+            self._weights.fill(self._step.arrays[buffer])
         if self._setup is not None:
             self._setup.run()
 
@@ -120,7 +124,7 @@ class Prepared:
 
     # ------------------------------------------------------------- making it
 
-    def _run_setup(self, setup: Program, waiting: dict[str, int]) -> None:
+    def _run_setup(self, setup: Program, waiting: dict[str, None]) -> None:
         """Kernel by kernel. A parameter that no other will read is finished at once, and no longer ``waiting``."""
         plan = setup.plan
         last = {i: k for k, kernel in enumerate(plan.kernels) for i in _touched(kernel)}
@@ -129,7 +133,7 @@ class Prepared:
         for number, kernel in enumerate(plan.kernels):
             for buffer in kernel.operands:
                 if plan.buffers[buffer].place == "parameter":
-                    self._fill(setup.arrays[buffer])
+                    self._weights.fill(setup.arrays[buffer])
             setup.run(number, number + 1)
             done = [i for i in dict.fromkeys(_touched(kernel)) if last[i] == number]
             for buffer in self._inputs.keys() & done:
@@ -151,17 +155,13 @@ class Prepared:
 
     def _finish(self, name: str) -> None:
         """Let the step make what it wants of a parameter, which is given back if it can be read from that."""
-        buffer = self._step.plan.leaves("parameter")[name]
+        buffer = self._parameters[name]
         array = self._step.arrays[buffer]
-        self._fill(array)
+        self._weights.fill(array)
         self._step.prepare(buffer)
         recovery = self._step.recovery(buffer) or self._joined.get(name)
         if recovery is not None:
             self._weights.give_back(array, self, recovery)
-
-    def _fill(self, array: Array) -> None:
-        if self._weights.fill(array) and self._ran:
-            self._weights.keep(array)
 
     # ------------------------------------------------------------- reading back
 
@@ -175,7 +175,7 @@ class Prepared:
             return {}
         arranged = plan.spec(kernel).body.outputs[0]
         nothing = np.broadcast_to(np.uint8(0), setup.arrays[output].shape)
-        found = {}
+        found: dict[str, Recovery] = {}
         for position in dict(_apart(arranged, nothing)):
             buffer = plan.buffers[kernel.operands[position]]
             if buffer.place == "parameter":
@@ -209,7 +209,7 @@ def _apart(node: Node, whole: Array) -> Iterator[tuple[int, Array]]:
         for operand, part in zip(node.operands, np.split(whole, ends[:-1], axis), strict=True):
             yield from _apart(operand, part)
     elif name == "transpose":
-        back = np.argsort(node.attrs["axes"])
+        back = np.argsort(node.attrs["perm"])
         yield from _apart(node.operands[0], whole.transpose(back))
     elif name == "reshape":
         yield from _apart(node.operands[0], whole.reshape(node.operands[0].shape))

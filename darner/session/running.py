@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..backends.memory import trim
 from ..backends.protocol import Program, compile_for
 from ..graph import dtypes
 from ..graph.data import Array
@@ -374,6 +375,7 @@ class Running:
         ]
         if not special.saved:
             special.saved = tuple(program.saved for program in made)
+            trim()
         if key is not None and cache is not None:
             from .buildcache import keep_build
 

@@ -83,7 +83,7 @@ class Native:
 
 
 def _packed(operand: int, nbytes: int, key: str, panels: Sequence[Any] | None) -> Packed:
-    return Packed(operand, nbytes, key, panels and Panels(*panels))
+    return Packed(operand, nbytes, key, None if panels is None else Panels(*panels))
 
 
 def native_of(
@@ -103,8 +103,8 @@ def native_of(
         objects=compiled(plan, functions, cache, machine),
         kernels=functions.kernels,
         packed=tuple(
-            packing and Packed(packing.operand, packing.nbytes, packing.key, packing.panels)
-            for packing in packings
+            None if one is None else Packed(one.operand, one.nbytes, one.key, one.panels)
+            for one in packings
         ),
         packing={key: name for key, (name, _) in functions.packing.items()},
         own=max((need.own for need in needs), default=0),
