@@ -24,7 +24,7 @@ class Weights:
     """Which arrays of parameters hold their values, and who has those of the others."""
 
     def __init__(self) -> None:
-        self._away: dict[int, tuple[Array, Prepared, Recovery]] = {}
+        self._away: dict[int, tuple[Array, object, Recovery]] = {}
         self._stays: set[int] = set()
 
     def read(self, array: Array) -> Array:
@@ -50,13 +50,13 @@ class Weights:
         self._stays.add(id(array))
         self.fill(array)
 
-    def give_back(self, array: Array, owner: Prepared, recovery: Recovery) -> None:
+    def give_back(self, array: Array, owner: object, recovery: Recovery) -> None:
         """Give the memory of an array back, if nobody needs it: its value is where ``recovery`` finds it."""
         if id(array) not in self._stays:
             self._away[id(array)] = (array, owner, recovery)
             release(array)
 
-    def leave(self, owner: Prepared) -> list[Array]:
+    def leave(self, owner: object) -> list[Array]:
         """Let the arrays hold their values whose values this one has, and return them."""
         found = [array for array, other, _ in self._away.values() if other is owner]
         for array in found:
@@ -85,6 +85,9 @@ class Prepared:
         self._setup = setup
         self._parameters = step.plan.leaves("parameter")
         self._weights = weights
+        self._owner = (
+            object()
+        )  # not itself: the weights would hold what holds them, and neither be freed at once
         self._ran = False
         self._inputs: dict[int, list[int]] = {}
         self._joined: dict[str, Recovery] = {}
@@ -99,7 +102,7 @@ class Prepared:
 
         What has to be read back for it a second time changes by and by: it stays.
         """
-        for array in self._weights.leave(self):
+        for array in self._weights.leave(self._owner):
             if self._ran:
                 self._weights.keep(array)
         if not self._ran:
@@ -120,7 +123,7 @@ class Prepared:
 
     def close(self) -> None:
         """Let parameters hold their values again that nobody else has."""
-        self._weights.leave(self)
+        self._weights.leave(self._owner)
 
     # ------------------------------------------------------------- making it
 
@@ -161,7 +164,7 @@ class Prepared:
         self._step.prepare(buffer)
         recovery = self._step.recovery(buffer) or self._joined.get(name)
         if recovery is not None:
-            self._weights.give_back(array, self, recovery)
+            self._weights.give_back(array, self._owner, recovery)
 
     # ------------------------------------------------------------- reading back
 
@@ -185,7 +188,8 @@ class Prepared:
     def _whole(self, setup: Program, output: int) -> Recovery | None:
         """What gives an output of the setup after the step has taken it."""
         if not self._step.reads.isdisjoint(self._inputs[output]):
-            return lambda: setup.arrays[output]
+            array = setup.arrays[output]
+            return lambda: array
         found = (self._step.recovery(buffer) for buffer in self._inputs[output])
         return next((one for one in found if one is not None), None)
 
