@@ -176,6 +176,24 @@ def test_what_is_written_is_used_and_the_rest_stays(changed):
             check(session, graph, params)
 
 
+@on_linux
+def test_weights_stay_that_had_to_be_read_back_for_another_one():
+    graph = block()
+    params = drawn(graph)
+    with inferring(graph, params) as session:
+        session.run(tokens())
+        session.set_parameter("gate", params["gate"])
+        session.run(tokens())
+        assert given_back(session) == {"gate"}
+        check(session, graph, params)
+    with inferring(graph, params) as session:
+        session.run(tokens())
+        session.parameters().update(params)
+        session.run(tokens())
+        assert given_back(session) == set(WEIGHTS)
+        check(session, graph, params)
+
+
 def test_first_values_can_be_given_again():
     graph = block()
     with inferring(graph, drawn(graph)) as session:
