@@ -106,7 +106,15 @@ class ReferenceProgram(HostMemory):
             for old, value in after.items():
                 self.arrays[old][...] = value
 
-    def prepare(self) -> None:
+    def prepare(self, buffer: int | None = None) -> None:
+        """Nothing is kept in another order."""
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """All buffers."""
+        return frozenset(range(len(self.arrays)))
+
+    def recovery(self, buffer: int) -> None:
         """Nothing is kept in another order."""
 
     def close(self) -> None:

@@ -57,8 +57,15 @@ class Program(Protocol):
     def bind(self, buffer: int, array: Array | None) -> None:
         """Let an input be read from the caller's own memory, or from the program's own again (None)."""
 
-    def prepare(self) -> None:
-        """Make ready what changes seldom, as it is now: before the first step, and after every change."""
+    def prepare(self, buffer: int | None = None) -> None:
+        """Make ready what changes seldom, or one buffer of it, as it is now: before the first step, and after every change."""
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """The buffers that a step reads or changes themselves, and not only what ``prepare`` made of them."""
+
+    def recovery(self, buffer: int) -> Callable[[], Array] | None:
+        """What gives the value that a buffer had when it was prepared, if that can be read from what was made of it."""
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None

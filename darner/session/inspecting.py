@@ -38,7 +38,7 @@ class Inspecting(Training):
     def read_all_param_norms(self) -> dict[str, float]:
         """The Euclidean norm of each parameter."""
         with self._using("read_all_param_norms"):
-            return {name: norm(self._storage[name]) for name in self._graph.parameters}
+            return {name: norm(self._value(name)) for name in self._graph.parameters}
 
     def memory_summary(self) -> MemorySummary:
         """How much memory it takes."""
@@ -98,7 +98,15 @@ class Inspecting(Training):
         """
         from .trace import trace_dispatches
 
-        with self._using("trace_dispatches"), self._bound(self._given(inputs)) as (_, program):
+        with (
+            self._using("trace_dispatches"),
+            self._bound(self._given(inputs)) as (special, program),
+        ):
+            if (
+                special.prepared is not None
+            ):  # what is looked at are values, in the order they were given
+                special.prepared.fill()
+                special.version = -1
             return trace_dispatches(program, threshold=threshold, every=every)
 
     def dump_grad_summary(self, n: int | None = None) -> GradientSummary:
@@ -107,5 +115,5 @@ class Inspecting(Training):
 
         found = self.gradients()
         with self._using("dump_grad_summary"):
-            parameters = {name: self._storage[name] for name in found}
+            parameters = {name: self._value(name) for name in found}
             return gradient_summary(found, parameters, shown=n)

@@ -23,6 +23,7 @@ from ..lower.plan import Buffer
 from .buildkey import BuildKey
 from .config import SessionConfig
 from .pipeline import Pipeline, Plans
+from .preparing import Prepared, Weights
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -42,11 +43,13 @@ class Shared:
     Attributes:
         lock: who reads or writes the memory, or runs, holds it.
         version: counts changes of parameters.
+        weights: which parameters hold their values.
         sessions: how many there are.
     """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     version: int = 0
+    weights: Weights = field(default_factory=Weights)
     sessions: int = 1
 
     def __post_init__(self) -> None:
@@ -77,7 +80,8 @@ class Specialised:
         bounds: inputs that are indices, and what they must lie below.
         program: the step, compiled.
         setup: what runs before it when parameters have changed, compiled.
-        version: the parameters' version that the setup has seen.
+        prepared: what was made of parameters, at inference.
+        version: the parameters' version that it was made of.
         recorder: what times its steps while profiling is on.
         ran: whether the outputs hold the results of a run.
     """
@@ -92,6 +96,7 @@ class Specialised:
         self.bounds = index_bounds(plans.step) if plans.bounds is None else plans.bounds
         self.program: Program | None = None
         self.setup: Program | None = None
+        self.prepared: Prepared | None = None
         self.recorder: Recorder | None = None
         self.version = -1
         self.ran = False
@@ -160,10 +165,12 @@ class Specialised:
             self.ran = False
 
     def _free(self) -> None:
+        if self.prepared is not None:
+            self.prepared.close()
         for program in (self.program, self.setup):
             if program is not None:
                 program.close()
-        self.program = self.setup = self.recorder = None
+        self.program = self.setup = self.prepared = self.recorder = None
         self.version = -1
 
 

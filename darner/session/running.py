@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..backends.memory import trim
 from ..backends.protocol import Program, compile_for
 from ..graph import dtypes
 from ..graph.data import Array
@@ -26,6 +27,7 @@ from .config import SessionConfig
 from .initialise import check_rules, initial_value, rule_for
 from .pipeline import Pipeline, Plans, check_leaves, output_names
 from .planfile import load_plans, save_plans
+from .preparing import Prepared
 from .programs import (
     ClosedError,
     Kept,
@@ -263,12 +265,10 @@ class Running:
         """Compute again what depends on parameters alone, if they have changed."""
         if self._config.trains or special.version == self._shared.version:
             return
-        if special.setup is not None:
-            special.setup.run()
-            made = [special.setup.arrays[i] for i in special.setup.plan.outputs]
-            for buffer, array in zip(special.setup_inputs, made, strict=True):
-                program.bind(buffer, array)
-        program.prepare()
+        if special.prepared is None:
+            weights = self._shared.weights
+            special.prepared = Prepared(program, special.setup, special.setup_inputs, weights)
+        special.prepared.run()
         special.version = self._shared.version
 
     # ------------------------------------------------------------- outputs
@@ -382,11 +382,13 @@ class Running:
         ]
         if not special.saved:
             special.saved = tuple(program.saved for program in made)
+            trim()
         if key is not None and cache is not None:
             from .buildcache import keep_build
 
             keep_build(cache, key, special.plans, special.bounds, special.saved)
             special.key = None
+        self._keep_what_is_read(made[0])
         special.setup = made[1] if len(made) > 1 else None
         special.program = made[0]
         return made[0]
@@ -412,6 +414,15 @@ class Running:
 
     # ------------------------------------------------------------- memory
 
+    def _value(self, name: str) -> Array:
+        """The value of a parameter or state, to be read: its memory, or a copy."""
+        return self._shared.weights.read(self._storage[name])
+
+    def _keep_what_is_read(self, program: Program) -> None:
+        """Let parameters hold their values that a step reads as they are."""
+        for buffer in program.reads.intersection(program.plan.leaves("parameter").values()):
+            self._shared.weights.keep(program.arrays[buffer])
+
     def _initialise(self, names: list[str], rules: Any, seed: int) -> None:
         made = {}
         leaves = self._graph.parameters
@@ -422,7 +433,7 @@ class Running:
                 value = initial_value(rule, name, leaf_type(leaf), seed)
                 made[name] = stored_value(value, leaf.attrs["storage"])
         for name, value in made.items():
-            self._storage[name][...] = value
+            self._shared.weights.write(self._storage[name], value)
         self._shared.version += 1
 
     # ------------------------------------------------------------- care
@@ -443,6 +454,8 @@ class Running:
                 return
             self._closed = True
             self._shared.sessions -= 1
+            if not self._shared.sessions:
+                self._shared.weights.forget()
             self._kept.clear()
             self._last = None
             self._staged.clear()
