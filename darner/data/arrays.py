@@ -16,6 +16,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile
 
@@ -119,10 +120,11 @@ class Arrays(Epochs):
             batch = _table("transform", self.transform(batch))
         return batch
 
-    def split(self, fraction: float, seed: int = 0) -> tuple[Arrays, Arrays]:
+    def split(self, fraction: float, seed: int = 0, **options: Any) -> tuple[Arrays, Arrays]:
         """Two sources: one of ``fraction`` of the rows, chosen by ``seed``, and one of all the others.
 
-        No array is copied. ``with_options`` gives one of them other options, such as none of the augmentation.
+        No array is copied. ``options`` are what the second does otherwise, such as ``augment=None, drop_last=False`` to
+        validate.
         """
         first = round(fraction * self.rows) if 0 < fraction < 1 else 0
         if not 0 < first < self.rows:
@@ -135,7 +137,7 @@ class Arrays(Epochs):
         parts = np.sort(order[:first]), np.sort(order[first:])
         if self._chosen is not None:
             parts = self._chosen[parts[0]], self._chosen[parts[1]]
-        return self._copy(parts[0], {}), self._copy(parts[1], {})
+        return self._copy(parts[0], {}), self._copy(parts[1], options)
 
     def with_options(self, **options: Any) -> Arrays:
         """A source of the same rows, at its beginning, with other options: those of the class, but not the arrays."""
@@ -247,10 +249,10 @@ def open_arrays(path: Path) -> dict[str, Array]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what NumPy raises into errors that name the file."""
+    """Turn what NumPy and its readers of zip files and headers raise into errors that name the file."""
     try:
         yield
     except OSError as error:
         raise FileError.of("read", path, error) from error
-    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, RuntimeError, TokenError, BadZipFile, zlib.error) as error:
         raise FormatError(f"'{os.fspath(path)}' is not a whole NumPy file: {error}") from error

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from darner import ArgumentError, FormatError, ShapeError, data
+from darner import ArgumentError, DarnerError, FormatError, ShapeError, data
 
 
 def rows(source, name="x"):
@@ -78,6 +78,7 @@ def test_a_split_has_every_row_once_and_depends_on_its_seed_alone():
     assert [sorted(row for batch in rows(part) for row in batch) for part in again] == found
     other = source.split(0.7, seed=2)
     assert rows(other[0]) != rows(source.split(0.7, seed=1)[0])
+    assert rows(source.split(0.7, seed=1, batch=5, drop_last=False)[1]) == [found[1]]
     # Parts of parts are rows of the whole.
     first, second = parts[0].split(0.5)
     assert sorted(row for batch in rows(first) + rows(second) for row in batch) == found[0]
@@ -143,6 +144,28 @@ def test_what_is_wrong_with_a_file_is_told(tmp_path):
         data.Arrays(good, batch=1)
     with pytest.raises(OSError, match=r"cannot read '.*none.npy': No such file"):
         data.Arrays({"x": tmp_path / "none.npy"}, batch=1)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+@pytest.mark.filterwarnings("ignore")  # NumPy warns of headers that look like those of Python 2
+def test_damage_of_any_kind_is_told(tmp_path, suffix, compressed):
+    """Bytes changed at random: the file is read, or refused by an error of darner's own."""
+    path, rng = tmp_path / f"file.{suffix}", np.random.default_rng(0)
+    save = np.save if suffix == "npy" else np.savez_compressed if compressed else np.savez
+    save(path, np.arange(40))
+    whole, refused = path.read_bytes(), []
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 2):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            data.open_array(path) if suffix == "npy" else data.open_arrays(path)
+        except DarnerError as error:
+            refused.append(str(error))
+    assert len(refused) > 30
+    assert all(f"file.{suffix}'" in message for message in refused)
 
 
 @pytest.mark.parametrize(
