@@ -112,7 +112,10 @@ class Arrays(Epochs):
             place = self.order_of(self.rows, epoch)[place]
         if self._chosen is not None:
             place = self._chosen[place]
-        batch = {name: np.array(array[place]) for name, array in self._arrays.items()}
+        if isinstance(place, slice):
+            batch = {name: array[place].copy() for name, array in self._arrays.items()}
+        else:
+            batch = {name: array.take(place, axis=0) for name, array in self._arrays.items()}
         if self.augment is not None:
             bits = random_source(self.seed, epoch, Stream.AUGMENT, position)
             batch = _table("augment", self.augment(batch, np.random.Generator(bits)))
