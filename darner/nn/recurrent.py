@@ -8,17 +8,37 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
+from ..transforms.custom_gradient import custom_gradient
 from .base import check_width, parameter, positive, scope
 
 States: TypeAlias = tuple[Node, ...]
 """What a step hands to the next: (batch, width) each; of all layers and directions, (layers * directions, batch, width)."""
+
+
+@custom_gradient
+def in_steps(x: Node) -> tuple[Node, ...]:
+    """(batch, time, width) as (batch, width) for every step.
+
+    Its gradient is the gradients of the steps side by side. Derived from slices it would be a sum of as many arrays of the whole
+    size, which is found to be the same only where sequences are short.
+    """
+    return tuple(x[:, time] for time in range(int(x.shape[1])))
+
+
+@in_steps.vjp
+def _(g: Any, out: Any, x: Node) -> Node:
+    return x.graph.stack(list(g) if isinstance(g, tuple) else [g], axis=1)
+
+
+@in_steps.jvp
+def _(tangent: Node, out: Any, x: Node) -> Any:
+    return in_steps.function(tangent)
 
 
 @dataclass(frozen=True)
@@ -93,10 +113,10 @@ class Recurrent:
                 bias_ih, bias_hh = bias_ih + bias_hh, None
             given = given + bias_ih
         outputs: list[Any] = []
-        times: Sequence[int] = range(int(x.shape[1]))
         backwards = key.endswith("_reverse")
-        for time in reversed(times) if backwards else times:
-            states = self.step(given[:, time], states, weight_hh, bias_hh)
+        steps = in_steps(given)
+        for each in reversed(steps) if backwards else steps:
+            states = self.step(each, states, weight_hh, bias_hh)
             outputs.append(states[0])
         if states is None:
             raise ShapeError("a sequence has at least one step")
