@@ -33,7 +33,7 @@ from ..session.tensorfile import open_tensors, stored
 from .files import ADAPTER, Stored, TensorInfo, Weights
 from .hub import folder as find_folder
 from .loading import ADAPTED, match_graph, write
-from .matching import Match, fits_any
+from .matching import Match, Patterns
 from .saving import replacing, write_tensors
 from .texts import read_json, write_json
 
@@ -69,15 +69,13 @@ class Adapter:
         Raises:
             MismatchError: they do not fit; the session is as it was.
         """
-        changed = [
-            n for n in session.graph.parameters if n in self.weights or fits_any([n], ADAPTED)
-        ]
-        others = {*session.graph.parameters, *session.graph.states} - set(changed)
+        changes, parameters = Patterns(ADAPTED), session.graph.parameters
+        others = {n for n in parameters if n not in self.weights and n not in changes}
         found = match_graph(
             session.graph,
             self.weights,
             optional=(),
-            skipped=others,
+            skipped=others | session.graph.states.keys(),
             allow_rounding=allow_rounding,
         )
         write(session, self.weights, found)

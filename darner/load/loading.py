@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from glob import escape
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,16 +91,14 @@ def match_graph(
     skipped: Collection[str] = (),
     **options: Any,
 ) -> Match:
-    """``match`` for the parameters and states of a graph but those that are ``skipped``."""
+    """``match`` for the parameters and states of a graph; those that are ``skipped`` keep what they have."""
     wanted = {name: leaf_type(leaf) for name, leaf in graph.parameters.items()}
     states = {name: leaf_type(leaf) for name, leaf in graph.states.items()}
     needed = learned_states(graph)
-    free = [escape(name) for name in states if name not in needed or states[name].dtype.is_int]
-    every = {**wanted, **states}
-    left = {name: type_ for name, type_ in every.items() if name not in skipped}
-    others = {escape(name) for name in skipped}  # filled already: no fault where they are stored
-    ignored = (*options.pop("ignored", ()), *others)
-    return match(weights, left, optional=(*optional, *free), ignored=ignored, **options)
+    free = [name for name in states if name not in needed or states[name].dtype.is_int]
+    found = match(weights, wanted | states, optional=(*optional, *free, *skipped), **options)
+    left = {name: source for name, source in found.sources.items() if name not in skipped}
+    return replace(found, sources=left)
 
 
 def learned_states(graph: Graph) -> dict[str, TensorType]:

@@ -42,6 +42,17 @@ _OLD = {"weight": "gamma", "bias": "beta"}
 _MAX_HINTS = 20
 
 
+class Patterns:
+    """Names, and patterns of names (``"*.bias"``): ``"fc.bias" in Patterns(["*.bias"])``."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._exact = frozenset(patterns)
+        self._wild = tuple(one for one in self._exact if any(sign in one for sign in "*?["))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._exact or any(fnmatchcase(name, one) for one in self._wild)
+
+
 class MismatchError(FormatError):
     """Weights that do not fit what is to be filled; the message lists all that is wrong.
 
@@ -115,12 +126,12 @@ def match(
     names = _Names(prefix, dict(tied or {}))
     sources = _sources(weights, wanted, names)
     absent = [name for name in wanted if name not in sources]
-    spared = tuple(optional)
-    kept = tuple(name for name in absent if fits_any([name], spared))
-    passed, unexpected = _leftover(weights, sources, names, (*ignored, *COUNTERS))
+    spared = Patterns(optional)
+    kept = tuple(name for name in absent if name in spared)
+    passed, unexpected = _leftover(weights, sources, names, Patterns((*ignored, *COUNTERS)))
     found = Match(
         sources,
-        tuple(name for name in absent if name not in kept),
+        tuple(name for name in absent if name not in spared),
         tuple(unexpected),
         kept,
         tuple(passed),
@@ -192,7 +203,7 @@ def _second_names(
 
 
 def _leftover(
-    weights: Weights, sources: Mapping[str, str], names: _Names, ignored: tuple[str, ...]
+    weights: Weights, sources: Mapping[str, str], names: _Names, ignored: Patterns
 ) -> tuple[list[str], list[str]]:
     """Tensors that fill nothing: those that need not, and those that should."""
     taken, tied = set(sources.values()), dict(_second_names(weights, sources, names))
@@ -200,14 +211,9 @@ def _leftover(
     unexpected: list[str] = []
     for name in weights:
         if name not in taken:
-            fine = name in tied or fits_any(names.spellings(name), ignored)
+            fine = name in tied or any(one in ignored for one in names.spellings(name))
             (passed if fine else unexpected).append(name)
     return passed, unexpected
-
-
-def fits_any(names: Iterable[str], patterns: tuple[str, ...]) -> bool:
-    """Whether one of the names is of one of the patterns."""
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _untyped(

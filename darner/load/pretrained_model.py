@@ -7,7 +7,6 @@ import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
 from glob import escape
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +21,7 @@ from ..session.session import Session
 from .files import Weights, weights
 from .hub import folder as find_folder
 from .loading import ADAPTED, learned_states, match_graph, said, write
-from .matching import fits_any
+from .matching import Patterns
 from .saving import save as save_folder
 from .texts import config as read_config
 
@@ -122,7 +121,8 @@ class Pretrained:
         ``options`` are those of ``load.save`` (``dtype``, ``max_shard``, ``extra_files``).
         """
         graph = session.graph
-        adapted = [name for name in graph.parameters if fits_any([name], ADAPTED)]
+        changes = Patterns(ADAPTED)
+        adapted = [name for name in graph.parameters if name in changes]
         if adapted:
             raise ArgumentError(
                 f"the session has low-rank changes ('{adapted[0]}' and {len(adapted) - 1} more), which the model's own "
@@ -141,7 +141,7 @@ class Pretrained:
 
 
 def _is_copied(path: Path) -> bool:
-    return path.is_file() and any(fnmatchcase(path.name, pattern) for pattern in COPIED)
+    return path.is_file() and path.name in Patterns(COPIED)
 
 
 def pretrained(
