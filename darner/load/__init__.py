@@ -13,7 +13,7 @@ Modules:
     adapters          low-rank changes, as PEFT saves them
 """
 
-from .adapters import Adapter, adapter, save_adapter
+from .adapters import Adapter, adapter, merged, save_adapter
 from .files import SafeTensorsModel, TensorInfo, Weights, weights
 from .hub import HubError, folder
 from .loading import load
@@ -37,6 +37,7 @@ __all__ = [
     "generation_config",
     "load",
     "match",
+    "merged",
     "pretrained",
     "save",
     "save_adapter",

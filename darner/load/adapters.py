@@ -18,15 +18,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..graph.data import Array
 from ..graph.dims import format_shape
-from ..graph.errors import ArgumentError, FormatError
+from ..graph.errors import ArgumentError, FormatError, ShapeError, UnknownNameError
 from ..nn.linear import LoRA
 from ..session.session import Session
 from ..session.tensorfile import open_tensors, stored
@@ -142,6 +143,64 @@ def _modules(names: Mapping[str, Any]) -> list[str]:
     return sorted({(match[1] or "").rpartition(".")[2] for match in found if match})
 
 
+def merged(
+    parameters: Mapping[str, Any] | Session, lora: LoRA, *, transposed: Iterable[str] = ()
+) -> Mapping[str, Array]:
+    """Parameters with the low-rank changes added to the matrices they change: ``weight + alpha / rank * B @ A``.
+
+    Values are computed in f32 or wider when they are asked for, so ``load.save(folder, config, load.merged(session, lora))`` holds
+    one matrix at a time.
+
+    Args:
+        parameters: a session, or arrays by name.
+        lora: what the model was built with.
+        transposed: patterns of names of matrices that are stored (inputs, outputs), as those of GPT-2 are.
+
+    >>> values = {"q.weight": np.eye(2), "q.lora_A.weight": np.ones((1, 2)), "q.lora_B.weight": np.ones((2, 1)), "norm": np.ones(3)}
+    >>> found = merged(values, LoRA(rank=1, alpha=3.0))
+    >>> list(found), found["q.weight"].tolist()
+    (['q.weight', 'norm'], [[4.0, 3.0], [3.0, 4.0]])
+    """
+    return _Merged(_values(parameters), lora, Patterns(transposed))
+
+
+class _Merged(Mapping[str, Array]):
+    def __init__(self, values: Mapping[str, Any], lora: LoRA, transposed: Patterns) -> None:
+        self._values, self._lora, self._transposed = values, lora, transposed
+        self._names = [name for name in values if not _MATRIX.fullmatch(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Array:
+        if _MATRIX.fullmatch(name):
+            raise UnknownNameError(f"'{name}' is merged into its matrix")
+        weight = np.asarray(self._values[name])
+        scope, _, last = name.rpartition(".")
+        start = f"{scope}." if scope else ""
+        if last != "weight" or f"{start}lora_A.weight" not in self._values:
+            return weight
+        wide = np.promote_types(weight.dtype, np.float32)
+        down, up = (
+            np.asarray(self._values[f"{start}lora_{which}.weight"]).astype(wide) for which in "AB"
+        )
+        change = (self._lora.alpha / self._lora.rank) * (up @ down)
+        change = change.T if name in self._transposed else change
+        if change.shape != weight.shape or down.shape[0] != self._lora.rank:
+            raise ShapeError(
+                f"'{name}' is {format_shape(weight.shape)}, but its change of rank {down.shape[0]} is {format_shape(change.shape)}",
+                hint=f"lora has rank {self._lora.rank}; matrices stored (inputs, outputs) are named by transposed=",
+            )
+        return (weight.astype(wide) + change).astype(weight.dtype, copy=False)
+
+
+def _values(parameters: Mapping[str, Any] | Session) -> Mapping[str, Any]:
+    return parameters.parameters() if isinstance(parameters, Session) else parameters
+
+
 def save_adapter(
     folder: str | os.PathLike[str],
     parameters: Mapping[str, Any] | Session,
@@ -159,7 +218,7 @@ def save_adapter(
         base: the model that is changed: a folder, or a name of the hub.
         config: further entries of ``adapter_config.json``, which win (``{"task_type": "CAUSAL_LM"}``).
     """
-    values = parameters.parameters() if isinstance(parameters, Session) else parameters
+    values = _values(parameters)
     names = [name for name in values if _MATRIX.fullmatch(name)]
     if not names:
         raise ArgumentError(

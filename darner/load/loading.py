@@ -23,6 +23,7 @@ import numpy as np
 from ..graph.data import Array
 from ..graph.graph import Graph
 from ..graph.types import TensorType
+from ..ops.random import STEP
 from ..session.running import leaf_type
 from ..session.session import Session
 from .files import Weights
@@ -98,19 +99,19 @@ def match_graph(
     free = [name for name in states if name not in needed or states[name].dtype.is_int]
     found = match(weights, wanted | states, optional=(*optional, *free, *skipped), **options)
     left = {name: source for name, source in found.sources.items() if name not in skipped}
-    return replace(found, sources=left)
+    return replace(found, sources=left, kept=tuple(n for n in found.kept if n not in skipped))
 
 
 def learned_states(graph: Graph) -> dict[str, TensorType]:
     """The states that belong to a model's weights, such as running means: those beside parameters of the same layer.
 
-    Others, such as caches, begin anew with every session.
+    Others, such as caches and the count of runs, begin anew with every session.
     """
     layers = {name.rpartition(".")[0] for name in graph.parameters}
     return {
         name: leaf_type(leaf)
         for name, leaf in graph.states.items()
-        if name.rpartition(".")[0] in layers
+        if name.rpartition(".")[0] in layers and name != STEP
     }
 
 

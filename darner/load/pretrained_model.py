@@ -127,7 +127,7 @@ class Pretrained:
             raise ArgumentError(
                 f"the session has low-rank changes ('{adapted[0]}' and {len(adapted) - 1} more), which the model's own "
                 "folder has no place for",
-                hint="save them with load.save_adapter",
+                hint="save them with load.save_adapter, or the sum with load.save(folder, config, load.merged(session, lora))",
             )
         states = session.state()
         kept = {name: states[name] for name in learned_states(graph)}

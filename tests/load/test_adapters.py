@@ -8,7 +8,7 @@ import safetensors.numpy
 
 import darner
 from darner import load, nn
-from darner.graph.errors import ArgumentError, FormatError
+from darner.graph.errors import ArgumentError, FormatError, ShapeError
 from darner.session.atomic import FileError
 from tests.load.standin import CONFIG, Chain, logits, values
 
@@ -158,3 +158,33 @@ def test_folders_that_are_no_adapters_are_told(tmp_path):
     with pytest.raises(ArgumentError, match="no low-rank changes among the parameters"):
         load.save_adapter(tmp_path / "b", {"w": np.ones(2)}, nn.LoRA())
     assert not (tmp_path / "b").exists()
+
+
+def test_merged_matrices_compute_the_same_as_the_changes(tmp_path):
+    adapter = load.adapter(write(tmp_path / "a"))
+    with session_of(adapter.lora) as session:
+        adapter.load(session)
+        changed = session.run({"tokens": TOKENS})["logits"]
+        whole = load.merged(session, adapter.lora)
+        assert list(whole) == [name for name in session.parameters() if ".lora_" not in name]
+        means = {name: array for name, array in session.state().items() if "running" in name}
+        load.save(tmp_path / "m", CONFIG, {**whole, **means})
+    graph = Chain(CONFIG).inference_graph(1, 2)
+    with darner.build_inference_session(graph, device="reference") as session:
+        load.load(session, tmp_path / "m")
+        again = session.run({"tokens": TOKENS})["logits"]
+    np.testing.assert_allclose(again, changed, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(again, logits(merged(3.0), TOKENS), rtol=1e-4, atol=1e-4)
+
+
+def test_matrices_stored_the_other_way_round_are_merged_so():
+    rng = np.random.default_rng(0)
+    weight, a, b = rng.normal(size=(3, 5)), rng.normal(size=(2, 3)), rng.normal(size=(5, 2))
+    values = {"c_attn.weight": weight, "c_attn.lora_A.weight": a, "c_attn.lora_B.weight": b}
+    lora = nn.LoRA(rank=2, alpha=2.0)
+    found = load.merged(values, lora, transposed=("*c_attn.weight",))
+    np.testing.assert_allclose(found["c_attn.weight"], weight + (b @ a).T)
+    with pytest.raises(ShapeError, match=r"'c_attn.weight' is \(3, 5\), but its change .*\(5, 3\)"):
+        load.merged(values, lora)["c_attn.weight"]
+    with pytest.raises(KeyError, match="merged into its matrix"):
+        found["c_attn.lora_A.weight"]

@@ -1,6 +1,7 @@
 """Weights into sessions: all compared first, converted without loss, run, trained and saved."""
 
 import math
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -98,6 +99,19 @@ def test_a_cache_is_a_state_that_no_checkpoint_has():
         assert session.run({"x": [[1.0, 2.0]]})["output0"].tolist() == [[3.0, 3.0]]
 
 
+def test_the_count_of_runs_is_no_weight(tmp_path):
+    graph = darner.Graph("flat")
+    x = graph.input("x", (2,)) * graph.parameter("w", (2,))
+    graph.set_outputs([x.dropout(0.5).sum(label="loss")])
+    with darner.build_session(graph, device="reference") as session:
+        assert "random_step" in session.state()
+        stored = {"w": np.ones(2, np.float32)}
+        flat = load.Pretrained(None, load.Weights.of(stored), tmp_path, {"model_type": "flat"})
+        assert load.load(session, stored).kept == ("random_step",)
+        flat.save(tmp_path / "m", session)
+    assert list(load.weights(tmp_path / "m")) == ["w"]
+
+
 def test_rounding_is_only_done_when_allowed():
     graph = darner.Graph("narrow")
     graph.set_outputs([graph.input("x", (2,), "bf16") * graph.parameter("w", (2,), "bf16")])
@@ -114,23 +128,30 @@ def test_rounding_is_only_done_when_allowed():
         assert session.parameters()["w"][0] == np.inf
 
 
-def test_large_tensors_are_handed_over_one_by_one(monkeypatch):
-    monkeypatch.setattr(load.loading, "_AT_ONCE", 4 * 8 * 8 * 4)
-    with inference() as session:
-        sizes = []
-        update = type(session.parameters()).update
-        monkeypatch.setattr(
-            type(session.parameters()),
-            "update",
-            lambda self, other: (
-                sizes.append(sum(a.nbytes for a in other.values())),
-                update(self, other),
-            ),
-        )
-        load.load(session, values(), Chain(CONFIG))
-    assert max(sizes) == 11 * 8 * 4
-    assert len(sizes) >= 4
-    assert sum(sizes) == sum(array.nbytes for array in values().values()) - 8
+def test_loading_and_saving_hold_one_tensor_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(load.loading, "_AT_ONCE", 1 << 16)
+    count, side = 12, 256
+    graph = darner.Graph("wide")
+    parts = [graph.parameter(f"h.{i}.w", (side, side)).sum() for i in range(count)]
+    graph.set_outputs([sum(parts[1:], parts[0])])
+    stored = {f"h.{i}.w": np.full((side, side), i, ml_dtypes.bfloat16) for i in range(count)}
+    load.save(tmp_path / "m", CONFIG, stored)
+    largest = 4 * side * side
+    with darner.build_inference_session(graph, device="reference") as session:
+        weights = load.weights(tmp_path / "m")
+        peaks = []
+        for act in (
+            lambda: load.load(session, weights),
+            lambda: load.save(tmp_path / "n", CONFIG, session.parameters(), max_shard="1MB"),
+        ):
+            tracemalloc.start()
+            act()
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert [int(session.parameters()[name].max()) for name in stored] == list(range(count))
+    assert peaks[0] < 2 * largest
+    assert peaks[1] < 3 * largest
+    assert (load.weights(tmp_path / "n")["h.7.w"] == 7.0).all()
 
 
 # Pretrained

@@ -123,6 +123,34 @@ def test_a_symbolic_size_accepts_any():
     assert match({"a": zeros(2, 7)}, {"a": TensorType.new((2, "n"))}).fits()
 
 
+@given(st.data())
+def test_every_name_ends_up_in_exactly_one_place(data):
+    words = st.lists(
+        st.sampled_from(["p", "a", "b", "weight", "gamma", "bias", "0"]), min_size=1, max_size=3
+    )
+    names = st.lists(words.map(".".join), unique=True, max_size=8)
+    wanted, stored = data.draw(names), data.draw(names)
+    tied = dict(
+        data.draw(st.lists(st.tuples(words.map(".".join), words.map(".".join)), max_size=2))
+    )
+    patterns = data.draw(st.lists(st.sampled_from(["*a", "p.*", "b"]), max_size=2))
+    found = match(
+        {name: zeros(2) for name in stored},
+        {name: f32(2) for name in wanted},
+        prefix="p.",
+        tied=tied,
+        ignored=patterns,
+        optional=patterns,
+        strict=False,
+    )
+    assert sorted([*found.sources, *found.missing, *found.kept]) == sorted(wanted)
+    taken = set(found.sources.values())
+    assert sorted([*taken, *found.unexpected, *found.ignored]) == sorted(stored)
+    assert all(found.sources[name] == name for name in set(wanted) & set(stored))
+    if not tied:
+        assert len(taken) == len(found.sources)
+
+
 # The message
 
 
