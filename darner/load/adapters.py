@@ -116,14 +116,12 @@ def _lora(path: Path, config: Mapping[str, Any], weights: Weights) -> LoRA:
             f"'{path}' was started by {start!r}, which changes the model's own matrices",
             hint="let PEFT save it as a plain change: save_pretrained(..., path_initial_model_for_weight_conversion=...)",
         )
-    rank, alpha = config.get("r"), config.get("lora_alpha", 8)
+    rank = config.get("r")
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise FormatError(f"'{path}' has the rank r={rank!r}, which is no positive whole number")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
-        raise FormatError(f"'{path}' has lora_alpha={alpha!r}, which is no number")
-    dropout = config.get("lora_dropout") or 0.0
+    alpha = _number(path, config, "lora_alpha", 8.0)
     # PEFT's other scale is alpha / sqrt(rank); darner's is alpha / rank.
-    scaled = alpha * math.sqrt(rank) if config.get("use_rslora") else float(alpha)
+    scaled = alpha * math.sqrt(rank) if config.get("use_rslora") else alpha
     modules = _modules(weights)
     if not modules:
         raise FormatError(f"'{weights.path}' holds no lora_A and lora_B")
@@ -134,7 +132,16 @@ def _lora(path: Path, config: Mapping[str, Any], weights: Weights) -> LoRA:
                 f"'{path}' says rank {rank}, but '{name}' has the shape {format_shape(shape)}"
             )
     targets = tuple(pattern for name in modules for pattern in (name, f"*.{name}"))
-    return LoRA(rank=rank, alpha=scaled, dropout=float(dropout), targets=targets)
+    return LoRA(
+        rank=rank, alpha=scaled, dropout=_number(path, config, "lora_dropout", 0.0), targets=targets
+    )
+
+
+def _number(path: Path, config: Mapping[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise FormatError(f"'{path}' has {name}={value!r}, which is no number")
+    return float(value)
 
 
 def _modules(names: Mapping[str, Any]) -> list[str]:

@@ -42,7 +42,7 @@ def conversion(found: np.dtype[Any], wanted: np.dtype[Any]) -> Kind:
         return "refused"
     if np.can_cast(found, wanted, "safe"):
         return "exact"
-    return {"float": "rounds", "complex": "rounds"}.get(kind_of(found), "fits")  # type: ignore[return-value]
+    return "fits" if kind_of(found) == "int" else "rounds"
 
 
 def fault(array: Array, wanted: np.dtype[Any], allow_rounding: bool) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError, UnknownNameError, nearest
 from ..session.atomic import FileError
+from ..session.binding import as_array
 from ..session.tensorfile import OpenFile, open_tensors
 from .conversions import converted
 from .texts import read_json
@@ -53,7 +55,7 @@ class TensorInfo:
     @property
     def nbytes(self) -> int:
         """How many bytes it takes."""
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
     @classmethod
     def of(cls, array: Array) -> TensorInfo:
@@ -89,7 +91,7 @@ class Weights(Mapping[str, Array]):
         if isinstance(tensors, Weights):
             return tensors
         if isinstance(tensors, Mapping):
-            return cls("", {name: np.asarray(value) for name, value in tensors.items()})
+            return cls("", {name: as_array(tensors[name], f"'{name}'")[0] for name in tensors})
         return weights(tensors)
 
     def __getitem__(self, name: str) -> Array:

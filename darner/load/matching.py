@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -86,7 +86,7 @@ class Match:
     kept: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     misshaped: tuple[str, ...] = ()
-    untyped: Mapping[str, str] | None = None
+    untyped: Mapping[str, str] = field(default_factory=dict)
     untied: tuple[tuple[str, str], ...] = ()
 
     def fits(self, *, strict: bool = True) -> bool:
@@ -274,7 +274,7 @@ def _groups(
             f"needs {wanted[name].dtype}",
             f"stored {element_name(weights.info(found.sources[name]).dtype)}, {wrong}",
         )
-        for name, wrong in (found.untyped or {}).items()
+        for name, wrong in found.untyped.items()
     ]
     rounds = any("rounding" in row[-1] for row in kinds)
     help_ = " (allow_rounding=True rounds)" if rounds else ""

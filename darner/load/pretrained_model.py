@@ -72,12 +72,12 @@ class Pretrained:
         return self._made(self.model.inference_graph, {**options, "mode": "infer"})
 
     def session(self, graph: Graph, **options: Any) -> Session:
-        """A session of any graph of the model, with the weights in it.
+        """A session of any graph of the model, with the weights in it; ``mode="infer"`` is one without gradients.
 
         With ``share=session`` what that session has stays as it is there; only the rest is loaded.
         """
         share = options.get("share")
-        skipped = () if share is None else {*share.parameters(), *share.state()}
+        skipped = {*share.parameters(), *share.state()} if isinstance(share, Session) else ()
         found = match_graph(
             graph,
             self.weights,
@@ -86,8 +86,7 @@ class Pretrained:
             allow_rounding=self.allow_rounding,
             strict=self.strict,
         )
-        given = options.get("config") or SessionConfig()
-        rule = options.get("init", given.init)
+        rule = options.get("init", getattr(options.get("config"), "init", None))
         filled = {*found.sources, *skipped}
         starts: dict[str, Any] = {
             escape(name): rule_for(name, rule, leaf.attrs["init"])

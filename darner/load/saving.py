@@ -16,6 +16,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,7 @@ def _write_weights(
         write_tensors(folder / file, {name: kinds[name] for name in names}, values)
         named |= dict.fromkeys(names, file)
     total = sum(info.nbytes for info in kinds.values())
-    count = sum(int(np.prod(info.shape, dtype=object)) for info in kinds.values())
+    count = sum(prod(info.shape) for info in kinds.values())
     metadata = {"total_size": total, "total_parameters": count}
     write_json(folder / INDEX, {"metadata": metadata, "weight_map": named})
 

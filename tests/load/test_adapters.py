@@ -143,6 +143,7 @@ def test_changes_that_do_not_fit_are_listed_and_leave_the_session_alone(tmp_path
         ({"r": 0}, "r=0"),
         ({"r": "2"}, "r='2'"),
         ({"lora_alpha": "x"}, "lora_alpha='x'"),
+        ({"lora_dropout": None}, "lora_dropout=None"),
     ],
 )
 def test_adapters_that_mean_something_else_are_refused(tmp_path, config, message):
