@@ -23,7 +23,7 @@ in the old spelling of layer norms (``gamma`` and ``beta``), or by the name it i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -144,6 +144,20 @@ def match(
     return found
 
 
+def unused(
+    weights: Weights,
+    wanted: Collection[str],
+    *,
+    prefix: str = "",
+    tied: Mapping[str, str] | None = None,
+    ignored: Iterable[str] = (),
+) -> list[str]:
+    """The tensors that fill none of the parameters and that the model does not ignore; arguments as for ``match``."""
+    names = _Names(prefix, dict(tied or {}))
+    sources = _sources(weights, wanted, names)
+    return _leftover(weights, sources, names, Patterns((*ignored, *COUNTERS)))[1]
+
+
 @dataclass(frozen=True)
 class _Names:
     """What a name may be called elsewhere."""
@@ -170,7 +184,7 @@ class _Names:
         return [one for one in group if one != name]
 
 
-def _sources(weights: Weights, wanted: Mapping[str, TensorType], names: _Names) -> dict[str, str]:
+def _sources(weights: Weights, wanted: Collection[str], names: _Names) -> dict[str, str]:
     found = {name: name for name in wanted if name in weights}
     taken = set(found)
     # Exact names first: no other spelling takes the tensor of another parameter.

@@ -21,7 +21,7 @@ from ..session.session import Session
 from .files import Weights, weights
 from .hub import folder as find_folder
 from .loading import ADAPTED, learned_states, match_graph, said, write
-from .matching import Patterns
+from .matching import Patterns, unused
 from .saving import save as save_folder
 from .texts import config as read_config
 
@@ -72,16 +72,20 @@ class Pretrained:
         return self._made(self.model.inference_graph, {**options, "mode": "infer"})
 
     def session(self, graph: Graph, **options: Any) -> Session:
-        """A session of any graph of the model, with the weights in it; ``mode="infer"`` is one without gradients.
+        """A session of another graph of the model, or of a part of it, with the weights in it.
 
-        With ``share=session`` what that session has stays as it is there; only the rest is loaded.
+        Tensors that the graph has no use for are no fault. ``mode="infer"`` makes a session without gradients. With
+        ``share=session`` what that session has stays as it is there, and only the rest is loaded.
         """
+        return self._filled(graph, options, {**said(self.model), "ignored": ("*",)})
+
+    def _filled(self, graph: Graph, options: dict[str, Any], names: dict[str, Any]) -> Session:
         share = options.get("share")
         skipped = {*share.parameters(), *share.state()} if isinstance(share, Session) else ()
         found = match_graph(
             graph,
             self.weights,
-            **said(self.model),
+            **names,
             skipped=skipped,
             allow_rounding=self.allow_rounding,
             strict=self.strict,
@@ -104,15 +108,20 @@ class Pretrained:
 
     def _made(self, make: Callable[..., Graph], options: dict[str, Any]) -> Session:
         sizes = {name: options.pop(name) for name in list(options) if name not in _BUILDING}
+        taken = inspect.signature(make)
+        kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        known = [name for name, one in taken.parameters.items() if one.kind not in kinds]
+        called = f"{make.__name__} of {type(self.model).__name__}"
+        # A method that takes any keyword passes over those it does not know; a misspelt one must not be.
+        strange = [name for name in sizes if known and name not in known]
+        if strange:
+            hint = nearest(strange[0], [*known, *sorted(_BUILDING)])
+            raise ArgumentError(f"neither a session nor {called} takes '{strange[0]}'", hint=hint)
         try:
-            inspect.signature(make).bind(**sizes)
+            taken.bind(**sizes)
         except TypeError as error:
-            known = [*inspect.signature(make).parameters, *sorted(_BUILDING)]
-            strange = [name for name in sizes if name not in known]
-            hint = nearest(strange[0], known) if strange else None
-            kind = type(self.model).__name__
-            raise ArgumentError(f"{make.__name__} of {kind}: {error}", hint=hint) from None
-        return self.session(make(**sizes), **options)
+            raise ArgumentError(f"{called}: {error}") from None
+        return self._filled(make(**sizes), options, said(self.model))
 
     def save(self, folder: str | os.PathLike[str], session: Session, **options: Any) -> list[Path]:
         """Save what a session has learned as a folder like the one it came from, tokenizer included.
@@ -127,6 +136,13 @@ class Pretrained:
                 f"the session has low-rank changes ('{adapted[0]}' and {len(adapted) - 1} more), which the model's own "
                 "folder has no place for",
                 hint="save them with load.save_adapter, or the sum with load.save(folder, config, load.merged(session, lora))",
+            )
+        lost = unused(self.weights, {*graph.parameters, *graph.states}, **said(self.model))
+        if lost and self.strict:
+            raise ArgumentError(
+                f"the session has only a part of the model: {len(lost)} tensors of '{self.folder}' are not in it, "
+                f"such as '{lost[0]}', and would be lost",
+                hint="save a session of the whole model",
             )
         states = session.state()
         kept = {name: states[name] for name in learned_states(graph)}

@@ -242,7 +242,37 @@ def test_weights_that_do_not_fit_are_told_before_anything_is_built(tmp_path, mon
 
 
 def test_an_unknown_option_is_named_with_the_nearest(folder):
-    with pytest.raises(ArgumentError, match=r"inference_graph of Chain: .*did you mean 'length'\?"):
+    with pytest.raises(
+        ArgumentError, match=r"neither .* Chain takes 'lenght'; did you mean 'length'\?"
+    ):
         load.pretrained(folder).inference_session(batch=1, lenght=2)
     with pytest.raises(ArgumentError, match=r"missing a required argument: 'length'"):
         load.pretrained(folder).inference_session(batch=1, threads=1)
+
+
+def test_a_keyword_that_a_model_passes_over_is_told(folder, monkeypatch):
+    graph = Chain.inference_graph
+    monkeypatch.setattr(
+        Chain, "inference_graph", lambda self, batch=1, length=1, **_: graph(self, batch, length)
+    )
+    with pytest.raises(ArgumentError, match=r"takes 'thread'; did you mean 'threads'\?"):
+        load.pretrained(folder).inference_session(batch=1, thread=1)
+
+
+def test_a_part_of_a_model_takes_its_part_of_the_weights(folder):
+    graph = darner.Graph("part")
+    x = graph.input("x", (1, 8))
+    with graph.scope("model.layers.1"):
+        graph.set_outputs([nn.Linear("q_proj", 8, 8, bias=False)(x)])
+    part = load.pretrained(folder)
+    with part.session(graph, mode="infer", device="reference") as session:
+        out = session.run({"x": np.eye(8)[:1]})["output0"]
+        with pytest.raises(
+            ArgumentError, match=r"only a part of the model: 8 tensors of '.*chain'"
+        ):
+            part.save(folder.parent / "part", session)
+    np.testing.assert_allclose(out[0], values()["model.layers.1.q_proj.weight"][:, 0], rtol=1e-6)
+    graph = darner.Graph("other")
+    graph.set_outputs([graph.input("x", (2,)) * graph.parameter("model.other", (2,))])
+    with pytest.raises(load.MismatchError, match=r"1 missing .*\n  model.other  f32\[2\]$"):
+        part.session(graph, mode="infer")
