@@ -182,7 +182,10 @@ class Running:
     def compile(self, **sizes: int) -> None:
         """Make the native code now, and not at the first step; with symbolic sizes, for these."""
         with self._using("compile"):
-            self._compiled(self._chosen(sizes))
+            special = self._chosen(sizes)
+            self._compiled(special)
+            if self._optimizer is not None and self._optimizer.accumulate > 1:
+                self._compiled(self._summing(special, tuple(sorted(sizes.items()))))
 
     def step(self) -> None:
         """Run once on the inputs that were set: forward, and in training backward and the updates."""
@@ -328,8 +331,12 @@ class Running:
         shared = 1 if self._optimizer is None else self._optimizer.accumulate
         if self._optimizer is None or shared == 1 or self._storage[ACCUMULATED] >= shared - 1:
             return special
-        if special.summing is not None:
-            return special.summing
+        return self._summing(special, sizes)
+
+    def _summing(self, special: Specialised, sizes: Sizes) -> Specialised:
+        """What runs in place of a specialisation where gradients are only added up, made where it is not there."""
+        if special.summing is not None or self._optimizer is None:
+            return special.summing or special
         return special.pair(self._make(sizes, Summing.before(self._optimizer)))
 
     def _make(self, sizes: Sizes, optimizer: Optimizer | None) -> Specialised:
@@ -380,7 +387,7 @@ class Running:
         # Code that is kept with its plans is not kept a second time.
         objects = None if key is not None else cache
         other = None if special.partner is None else special.partner.program
-        fixed = (self._fixed(special), [])
+        fixed: tuple[list[int], list[int]] = (self._fixed(special), [])
         arenas = (None if other is None else other.arena, None)
         made = [
             self._compile(plan, fixed[number], objects, next(saved, None), arenas[number])
