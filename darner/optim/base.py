@@ -27,6 +27,9 @@ ACCUMULATED = f"{PREFIX}/accumulated"
 GRADIENT_NORM = f"{PREFIX}/gradient_norm"
 """The state that has the norm of all gradients at the last update, before ``clip_norm``, where that is set."""
 
+GRADIENT_SUM = "/gradient_sum"
+"""After a parameter's name: the sum of its gradients since the last update, where several runs share one."""
+
 DecayFilter = Callable[[str, tuple[Dim, ...]], bool]
 """From a parameter's name and shape to whether weight decay applies to it."""
 
@@ -188,9 +191,7 @@ def runs_so_far(graph: Graph) -> Node:
 class Clock:
     """What a step has once for all parameters: its counters, its settings and its rate."""
 
-    def __init__(
-        self, graph: Graph, optimizer: Optimizer, dtype: DType, due: bool = False
-    ) -> None:
+    def __init__(self, graph: Graph, optimizer: Optimizer, dtype: DType, due: bool = False) -> None:
         self.graph = graph
         self.optimizer = optimizer
         self.dtype = dtype

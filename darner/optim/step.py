@@ -12,7 +12,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..transforms.gradients import Wrt, differentiated, select
 from ..transforms.remat import Remat
-from .base import GRADIENT_NORM, Clock, Optimizer, Slot, as_dtype, fits, runs_so_far
+from .base import GRADIENT_NORM, GRADIENT_SUM, Clock, Optimizer, Slot, as_dtype, fits, runs_so_far
 from .clipping import clip_by_norm, clip_by_value, global_norm
 
 
@@ -162,7 +162,7 @@ def _mean(clock: Clock, leaf: Node, gradient: Node) -> Node:
 def _summed(graph: Graph, leaf: Node, gradient: Node) -> tuple[Node, Node]:
     """The state of a parameter's gradients since the last update, and what it is with this one."""
     with graph.derived_from(leaf):
-        total = graph.state(f"{leaf.name}/gradient_sum", leaf.shape, gradient.dtype)
+        total = graph.state(f"{leaf.name}{GRADIENT_SUM}", leaf.shape, gradient.dtype)
         return total, total + gradient
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..graph.errors import RunError
+from ..optim.base import GRADIENT_SUM
 from .feed import Batch
 
 if TYPE_CHECKING:
@@ -55,6 +58,10 @@ def _traced(trainer: Trainer, batch: Batch, checkpoint: Path | None) -> Trace:
     exactly, so it is made once more from the last checkpoint on.
     """
     progress = trainer.progress
+    # Sums that have the bad gradient already would hide who made it; they are of no use any more.
+    states = trainer.session.state()
+    sums = [name for name in states if name.endswith(GRADIENT_SUM)]
+    states.update({name: np.zeros_like(states[name]) for name in sums})
     trace = trainer.session.trace_dispatches(inputs=batch)
     if checkpoint is None:
         return trace

@@ -87,7 +87,7 @@ def ticks(low: float, high: float, count: int = 6) -> list[float]:
     """
     rough = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    step = min((power * factor for factor in (1, 2, 5, 10)), key=lambda size: abs(size / rough - 1))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     # Rounded: 3 * 0.2 is to be 0.6.
     digits = max(0, 1 - math.floor(math.log10(step)))

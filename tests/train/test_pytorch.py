@@ -22,7 +22,7 @@ def test_adamw_with_everything_follows_pytorch_step_by_step():
         start = {name: torch.tensor(value) for name, value in session.parameters().items()}
         made = train.Trainer(session, batches, steps=STEPS, accumulate=ACCUMULATE)
         found = list(made.train().losses)
-        ended = {name: value for name, value in session.parameters().items()}
+        ended = dict(session.parameters())
     wanted, weights = torch_losses(batches, start)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
     assert wanted[0] - wanted[-1] > 0.3  # it learned

@@ -1,5 +1,6 @@
 """The loop: what it runs, in which order, and whom it tells."""
 
+import itertools
 import json
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_a_function_is_told_of_every_step_and_loss_history_keeps_them():
     assert [item.step for item in told] == [1, 2, 3, 4, 5]
     assert [item.amount for item in told] == [4, 8, 12, 16, 20]
     assert kept.losses == list(history.losses) == [item.loss for item in told]
-    assert all(a.seconds < b.seconds for a, b in zip(told, told[1:], strict=False))
+    assert all(a.seconds < b.seconds for a, b in itertools.pairwise(told))
 
 
 def test_a_callback_may_end_training():
@@ -223,7 +224,7 @@ def test_a_trainer_without_an_end_says_so():
 
 def test_batches_that_come_to_an_end_say_so():
     with trainer((batch for batch in listed(3)), steps=5) as made:
-        with pytest.raises(darner.RunError, match="exhausted after 1 epochs; .* a generator"):
+        with pytest.raises(darner.RunError, match=r"exhausted after 1 epochs; .* a generator"):
             made.train()
         assert made.step == 3
 
