@@ -72,7 +72,8 @@ class JsonLog(Callback):
     def _cut(self, step: int, epoch: int) -> None:
         """Drop the records of steps that were not made and epochs that were not finished, from the first one on."""
         kept: list[str] = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        for line in lines:
             try:
                 found = json.loads(line)
             except ValueError:  # the line that was being written when the process died
@@ -80,7 +81,8 @@ class JsonLog(Callback):
             if found["epoch"] >= epoch if found["kind"] == "epoch" else found["step"] > step:
                 break
             kept.append(line)
-        write_atomically(self.path, [f"{line}\n".encode() for line in kept])
+        if len(kept) < len(lines):
+            write_atomically(self.path, [f"{line}\n".encode() for line in kept])
 
 
 class TensorBoard(Callback):

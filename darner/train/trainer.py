@@ -221,8 +221,10 @@ class Trainer(Resuming):
     @property
     def gradient_norm(self) -> float | None:
         """The norm of all gradients at the last update, before clipping; None where there is no ``clip_norm``."""
-        states = self.session.state()
-        return float(states[GRADIENT_NORM]) if GRADIENT_NORM in states else None
+        optimizer = self.session.optimizer
+        if optimizer is None or optimizer.clip_norm is None:
+            return None
+        return float(self.session.state()[GRADIENT_NORM])
 
     def metric(self, name: str) -> Metric:
         """The metric of a name."""
