@@ -45,6 +45,11 @@ def aligned(nbytes: int) -> Bytes:
     return whole[start : start + nbytes]
 
 
+def room_for(nbytes: int, offered: Bytes | None) -> Bytes:
+    """The memory that is offered, if it is large enough, else new."""
+    return offered if offered is not None and len(offered) >= nbytes else aligned(nbytes)
+
+
 def together(sizes: Sequence[int]) -> list[Bytes]:
     """Memory for several values in one piece, each at a multiple of 64 bytes.
 

@@ -69,7 +69,9 @@ class Inspecting(Training):
                 raise ArgumentError(f"profiling is True or False, got {enabled!r}")
             self._profiling = enabled
             for special in self._kept.values():
-                special.recorder = None
+                for one in (special, special.summing):
+                    if one is not None:
+                        one.recorder = None
 
     def profile(self, machine: str | Target | None = None) -> Profile:
         """Time, arithmetic and memory traffic of each kernel in the last steps with profiling on.

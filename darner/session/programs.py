@@ -83,6 +83,8 @@ class Specialised:
         prepared: what was made of parameters, at inference.
         version: the parameters' version that it was made of.
         recorder: what times its steps while profiling is on.
+        summing: what runs instead where gradients are only added up, for a later run to update parameters with.
+        partner: the other of the two, whose arena it may use: never do both run at a time.
         ran: whether the outputs hold the results of a run.
     """
 
@@ -98,6 +100,8 @@ class Specialised:
         self.setup: Program | None = None
         self.prepared: Prepared | None = None
         self.recorder: Recorder | None = None
+        self.summing: Specialised | None = None
+        self.partner: Specialised | None = None
         self.version = -1
         self.ran = False
         changed = {leaf for leaf, _ in plans.step.updates}
@@ -108,6 +112,12 @@ class Specialised:
         self._early = [i for i in outputs if plans.step.buffers[i].place in LEAVES]
         self._parted = not changed.isdisjoint(self._early)
         self._kept: dict[int, Array] = {}
+
+    def pair(self, summing: Specialised) -> Specialised:
+        """Take what runs instead of this in runs that only add gradients up."""
+        self.summing = self.partner = summing
+        summing.partner = self
+        return summing
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Refuse indices outside of what they index, before anything runs."""
@@ -160,6 +170,8 @@ class Specialised:
 
     def close(self) -> None:
         """Free the programs; they are compiled again when they are needed."""
+        if self.summing is not None:
+            self.summing.close()
         if not self.retired:
             self._free()
             self.ran = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends.memory import trim
+from ..backends.memory import Bytes, trim
 from ..backends.protocol import Program, compile_for
 from ..graph import dtypes
 from ..graph.data import Array
@@ -20,7 +20,8 @@ from ..graph.node import Node
 from ..graph.types import TensorType
 from ..lower.plan import Plan
 from ..ops.leaves import stored_value
-from ..optim.base import Optimizer
+from ..optim.base import ACCUMULATED, Optimizer
+from ..optim.step import Summing
 from .binding import as_value, into, is_bindable, known, solve_sizes
 from .buildkey import build_key
 from .config import SessionConfig
@@ -189,7 +190,10 @@ class Running:
     def compile(self, **sizes: int) -> None:
         """Make the native code now, and not at the first step; with symbolic sizes, for these."""
         with self._using("compile"):
-            self._compiled(self._chosen(sizes))
+            special = self._chosen(sizes)
+            self._compiled(special)
+            if self._optimizer is not None and self._optimizer.accumulate > 1:
+                self._compiled(self._summing(special, tuple(sorted(sizes.items()))))
 
     def step(self) -> None:
         """Run once on the inputs that were set: forward, and in training backward and the updates."""
@@ -240,7 +244,7 @@ class Running:
         if self._symbols:
             shapes = {name: array.shape for name, array in values.items()}
             sizes = tuple(sorted(solve_sizes(self._input_types, shapes, self._symbols).items()))
-        special = self._specialised(sizes)
+        special = self._of_this_run(self._specialised(sizes), sizes)
         special.check(values)
         program = self._compiled(special)
         self._prepare(special, program)
@@ -328,6 +332,19 @@ class Running:
             self._kept.put(sizes, found)
         return found
 
+    def _of_this_run(self, special: Specialised, sizes: Sizes) -> Specialised:
+        """What the next run is: of the runs that share an update only the last one makes it."""
+        shared = 1 if self._optimizer is None else self._optimizer.accumulate
+        if self._optimizer is None or shared == 1 or self._storage[ACCUMULATED] >= shared - 1:
+            return special
+        return self._summing(special, sizes)
+
+    def _summing(self, special: Specialised, sizes: Sizes) -> Specialised:
+        """What runs in place of a specialisation where gradients are only added up, made where it is not there."""
+        if special.summing is not None or self._optimizer is None:
+            return special.summing or special
+        return special.pair(self._make(sizes, Summing.before(self._optimizer)))
+
     def _make(self, sizes: Sizes, optimizer: Optimizer | None) -> Specialised:
         with self._phases.shown(), without_collection():
             if self._plan_file is not None and not sizes:
@@ -375,8 +392,11 @@ class Running:
         plans = [special.plans.step, special.plans.setup]
         # Code that is kept with its plans is not kept a second time.
         objects = None if key is not None else cache
+        other = None if special.partner is None else special.partner.program
+        fixed: tuple[list[int], list[int]] = (self._fixed(special), [])
+        arenas = (None if other is None else other.arena, None)
         made = [
-            self._compile(plan, () if number else self._fixed(special), objects, next(saved, None))
+            self._compile(plan, fixed[number], objects, next(saved, None), arenas[number])
             for number, plan in enumerate(plans)
             if plan is not None
         ]
@@ -408,9 +428,10 @@ class Running:
         fixed: Sequence[int] = (),
         cache: ObjectCache | None = None,
         saved: bytes | None = None,
+        arena: Bytes | None = None,
     ) -> Program:
         device, threads = self._config.device, self._config.threads
-        return compile_for(device, plan, threads, self._storage, cache, fixed, saved)
+        return compile_for(device, plan, threads, self._storage, cache, fixed, saved, arena)
 
     # ------------------------------------------------------------- memory
 

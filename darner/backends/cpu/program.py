@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ...graph.data import Array
 from ...graph.errors import InternalError, RunError
 from ...lower.plan import Buffer, Plan
-from ..memory import ALIGNMENT, Bytes, aligned, together
+from ..memory import ALIGNMENT, Bytes, aligned, room_for, together
 from .cache import ObjectCache
 from .faults import CLAIMS, INDEXED, WORDS
 from .jit import Machine, host, load_object
@@ -46,8 +46,10 @@ class CpuProgram:
         fixed: buffers that change seldom: what kernels want packed of them is packed by ``prepare``, which must run before the first
             step and after every change of theirs.
         saved: what ``saved`` of an equal program gave, on the same machine: nothing is emitted or compiled.
+        arena: that of a program that never runs at the same time, to be used by this one too if it is large enough.
 
     Attributes:
+        arena: the memory of what a run makes on the way.
         arrays: the memory of each buffer of the plan.
         storage: the memory of parameters and states by name.
     """
@@ -62,6 +64,7 @@ class CpuProgram:
         machine: Machine | None = None,
         fixed: Collection[int] = (),
         saved: bytes | None = None,
+        arena: Bytes | None = None,
     ) -> None:
         self.plan = plan
         if saved is not None:
@@ -71,7 +74,7 @@ class CpuProgram:
         self._native = native
         self._code = load_object(*native.objects, symbols=symbols())
         self._team = Team(threads)
-        self._arena = aligned(plan.arena_bytes)
+        self.arena = room_for(plan.arena_bytes, arena)
         self.storage: dict[str, Array] = dict(storage or {})
         self.arrays = [self._memory(buffer) for buffer in plan.buffers]
         self._homes = list(self.arrays)
@@ -101,7 +104,7 @@ class CpuProgram:
         others = [i for i, buffer in enumerate(self.plan.buffers) if buffer.place not in LEAVES]
         own = sum(self.arrays[i].nbytes for i in others if self.plan.buffers[i].place != "arena")
         own += sum(one.nbytes for rooms in self._packed.values() for one, _ in rooms.values())
-        return own + self._arena.nbytes + self._scratch.nbytes + self._shared.nbytes
+        return own + self.arena.nbytes + self._scratch.nbytes + self._shared.nbytes
 
     # ------------------------------------------------------------- making it
 
@@ -110,7 +113,7 @@ class CpuProgram:
             if buffer.offset is None:
                 raise InternalError("a buffer of the arena has no place")
             shape = tuple(int(size) for size in buffer.type.shape)
-            room = self._arena[buffer.offset : buffer.offset + buffer.nbytes]
+            room = self.arena[buffer.offset : buffer.offset + buffer.nbytes]
             return room.view(buffer.type.dtype.numpy).reshape(shape)
         if buffer.place == "constant":
             array = empty_like(buffer)
