@@ -25,8 +25,9 @@ FEW_PANELS = 2
 """Up to this many panels, A is read as it lies where its rows are contiguous: packing it would cost more."""
 DIRECT_TILES = 4
 """Up to this many tiles of rows, B is read as it lies where its columns are contiguous."""
-ALIGNED_TILES = 32
-"""The same where its rows are whole vectors and the cache holds all of it: then packing only makes it lie closer."""
+NEAR_ROWS = 128
+"""The rows of A up to which B is so read where its own rows are whole vectors, at most ``NEAR_BYTES`` apart, and in the cache."""
+NEAR_BYTES = 1024
 FEWEST_SLICES = 4
 """Tiles that a panel must have for the next to be packed between them."""
 STREAMED_BYTES = 1 << 22
@@ -307,11 +308,12 @@ def _reads_directly(contraction: Contraction, tile: Tile) -> bool:
     together = contraction.n <= tile.width and abs(down) <= 2 * tile.width
     size = STORAGE_BYTES[contraction.dtype]
     aligned = contraction.n % tile.lanes == down % tile.lanes == 0
-    held = aligned and contraction.k * abs(down) * size <= CACHE_BYTES // 2
+    near = aligned and abs(down) * size <= NEAR_BYTES
+    held = near and contraction.k * abs(down) * size <= CACHE_BYTES // 2
     if contraction.dtype != accumulator_of(contraction.dtype):
         together = held = False  # each use would widen it again
-    tiles = ALIGNED_TILES if held else DIRECT_TILES
-    return together or contraction.m <= tiles * tile.rows
+    rows = DIRECT_TILES * tile.rows
+    return together or contraction.m <= (max(rows, NEAR_ROWS) if held else rows)
 
 
 def scratch_bytes(contraction: Contraction, machine: Machine, packed_b: bool = False) -> int:
