@@ -242,9 +242,7 @@ class Running:
             program.bind(special.inputs[name], array)
         return special, program
 
-    def _release(
-        self, given: Mapping[str, Array], special: Specialised, program: Program
-    ) -> None:
+    def _release(self, given: Mapping[str, Array], special: Specialised, program: Program) -> None:
         """Let go of the caller's memory, which may go away."""
         for name in given:
             program.bind(special.inputs[name], None)

@@ -1,7 +1,7 @@
 """Attention as native code: an online softmax over blocks of keys, and its gradients; scores never go through memory.
 
-Panels of queries meet blocks of keys (``attention_forward``, ``attention_backward``, ``attention_bias``); a few queries over
-many keys are done otherwise (``attention_decode``, ``attention_decode_backward``). How the work is cut depends on shapes alone, so
+Panels of queries meet blocks of keys (``attention_forward``, ``attention_backward``, ``attention_bias``), forward those of all heads that
+share keys where each has few; very few queries over many keys are done otherwise (``attention_decode``, ``attention_decode_backward``). How the work is cut depends on shapes alone, so
 results do not depend on the number of threads.
 """
 
@@ -13,7 +13,15 @@ from .attention_decode import decode_room, emit_decode
 from .attention_decode_backward import emit_few, few_room, suits_few
 from .attention_forward import emit_forward, forward_room
 from .attention_parts import Parts
-from .attention_plan import BACKWARD, Room, can_emit_attention, describe, made_places, main_node
+from .attention_plan import (
+    BACKWARD,
+    Room,
+    can_emit_attention,
+    describe,
+    made_places,
+    main_node,
+    stacked,
+)
 from .jit import Machine
 from .template import Code, Scratch, Template
 
@@ -33,7 +41,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     elif attention.has_few_queries:
         own = decode_room(attention, shared).bytes
     else:
-        own = forward_room(attention).bytes
+        own = forward_room(stacked(attention, machine)).bytes
     return Scratch(own, shared.bytes)
 
 
@@ -41,15 +49,18 @@ def _emit(code: Code) -> None:
     node = main_node(code.spec)
     if node is None:
         return
-    parts = Parts(code, describe(node, code.machine))
+    attention = describe(node, code.machine)
+    if node.op.name != BACKWARD and not attention.has_few_queries:
+        attention = stacked(attention, code.machine)
+    parts = Parts(code, attention)
     parts.make_bases()
-    if node.op.name == BACKWARD and suits_few(code.spec, parts.attention):
+    if node.op.name == BACKWARD and suits_few(code.spec, attention):
         emit_few(parts)
     elif node.op.name == BACKWARD:
         emit_backward(parts)
-    elif parts.attention.is_empty:
+    elif attention.is_empty:
         return
-    elif parts.attention.has_few_queries:
+    elif attention.has_few_queries:
         emit_decode(parts)
     else:
         emit_forward(parts)
