@@ -141,6 +141,7 @@ STACKS = {
     "causal in a cache": ((2, 12, 5, 16, 4, 90, 8), {"causal": True, "offset": (2,)}),
     "a window": ((3, 9, 7, 40, 3, 131, 17), {"layout": "bshd", "window": 11, "softcap": 2.0}),
     "causal, more queries than keys": ((8, 6, 21, 5, 1, 13, 33), {"causal": True}),
+    "three queries of four": ((2, 16, 3, 19, 4, 77, 7), {"causal": True}),
     "several panels": ((1, 96, 9, 8, 8, 37, 8), {"layout": "bshd"}),
 }
 

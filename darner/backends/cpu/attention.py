@@ -7,6 +7,7 @@ results do not depend on the number of threads.
 
 from __future__ import annotations
 
+from ...graph.node import Node
 from ...lower.plan import Spec
 from .attention_backward import backward_room, emit_backward
 from .attention_decode import decode_room, emit_decode
@@ -15,6 +16,7 @@ from .attention_forward import emit_forward, forward_room
 from .attention_parts import Parts
 from .attention_plan import (
     BACKWARD,
+    Attention,
     Room,
     can_emit_attention,
     describe,
@@ -26,11 +28,17 @@ from .jit import Machine
 from .template import Code, Scratch, Template
 
 
+def _cut(node: Node, machine: Machine) -> Attention:
+    """How an attention is cut; gradients sum over all heads that share keys anyway."""
+    attention = describe(node, machine)
+    return attention if node.op.name == BACKWARD else stacked(attention, machine)
+
+
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
     node = main_node(spec)
     if node is None:
         return Scratch()
-    attention = describe(node, machine)
+    attention = _cut(node, machine)
     shared = Room()
     made_places(spec, attention, shared)
     if node.op.name == BACKWARD and suits_few(spec, attention):
@@ -41,7 +49,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     elif attention.has_few_queries:
         own = decode_room(attention, shared).bytes
     else:
-        own = forward_room(stacked(attention, machine)).bytes
+        own = forward_room(attention).bytes
     return Scratch(own, shared.bytes)
 
 
@@ -49,9 +57,7 @@ def _emit(code: Code) -> None:
     node = main_node(code.spec)
     if node is None:
         return
-    attention = describe(node, code.machine)
-    if node.op.name != BACKWARD and not attention.has_few_queries:
-        attention = stacked(attention, code.machine)
+    attention = _cut(node, code.machine)
     parts = Parts(code, attention)
     parts.make_bases()
     if node.op.name == BACKWARD and suits_few(code.spec, attention):

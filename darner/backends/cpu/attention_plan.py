@@ -309,6 +309,8 @@ def stacked(attention: Attention, machine: Machine) -> Attention:
     queries = group * attention.queries
     if group == 1 or "mask" in attention.operands or "bias" in attention.operands:
         return attention
+    if attention.has_few_queries and 2 * queries <= lanes:
+        return attention  # a query after the other is less work
     tile = query_tile(machine, lanes, queries, keys)
     apart = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
     panels = attention.batch * attention.kv_heads * -(-queries // tile.width)
