@@ -131,7 +131,7 @@ class CpuProgram:
         pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)
         self._pointers = pointers
         self._faults = np.zeros((len(plan.kernels), WORDS), np.int64)
-        self._fault_words = memoryview(self._faults.reshape(-1))
+        self._fault_words = self._faults.reshape(-1).data
         self._checked = [number * WORDS for number in native.checked]
         places = [array.ctypes.data for array in self.arrays]
         faults, width = self._faults.ctypes.data, self._faults.strides[0]

@@ -171,7 +171,7 @@ class Steps:
         table = np.array([self._team.pointer, self._rows.ctypes.data, 0, 0, 0], np.uint64)
         self._place = table.ctypes.data
         # Written in every run: a view of plain numbers takes a third of an array's time.
-        self._table = memoryview(table)
+        self._table = table.data
 
     def __len__(self) -> int:
         return len(self._rows)
