@@ -100,16 +100,17 @@ class Inspecting(Training):
         """
         from .trace import trace_dispatches
 
-        with (
-            self._using("trace_dispatches"),
-            self._bound(self._given(inputs)) as (special, program),
-        ):
-            if (
-                special.prepared is not None
-            ):  # what is looked at are values, in the order they were given
-                special.prepared.fill()
-                special.version = -1
-            return trace_dispatches(program, threshold=threshold, every=every)
+        with self._using("trace_dispatches"):
+            given = self._given(inputs)
+            special, program = self._ready(given)
+            try:
+                if special.prepared is not None:
+                    # What is looked at are values, in the order they were given.
+                    special.prepared.fill()
+                    special.version = -1
+                return trace_dispatches(program, threshold=threshold, every=every)
+            finally:
+                self._release(given, special, program)
 
     def dump_grad_summary(self, n: int | None = None) -> GradientSummary:
         """Gradients of the last step beside their parameters, by norm; it prints as a table of the first ``n``."""

@@ -70,6 +70,7 @@ class Running:
         self._input_types = input_types(self._graph)
         self._symbols = self._graph.dynamic_symbols()
         self._output_names = output_names(self._graph)
+        self._has_loss = bool(self._output_names) and self._graph.outputs[0].size == 1
         self._staged: dict[str, Array] = {}
         self._storage: dict[str, Array] = {}
         self._kept = Kept(config.specialisations)
@@ -225,21 +226,23 @@ class Running:
             return dict(zip(self._output_names, values, strict=True))
 
     def _step(self, given: Mapping[str, Array]) -> Specialised:
-        with self._bound(given) as (special, program):
+        special, program = self._ready(given)
+        try:
             special.execute(program)
+        finally:
+            self._release(given, special, program)
         if special.changes_parameters:
             self._shared.version += 1
         self._last = special
         return special
 
-    @contextmanager
-    def _bound(self, given: Mapping[str, Array]) -> Iterator[tuple[Specialised, Program]]:
-        """The program for these inputs and those that were set, ready to run on them."""
-        missing = [n for n in self._input_types if n not in given and n not in self._staged]
-        if missing:
+    def _ready(self, given: Mapping[str, Array]) -> tuple[Specialised, Program]:
+        """The program for these inputs and those that were set, ready to run on them, once; then ``_release``."""
+        values = {**self._staged, **given} if given else self._staged
+        if len(values) < len(self._input_types):
+            missing = [name for name in self._input_types if name not in values]
             shown = ", ".join(repr(name) for name in missing)
             raise RunError(f"no value was given for input {shown}", hint="set_input, or run({...})")
-        values = {n: given[n] if n in given else self._staged[n] for n in self._input_types}
         sizes: Sizes = ()
         if self._symbols:
             shapes = {name: array.shape for name, array in values.items()}
@@ -250,11 +253,12 @@ class Running:
         self._prepare(special, program)
         for name, array in values.items():
             program.bind(special.inputs[name], array)
-        try:
-            yield special, program
-        finally:
-            for name in given:  # the caller's memory may go away
-                program.bind(special.inputs[name], None)
+        return special, program
+
+    def _release(self, given: Mapping[str, Array], special: Specialised, program: Program) -> None:
+        """Let go of the caller's memory, which may go away."""
+        for name in given:
+            program.bind(special.inputs[name], None)
 
     def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Array]:
         """Values for one run, checked, and the caller's own memory where they can be."""
@@ -280,9 +284,10 @@ class Running:
     def read_loss(self) -> float:
         """The loss of the last step: the first output where it is one number, else 0.0."""
         with self._using("read_loss"):
-            if not self._output_names or self._graph.outputs[0].size != 1:
+            if not self._has_loss:
                 return 0.0
-            return float(self._output(self._ran(), 0).reshape(())[()])
+            special = self._ran()
+            return float(special.value(special.plans.step.outputs[0]).item())
 
     def read_output_by_index(self, index: int, out: Array | None = None) -> Array:
         """An output of the last step, as a copy or in ``out`` (of its shape, or flat)."""

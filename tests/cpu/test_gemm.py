@@ -23,6 +23,7 @@ from darner.backends.cpu.gemm import (
     share_evenly,
 )
 from darner.backends.cpu.gemm_ir import i64, load, loop, offset
+from darner.backends.cpu.gemm_plan import cut
 from darner.backends.cpu.gemm_tile import choose_tile
 from darner.graph.errors import ArgumentError
 from tests.conformance import examples
@@ -236,6 +237,14 @@ def test_sums_longer_than_one_pass_over_a_panel(packed):
 def test_a_few_rows_of_more_columns_than_are_held_at_a_time(transpose_b):
     contraction = Contraction.dense("f32", 2, 9001, 11, transpose_b=transpose_b)
     run(contraction)
+    run(contraction, threads=2)
+
+
+@pytest.mark.parametrize("shape", [(33, 16, 5), (71, 80, 300), (128, 112, 37), (127, 256, 9)])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_weights_of_few_whole_vectors_are_read_as_they_lie(shape, dtype):
+    contraction = Contraction.dense(dtype, *shape)
+    assert cut(contraction, MACHINE).direct or dtype != "f32"
     run(contraction, threads=2)
 
 

@@ -25,6 +25,9 @@ FEW_PANELS = 2
 """Up to this many panels, A is read as it lies where its rows are contiguous: packing it would cost more."""
 DIRECT_TILES = 4
 """Up to this many tiles of rows, B is read as it lies where its columns are contiguous."""
+NEAR_ROWS = 128
+"""The rows of A up to which B is so read where its own rows are whole vectors, at most ``NEAR_BYTES`` apart, and in the cache."""
+NEAR_BYTES = 1024
 FEWEST_SLICES = 4
 """Tiles that a panel must have for the next to be packed between them."""
 STREAMED_BYTES = 1 << 22
@@ -303,9 +306,14 @@ def _reads_directly(contraction: Contraction, tile: Tile) -> bool:
     """Whether B is used too little to be worth packing, or lies as if it were packed."""
     down = contraction.b_strides[1]
     together = contraction.n <= tile.width and abs(down) <= 2 * tile.width
+    size = STORAGE_BYTES[contraction.dtype]
+    aligned = contraction.n % tile.lanes == down % tile.lanes == 0
+    near = aligned and abs(down) * size <= NEAR_BYTES
+    held = near and contraction.k * abs(down) * size <= CACHE_BYTES // 2
     if contraction.dtype != accumulator_of(contraction.dtype):
-        together = False  # each use would widen it again
-    return together or contraction.m <= DIRECT_TILES * tile.rows
+        together = held = False  # each use would widen it again
+    rows = DIRECT_TILES * tile.rows
+    return together or contraction.m <= (max(rows, NEAR_ROWS) if held else rows)
 
 
 def scratch_bytes(contraction: Contraction, machine: Machine, packed_b: bool = False) -> int:

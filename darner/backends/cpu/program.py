@@ -135,7 +135,8 @@ class CpuProgram:
         pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)
         self._pointers = pointers
         self._faults = np.zeros((len(plan.kernels), WORDS), np.int64)
-        self._checked = np.array(native.checked, np.int64)
+        self._fault_words = self._faults.reshape(-1).data
+        self._checked = [number * WORDS for number in native.checked]
         places = [array.ctypes.data for array in self.arrays]
         faults, width = self._faults.ctypes.data, self._faults.strides[0]
         functions = {name: self._code.address(name) for name in dict.fromkeys(native.kernels)}
@@ -249,8 +250,9 @@ class CpuProgram:
             RunError: an index was outside its axis; what the step wrote means nothing.
         """
         self._steps.run(first, last, times)
-        if len(self._checked) and self._faults[self._checked, 0].any():
-            self._raise_fault()
+        for place in self._checked:
+            if self._fault_words[place]:
+                self._raise_fault()
 
     def _raise_fault(self) -> None:
         number = int(np.flatnonzero(self._faults[:, 0])[0])
