@@ -9,6 +9,7 @@ from typing import Any
 from .gemm_ahead import STREAMS, Asks
 from .gemm_blocks import emit_blocked
 from .gemm_ir import (
+    STORAGE_BYTES,
     accumulator_of,
     i64,
     ir,
@@ -57,12 +58,16 @@ class Target:
             and columns lie as the contraction's ``c_strides`` say.
         reads: the addresses, given a batch, a row and a column, of what ``write`` will read there: the largest elements first.
         read_bytes: of one element of the first of them.
+        written: the address, given a batch, a row and a column, of what ``write`` writes there.
+        written_bytes: of one element of that.
     """
 
     write: Write
     straight: Callable[[Any], Any] | None = None
     reads: Callable[[Any, Any, Any], list[Any]] | None = None
     read_bytes: int = 0
+    written: Callable[[Any, Any, Any], Any] | None = None
+    written_bytes: int = 0
 
 
 class Driver:
@@ -491,6 +496,12 @@ class Driver:
                 later.before_tile(row, start, b)
             if streamed:
                 self.ask_for_reads(batch, row, column)
+            elif straight is not None or not one_pass or self.target.written is None:
+                size = STORAGE_BYTES[self.accumulator]
+                self.asks.writes(builder, out, builder.mul(out_stride, i64(size)))
+            else:
+                size = contraction.c_strides[1] * self.target.written_bytes
+                self.asks.writes(builder, self.target.written(batch, row, column), i64(size))
 
             def call(rows: int, tile: Tile) -> None:
                 exact = Tile(rows, tile.vectors, tile.lanes)
