@@ -213,6 +213,7 @@ def run_with_a_small_cache(contraction, **how):
     """Run a contraction as on a machine whose cache holds a few tiles: A goes through it in blocks of rows and of k."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gemm_plan, "ROLLING_BYTES", 32 << 10)
+        patch.setattr(gemm_plan, "BLOCK_BYTES", 32 << 10)
         patch.setattr(gemm_plan, "GROUP_BYTES", 40 << 10)
         patch.setattr(gemm_plan, "LONGEST_BLOCK", 40)
         run(contraction, **how)

@@ -14,7 +14,9 @@ Strides = tuple[int, int, int]
 CACHE_BYTES = 1 << 20
 """Of the cache next to a core: what the blocks of A and of B share."""
 ROLLING_BYTES = CACHE_BYTES * 9 // 8
-"""Of that cache, what rows of A and two panels may take."""
+"""Of that cache, what rows of A and two pieces of panels may take where all rows stay in it."""
+BLOCK_BYTES = CACHE_BYTES * 3 // 4
+"""The same where rows come and go in blocks: another program may have a share of the core."""
 GROUP_BYTES = 8 * CACHE_BYTES
 """What the panels may take that are packed before they are used: rows of A are gone through, and packed, once for each group."""
 LONGEST_BLOCK = 1024
@@ -315,7 +317,7 @@ def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:
 
 def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
     """Rows of A that the cache holds beside two pieces of panels: as many in each block of rows."""
-    held = max(1, (ROLLING_BYTES // (block * size) - 2 * tile.width) // tile.rows)
+    held = max(1, (BLOCK_BYTES // (block * size) - 2 * tile.width) // tile.rows)
     blocks = -(-tiles // held)
     return -(-tiles // blocks) * tile.rows
 
