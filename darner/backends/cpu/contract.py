@@ -145,6 +145,8 @@ def _emit(code: Code) -> None:
             _straight(code, product),
             _reads(code, product),
             leaves[0].dtype.itemsize if leaves else 0,
+            _written(code, product),
+            code.body.outputs[0].dtype.itemsize,
         )
         _emit_cut(code, product, cuts[0], 0, target)
         return
@@ -293,6 +295,16 @@ def _reads(code: Code, product: Product) -> Callable[[Any, Any, Any], list[Any]]
         ]
 
     return places
+
+
+def _written(code: Code, product: Product) -> Callable[[Any, Any, Any], Any] | None:
+    """Where an element of the first result goes, if its rows lie as the product's do."""
+    dtype = code.body.outputs[0].dtype.name
+    if product.contraction.c_strides[2] != 1 or dtype not in STORAGE_BYTES:
+        return None
+    return lambda batch, row, column: offset(
+        code.builder, code.results[0], dtype, as_value(_place(code, product, batch, row, column))
+    )
 
 
 def _writer(code: Code, product: Product) -> Write:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...graph.errors import ArgumentError
-from .gemm_ahead import ask
+from .gemm_ahead import ask, ask_for_target
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -233,7 +233,11 @@ def _emit_kernel(
 
     def unrolled(index: Any, values: Any) -> list[Any]:
         if asking:
-            ask(builder, following, builder.udiv(index, i64(turn)), asking)
+            number = builder.udiv(index, i64(turn))
+            ask(builder, following, number, asking)
+            if asking == 1:
+                row_bytes = tile.width * STORAGE_BYTES[dtype]
+                ask_for_target(builder, following, number, tile.rows, row_bytes)
         elif b_form == "packed":
             # 64 bytes for every four k.
             place = builder.mul(index, i64(16))
