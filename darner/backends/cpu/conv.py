@@ -14,7 +14,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import row_major, strided
-from . import conv_depthwise, conv_driver, conv_weights, winograd, winograd_weights
+from . import conv_depthwise, conv_dots, conv_driver, conv_weights, winograd, winograd_weights
 from .conv_depthwise import is_depthwise
 from .conv_finish import Finish
 from .conv_plan import CONVOLUTIONS
@@ -69,8 +69,16 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
     if form is not None:
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
-        return conv_weights.Layout(main, machine).scratch
+        return _weights_form(main, machine).Layout(main, machine).scratch
     return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
+
+
+def _weights_form(main: Node, machine: Machine) -> Any:
+    """Who computes a gradient towards the weight: with channels in lanes, or with pixels."""
+    import os
+    if os.environ.get("FORM"):
+        return conv_dots if os.environ["FORM"] == "dots" else conv_weights
+    return conv_dots
 
 
 def _emit(code: Code) -> None:
@@ -85,7 +93,7 @@ def _emit(code: Code) -> None:
         weights = main.op.name == "conv_weight_grad"
         (winograd_weights if weights else winograd).Driver(code, form, operands, finish).emit()
     elif main.op.name == "conv_weight_grad":
-        conv_weights.Driver(code, main, operands, finish).emit()
+        _weights_form(main, code.machine).Driver(code, main, operands, finish).emit()
     else:
         conv_driver.Driver(code, main, operands, finish).emit()
 
