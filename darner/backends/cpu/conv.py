@@ -1,7 +1,7 @@
 """Convolutions and both their gradients as native code.
 
 All are products of matrices in which one operand, the patches of an image, is never stored whole: ``conv_driver`` packs a few of them at a time, and
-``conv_weights`` does for the gradient towards the weight. Where every channel is convolved by itself, ``conv_depthwise`` goes over the rows of images instead; where a
+``conv_weights`` does for the gradient towards the weight, or ``conv_dots`` where channels would leave lanes empty. Where every channel is convolved by itself, ``conv_depthwise`` goes over the rows of images instead; where a
 3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
 """
 
@@ -75,10 +75,8 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
 
 def _weights_form(main: Node, machine: Machine) -> Any:
     """Who computes a gradient towards the weight: with channels in lanes, or with pixels."""
-    import os
-    if os.environ.get("FORM"):
-        return conv_dots if os.environ["FORM"] == "dots" else conv_weights
-    return conv_dots
+    forms = conv_weights, conv_dots
+    return min(forms, key=lambda form: form.Layout(main, machine).cycles)
 
 
 def _emit(code: Code) -> None:

@@ -54,8 +54,10 @@ SHAPES = {
     32: ((6, 2), (4, 3), (3, 4), (12, 1)),
 }
 """Rows (taps of channels) and columns (channels of the result) whose sums fill the registers, for each width of vectors in bytes."""
-COPIED = 3.0
-"""Cycles for a vector that is copied to its place."""
+COPIED = 10.0
+"""Cycles for a vector that is copied to its place, fetching it included."""
+SPACED = 25.0
+"""Cycles for a vector of elements that lie apart."""
 ADDED = 3.0
 """Cycles for adding up the lanes of one sum."""
 CALLED = 25.0
@@ -129,10 +131,11 @@ class Layout:
     def cycles(self) -> float:
         """Cycles that one thread would take."""
         grid, patches = self.grid, self.patches
-        copied = self.channels * len(grid.planes) * (self.block + grid.halo)
+        planes = self.channels * len(grid.planes) * (self.block + grid.halo)
+        copied = planes * (SPACED if patches.steps[-1] > 1 else COPIED)
         # The gradient is copied once for all turns that a thread has of a block.
-        copied += self.columns * self.block / max(1, self.turns / 2)
-        cycles = self._cycles_of_block(self.tile) + copied / self.lanes * COPIED
+        copied += self.columns * self.block * COPIED / self.turns
+        cycles = self._cycles_of_block(self.tile) + copied / self.lanes
         return patches.groups * self.turns * self.blocks * cycles
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
-from .conv_pack import Packer, divided, grid_of, table_bytes, walk
+from .conv_pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
 from .conv_plan import Patches, patches_of, tile_cycles, tiles_of
 from .conv_turns import call_with_rows, rows_of_turns, share_sums
 from .gemm_ir import (
@@ -43,6 +43,10 @@ PANEL_BYTES = 384 << 10
 """Of the cache next to a core: what packed panels of the gradient may take."""
 ENOUGH = 8
 """Pieces of work for threads to share."""
+PACKED = 11.0
+"""Cycles for a piece of a row of patches, of a vector at most, that is packed where as many channels go together as can."""
+TURNED = 7.5
+"""Cycles for a vector of the gradient that is packed."""
 
 
 def turning_kernel(module: Any, dtype: str, tile: Tile) -> Any:
@@ -142,6 +146,19 @@ class Layout:
         if rest:
             cycles += tile_cycles(tile.rows, -(-rest // tile.lanes))
         return cycles / tile.rows
+
+    @property
+    def cycles(self) -> float:
+        """Cycles that one thread would take."""
+        patches, lanes = self.patches, self.tile.lanes
+        pixels = patches.batch * patches.pixels
+        row = patches.result[-1]
+        pieces = pixels // row * -(-row // lanes)
+        # What is written down about a piece is read once for so many channels.
+        alone = 1 + (TOGETHER - min(TOGETHER, patches.channels)) / (2 * TOGETHER)
+        packed = self.rows * self.sections * pieces * alone * PACKED
+        packed += pixels * self.padded / lanes * TURNED
+        return patches.groups * (pixels * self.rows * self._cycles(self.tile) + packed)
 
     @property
     def scratch(self) -> Scratch:
