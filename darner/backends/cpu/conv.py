@@ -14,7 +14,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import row_major, strided
-from . import conv_depthwise, conv_dots, conv_driver, conv_weights, winograd, winograd_weights
+from . import conv_depthwise, conv_direct, conv_dots, conv_driver, conv_weights, winograd, winograd_weights
 from .conv_depthwise import is_depthwise
 from .conv_finish import Finish
 from .conv_plan import CONVOLUTIONS
@@ -70,6 +70,9 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
         return _weights_form(main, machine).Layout(main, machine).scratch
+    direct = _direct_layout(spec, main, machine)
+    if direct is not None:
+        return direct.scratch
     return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
 
 
@@ -77,6 +80,17 @@ def _weights_form(main: Node, machine: Machine) -> Any:
     """Who computes a gradient towards the weight: with channels in lanes, or with pixels."""
     forms = conv_weights, conv_dots
     return min(forms, key=lambda form: form.Layout(main, machine).cycles)
+
+
+def _direct_layout(spec: Spec, main: Node, machine: Machine) -> conv_direct.Layout | None:
+    """How a product reads its images themselves, where that is quicker than packing patches."""
+    import os
+    found = conv_direct.Layout(main, machine)
+    if not found.possible:
+        return None
+    if os.environ.get("FORM"):
+        return found if os.environ["FORM"] == "direct" else None
+    return found
 
 
 def _emit(code: Code) -> None:
@@ -92,6 +106,8 @@ def _emit(code: Code) -> None:
         (winograd_weights if weights else winograd).Driver(code, form, operands, finish).emit()
     elif main.op.name == "conv_weight_grad":
         _weights_form(main, code.machine).Driver(code, main, operands, finish).emit()
+    elif _direct_layout(code.spec, main, code.machine) is not None:
+        conv_direct.Driver(code, main, operands, finish).emit()
     else:
         conv_driver.Driver(code, main, operands, finish).emit()
 

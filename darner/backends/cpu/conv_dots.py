@@ -15,7 +15,7 @@ from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided
-from .conv_planes import Copier, Plane, grid_of_planes
+from .conv_planes import COPIED, SPACED, Copier, Plane, grid_of_planes, write_distances
 from .conv_plan import Patches, patches_of
 from .conv_turns import call_with_rows, rows_of_turns, share_sums
 from .gemm_ir import (
@@ -54,10 +54,6 @@ SHAPES = {
     32: ((6, 2), (4, 3), (3, 4), (12, 1)),
 }
 """Rows (taps of channels) and columns (channels of the result) whose sums fill the registers, for each width of vectors in bytes."""
-COPIED = 10.0
-"""Cycles for a vector that is copied to its place, fetching it included."""
-SPACED = 25.0
-"""Cycles for a vector of elements that lie apart."""
 ADDED = 3.0
 """Cycles for adding up the lanes of one sum."""
 CALLED = 25.0
@@ -141,7 +137,7 @@ class Layout:
     @property
     def scratch(self) -> Scratch:
         """The memory it needs."""
-        own = self.gradient_bytes + self.plane_bytes
+        own = self.gradient_bytes + self.plane_bytes + in_lines(8 * self.heights[0])
         return Scratch(own, in_lines((self.splits * self.part + self.lanes) * self.size))
 
 
@@ -235,31 +231,19 @@ class Driver:
         self.copier = Copier(
             self.builder, layout.grid, self.patches.batch, layout.dtype, layout.lanes
         )
-        self.distances = self._distances()
+        place = layout.gradient_bytes + layout.plane_bytes
+        self.distances = self.builder.gep(code.own, [i64(place)], source_etype=byte)
 
     def emit(self) -> None:
         """Everything: the sums, then their way to the result."""
-        if self.layout.blocks:
+        layout = self.layout
+        if layout.blocks:
+            write_distances(
+                self.builder, layout.grid, layout.channels, layout.plane, self.distances
+            )
             share_sums(self.code, self.layout, self.patches.groups, self._block)
             self.code.barrier()
         self._finish()
-
-    def _distances(self) -> Any:
-        """A constant: where the rows of a turn begin, behind the first place of its first plane."""
-        types, layout, grid = ir(), self.layout, self.layout.grid
-        each = len(grid.planes)
-        numbers = [
-            (channel * each + plane) * layout.plane + grid.before + distance
-            for channel in range(layout.channels)
-            for plane, distance in grid.taps
-        ]
-        kind = types.ArrayType(types.IntType(64), len(numbers))
-        name = self.builder.module.get_unique_name("darner.distances")
-        table = types.GlobalVariable(self.builder.module, kind, name)
-        table.initializer = types.Constant(kind, numbers)
-        table.global_constant = True
-        table.linkage = "internal"
-        return table
 
     def _block(self, index: Any, group: Number, split: Number, keep: Any, turns: Any) -> None:
         """The places of one block: the gradient's, then the planes of some channels at a time."""

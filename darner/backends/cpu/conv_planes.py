@@ -11,11 +11,12 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from .conv_pack import place_of, walk
+from .conv_pack import constant_words, place_of, walk
 from .conv_plan import Patches
 from .gemm_ir import (
     accumulator_of,
     i64,
+    ir,
     lane_mask,
     lane_numbers,
     load,
@@ -29,6 +30,10 @@ from .places import Number, Places, as_value
 
 TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
+COPIED = 10.0
+"""Cycles for a vector that is copied to its place, fetching it included."""
+SPACED = 25.0
+"""Cycles for a vector of elements that lie apart."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,34 @@ def grid_of_planes(patches: Patches) -> Grid:
 def _count(size: int, start: int, step: int) -> int:
     """Elements from ``start`` on, ``step`` apart."""
     return max(0, -(-(size - start) // step))
+
+
+def write_distances(builder: Any, grid: Grid, channels: int, plane: int, table: Any) -> None:
+    """Write down where the taps of some channels begin, behind the first place of the first channel's first plane.
+
+    Args:
+        builder: where the code goes.
+        grid: the places.
+        channels: how many.
+        plane: the distance of two planes; a channel's are one after the other.
+        table: memory for a 64-bit number for each tap of each channel.
+    """
+    word = ir().IntType(64)
+    own = [number * plane + grid.before + distance for number, distance in grid.taps]
+    taps = constant_words(builder, "darner.taps", own)
+
+    def channel(number: Any, _: Any) -> None:
+        start = builder.mul(number, i64(len(grid.planes) * plane))
+        row = builder.mul(number, i64(len(own)))
+
+        def one(tap: Any, _: Any) -> None:
+            value = builder.load(builder.gep(taps, [tap], source_etype=word), typ=word)
+            place = builder.gep(table, [builder.add(row, tap)], source_etype=word)
+            builder.store(builder.add(start, value), place)
+
+        loop(builder, i64(0), i64(len(own)), 1, one)
+
+    loop(builder, i64(0), i64(channels), 1, channel)
 
 
 class Copier:
