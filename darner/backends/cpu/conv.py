@@ -70,9 +70,8 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
         return _weights_form(main, machine).Layout(main, machine).scratch
-    direct = _direct_layout(spec, main, machine)
-    if direct is not None:
-        return direct.scratch
+    if _is_direct(main, machine):
+        return conv_direct.Layout(main, machine).scratch
     return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
 
 
@@ -82,15 +81,14 @@ def _weights_form(main: Node, machine: Machine) -> Any:
     return min(forms, key=lambda form: form.Layout(main, machine).cycles)
 
 
-def _direct_layout(spec: Spec, main: Node, machine: Machine) -> conv_direct.Layout | None:
-    """How a product reads its images themselves, where that is quicker than packing patches."""
+def _is_direct(main: Node, machine: Machine) -> bool:
+    """Whether reading the images themselves is quicker than packing patches."""
     import os
-    found = conv_direct.Layout(main, machine)
-    if not found.possible:
-        return None
-    if os.environ.get("FORM"):
-        return found if os.environ["FORM"] == "direct" else None
-    return found
+    direct = conv_direct.Layout(main, machine)
+    if os.environ.get("FORM") and direct.possible:
+        return os.environ["FORM"] == "direct"
+    packed = conv_driver.Layout(main, machine, plain=True)
+    return direct.possible and direct.cut.cycles < packed.cut.cycles
 
 
 def _emit(code: Code) -> None:
@@ -106,7 +104,7 @@ def _emit(code: Code) -> None:
         (winograd_weights if weights else winograd).Driver(code, form, operands, finish).emit()
     elif main.op.name == "conv_weight_grad":
         _weights_form(main, code.machine).Driver(code, main, operands, finish).emit()
-    elif _direct_layout(code.spec, main, code.machine) is not None:
+    elif _is_direct(main, code.machine):
         conv_direct.Driver(code, main, operands, finish).emit()
     else:
         conv_driver.Driver(code, main, operands, finish).emit()

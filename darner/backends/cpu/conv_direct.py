@@ -7,6 +7,7 @@ where many channels of the result use them, or where images are so small that th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -15,8 +16,9 @@ from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided, place_of, walk
 from .conv_planes import COPIED, SPACED, Copier, grid_of_planes, write_distances
-from .conv_plan import Patches, patches_of, tiles_of
+from .conv_plan import Patches, patches_of, pieces_of, rows_cycles, shared, tiles_of
 from .conv_rows import copy_weights
+from .conv_turns import call_with_rows
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -34,17 +36,38 @@ from .template import Code, Scratch
 
 PLANES_BYTES = 512 << 10
 """Of the cache next to a core: what the images of a piece of work may take, all channels of them."""
-ENOUGH = 16
-"""Pieces of work that are left for threads to share."""
-FINISHED = 8.0
+PIECES = (2, 4, 8, 16, 32)
+"""Of work, that all places may be cut into for threads to share."""
+PARTS = (1, 2, 4)
+"""Pieces that the rows may be cut into: each copies the images by itself."""
+FINISHED = 4.5
 """Cycles for a piece of a row, of a vector at most, on its way to the result."""
-CALLED = 20.0
+CALLED = 15.0
 """Cycles for a tile, besides its sums."""
 
 
 def tile_cycles(rows: int, vectors: int) -> float:
     """Cycles of one product for every element of a tile: vectors lie anywhere, so reading one takes two lines of the cache."""
     return max(rows * vectors / 2, vectors + (rows + 1) / 2, 4)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the product is cut.
+
+    Attributes:
+        tile: rows and places kept in registers.
+        strips: of a tile's width, whose places are copied together.
+        parts: how many pieces the rows are cut into.
+        height: rows of a piece.
+        cycles: that two threads would take.
+    """
+
+    tile: Tile
+    strips: int
+    parts: int
+    height: int
+    cycles: float
 
 
 class Layout:
@@ -62,49 +85,58 @@ class Layout:
         self.patches: Patches = patches_of(main)
         self.backward = main.op.name == "conv_input_grad"
         self.rows = int(main.shape[1]) // self.patches.groups
-        self.possible = len(self.patches.phases) == 1 and self.patches.most_taps > 0
+        self.length = self.patches.channels * self.patches.most_taps
+        self.possible = len(self.patches.phases) == 1
         if not self.possible:
             return
         self.grid = grid_of_planes(self.patches)
-        self.taps = self.patches.most_taps
-        self.length = self.patches.channels * self.taps
-        self.tile = min(tiles_of(machine, self.dtype), key=self._tile_cycles)
         self.places = self.patches.batch * self.grid.image
-        planes = self.patches.channels * len(self.grid.planes)
-        width = self.tile.width
-        most = PLANES_BYTES // (planes * self.size) - self.grid.halo - 2 * self.tile.lanes
-        self.possible = most >= width
-        wanted = -(-self.places * self.patches.groups // ENOUGH)
-        self.strips = max(1, min(most, wanted) // width)
-        self.block = self.strips * width
+        self.planes = self.patches.channels * len(self.grid.planes)
+        cuts = self._cuts(machine)
+        self.possible = bool(cuts)
+        if not cuts:
+            return
+        self.cut = min(cuts, key=lambda cut: cut.cycles)
+        width, lanes = self.cut.tile.width, self.cut.tile.lanes
+        self.block = self.cut.strips * width
         self.blocks = -(-self.places // self.block)
         line = 64 // self.size
         # An odd number of lines, so that planes do not fall into the same sets of the cache.
-        self.plane = (-(-(self.block + self.grid.halo + self.tile.lanes) // line) | 1) * line
-        self.plane_bytes = in_lines(planes * self.plane * self.size)
-        self.sum_bytes = in_lines(self.tile.rows * width * self.size)
+        self.plane = (-(-(self.block + self.grid.halo + lanes) // line) | 1) * line
+        self.plane_bytes = in_lines(self.planes * self.plane * self.size)
+        self.sum_bytes = in_lines(self.cut.tile.rows * width * self.size)
         self.as_they_are = self.dtype == self.accumulator and not self.backward
         weights = prod(int(size) for size in main.operands[1].shape)
         self.weight_bytes = 0 if self.as_they_are else in_lines(weights * self.size)
 
-    def _tile_cycles(self, tile: Tile) -> float:
-        """Cycles of one term of all rows, for a vector of places."""
-        full, rest = divmod(self.rows, tile.rows)
-        cycles = full * tile_cycles(tile.rows, tile.vectors)
-        return (cycles + (tile_cycles(rest, tile.vectors) if rest else 0)) / tile.vectors
+    def _cuts(self, machine: Machine) -> list[Cut]:
+        """All ways that keep the images of a piece in the cache."""
+        found = []
+        for tile in tiles_of(machine, self.dtype):
+            most = PLANES_BYTES // (self.planes * self.size) - self.grid.halo - 2 * tile.lanes
+            total = -(-self.places // tile.width)
+            tiles = -(-self.rows // tile.rows)
+            wanted = {-(-total // pieces) for pieces in PIECES}
+            for strips in sorted({min(most // tile.width, strips) for strips in wanted} - {0}):
+                for parts in sorted({min(parts, tiles) for parts in PARTS}):
+                    height = -(-tiles // parts) * tile.rows
+                    parts = -(-self.rows // height)
+                    cycles = self._cycles(tile, strips, parts)
+                    found.append(Cut(tile, strips, parts, height, cycles))
+        return found
 
-    @property
-    def cycles(self) -> float:
-        """Cycles that one thread would take."""
-        patches, tile = self.patches, self.tile
-        each = patches.channels * len(self.grid.planes) * (self.block + self.grid.halo)
-        copied = each / tile.lanes * (SPACED if patches.steps[-1] > 1 else COPIED)
-        vectors = self.strips * tile.vectors
-        multiplied = vectors * self.length * self._tile_cycles(tile)
-        pieces = self.block / self.grid.pitches[-1] * -(-patches.result[-1] // tile.lanes)
-        finished = self.rows * max(pieces, vectors) * FINISHED
-        called = self.strips * -(-self.rows // tile.rows) * CALLED
-        return patches.groups * self.blocks * (copied + multiplied + finished + called)
+    def _cycles(self, tile: Tile, strips: int, parts: int) -> float:
+        """Cycles that two threads take."""
+        patches = self.patches
+        total = -(-self.places // tile.width)
+        blocks = -(-total // strips)
+        places = blocks * (strips * tile.width + self.grid.halo)
+        copied = SPACED if patches.steps[-1] > 1 else COPIED
+        cycles = parts * self.planes * places / tile.lanes * copied
+        cycles += total * self.length * rows_cycles(self.rows, tile, tile_cycles)
+        cycles += total * -(-self.rows // tile.rows) * CALLED
+        cycles += self.rows * pieces_of(self.places, self.grid.pitches[-1], tile) * FINISHED
+        return shared(patches.groups * cycles, patches.groups * blocks * parts)
 
     @property
     def scratch(self) -> Scratch:
@@ -120,7 +152,7 @@ class Driver:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine)
         self.source, self.weights = operands
-        self.patches, self.tile = self.layout.patches, self.layout.tile
+        self.patches, self.tile = self.layout.patches, self.layout.cut.tile
         layout, grid = self.layout, self.layout.grid
         byte = ir().IntType(8)
         self.sums = self.builder.gep(code.own, [i64(layout.plane_bytes)], source_etype=byte)
@@ -139,13 +171,14 @@ class Driver:
             self.code.barrier()
         channels = self.patches.channels
         write_distances(self.builder, layout.grid, channels, layout.plane, self.distances)
-        self.code.each(layout.blocks * self.patches.groups, self._unit)
+        self.code.each(self.patches.groups * layout.blocks * layout.cut.parts, self._unit)
 
     def _unit(self, number: Any) -> None:
         """Some places of one group: the images are copied, then every tile of rows meets them."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places, grid = self.code.places, layout.grid
-        group, block = divided(builder, number, layout.blocks)
+        rest, part = divided(builder, number, layout.cut.parts)
+        group, block = divided(builder, rest, layout.blocks)
         first = builder.mul(as_value(block), i64(layout.block))
         plane = places.mul(group, patches.channels)
         source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
@@ -162,22 +195,22 @@ class Driver:
                 each * layout.plane,
             )
 
-        def rows_of(height: int) -> Any:
-            def body(row: Any, _: Any) -> None:
+        stop = minimum(builder, i64(layout.block), builder.sub(i64(layout.places), first))
+        start = as_value(places.mul(part, layout.cut.height))
+        end = minimum(builder, builder.add(start, i64(layout.cut.height)), i64(layout.rows))
+
+        def tile(row: Any, _: Any) -> None:
+            def with_rows(height: int) -> None:
                 def strip(within: Any, _: Any) -> None:
                     self._multiply(height, group, row, within)
                     self._finish(height, group, row, builder.add(first, within))
 
-                loop(builder, i64(0), i64(layout.block), self.tile.width, strip)
+                loop(builder, i64(0), stop, self.tile.width, strip)
 
-            return body
+            left = builder.sub(i64(layout.rows), row)
+            call_with_rows(builder, left, self.tile.rows, (layout.rows,), with_rows)
 
-        height = self.tile.rows
-        whole = layout.rows // height * height
-        if whole:
-            loop(builder, i64(0), i64(whole), height, rows_of(height))
-        if layout.rows > whole:
-            rows_of(layout.rows - whole)(i64(whole), None)
+        loop(builder, start, end, self.tile.rows, tile)
 
     def _multiply(self, height: int, group: Number, row: Any, within: Any) -> None:
         """The sums of some rows over one strip of places."""

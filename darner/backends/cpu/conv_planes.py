@@ -30,9 +30,9 @@ from .places import Number, Places, as_value
 
 TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
-COPIED = 10.0
+COPIED = 12.0
 """Cycles for a vector that is copied to its place, fetching it included."""
-SPACED = 25.0
+SPACED = 24.0
 """Cycles for a vector of elements that lie apart."""
 
 

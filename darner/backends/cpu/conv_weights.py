@@ -43,9 +43,9 @@ PANEL_BYTES = 384 << 10
 """Of the cache next to a core: what packed panels of the gradient may take."""
 ENOUGH = 8
 """Pieces of work for threads to share."""
-PACKED = 11.0
+PACKED = 10.0
 """Cycles for a piece of a row of patches, of a vector at most, that is packed where as many channels go together as can."""
-TURNED = 7.5
+TURNED = 7.0
 """Cycles for a vector of the gradient that is packed."""
 
 
