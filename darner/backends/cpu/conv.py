@@ -83,10 +83,7 @@ def _weights_form(main: Node, machine: Machine) -> Any:
 
 def _is_direct(main: Node, machine: Machine) -> bool:
     """Whether reading the images themselves is quicker than packing patches."""
-    import os
     direct = conv_direct.Layout(main, machine)
-    if os.environ.get("FORM") and direct.possible:
-        return os.environ["FORM"] == "direct"
     packed = conv_driver.Layout(main, machine, plain=True)
     return direct.possible and direct.cut.cycles < packed.cut.cycles
 

@@ -36,7 +36,7 @@ from .template import Code, Scratch
 
 PLANES_BYTES = 512 << 10
 """Of the cache next to a core: what the images of a piece of work may take, all channels of them."""
-PIECES = (2, 4, 8, 16, 32)
+PIECES = (8, 16, 32)
 """Of work, that all places may be cut into for threads to share."""
 PARTS = (1, 2, 4)
 """Pieces that the rows may be cut into: each copies the images by itself."""
@@ -116,8 +116,9 @@ class Layout:
             most = PLANES_BYTES // (self.planes * self.size) - self.grid.halo - 2 * tile.lanes
             total = -(-self.places // tile.width)
             tiles = -(-self.rows // tile.rows)
-            wanted = {-(-total // pieces) for pieces in PIECES}
-            for strips in sorted({min(most // tile.width, strips) for strips in wanted} - {0}):
+            held = most // tile.width
+            wanted = {min(held, -(-total // pieces)) for pieces in PIECES}
+            for strips in sorted(wanted) if held > 0 else ():
                 for parts in sorted({min(parts, tiles) for parts in PARTS}):
                     height = -(-tiles // parts) * tile.rows
                     parts = -(-self.rows // height)
