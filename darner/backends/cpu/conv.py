@@ -1,8 +1,8 @@
 """Convolutions and both their gradients as native code.
 
-All are products of matrices in which one operand, the patches of an image, is never stored whole: ``conv_driver`` packs a few of them at a time, and
-``conv_weights`` does for the gradient towards the weight, or ``conv_dots`` where channels would leave lanes empty. Where every channel is convolved by itself, ``conv_depthwise`` goes over the rows of images instead; where a
-3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
+All are products of matrices in which one operand, the patches of an image, is never stored whole. ``conv_driver`` packs a few of them at a time, and ``conv_weights`` does for the
+gradient towards the weight; where channels are few, ``conv_direct`` and ``conv_dots`` read the images themselves. Where every channel is convolved by itself, ``conv_depthwise`` goes
+over the rows of images instead; where a 3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import row_major, strided
-from . import conv_depthwise, conv_direct, conv_dots, conv_driver, conv_weights, winograd, winograd_weights
+from . import (
+    conv_depthwise,
+    conv_direct,
+    conv_dots,
+    conv_driver,
+    conv_weights,
+    winograd,
+    winograd_weights,
+)
 from .conv_depthwise import is_depthwise
 from .conv_finish import Finish
 from .conv_plan import CONVOLUTIONS

@@ -15,8 +15,8 @@ from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided, place_of, walk
-from .conv_planes import COPIED, SPACED, Copier, grid_of_planes, write_distances
 from .conv_plan import Patches, patches_of, pieces_of, rows_cycles, shared, tiles_of
+from .conv_planes import COPIED, SPACED, Copier, grid_of_planes, write_distances
 from .conv_rows import copy_weights
 from .conv_turns import call_with_rows
 from .gemm_ir import (
@@ -157,9 +157,7 @@ class Driver:
         layout, grid = self.layout, self.layout.grid
         byte = ir().IntType(8)
         self.sums = self.builder.gep(code.own, [i64(layout.plane_bytes)], source_etype=byte)
-        self.copier = Copier(
-            self.builder, grid, self.patches.batch, layout.dtype, self.tile.lanes
-        )
+        self.copier = Copier(self.builder, grid, self.patches.batch, layout.dtype, self.tile.lanes)
         place = layout.plane_bytes + layout.sum_bytes
         self.distances = self.builder.gep(code.own, [i64(place)], source_etype=byte)
 

@@ -15,8 +15,8 @@ from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided
-from .conv_planes import COPIED, SPACED, Copier, Plane, grid_of_planes, write_distances
 from .conv_plan import Patches, patches_of
+from .conv_planes import COPIED, SPACED, Copier, Plane, grid_of_planes, write_distances
 from .conv_turns import call_with_rows, rows_of_turns, share_sums
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -245,7 +245,9 @@ class Driver:
             self.code.barrier()
         self._finish()
 
-    def _block(self, index: Any, group: Number, split: Number, keep: Any, turns: Any) -> None:
+    def _block(
+        self, index: Any, group: Number, split: Number, keep: Any, turns: tuple[Any, Any]
+    ) -> None:
         """The places of one block: the gradient's, then the planes of some channels at a time."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places = self.code.places

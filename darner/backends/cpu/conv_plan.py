@@ -287,7 +287,9 @@ def rows_cycles(rows: int, tile: Tile, cycles: Callable[[int, int], float]) -> f
 
 def pieces_of(columns: float, row: int, tile: Tile) -> float:
     """Pieces of rows that so many neighbouring pixels consist of, in panels as wide as a tile."""
-    return max(columns / row * -(-row // tile.lanes), columns / tile.lanes) + columns / tile.width / 2
+    return (
+        max(columns / row * -(-row // tile.lanes), columns / tile.lanes) + columns / tile.width / 2
+    )
 
 
 def _cycles(patches: Patches, rows: int, tile: Tile, parts: int) -> float:

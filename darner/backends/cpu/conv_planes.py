@@ -107,9 +107,9 @@ def grid_of_planes(patches: Patches) -> Grid:
         for start in starts
     )
     taps_of = []
-    for tap in product(*met):
-        distance = sum(d * stride for (_, d), stride in zip(tap, strides, strict=True))
-        taps_of.append((starts.index(tuple(start for start, _ in tap)), distance))
+    for one in product(*met):
+        distance = sum(d * stride for (_, d), stride in zip(one, strides, strict=True))
+        taps_of.append((starts.index(tuple(start for start, _ in one)), distance))
     distances = [0, *(distance for _, distance in taps_of)]
     return Grid(tuple(pitches), planes, tuple(taps_of), -min(distances), max(distances))
 
@@ -266,5 +266,3 @@ class Copier:
             read = offset(builder, at, self.dtype, half * lanes)
             halves.append(load(builder, read, self.dtype, lanes, mask))
         return builder.shuffle_vector(*halves, lane_numbers(range(0, 2 * lanes, 2)))
-
-

@@ -24,7 +24,6 @@ from .gemm_ir import (
     lane_mask,
     load,
     loop,
-    maximum,
     minimum,
     offset,
     store,
@@ -188,7 +187,9 @@ class Driver:
     def emit(self) -> None:
         """Everything: the sums, then their way to the result."""
         if self.layout.blocks:
-            share_sums(self.code, self.layout, self.patches.groups * self.layout.sections, self._block)
+            share_sums(
+                self.code, self.layout, self.patches.groups * self.layout.sections, self._block
+            )
             self.code.barrier()
         self._finish()
 
