@@ -85,8 +85,9 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
 
 def _weights_form(main: Node, machine: Machine) -> Any:
     """Who computes a gradient towards the weight: with channels in lanes, or with pixels."""
-    forms = conv_weights, conv_dots
-    return min(forms, key=lambda form: form.Layout(main, machine).cycles)
+    dots = conv_dots.Layout(main, machine)
+    quicker = dots.cycles < conv_weights.Layout(main, machine).cycles
+    return conv_dots if dots.grid.possible and quicker else conv_weights
 
 
 def _is_direct(main: Node, machine: Machine) -> bool:

@@ -74,7 +74,7 @@ class Layout:
     """How the product is cut, and where its scratch memory lies.
 
     Attributes:
-        possible: whether there is code for it: pixels have one phase, and the cache holds a tile's width of all channels.
+        possible: whether there is code for it: pixels have one phase, the stride few, and the cache holds a tile's width of all channels.
     """
 
     def __init__(self, main: Node, machine: Machine) -> None:
@@ -92,7 +92,7 @@ class Layout:
         self.grid = grid_of_planes(self.patches)
         self.places = self.patches.batch * self.grid.image
         self.planes = self.patches.channels * len(self.grid.planes)
-        cuts = self._cuts(machine)
+        cuts = self._cuts(machine) if self.grid.possible else []
         self.possible = bool(cuts)
         if not cuts:
             return

@@ -30,6 +30,8 @@ from .places import Number, Places, as_value
 
 TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
+MOST_PLANES = 9
+"""Phases of a stride that there is code for: that of each is written out."""
 COPIED = 12.0
 """Cycles for a vector that is copied to its place, fetching it included."""
 SPACED = 24.0
@@ -62,6 +64,11 @@ class Grid:
     taps: tuple[tuple[int, int], ...]
     before: int
     behind: int
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is code for it."""
+        return len(self.planes) <= MOST_PLANES
 
     @property
     def image(self) -> int:
