@@ -29,6 +29,8 @@ ODD = {
     "dilated": plain(2, 5, (19, 23), 9, 3, padding=2, dilation=2),
     "groups of few": plain(5, 8, (17, 13), 8, 5, padding=2, groups=4),
     "a line": plain(3, 5, (101,), 7, 9, padding=4),
+    "a stride past the result": plain(2, 3, (7, 1), 5, 2, stride=2, padding=1),
+    "taps that meet nothing": plain(1, 3, (1, 1), 2, 1, stride=2, padding=1),
     "single taps": plain(3, 23, (11, 13), 7, 1),
 }
 

@@ -74,7 +74,7 @@ class Layout:
     """How the product is cut, and where its scratch memory lies.
 
     Attributes:
-        possible: whether there is code for it: pixels have one phase, the stride few, and the cache holds a tile's width of all channels.
+        possible: whether there is code for it: all taps meet all pixels, the stride has few phases, and the cache holds a tile's width of all channels.
     """
 
     def __init__(self, main: Node, machine: Machine) -> None:
@@ -86,7 +86,8 @@ class Layout:
         self.backward = main.op.name == "conv_input_grad"
         self.rows = int(main.shape[1]) // self.patches.groups
         self.length = self.patches.channels * self.patches.most_taps
-        self.possible = len(self.patches.phases) == 1
+        taps = prod(self.patches.kernel)
+        self.possible = [phase.taps for phase in self.patches.phases] == [taps]
         if not self.possible:
             return
         self.grid = grid_of_planes(self.patches)

@@ -76,7 +76,8 @@ class _Copy:
             out = places.add(places.mul(group, patches.channels), c)
             at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
             to = places.add(target, places.mul(c, grid.taps))
-            if self.phases is None:
+            # Where a stride goes past the result, there is one phase and yet taps that meet nothing.
+            if self.phases is None and grid.taps == kernel:
                 self._taps(at, to, kernel)
             else:
                 self._some_taps(grid, at, to)
