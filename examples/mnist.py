@@ -9,13 +9,10 @@ session that shares the parameters of the one that trains.
 """
 
 import argparse
-import gzip
 import os
 import sys
 import time
-import zlib
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -100,46 +97,23 @@ def accuracy(classifier, images, digits):
 # ------------------------------------------------------------- the digits
 
 
-def usual_places():
-    """Where MNIST is often found."""
-    root, home = Path(__file__).resolve().parents[1], Path.home()
-    for base in (Path.cwd(), root, root.parent / "shared", home):
-        yield from (base / "data" / "mnist", base / "data" / "MNIST" / "raw")
-    yield from (home / ".cache" / "mnist", home / ".cache" / "darner" / "mnist")
-
-
-def read_idx(folder, name):
-    """The array in an IDX file, gzipped or not."""
-    for path in (folder / f"{name}.gz", folder / name, folder / name.replace("-idx", ".idx")):
-        if path.exists():
-            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            rank = data[3]
-            shape = np.frombuffer(data, ">u4", rank, offset=4)
-            return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
-    raise FileNotFoundError(f"{folder} has no {name}.gz")
-
-
 def load_mnist(folder):
     """Training and test set, each as images between 0 and 1 and digits."""
-    sets = []
-    for name in ("train", "t10k"):
-        images = read_idx(Path(folder), f"{name}-images-idx3-ubyte")
-        digits = read_idx(Path(folder), f"{name}-labels-idx1-ubyte")
-        sets.append((images.reshape(-1, PIXELS).astype(np.float32) / 255, digits))
-    return sets
+    sets = darner.data.mnist(folder, dtype="f32")
+    return [(images.reshape(-1, PIXELS), digits) for images, digits in sets]
 
 
 def found_data(options):
     """Training set, test set, and what they are."""
     if not options.synthetic:
         given = options.data or os.environ.get("DARNER_DATA")
-        for folder in [Path(given)] if given else usual_places():
-            try:
-                return *load_mnist(folder), f"MNIST from {folder}"
-            except FileNotFoundError:
-                continue
-        where = given or "the usual places (--data FOLDER names another)"
-        note = f"MNIST was not found in {where}: training on digits drawn here instead"
+        try:
+            folder = darner.data.mnist_folder(given)
+        except FileNotFoundError:
+            where = given or "the usual places (--data FOLDER names another)"
+            note = f"MNIST was not found in {where}: training on digits drawn here instead"
+        else:
+            return *load_mnist(folder), f"MNIST from {folder}"
     else:
         note = "digits drawn here"
     count = options.drawn
@@ -349,7 +323,7 @@ def main():
 
     try:
         training, test, note = found_data(options)
-    except (EOFError, OSError, ValueError, zlib.error) as error:
+    except (darner.FormatError, OSError) as error:
         console.print(f"cannot read MNIST: {error}", style="red", soft_wrap=True)
         return 1
     console.print(f"darner {darner.__version__}", style="bold", highlight=False)

@@ -8,12 +8,10 @@ loss of about ln(10) = 2.30 is what guessing among ten digits gives.
 """
 
 import argparse
-import gzip
 import inspect
 import os
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 from rich import box
@@ -54,21 +52,14 @@ def initial_parameters(graph, rng):
     return values
 
 
-def read_idx(path, header):
-    """The bytes of a gzipped IDX file after its header."""
-    with gzip.open(path) as file:
-        return np.frombuffer(file.read(), np.uint8, offset=header)
-
-
 def load_batch(folder, batch, rng):
     """Images between 0 and 1, digits, and a word on where they are from."""
     if folder is None:
         images = rng.random((batch, PIXELS), np.float32)
         return images, rng.integers(0, DIGITS, batch), "random images (seed 0)"
-    images = read_idx(Path(folder) / "t10k-images-idx3-ubyte.gz", header=16).reshape(-1, PIXELS)
-    digits = read_idx(Path(folder) / "t10k-labels-idx1-ubyte.gz", header=8)
+    _, (images, digits) = darner.data.mnist(folder, dtype="f32")
     chosen = rng.permutation(len(digits))[:batch]
-    return images[chosen].astype(np.float32) / 255, digits[chosen], "MNIST test images"
+    return images[chosen].reshape(-1, PIXELS), digits[chosen], "MNIST test images"
 
 
 def show_parameters(console, graph):
@@ -109,7 +100,7 @@ def main():
 
     try:
         images, digits, origin = load_batch(options.data, options.batch, rng)
-    except OSError as error:
+    except (darner.FormatError, OSError) as error:
         console.print(f"cannot read MNIST: {error}", style="red", soft_wrap=True)
         return 1
 

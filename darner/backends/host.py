@@ -12,7 +12,7 @@ from ..graph.data import Array
 from ..graph.graph import LEAVES
 from ..lower.plan import Plan
 from .cpu.program import CpuProgram, empty_like
-from .memory import aligned
+from .memory import Bytes, room_for
 from .reference import evaluate
 
 
@@ -43,17 +43,23 @@ class HostCpuProgram(HostMemory, CpuProgram):
 class ReferenceProgram(HostMemory):
     """A plan run by the oracle, kernel after kernel, each value in its place in one arena."""
 
-    def __init__(self, plan: Plan, *, storage: Mapping[str, Array] | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        storage: Mapping[str, Array] | None = None,
+        arena: Bytes | None = None,
+    ) -> None:
         self.plan = plan
         self.storage: dict[str, Array] = dict(storage or {})
-        self._arena = aligned(plan.arena_bytes)
+        self.arena = room_for(plan.arena_bytes, arena)
         self.arrays = []
         for buffer in plan.buffers:
             shape = tuple(int(size) for size in buffer.type.shape)
             name = str(buffer.name)
             if buffer.place == "arena":
                 start, stop = buffer.range
-                room = self._arena[start:stop].view(buffer.type.dtype.numpy)
+                room = self.arena[start:stop].view(buffer.type.dtype.numpy)
                 self.arrays.append(room.reshape(shape))
             elif buffer.place == "constant":
                 self.arrays.append(plan.constants[name].array)
@@ -106,7 +112,15 @@ class ReferenceProgram(HostMemory):
             for old, value in after.items():
                 self.arrays[old][...] = value
 
-    def prepare(self) -> None:
+    def prepare(self, buffer: int | None = None) -> None:
+        """Nothing is kept in another order."""
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """All buffers."""
+        return frozenset(range(len(self.arrays)))
+
+    def recovery(self, buffer: int) -> None:
         """Nothing is kept in another order."""
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..lower.plan import Plan
+from .memory import Bytes
 
 if TYPE_CHECKING:
     from .cpu.cache import ObjectCache
@@ -28,11 +29,13 @@ class Program(Protocol):
 
     Attributes:
         plan: what it runs.
+        arena: the memory of what a run makes on the way.
         arrays: the memory of each buffer of the plan.
         storage: the memory of parameters and states by name; programs may share it.
     """
 
     plan: Plan
+    arena: Bytes
     arrays: list[Array]
     storage: dict[str, Array]
 
@@ -57,8 +60,15 @@ class Program(Protocol):
     def bind(self, buffer: int, array: Array | None) -> None:
         """Let an input be read from the caller's own memory, or from the program's own again (None)."""
 
-    def prepare(self) -> None:
-        """Make ready what changes seldom, as it is now: before the first step, and after every change."""
+    def prepare(self, buffer: int | None = None) -> None:
+        """Make ready what changes seldom, or one buffer of it, as it is now: before the first step, and after every change."""
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """The buffers that a step reads or changes themselves, and not only what ``prepare`` made of them."""
+
+    def recovery(self, buffer: int) -> Callable[[], Array] | None:
+        """What gives the value that a buffer had when it was prepared, if that can be read from what was made of it."""
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
@@ -82,10 +92,11 @@ def _reference(
     cache: ObjectCache | None,
     fixed: Collection[int],
     saved: bytes | None,
+    arena: Bytes | None,
 ) -> Program:
     from .host import ReferenceProgram
 
-    return ReferenceProgram(plan, storage=storage)
+    return ReferenceProgram(plan, storage=storage, arena=arena)
 
 
 def _cpu(
@@ -95,11 +106,18 @@ def _cpu(
     cache: ObjectCache | None,
     fixed: Collection[int],
     saved: bytes | None,
+    arena: Bytes | None,
 ) -> Program:
     from .host import HostCpuProgram
 
     return HostCpuProgram(
-        plan, threads=threads, storage=storage, cache=cache, fixed=fixed, saved=saved
+        plan,
+        threads=threads,
+        storage=storage,
+        cache=cache,
+        fixed=fixed,
+        saved=saved,
+        arena=arena,
     )
 
 
@@ -157,6 +175,7 @@ def compile_for(
     cache: ObjectCache | None = None,
     fixed: Collection[int] = (),
     saved: bytes | None = None,
+    arena: Bytes | None = None,
 ) -> Program:
     """The program of a plan on a device.
 
@@ -168,7 +187,8 @@ def compile_for(
         cache: where compiled code is kept.
         fixed: buffers that change seldom, which the device may keep in an order of its own; see ``Program.prepare``.
         saved: what ``Program.saved`` of an equal program was, on this very machine.
+        arena: that of a program that never runs at the same time, for this one to use too.
     """
     if plan.target != check_device(device):
         raise ArgumentError(f"the plan was made for '{plan.target}', not for '{device}'")
-    return _DEVICES[device](plan, threads, storage or {}, cache, fixed, saved)
+    return _DEVICES[device](plan, threads, storage or {}, cache, fixed, saved, arena)

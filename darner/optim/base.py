@@ -21,6 +21,15 @@ from .schedules import Schedule
 PREFIX = "optimizer"
 """Before the names of what belongs to no parameter: ``optimizer/step``, ``optimizer/learning_rate``."""
 
+ACCUMULATED = f"{PREFIX}/accumulated"
+"""The state that counts the runs since the last update, where several share one."""
+
+GRADIENT_NORM = f"{PREFIX}/gradient_norm"
+"""The state that has the norm of all gradients at the last update, before ``clip_norm``, where that is set."""
+
+GRADIENT_SUM = "/gradient_sum"
+"""After a parameter's name: the sum of its gradients since the last update, where several runs share one."""
+
 DecayFilter = Callable[[str, tuple[Dim, ...]], bool]
 """From a parameter's name and shape to whether weight decay applies to it."""
 
@@ -174,17 +183,23 @@ def _caller_of_constructor() -> Source | None:
     return None
 
 
+def runs_so_far(graph: Graph) -> Node:
+    """The state that counts the runs since the last update."""
+    return graph.state(ACCUMULATED, (), dtypes.i32)
+
+
 class Clock:
     """What a step has once for all parameters: its counters, its settings and its rate."""
 
-    def __init__(self, graph: Graph, optimizer: Optimizer, dtype: DType) -> None:
+    def __init__(self, graph: Graph, optimizer: Optimizer, dtype: DType, due: bool = False) -> None:
         self.graph = graph
         self.optimizer = optimizer
         self.dtype = dtype
+        self.accumulates = optimizer.accumulate > 1
         self._settings: dict[str, Node] = {}
         self._shared: dict[tuple[str, DType], Node] = {}
         done = graph.state(f"{PREFIX}/step", (), dtypes.i32)
-        self.due = self._accumulation()
+        self.due = self._accumulation(due) if self.accumulates else None
         following = done + 1
         graph.set_update(done, self.when_due(following, done))
         self.step = following.cast(dtype)
@@ -193,14 +208,15 @@ class Clock:
             rate = rate * optimizer.schedule.node(done.cast(dtype))
         self.learning_rate = rate
 
-    def _accumulation(self) -> Node | None:
-        """Whether this run is the last of those that share an update; None where every run makes one."""
-        if self.optimizer.accumulate == 1:
+    def _accumulation(self, due: bool) -> Node | None:
+        """Whether this run is the last of those that share an update; None where it is known to be."""
+        counted = runs_so_far(self.graph)
+        if due:
+            self.graph.set_update(counted, counted.zeros_like())
             return None
-        counted = self.graph.state(f"{PREFIX}/accumulated", (), dtypes.i32)
-        due = counted.ge(self.optimizer.accumulate - 1)
-        self.graph.set_update(counted, self.graph.where(due, counted.zeros_like(), counted + 1))
-        return due
+        last = counted.ge(self.optimizer.accumulate - 1)
+        self.graph.set_update(counted, self.graph.where(last, counted.zeros_like(), counted + 1))
+        return last
 
     def when_due(self, following: Node, before: Node) -> Node:
         """``following`` in runs that make an update, ``before`` in the others."""

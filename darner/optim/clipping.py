@@ -20,12 +20,15 @@ def global_norm(gradients: Sequence[Node]) -> Node:
     return reduce(add, [gradient.square().sum() for gradient in gradients]).sqrt()
 
 
-def clip_by_norm(gradients: Sequence[Node], limit: Node | float) -> list[Node]:
+def clip_by_norm(
+    gradients: Sequence[Node], limit: Node | float, norm: Node | None = None
+) -> list[Node]:
     """The gradients, scaled down together where their norm exceeds ``limit``.
 
-    Equal to ``torch.nn.utils.clip_grad_norm_``: their direction does not change.
+    Equal to ``torch.nn.utils.clip_grad_norm_``: their direction does not change. ``norm`` is theirs, where it is known.
     """
-    factor = (limit / (global_norm(gradients) + MARGIN)).minimum(1.0)
+    norm = global_norm(gradients) if norm is None else norm
+    factor = (limit / (norm + MARGIN)).minimum(1.0)
     return [gradient * factor for gradient in gradients]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
@@ -11,8 +12,8 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..transforms.gradients import Wrt, differentiated, select
 from ..transforms.remat import Remat
-from .base import Clock, Optimizer, Slot, as_dtype, fits
-from .clipping import clip_by_norm, clip_by_value
+from .base import GRADIENT_NORM, GRADIENT_SUM, Clock, Optimizer, Slot, as_dtype, fits, runs_so_far
+from .clipping import clip_by_norm, clip_by_value, global_norm
 
 
 def training_step(
@@ -95,13 +96,44 @@ def _scopes(graph: Graph) -> list[str]:
     return list(found)
 
 
+@dataclass(frozen=True)
+class Summing(Optimizer):
+    """The part of any optimizer with ``accumulate`` in the runs that make no update: gradients are added up.
+
+    Whoever knows before a run whether it is the last of those that share an update runs one of two graphs, this one
+    and that of ``add_updates(due=True)``. Neither reads what it does not change.
+    """
+
+    learning_rate: float = 0.0
+
+    @classmethod
+    def before(cls, optimizer: Optimizer) -> Summing:
+        """What runs before the updates of an optimizer: it depends on nothing but which parameters are trained."""
+        return cls(multipliers={name: float(f > 0) for name, f in optimizer.multipliers.items()})
+
+
 def add_updates(
-    graph: Graph, optimizer: Optimizer, leaves: Sequence[Node], gradients: Sequence[Node]
+    graph: Graph,
+    optimizer: Optimizer,
+    leaves: Sequence[Node],
+    gradients: Sequence[Node],
+    *,
+    due: bool = False,
 ) -> None:
-    """Add to a graph what an optimizer makes of parameters and their gradients."""
-    widest = dtypes.f64 if any(leaf.dtype is dtypes.f64 for leaf in leaves) else dtypes.f32
-    clock = Clock(graph, optimizer, widest)
+    """Add to a graph what an optimizer makes of parameters and their gradients.
+
+    With ``accumulate`` the graph finds out itself whether a run makes an update, and computes it in every run; if every
+    run of the graph is known to make one, it is ``due``.
+    """
     wide = [as_dtype(gradient, _computed(gradient.dtype)) for gradient in gradients]
+    if isinstance(optimizer, Summing):
+        counted = runs_so_far(graph)
+        graph.set_update(counted, counted + 1)
+        for leaf, gradient in zip(leaves, wide, strict=True):
+            graph.set_update(*_summed(graph, leaf, gradient))
+        return
+    widest = dtypes.f64 if any(leaf.dtype is dtypes.f64 for leaf in leaves) else dtypes.f32
+    clock = Clock(graph, optimizer, widest, due)
     limited = _clipped(clock, [_mean(clock, *pair) for pair in zip(leaves, wide, strict=True)])
     for leaf, gradient in zip(leaves, limited, strict=True):
         # What updates a parameter belongs to its place in the model and its line in the user's code.
@@ -118,14 +150,20 @@ def _computed(dtype: DType) -> DType:
 
 def _mean(clock: Clock, leaf: Node, gradient: Node) -> Node:
     """The mean of the gradients since the last update, right in runs that make one."""
-    if clock.due is None:
+    if not clock.accumulates:
         return gradient
     graph = clock.graph
+    total, summed = _summed(graph, leaf, gradient)
     with graph.derived_from(leaf):
-        total = graph.state(f"{leaf.name}/gradient_sum", leaf.shape, gradient.dtype)
-        summed = total + gradient
-        graph.set_update(total, graph.where(clock.due, summed.zeros_like(), summed))
+        graph.set_update(total, clock.when_due(summed.zeros_like(), summed))
         return summed / clock.optimizer.accumulate
+
+
+def _summed(graph: Graph, leaf: Node, gradient: Node) -> tuple[Node, Node]:
+    """The state of a parameter's gradients since the last update, and what it is with this one."""
+    with graph.derived_from(leaf):
+        total = graph.state(f"{leaf.name}{GRADIENT_SUM}", leaf.shape, gradient.dtype)
+        return total, total + gradient
 
 
 def _clipped(clock: Clock, gradients: list[Node]) -> list[Node]:
@@ -137,7 +175,9 @@ def _clipped(clock: Clock, gradients: list[Node]) -> list[Node]:
     if optimizer.clip_value is not None:
         wide = clip_by_value(wide, clock.setting("clip_value"))
     if optimizer.clip_norm is not None:
-        wide = clip_by_norm(wide, clock.setting("clip_norm"))
+        norm, last = global_norm(wide), clock.graph.state(GRADIENT_NORM, (), clock.dtype)
+        clock.graph.set_update(last, clock.when_due(norm, last))
+        wide = clip_by_norm(wide, clock.setting("clip_norm"), norm)
     return [as_dtype(gradient, dtype) for gradient, dtype in zip(wide, dtypes_, strict=True)]
 
 

@@ -7,6 +7,7 @@ Modules, in the order data passes through them:
     pipeline    from the user's graph to plans; ``setup`` cuts off what is computed once, ``planfile`` keeps plans
     buildcache  plans and code of earlier builds; ``buildkey`` says what a build depends on
     programs    what runs for one choice of sizes
+    preparing   what is made of weights before steps, and where weights are that were given back
     binding     values in: element types, shapes, symbolic sizes
     running     inputs, steps and outputs; ``training`` adds optimizers and gradients, ``session`` the rest
     checkpoint  parameters and states in files

@@ -300,11 +300,11 @@ def _compare_table(
         yield f"{kind} '{name}' is unexpected"
     for name in sorted(needed.keys() & found.keys()):
         array, type_ = found[name], needed[name]
-        if not _shape_fits(array.shape, type_):
+        if not shape_fits(array.shape, type_):
             have, want = format_shape(array.shape), format_shape(type_.shape)
             yield f"{kind} '{name}' has the shape {have}, but {want} is needed"
-        if _element_name(array) != type_.dtype.name:
-            yield f"{kind} '{name}' is {_element_name(array)}, but {type_.dtype.name} is needed"
+        if element_name(array.dtype) != type_.dtype.name:
+            yield f"{kind} '{name}' is {element_name(array.dtype)}, but {type_.dtype.name} is needed"
 
 
 def _hints(missing: Iterable[str], unexpected: list[str]) -> Iterator[tuple[str, str]]:
@@ -315,15 +315,17 @@ def _hints(missing: Iterable[str], unexpected: list[str]) -> Iterator[tuple[str,
             yield name, f"; {hint}"
 
 
-def _shape_fits(shape: tuple[int, ...], type_: TensorType) -> bool:
+def shape_fits(shape: tuple[int, ...], type_: TensorType) -> bool:
+    """Whether an array of this shape is of the type; a symbolic size accepts any."""
     return len(shape) == type_.rank and all(
         isinstance(size, SymbolicDim) or size == have
         for have, size in zip(shape, type_.shape, strict=True)
     )
 
 
-def _element_name(array: Array) -> str:
+def element_name(dtype: np.dtype[Any]) -> str:
+    """The name of an element type: this library's, or NumPy's for one that darner has not."""
     try:
-        return dtypes.dtype(array.dtype).name
+        return dtypes.dtype(dtype).name
     except DTypeError:
-        return array.dtype.name
+        return dtype.name

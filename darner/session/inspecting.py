@@ -38,7 +38,7 @@ class Inspecting(Training):
     def read_all_param_norms(self) -> dict[str, float]:
         """The Euclidean norm of each parameter."""
         with self._using("read_all_param_norms"):
-            return {name: norm(self._storage[name]) for name in self._graph.parameters}
+            return {name: norm(self._value(name)) for name in self._graph.parameters}
 
     def memory_summary(self) -> MemorySummary:
         """How much memory it takes."""
@@ -69,7 +69,9 @@ class Inspecting(Training):
                 raise ArgumentError(f"profiling is True or False, got {enabled!r}")
             self._profiling = enabled
             for special in self._kept.values():
-                special.recorder = None
+                for one in (special, special.summing):
+                    if one is not None:
+                        one.recorder = None
 
     def profile(self, machine: str | Target | None = None) -> Profile:
         """Time, arithmetic and memory traffic of each kernel in the last steps with profiling on.
@@ -98,8 +100,17 @@ class Inspecting(Training):
         """
         from .trace import trace_dispatches
 
-        with self._using("trace_dispatches"), self._bound(self._given(inputs)) as (_, program):
-            return trace_dispatches(program, threshold=threshold, every=every)
+        with self._using("trace_dispatches"):
+            given = self._given(inputs)
+            special, program = self._ready(given)
+            try:
+                if special.prepared is not None:
+                    # What is looked at are values, in the order they were given.
+                    special.prepared.fill()
+                    special.version = -1
+                return trace_dispatches(program, threshold=threshold, every=every)
+            finally:
+                self._release(given, special, program)
 
     def dump_grad_summary(self, n: int | None = None) -> GradientSummary:
         """Gradients of the last step beside their parameters, by norm; it prints as a table of the first ``n``."""
@@ -107,5 +118,5 @@ class Inspecting(Training):
 
         found = self.gradients()
         with self._using("dump_grad_summary"):
-            parameters = {name: self._storage[name] for name in found}
+            parameters = {name: self._value(name) for name in found}
             return gradient_summary(found, parameters, shown=n)

@@ -102,7 +102,7 @@ def update_graph(graph: Graph, optimizer: Optimizer) -> Graph:
         leaf = result.insert_like(graph.parameters[name], [])
         leaves.append(leaf)
         gradients.append(result.input(GRADIENT + name, leaf.shape, leaf.dtype))
-    add_updates(result, optimizer, leaves, gradients)
+    add_updates(result, optimizer, leaves, gradients, due=True)
     return result.toposort()
 
 
@@ -113,7 +113,8 @@ def attach(full: Graph, optimizer: Optimizer | None, names: Sequence[str], keep:
     outputs, gradients = list(graph.outputs[:count]), list(graph.outputs[count:])
     if optimizer is not None:
         with Calling("build"):
-            add_updates(graph, optimizer, [graph.parameters[name] for name in names], gradients)
+            leaves = [graph.parameters[name] for name in names]
+            add_updates(graph, optimizer, leaves, gradients, due=True)
     graph.set_outputs([*outputs, *gradients] if keep else outputs)
     return graph.toposort()
 

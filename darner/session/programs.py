@@ -23,6 +23,7 @@ from ..lower.plan import Buffer
 from .buildkey import BuildKey
 from .config import SessionConfig
 from .pipeline import Pipeline, Plans
+from .preparing import Prepared, Weights
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -42,11 +43,13 @@ class Shared:
     Attributes:
         lock: who reads or writes the memory, or runs, holds it.
         version: counts changes of parameters.
+        weights: which parameters hold their values.
         sessions: how many there are.
     """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     version: int = 0
+    weights: Weights = field(default_factory=Weights)
     sessions: int = 1
 
     def __post_init__(self) -> None:
@@ -77,8 +80,11 @@ class Specialised:
         bounds: inputs that are indices, and what they must lie below.
         program: the step, compiled.
         setup: what runs before it when parameters have changed, compiled.
-        version: the parameters' version that the setup has seen.
+        prepared: what was made of parameters, at inference.
+        version: the parameters' version that it was made of.
         recorder: what times its steps while profiling is on.
+        summing: what runs instead where gradients are only added up, for a later run to update parameters with.
+        partner: the other of the two, whose arena it may use: never do both run at a time.
         ran: whether the outputs hold the results of a run.
     """
 
@@ -92,7 +98,10 @@ class Specialised:
         self.bounds = index_bounds(plans.step) if plans.bounds is None else plans.bounds
         self.program: Program | None = None
         self.setup: Program | None = None
+        self.prepared: Prepared | None = None
         self.recorder: Recorder | None = None
+        self.summing: Specialised | None = None
+        self.partner: Specialised | None = None
         self.version = -1
         self.ran = False
         changed = {leaf for leaf, _ in plans.step.updates}
@@ -103,6 +112,12 @@ class Specialised:
         self._early = [i for i in outputs if plans.step.buffers[i].place in LEAVES]
         self._parted = not changed.isdisjoint(self._early)
         self._kept: dict[int, Array] = {}
+
+    def pair(self, summing: Specialised) -> Specialised:
+        """Take what runs instead of this in runs that only add gradients up."""
+        self.summing = self.partner = summing
+        summing.partner = self
+        return summing
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Refuse indices outside of what they index, before anything runs."""
@@ -155,15 +170,19 @@ class Specialised:
 
     def close(self) -> None:
         """Free the programs; they are compiled again when they are needed."""
+        if self.summing is not None:
+            self.summing.close()
         if not self.retired:
             self._free()
             self.ran = False
 
     def _free(self) -> None:
+        if self.prepared is not None:
+            self.prepared.close()
         for program in (self.program, self.setup):
             if program is not None:
                 program.close()
-        self.program = self.setup = self.recorder = None
+        self.program = self.setup = self.prepared = self.recorder = None
         self.version = -1
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..backends.memory import Bytes, trim
 from ..backends.protocol import Program, compile_for
 from ..graph import dtypes
 from ..graph.data import Array
@@ -19,13 +20,15 @@ from ..graph.node import Node
 from ..graph.types import TensorType
 from ..lower.plan import Plan
 from ..ops.leaves import stored_value
-from ..optim.base import Optimizer
+from ..optim.base import ACCUMULATED, Optimizer
+from ..optim.step import Summing
 from .binding import as_value, into, is_bindable, known, solve_sizes
 from .buildkey import build_key
 from .config import SessionConfig
 from .initialise import check_rules, initial_value, rule_for
 from .pipeline import Pipeline, Plans, check_leaves, output_names
 from .planfile import load_plans, save_plans
+from .preparing import Prepared
 from .programs import (
     ClosedError,
     Kept,
@@ -67,6 +70,7 @@ class Running:
         self._input_types = input_types(self._graph)
         self._symbols = self._graph.dynamic_symbols()
         self._output_names = output_names(self._graph)
+        self._has_loss = bool(self._output_names) and self._graph.outputs[0].size == 1
         self._staged: dict[str, Array] = {}
         self._storage: dict[str, Array] = {}
         self._kept = Kept(config.specialisations)
@@ -187,7 +191,10 @@ class Running:
     def compile(self, **sizes: int) -> None:
         """Make the native code now, and not at the first step; with symbolic sizes, for these."""
         with self._using("compile"):
-            self._compiled(self._chosen(sizes))
+            special = self._chosen(sizes)
+            self._compiled(special)
+            if self._optimizer is not None and self._optimizer.accumulate > 1:
+                self._compiled(self._summing(special, tuple(sorted(sizes.items()))))
 
     def step(self) -> None:
         """Run once on the inputs that were set: forward, and in training backward and the updates."""
@@ -219,36 +226,39 @@ class Running:
             return dict(zip(self._output_names, values, strict=True))
 
     def _step(self, given: Mapping[str, Array]) -> Specialised:
-        with self._bound(given) as (special, program):
+        special, program = self._ready(given)
+        try:
             special.execute(program)
+        finally:
+            self._release(given, special, program)
         if special.changes_parameters:
             self._shared.version += 1
         self._last = special
         return special
 
-    @contextmanager
-    def _bound(self, given: Mapping[str, Array]) -> Iterator[tuple[Specialised, Program]]:
-        """The program for these inputs and those that were set, ready to run on them."""
-        missing = [n for n in self._input_types if n not in given and n not in self._staged]
-        if missing:
+    def _ready(self, given: Mapping[str, Array]) -> tuple[Specialised, Program]:
+        """The program for these inputs and those that were set, ready to run on them, once; then ``_release``."""
+        values = {**self._staged, **given} if given else self._staged
+        if len(values) < len(self._input_types):
+            missing = [name for name in self._input_types if name not in values]
             shown = ", ".join(repr(name) for name in missing)
             raise RunError(f"no value was given for input {shown}", hint="set_input, or run({...})")
-        values = {n: given[n] if n in given else self._staged[n] for n in self._input_types}
         sizes: Sizes = ()
         if self._symbols:
             shapes = {name: array.shape for name, array in values.items()}
             sizes = tuple(sorted(solve_sizes(self._input_types, shapes, self._symbols).items()))
-        special = self._specialised(sizes)
+        special = self._of_this_run(self._specialised(sizes), sizes)
         special.check(values)
         program = self._compiled(special)
         self._prepare(special, program)
         for name, array in values.items():
             program.bind(special.inputs[name], array)
-        try:
-            yield special, program
-        finally:
-            for name in given:  # the caller's memory may go away
-                program.bind(special.inputs[name], None)
+        return special, program
+
+    def _release(self, given: Mapping[str, Array], special: Specialised, program: Program) -> None:
+        """Let go of the caller's memory, which may go away."""
+        for name in given:
+            program.bind(special.inputs[name], None)
 
     def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Array]:
         """Values for one run, checked, and the caller's own memory where they can be."""
@@ -263,12 +273,10 @@ class Running:
         """Compute again what depends on parameters alone, if they have changed."""
         if self._config.trains or special.version == self._shared.version:
             return
-        if special.setup is not None:
-            special.setup.run()
-            made = [special.setup.arrays[i] for i in special.setup.plan.outputs]
-            for buffer, array in zip(special.setup_inputs, made, strict=True):
-                program.bind(buffer, array)
-        program.prepare()
+        if special.prepared is None:
+            weights = self._shared.weights
+            special.prepared = Prepared(program, special.setup, special.setup_inputs, weights)
+        special.prepared.run()
         special.version = self._shared.version
 
     # ------------------------------------------------------------- outputs
@@ -276,9 +284,10 @@ class Running:
     def read_loss(self) -> float:
         """The loss of the last step: the first output where it is one number, else 0.0."""
         with self._using("read_loss"):
-            if not self._output_names or self._graph.outputs[0].size != 1:
+            if not self._has_loss:
                 return 0.0
-            return float(self._output(self._ran(), 0).reshape(())[()])
+            special = self._ran()
+            return float(special.value(special.plans.step.outputs[0]).item())
 
     def read_output_by_index(self, index: int, out: Array | None = None) -> Array:
         """An output of the last step, as a copy or in ``out`` (of its shape, or flat)."""
@@ -328,6 +337,19 @@ class Running:
             self._kept.put(sizes, found)
         return found
 
+    def _of_this_run(self, special: Specialised, sizes: Sizes) -> Specialised:
+        """What the next run is: of the runs that share an update only the last one makes it."""
+        shared = 1 if self._optimizer is None else self._optimizer.accumulate
+        if self._optimizer is None or shared == 1 or self._storage[ACCUMULATED] >= shared - 1:
+            return special
+        return self._summing(special, sizes)
+
+    def _summing(self, special: Specialised, sizes: Sizes) -> Specialised:
+        """What runs in place of a specialisation where gradients are only added up, made where it is not there."""
+        if special.summing is not None or self._optimizer is None:
+            return special.summing or special
+        return special.pair(self._make(sizes, Summing.before(self._optimizer)))
+
     def _make(self, sizes: Sizes, optimizer: Optimizer | None) -> Specialised:
         with self._phases.shown(), without_collection():
             if self._plan_file is not None and not sizes:
@@ -375,18 +397,23 @@ class Running:
         plans = [special.plans.step, special.plans.setup]
         # Code that is kept with its plans is not kept a second time.
         objects = None if key is not None else cache
+        other = None if special.partner is None else special.partner.program
+        fixed: tuple[list[int], list[int]] = (self._fixed(special), [])
+        arenas = (None if other is None else other.arena, None)
         made = [
-            self._compile(plan, () if number else self._fixed(special), objects, next(saved, None))
+            self._compile(plan, fixed[number], objects, next(saved, None), arenas[number])
             for number, plan in enumerate(plans)
             if plan is not None
         ]
         if not special.saved:
             special.saved = tuple(program.saved for program in made)
+            trim()
         if key is not None and cache is not None:
             from .buildcache import keep_build
 
             keep_build(cache, key, special.plans, special.bounds, special.saved)
             special.key = None
+        self._keep_what_is_read(made[0])
         special.setup = made[1] if len(made) > 1 else None
         special.program = made[0]
         return made[0]
@@ -406,11 +433,21 @@ class Running:
         fixed: Sequence[int] = (),
         cache: ObjectCache | None = None,
         saved: bytes | None = None,
+        arena: Bytes | None = None,
     ) -> Program:
         device, threads = self._config.device, self._config.threads
-        return compile_for(device, plan, threads, self._storage, cache, fixed, saved)
+        return compile_for(device, plan, threads, self._storage, cache, fixed, saved, arena)
 
     # ------------------------------------------------------------- memory
+
+    def _value(self, name: str) -> Array:
+        """The value of a parameter or state, to be read: its memory, or a copy."""
+        return self._shared.weights.read(self._storage[name])
+
+    def _keep_what_is_read(self, program: Program) -> None:
+        """Let parameters hold their values that a step reads as they are."""
+        for buffer in program.reads.intersection(program.plan.leaves("parameter").values()):
+            self._shared.weights.keep(program.arrays[buffer])
 
     def _initialise(self, names: list[str], rules: Any, seed: int) -> None:
         made = {}
@@ -422,7 +459,7 @@ class Running:
                 value = initial_value(rule, name, leaf_type(leaf), seed)
                 made[name] = stored_value(value, leaf.attrs["storage"])
         for name, value in made.items():
-            self._storage[name][...] = value
+            self._shared.weights.write(self._storage[name], value)
         self._shared.version += 1
 
     # ------------------------------------------------------------- care
@@ -443,6 +480,8 @@ class Running:
                 return
             self._closed = True
             self._shared.sessions -= 1
+            if not self._shared.sessions:
+                self._shared.weights.forget()
             self._kept.clear()
             self._last = None
             self._staged.clear()

@@ -124,7 +124,7 @@ class Session(Inspecting):
 
     def _read_leaf(self, kind: str, name: str, out: Array | None, method: str = "") -> Array:
         with self._using(method or f"{kind}s"):
-            found = self._storage[known(kind, name, self._leaves(kind))]
+            found = self._value(known(kind, name, self._leaves(kind)))
             return np.array(found) if out is None else into(out, found, f"{kind} '{name}'")
 
     def _write_leaves(self, kind: str, values: Mapping[str, Any], method: str = "") -> None:
@@ -136,7 +136,7 @@ class Session(Inspecting):
                     typed = stored_value(typed, self._graph.parameters[name].attrs["storage"])
                 made[name] = typed
             for name, value in made.items():
-                self._storage[name][...] = value
+                self._shared.weights.write(self._storage[name], value)
             if kind == "parameter":
                 self._shared.version += 1
 
@@ -195,7 +195,7 @@ class Session(Inspecting):
     def save_checkpoint(self, path: Path, *, metadata: Mapping[str, str] | None = None) -> None:
         """Save all parameters and states to a safetensors file, in place of what is there, whole or not at all."""
         with self._using("save_checkpoint"):
-            parameters = {name: self._storage[name] for name in self._graph.parameters}
+            parameters = {name: self._value(name) for name in self._graph.parameters}
             states = {name: self._storage[name] for name in self._leaves("state")}
             entries = {"session.graph": self._graph.digest()}
             learns = self._optimizer or self._separate_optimizer()
@@ -235,7 +235,7 @@ class Session(Inspecting):
                 (made.checkpoint.states, needed),
             ):
                 for name in types.keys() & table.keys():
-                    self._storage[name][...] = table[name]
+                    self._shared.weights.write(self._storage[name], table[name])
             self._held = held if self._config.trains else {}
             self._held_for = found.metadata.get(OPTIMIZER_KEY, "")
             self._optimizer = optimizer

@@ -66,6 +66,25 @@ class TensorFile:
     tensors: Mapping[str, Array]
 
 
+@dataclass(frozen=True)
+class OpenFile:
+    """A safetensors file whose header is read and checked, and whose tensors are made when asked for."""
+
+    path: str
+    header: Mapping[str, Any]
+    metadata: Mapping[str, str]
+    entries: Mapping[str, Entry]
+    data: Any
+    start: int
+
+    def array(self, name: str) -> Array:
+        """A tensor, read-only: the file itself where its place is aligned, else a copy."""
+        try:
+            return self.entries[name].array(self.data, self.start)
+        except FormatError as error:
+            raise _in_file(self.path, error) from None
+
+
 def stored(name: str, value: object) -> Array:
     """An array as the file holds it: dense, in C order, little-endian; no copy where it is already so."""
     if not isinstance(value, np.ndarray | np.generic):
@@ -125,6 +144,13 @@ def raw_bytes(array: Array) -> memoryview:
 
 
 def read_tensors(path: Path, *, mapped: bool = True) -> TensorFile:
+    """All tensors of a safetensors file; see `open_tensors`."""
+    file = open_tensors(path, mapped=mapped)
+    tensors = {name: file.array(name) for name in file.entries}
+    return TensorFile(file.header, file.metadata, tensors)
+
+
+def open_tensors(path: Path, *, mapped: bool = True) -> OpenFile:
     """Open a safetensors file.
 
     Arrays are read-only. Mapped, they are the file itself, and pages of it are read when first looked
@@ -146,17 +172,20 @@ def read_tensors(path: Path, *, mapped: bool = True) -> TensorFile:
     except OSError as error:
         raise FileError.of("read", path, error) from error
     try:
-        return _parse(data)
+        return _parse(os.fspath(path), data)
     except FormatError as error:
-        name = os.fspath(path)
-        raise FormatError(f"'{name}' is not a whole safetensors file: {error.rule}") from None
+        raise _in_file(os.fspath(path), error) from None
+
+
+def _in_file(path: str, error: FormatError) -> FormatError:
+    return FormatError(f"'{path}' is not a whole safetensors file: {error.rule}")
 
 
 def _open(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe must not make us wait
 
 
-def _parse(data: Any) -> TensorFile:
+def _parse(path: str, data: Any) -> OpenFile:
     size = len(data)
     if size < 8:
         raise FormatError(f"it has {size} bytes, too few for the length of a header")
@@ -170,10 +199,9 @@ def _parse(data: Any) -> TensorFile:
     metadata = header.get(METADATA, {})
     if not _is_text_table(metadata):
         raise FormatError("its metadata is not a table of text")
-    entries = [_Entry.of(name, entry) for name, entry in header.items() if name != METADATA]
+    entries = [Entry.of(name, entry) for name, entry in header.items() if name != METADATA]
     _check_layout(entries, size - start)
-    tensors = {entry.name: entry.array(data, start) for entry in entries}
-    return TensorFile(header, metadata, tensors)
+    return OpenFile(path, header, metadata, {entry.name: entry for entry in entries}, data, start)
 
 
 def _parse_header(text: bytes) -> dict[str, Any]:
@@ -221,7 +249,7 @@ def _is_shape(value: Any, itemsize: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Entry:
     """One tensor of a header."""
 
     name: str
@@ -231,7 +259,8 @@ class _Entry:
     end: int
 
     @classmethod
-    def of(cls, name: str, entry: Any) -> _Entry:
+    def of(cls, name: str, entry: Any) -> Entry:
+        """That of a header, checked."""
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             raise FormatError(f"the entry of '{name}' is not a dtype, a shape and two offsets")
         code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -267,7 +296,7 @@ class _Entry:
         return array
 
 
-def _check_layout(entries: list[_Entry], size: int) -> None:
+def _check_layout(entries: list[Entry], size: int) -> None:
     """Tensors follow one another without gap or overlap, and fill the file."""
     position = 0
     for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):

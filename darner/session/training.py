@@ -247,6 +247,7 @@ class Training(Running):
             self._adopt(optimizer, _states_of(graph), old)
             cache = self._config.object_cache()
             self._separate = (optimizer, self._compile(plan, (), cache))
+            self._keep_what_is_read(self._separate[1])
         _, program = self._separate or (optimizer, None)
         if program is None:
             raise RunError("there is no program of updates")

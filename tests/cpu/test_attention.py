@@ -135,6 +135,35 @@ def test_gradients_are_the_references(name, tmp_path):
     backward(*CASES[name], tmp_path)
 
 
+# The same, of heads that share keys and have few queries each.
+STACKS = {
+    "three in a vector": ((2, 12, 5, 23, 4, 67, 19), {}),
+    "causal in a cache": ((2, 12, 5, 16, 4, 90, 8), {"causal": True, "offset": (2,)}),
+    "a window": ((3, 9, 7, 40, 3, 131, 17), {"layout": "bshd", "window": 11, "softcap": 2.0}),
+    "causal, more queries than keys": ((8, 6, 21, 5, 1, 13, 33), {"causal": True}),
+    "three queries of four": ((2, 16, 3, 19, 4, 77, 7), {"causal": True}),
+    "several panels": ((1, 96, 9, 8, 8, 37, 8), {"layout": "bshd"}),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_heads_that_share_keys_are_stacked(name, tmp_path):
+    shape, options = STACKS[name]
+    made = Made()
+    nodes, rest = made.attention(shape, options)
+    y = made.graph.scaled_dot_attention(*nodes, **rest)
+    wide = dataclasses.replace(jit.host(), vector_bytes=64)
+    one = attention_plan.stacked(attention_plan.describe(y, wide), wide)
+    assert (one.heads, one.stack) == (shape[4], shape[1] // shape[4])
+    # With what follows, which reads an operand by the graph's own heads.
+    check(made, [y * made.input("gate", y.shape)], tmp_path, shape[5])
+
+
+@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
+def test_stacked_heads_of_other_types(dtype, tmp_path):
+    forward(*STACKS["a window"], tmp_path, dtype, (2,))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16"])

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from darner.backends.cpu import gemm_plan
 from darner.backends.cpu.gemm import (
     Contraction,
     emit_contraction,
@@ -23,6 +24,7 @@ from darner.backends.cpu.gemm import (
     share_evenly,
 )
 from darner.backends.cpu.gemm_ir import i64, load, loop, offset
+from darner.backends.cpu.gemm_plan import cut
 from darner.backends.cpu.gemm_tile import choose_tile
 from darner.graph.errors import ArgumentError
 from tests.conformance import examples
@@ -208,6 +210,39 @@ def test_any_sizes_strides_batches_and_threads_give_the_product(contraction, thr
     run(contraction, threads=threads, packed=packed)
 
 
+def run_with_a_small_cache(contraction, **how):
+    """Run a contraction as on a machine whose cache holds a few tiles: A goes through it in blocks of rows and of k."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gemm_plan, "ROLLING_BYTES", 32 << 10)
+        patch.setattr(gemm_plan, "BLOCK_BYTES", 32 << 10)
+        patch.setattr(gemm_plan, "GROUP_BYTES", 40 << 10)
+        patch.setattr(gemm_plan, "LONGEST_BLOCK", 40)
+        run(contraction, **how)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(contractions(), st.integers(1, 3), st.booleans())
+@example(Contraction.dense("f32", 61, 130, 61), 2, False)
+@example(Contraction.dense("f32", 61, 130, 61, transpose_a=True, accumulate=True), 3, True)
+def test_sizes_beyond_the_cache_give_the_product(contraction, threads, packed):
+    run_with_a_small_cache(contraction, threads=threads, packed=packed)
+
+
+@pytest.mark.parametrize("shape", [(170, 209, 83), (170, 209, 37), (90, 600, 101), (500, 60, 90)])
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_blocks_of_rows_and_of_terms(shape, transpose_a, transpose_b, packed):
+    how = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    run_with_a_small_cache(Contraction.dense("f32", *shape, **how), threads=3, packed=packed)
+    contraction = Contraction.dense("bf16", *shape, batch=2, accumulate=True, **how)
+    run_with_a_small_cache(contraction, threads=2, packed=packed)
+
+
+def test_blocks_of_more_threads_than_tiles_have_nothing_to_do_for_some():
+    run_with_a_small_cache(Contraction.dense("f32", 70, 50, 130, transpose_b=True), threads=40)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16"])
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
@@ -236,6 +271,14 @@ def test_sums_longer_than_one_pass_over_a_panel(packed):
 def test_a_few_rows_of_more_columns_than_are_held_at_a_time(transpose_b):
     contraction = Contraction.dense("f32", 2, 9001, 11, transpose_b=transpose_b)
     run(contraction)
+    run(contraction, threads=2)
+
+
+@pytest.mark.parametrize("shape", [(33, 16, 5), (71, 80, 300), (128, 112, 37), (127, 256, 9)])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_weights_of_few_whole_vectors_are_read_as_they_lie(shape, dtype):
+    contraction = Contraction.dense(dtype, *shape)
+    assert cut(contraction, MACHINE).direct or dtype != "f32"
     run(contraction, threads=2)
 
 

@@ -30,6 +30,7 @@ from darner.backends.cpu.threads import (
     runtime_text,
     symbols,
 )
+from darner.backends.cpu.threads_ir import CROWD_CELLS, OFFSETS
 from darner.graph.errors import ArgumentError, DarnerError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="teams need POSIX threads")
@@ -452,6 +453,25 @@ class TestTeamLife:
             team.run(steps.address("nothing"))
             assert len(workers()) >= 2
             assert eventually(lambda: set(workers().values()) == {"S"})
+            assert added(team, steps)
+
+    @linux
+    def test_threads_that_share_one_core_let_each_other_on(self, steps):
+        cores = os.sched_getaffinity(0)
+        one = {min(cores)}
+        with Team(2) as team:
+            assert added(team, steps)
+            tasks = [threading.get_native_id(), *map(int, workers())]
+            try:
+                for task in tasks:
+                    os.sched_setaffinity(task, one)
+                assert barrier_counts(team, steps, 300) == (0, [300, 300])
+                # The caller alone still counts as being somewhere, so that workers make room for it.
+                cells = (ctypes.c_int32 * CROWD_CELLS).from_address(team.pointer + OFFSETS["crowd"])
+                assert sum(cells) == 1 == cells[min(one) % CROWD_CELLS]
+            finally:
+                for task in tasks:
+                    os.sched_setaffinity(task, cores)
             assert added(team, steps)
 
     @linux

@@ -113,7 +113,7 @@ def test_what_a_closed_session_gave_away_stays_valid(objects):
 def test_closing_frees_memory_threads_and_code_at_once(objects):
     session = models.training(threads=3, cache=objects)
     models.learned(session, 1)
-    arena = weakref.ref(session._last.program._arena.base)
+    arena = weakref.ref(session._last.program.arena.base)
     before = process.workers().keys()
     session.close()
     session.close()

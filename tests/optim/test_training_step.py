@@ -31,6 +31,7 @@ def test_states_start_at_the_numbers_of_the_optimizer():
     step = optim.training_step(mlp(2, dtype="f64"), optimizer)
     scalars = {n: leaf.attrs["init"] for n, leaf in step.states.items() if leaf.dtype.is_float}
     scalars = {n: value for n, value in scalars.items() if n.startswith("optimizer/")}
+    assert scalars.pop("optimizer/gradient_norm") == 0.0
     assert scalars == optimizer.settings()
     assert scalars == {
         "optimizer/learning_rate": 0.25,

@@ -1,28 +1,44 @@
 """Attention as native code: an online softmax over blocks of keys, and its gradients; scores never go through memory.
 
-Panels of queries meet blocks of keys (``attention_forward``, ``attention_backward``, ``attention_bias``); a few queries over
-many keys are done otherwise (``attention_decode``, ``attention_decode_backward``). How the work is cut depends on shapes alone, so
+Panels of queries meet blocks of keys (``attention_forward``, ``attention_backward``, ``attention_bias``), forward those of all heads that
+share keys where each has few; very few queries over many keys are done otherwise (``attention_decode``, ``attention_decode_backward``). How the work is cut depends on shapes alone, so
 results do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
+from ...graph.node import Node
 from ...lower.plan import Spec
 from .attention_backward import backward_room, emit_backward
 from .attention_decode import decode_room, emit_decode
 from .attention_decode_backward import emit_few, few_room, suits_few
 from .attention_forward import emit_forward, forward_room
 from .attention_parts import Parts
-from .attention_plan import BACKWARD, Room, can_emit_attention, describe, made_places, main_node
+from .attention_plan import (
+    BACKWARD,
+    Attention,
+    Room,
+    can_emit_attention,
+    describe,
+    made_places,
+    main_node,
+    stacked,
+)
 from .jit import Machine
 from .template import Code, Scratch, Template
+
+
+def _cut(node: Node, machine: Machine) -> Attention:
+    """How an attention is cut; gradients sum over all heads that share keys anyway."""
+    attention = describe(node, machine)
+    return attention if node.op.name == BACKWARD else stacked(attention, machine)
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
     node = main_node(spec)
     if node is None:
         return Scratch()
-    attention = describe(node, machine)
+    attention = _cut(node, machine)
     shared = Room()
     made_places(spec, attention, shared)
     if node.op.name == BACKWARD and suits_few(spec, attention):
@@ -41,15 +57,16 @@ def _emit(code: Code) -> None:
     node = main_node(code.spec)
     if node is None:
         return
-    parts = Parts(code, describe(node, code.machine))
+    attention = _cut(node, code.machine)
+    parts = Parts(code, attention)
     parts.make_bases()
-    if node.op.name == BACKWARD and suits_few(code.spec, parts.attention):
+    if node.op.name == BACKWARD and suits_few(code.spec, attention):
         emit_few(parts)
     elif node.op.name == BACKWARD:
         emit_backward(parts)
-    elif parts.attention.is_empty:
+    elif attention.is_empty:
         return
-    elif parts.attention.has_few_queries:
+    elif attention.has_few_queries:
         emit_decode(parts)
     else:
         emit_forward(parts)

@@ -9,9 +9,9 @@ from typing import Any
 from .attention_masks import turn_kernel
 from .attention_parts import Parts
 from .attention_plan import Attention, Room
-from .gemm_ir import i64, ir, lane_mask, loop, minimum
+from .gemm_ir import i64, ir, lane_mask, load, loop, minimum, offset
 from .lanes import Lane
-from .places import Number
+from .places import Number, as_value
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class ForwardRoom:
 
     Attributes:
         queries: the panel of queries.
+        gathered: its rows, where they are several heads'.
         scores: a block of scores, one row for each key.
         sums: the result, transposed.
         rows: the result, one row for each query.
@@ -30,6 +31,7 @@ class ForwardRoom:
     """
 
     queries: int
+    gathered: int
     scores: int
     sums: int
     rows: int
@@ -46,6 +48,7 @@ def forward_room(attention: Attention) -> ForwardRoom:
     copied = attention.block if attention.is_narrow else 0
     return ForwardRoom(
         queries=room.take(attention.width * attention.panel, size),
+        gathered=room.take(wide * attention.panel if attention.stack > 1 else 0, size),
         scores=room.take(attention.block * attention.panel, size),
         sums=room.take(wide_value * attention.panel, size),
         rows=room.take(wide_value * attention.panel, size),
@@ -82,13 +85,21 @@ class PanelScores:
         self.first, self.valid = first, valid
         attention = parts.attention
         self.vectors = range(attention.tile.vectors)
-        masked = attention.causal or attention.window is not None
-        at = parts.places.add(first, start)
-        self.positions = [
-            parts.integers(parts.places.add(at, c * attention.lanes)) for c in self.vectors
-        ]
-        if not masked:
-            self.positions = []
+        self.positions: list[Lane] = []
+        if attention.causal or attention.window is not None:
+            self.positions = [
+                self._position(parts.places.add(first, c * attention.lanes), start)
+                for c in self.vectors
+            ]
+
+    def _position(self, number: Number, start: Number) -> Lane:
+        """Where the queries of a vector stand among the keys."""
+        parts, attention, b = self.parts, self.parts.attention, self.parts.builder
+        if attention.stack == 1:
+            return parts.integers(parts.places.add(number, start))
+        numbers = parts.integers(number)
+        within = b.urem(numbers.value, numbers.constant(attention.queries_of_head).value)
+        return numbers.of(within) + parts.spread(b.trunc(as_value(start), ir().IntType(32)))
 
     def _turn(self, key: Any, keys: Any) -> None:
         """Turn the mask and the bias of a block of keys."""
@@ -217,12 +228,16 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Any, head: Any, panel: A
     width = attention.panel
     queries, scores, sums = parts.own(room.queries), parts.own(room.scores), parts.own(room.sums)
     first = places.mul(panel, width)
-    valid = minimum(b, i64(width), b.sub(i64(attention.queries), _value(first)))
+    valid = minimum(b, i64(width), b.sub(i64(attention.queries), as_value(first)))
     kv_head = places.div(head, attention.group)
-    parts.transposed_panel("q", attention.width, (batch, head, first), valid, queries)
-    parts.clear(sums, attention.value_width * width)
     start = parts.start(batch)
-    low, high = parts.key_range(start, first, places.add(first, valid))
+    if attention.stack > 1:
+        _gather_panel(parts, room, batch, head, first, valid)
+        low, high = parts.key_range(start, 0, attention.queries_of_head)
+    else:
+        parts.transposed_panel("q", attention.width, (batch, head, first), valid, queries)
+        low, high = parts.key_range(start, first, places.add(first, valid))
+    parts.clear(sums, attention.value_width * width)
     work = PanelScores(parts, batch, head, first, valid, start, room.turned)
     count = attention.tile.vectors
     lowest, nothing = parts.lowest(), parts.number(0.0)
@@ -255,15 +270,40 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Any, head: Any, panel: A
 
     def row(i: Any, _: Sequence[Any]) -> None:
         base = places.mul(i, wide)
-        parts.write_result(
-            batch, head, places.add(first, i), lambda column: parts.vector(rows, base, column)
-        )
+        of_head, at = _query(parts, head, places.add(first, i))
+        parts.write_result(batch, of_head, at, lambda column: parts.vector(rows, base, column))
 
     loop(b, i64(0), valid, 1, row)
 
 
-def _value(number: Number) -> Any:
-    return i64(number) if isinstance(number, int) else number
+def _query(parts: Parts, head: Number, number: Number) -> tuple[Number, Number]:
+    """Which head of the graph a query of a stack belongs to, and which of its queries it is."""
+    attention, places = parts.attention, parts.places
+    if attention.stack == 1:
+        return head, number
+    which, at = places.split(number, (attention.stack, attention.queries_of_head))
+    return places.add(places.mul(head, attention.stack), which), at
+
+
+def _gather_panel(
+    parts: Parts, room: ForwardRoom, batch: Number, head: Number, first: Number, valid: Any
+) -> None:
+    """Pack the queries of stacked heads as columns of a panel."""
+    attention, b, places = parts.attention, parts.builder, parts.places
+    item, rows = attention.operands["q"], parts.own(room.gathered)
+    wide, lanes = attention.padded(attention.width), attention.lanes
+
+    def row(i: Any, _: Sequence[Any]) -> None:
+        source = parts.address("q", batch, *_query(parts, head, places.add(first, i)))
+
+        def vector(column: Number, _: int, mask: Any) -> None:
+            value = load(b, offset(b, source, item.dtype, column), item.dtype, lanes, mask)
+            parts.put(Lane(b, value), rows, places.mul(i, wide), column)
+
+        parts.write_row(attention.width, vector)
+
+    loop(b, i64(0), valid, 1, row)
+    parts.pack_panel(parts.dtype, attention.width, (rows, wide), valid, parts.own(room.queries))
 
 
 def _scale_rows(parts: Parts, sums: Any, count: int, factors: Sequence[Lane]) -> None:

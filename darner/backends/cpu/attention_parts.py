@@ -99,13 +99,19 @@ class Parts(Writer):
     def transposed_panel(self, name: str, width: int, first: Index, valid: Any, panel: Any) -> None:
         """Pack the rows of queries (or of their gradients) from an index on as columns of a panel."""
         item = self.attention.operands[name]
+        rows = self.address(name, *first), item.strides[2]
+        self.pack_panel(item.dtype, width, rows, valid, panel)
+
+    def pack_panel(
+        self, dtype: str, width: int, rows: tuple[Any, int], valid: Any, panel: Any
+    ) -> None:
+        """Pack rows, given by their address and distance, as columns of a panel."""
         pack = pack_kernel(
-            *(self.code.module, item.dtype, self.dtype),
+            *(self.code.module, dtype, self.dtype),
             *(self.attention.panel, self.attention.lanes, "k"),
         )
-        source = self.address(name, *first)
-        stride = as_value(item.strides[2])
-        self.builder.call(pack, [i64(width), valid, source, i64(1), stride, panel])
+        source, stride = rows
+        self.builder.call(pack, [i64(width), valid, source, i64(1), as_value(stride), panel])
 
     def block_rows(
         self, name: str, width: int, index: Index, count: Any, room: Any
@@ -138,7 +144,7 @@ class Parts(Writer):
         """The key at which the first query stands."""
         attention = self.attention
         if attention.offset is None:
-            return attention.keys - attention.queries
+            return attention.keys - attention.queries_of_head
         node = attention.offset
         elements = Elements(self.builder, self.code.body, self.code.operands)
         index = [] if node.rank == 0 else [0 if int(node.shape[0]) == 1 else batch]

@@ -7,7 +7,7 @@ maxima and sums of a softmax run down the lanes, and the probabilities are at on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -41,6 +41,10 @@ UNITS = 32
 """Pieces of work that are worth cutting a kernel into, for any number of threads."""
 SHORTEST_PART = 128
 """The fewest keys that a piece of work has."""
+FEWEST_PANELS = 8
+"""Panels that must be left to share out where heads are stacked."""
+STACKING = 0.85
+"""Of the time without, what a stack of heads must be predicted to take."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Attention:
     offset: Node | None
     tile: Tile
     vector_bytes: int
+    stack: int = 1
+    """Heads of the graph whose queries are worked on as those of one, which then has all of them, head after head."""
 
     # ------------------------------------------------------------- what is computed
 
@@ -134,6 +140,11 @@ class Attention:
     def group(self) -> int:
         """Query heads that share a key head."""
         return max(1, self.heads // max(self.kv_heads, 1))
+
+    @property
+    def queries_of_head(self) -> int:
+        """Queries of one head of the graph."""
+        return self.queries // self.stack
 
     @property
     def is_empty(self) -> bool:
@@ -274,16 +285,39 @@ def query_tile(
     32
     """
     rows = _ROWS[machine.vector_bytes]
-
-    def cost(vectors: int) -> float:
-        width = vectors * lanes
-        ends = range(width, max(queries, 1) + width, width)
-        # The keys up to a panel's last query, as if the last stood at the last key.
-        seen = sum(min(keys, max(1, end + keys - queries)) if causal else keys for end in ends)
-        return seen * width * _SLOWNESS[vectors]
-
-    vectors = min(sorted(rows, reverse=True), key=cost)
+    vectors = min(
+        sorted(rows, reverse=True),
+        key=lambda count: _cost(count * lanes, lanes, queries, keys, causal),
+    )
     return Tile(rows[vectors], vectors, lanes)
+
+
+def _cost(width: int, lanes: int, queries: int, keys: int, causal: bool) -> float:
+    """What the scores of a head take in panels of ``width`` queries, in elements of full panels."""
+    ends = range(width, max(queries, 1) + width, width)
+    # The keys up to a panel's last query, as if the last stood at the last key.
+    seen = sum(min(keys, max(1, end + keys - queries)) if causal else keys for end in ends)
+    return seen * width * _SLOWNESS[width // lanes]
+
+
+def stacked(attention: Attention, machine: Machine) -> Attention:
+    """The same with the heads that share keys as one head, where a head's few queries would leave most lanes empty.
+
+    Keys are then read once for all of these heads.
+    """
+    group, lanes, keys = attention.group, attention.lanes, attention.keys
+    queries = group * attention.queries
+    if group == 1 or "mask" in attention.operands or "bias" in attention.operands:
+        return attention
+    if attention.has_few_queries and 2 * queries <= lanes:
+        return attention  # a query after the other is less work
+    tile = query_tile(machine, lanes, queries, keys)
+    apart = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
+    panels = attention.batch * attention.kv_heads * -(-queries // tile.width)
+    together = _cost(tile.width, lanes, queries, keys, causal=False)
+    if panels < FEWEST_PANELS or together > STACKING * group * apart:
+        return attention
+    return replace(attention, heads=attention.kv_heads, queries=queries, tile=tile, stack=group)
 
 
 def row_tile(attention: Attention, count: int) -> Tile:

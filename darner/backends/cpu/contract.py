@@ -6,6 +6,7 @@ one row axis (or column axis), those that are summed are one, and those of the b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,8 +32,9 @@ from .gemm_plan import ROLLING_BYTES, Contraction, Cut, cut
 from .gemm_product import Product, product_of
 from .gemm_tile import choose_tile
 from .jit import Machine
+from .panels import Panels
 from .places import Lanes, Number, Places, as_value
-from .template import Code, Packing, Scratch, Template
+from .template import Code, Packing, Scratch, Template, sizes
 
 # --------------------------------------------------------------------------- sums cut into parts
 
@@ -143,6 +145,8 @@ def _emit(code: Code) -> None:
             _straight(code, product),
             _reads(code, product),
             leaves[0].dtype.itemsize if leaves else 0,
+            _written(code, product),
+            code.body.outputs[0].dtype.itemsize,
         )
         _emit_cut(code, product, cuts[0], 0, target)
         return
@@ -293,6 +297,16 @@ def _reads(code: Code, product: Product) -> Callable[[Any, Any, Any], list[Any]]
     return places
 
 
+def _written(code: Code, product: Product) -> Callable[[Any, Any, Any], Any] | None:
+    """Where an element of the first result goes, if its rows lie as the product's do."""
+    dtype = code.body.outputs[0].dtype.name
+    if product.contraction.c_strides[2] != 1 or dtype not in STORAGE_BYTES:
+        return None
+    return lambda batch, row, column: offset(
+        code.builder, code.results[0], dtype, as_value(_place(code, product, batch, row, column))
+    )
+
+
 def _writer(code: Code, product: Product) -> Write:
     """What takes a vector of sums to the results, through the element-wise nodes after the product."""
     builder, body, dtype = code.builder, code.body, product.node.dtype.name
@@ -365,7 +379,18 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
 
     nbytes = plan.packed_elements * STORAGE_BYTES[plan.panel]
     key = f"panels of {plan.tile.width}: {order}"
-    return Packing(int(str(b.leaf.name)), nbytes, key, emit)
+    return Packing(int(str(b.leaf.name)), nbytes, key, emit, _panels(plan, b.leaf, b.offset))
+
+
+def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:
+    """How B is read back from its panels, where they hold all of the operand as it is."""
+    one = plan.contraction
+    dense = {(one.n, 1): False, (1, one.k): True}
+    turned = dense.get((one.b_strides[1], one.b_strides[2]))
+    whole = not first and math.prod(sizes(leaf)) == one.k * one.n
+    if turned is None or not whole or not leaf.dtype.name == one.dtype == plan.panel:
+        return None
+    return Panels(one.k, one.n, plan.tile.width, plan.last.width, turned)
 
 
 CONTRACT = Template("contract", _fits, _emit, _scratch, _packing)

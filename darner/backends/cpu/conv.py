@@ -1,8 +1,8 @@
 """Convolutions and both their gradients as native code.
 
-All are products of matrices in which one operand, the patches of an image, is never stored whole: ``conv_driver`` packs a few of them at a time, and
-``conv_weights`` does for the gradient towards the weight. Where every channel is convolved by itself, ``conv_depthwise`` goes over the rows of images instead; where a
-3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
+All are products of matrices in which one operand, the patches of an image, is never stored whole. ``conv_driver`` packs a few of them at a time, and ``conv_weights`` does for the
+gradient towards the weight; where channels are few, ``conv_direct`` and ``conv_dots`` read the images themselves. Where every channel is convolved by itself, ``conv_depthwise`` goes
+over the rows of images instead; where a 3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import row_major, strided
-from . import conv_depthwise, conv_driver, conv_weights, winograd, winograd_weights
+from . import (
+    conv_depthwise,
+    conv_direct,
+    conv_dots,
+    conv_driver,
+    conv_weights,
+    winograd,
+    winograd_weights,
+)
 from .conv_depthwise import is_depthwise
 from .conv_finish import Finish
 from .conv_plan import CONVOLUTIONS
@@ -69,8 +77,24 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
     if form is not None:
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
-        return conv_weights.Layout(main, machine).scratch
+        return _weights_form(main, machine).Layout(main, machine).scratch
+    if _is_direct(main, machine):
+        return conv_direct.Layout(main, machine).scratch
     return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
+
+
+def _weights_form(main: Node, machine: Machine) -> Any:
+    """Who computes a gradient towards the weight: with channels in lanes, or with pixels."""
+    dots = conv_dots.Layout(main, machine)
+    quicker = dots.cycles < conv_weights.Layout(main, machine).cycles
+    return conv_dots if dots.grid.possible and quicker else conv_weights
+
+
+def _is_direct(main: Node, machine: Machine) -> bool:
+    """Whether reading the images themselves is quicker than packing patches."""
+    direct = conv_direct.Layout(main, machine)
+    packed = conv_driver.Layout(main, machine, plain=True)
+    return direct.possible and direct.cut.cycles < packed.cut.cycles
 
 
 def _emit(code: Code) -> None:
@@ -85,7 +109,9 @@ def _emit(code: Code) -> None:
         weights = main.op.name == "conv_weight_grad"
         (winograd_weights if weights else winograd).Driver(code, form, operands, finish).emit()
     elif main.op.name == "conv_weight_grad":
-        conv_weights.Driver(code, main, operands, finish).emit()
+        _weights_form(main, code.machine).Driver(code, main, operands, finish).emit()
+    elif _is_direct(main, code.machine):
+        conv_direct.Driver(code, main, operands, finish).emit()
     else:
         conv_driver.Driver(code, main, operands, finish).emit()
 

@@ -15,6 +15,7 @@ from ...graph.node import Node
 from .conv_finish import Finish
 from .conv_pack import Grid, Packer, divided, grid_of, phase_table, place_of, table_bytes, walk
 from .conv_plan import Cut, Patches, cut, patches_of
+from .conv_rows import copy_weights
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -139,98 +140,13 @@ class Driver:
     def emit(self) -> None:
         """Everything."""
         if not self.layout.as_they_are:
-            self._copy_weights()
+            copy_weights(self.code, self.layout, self.weights, self.phases)
             self.weights = self.code.shared
             self.code.barrier()
         self.code.each(self.cut.units(self.patches), self._unit)
         if self.layout.apart and not self.layout.direct:
             self.code.barrier()
             self._finish_all()
-
-    # ------------------------------------------------------------- weights
-
-    def _copy_weights(self) -> None:
-        """The weights as rows of the product, in the type of its sums: each phase has a matrix of its own."""
-        builder, patches, layout = self.builder, self.patches, self.layout
-        width = self.tile.lanes
-        if not layout.backward:
-            total = prod(int(size) for size in layout.main.operands[1].shape)
-
-            def vector(number: Any) -> None:
-                at = builder.mul(number, i64(width))
-                mask = lane_mask(builder, builder.sub(i64(total), at), width)
-                value = load(
-                    builder, offset(builder, self.weights, self.dtype, at), self.dtype, width, mask
-                )
-                store(
-                    builder,
-                    value,
-                    offset(builder, self.code.shared, self.accumulator, at),
-                    self.accumulator,
-                    mask,
-                )
-
-            self.code.each(-(-total // width), vector)
-            return
-        places = self.code.places
-        kernel = prod(patches.kernel)
-        rows = patches.groups * self.cut.rows
-
-        def one_row(number: Any) -> None:
-            """One row of one phase: from all channels of the source."""
-            phase, row = divided(builder, number, rows)
-            grid = grid_of(builder, patches, self.phases, phase)
-            group, inner = divided(builder, row, self.cut.rows)
-            length = places.mul(grid.taps, patches.channels)
-            before = places.mul(grid.first, rows * patches.channels)
-            target = places.add(before, places.mul(row, length))
-
-            def channel(c: Any, _: Any) -> None:
-                out = places.add(places.mul(group, patches.channels), c)
-                at = places.mul(places.add(places.mul(out, self.cut.rows), inner), kernel)
-                to = places.add(target, places.mul(c, grid.taps))
-                if self.phases is None:
-                    self._copy_taps(at, to, kernel)
-                else:
-                    self._pick_taps(grid, at, to)
-
-            loop(builder, i64(0), i64(patches.channels), 1, channel)
-
-        self.code.each(len(patches.phases) * rows, one_row)
-
-    def _copy_taps(self, at: Any, to: Any, count: int) -> None:
-        """All taps of a channel, as they stand."""
-        builder, lanes = self.builder, self.tile.lanes
-        for start in range(0, count, lanes):
-            mask = None
-            if count - start < lanes:
-                mask = lane_mask(builder, i64(count - start), lanes)
-            read = offset(builder, self.weights, self.dtype, at, start)
-            write = offset(builder, self.code.shared, self.accumulator, to, start)
-            value = load(builder, read, self.dtype, lanes, mask)
-            store(builder, value, write, self.accumulator, mask)
-
-    def _pick_taps(self, grid: Grid, at: Any, to: Any) -> None:
-        """The taps of a channel that belong to a phase, in the order in which patches have them."""
-        builder, places, patches = self.builder, self.code.places, self.patches
-
-        def nest(axis: int, number: Number, tap: Number) -> None:
-            if axis == len(patches.kernel):
-                value = load(
-                    builder, offset(builder, self.weights, self.dtype, at, tap), self.dtype, 1
-                )
-                write = offset(builder, self.code.shared, self.accumulator, to, number)
-                builder.store(value, write, align=self.layout.size)
-                return
-
-            def one(i: Any, _: Any) -> None:
-                own = places.add(grid.kernel[axis], places.mul(i, patches.spacing[axis]))
-                following = places.add(places.mul(tap, patches.kernel[axis]), own)
-                nest(axis + 1, places.add(places.mul(number, grid.count[axis]), i), following)
-
-            loop(builder, i64(0), as_value(grid.count[axis]), 1, one)
-
-        nest(0, 0, 0)
 
     # ------------------------------------------------------------- the product
 

@@ -58,7 +58,6 @@ def phase_table(builder: Any, patches: Patches) -> Any:
     """A constant with the numbers of every phase; None where there is one."""
     if len(patches.phases) == 1:
         return None
-    types = ir()
     numbers: list[int] = []
     first = 0
     for phase in patches.phases:
@@ -66,10 +65,15 @@ def phase_table(builder: Any, patches: Patches) -> Any:
             numbers += [taps.pixels, taps.start, taps.count, taps.offset, taps.kernel]
         numbers += [phase.pixels, phase.taps, first]
         first += phase.taps
+    return constant_words(builder, "darner.phases", numbers)
+
+
+def constant_words(builder: Any, name: str, numbers: Sequence[int]) -> Any:
+    """A constant of the module: 64-bit numbers, one after the other."""
+    types = ir()
     kind = types.ArrayType(types.IntType(64), len(numbers))
-    name = builder.module.get_unique_name("darner.phases")
-    table = types.GlobalVariable(builder.module, kind, name)
-    table.initializer = types.Constant(kind, numbers)
+    table = types.GlobalVariable(builder.module, kind, builder.module.get_unique_name(name))
+    table.initializer = types.Constant(kind, list(numbers))
     table.global_constant = True
     table.linkage = "internal"
     return table

@@ -7,7 +7,7 @@ problems, one for each phase of the stride: the pixels of a phase are met by the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, prod
@@ -26,6 +26,14 @@ ENOUGH = 32
 """Pieces of work that are left for threads to share, however many panels go together."""
 LONGEST_BLOCK = 576
 """The most products that one pass over a packed block sums, unless one channel has more."""
+MANY_UNITS = 64
+"""Pieces of work that make the shares of threads as good as even."""
+PACKED = 5.0
+"""Cycles for a piece of a row, of a vector at most, that is packed for one tap of one channel."""
+DESCRIBED = 5.0
+"""Cycles for writing down what such a piece reads, for all channels."""
+FINISHED = 1.5
+"""Cycles for a piece of a row on its way to the result."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +240,7 @@ class Cut:
         parts: how many pieces the rows are cut into, for threads to share.
         height: rows of a piece.
         together: panels that are packed, and used with the same rows, together; more than one only where all channels are packed at a time.
+        cycles: that two threads would take.
     """
 
     tile: Tile
@@ -241,6 +250,7 @@ class Cut:
     parts: int
     height: int
     together: int
+    cycles: float
 
     @property
     def sections(self) -> int:
@@ -264,28 +274,55 @@ def tile_cycles(rows: int, vectors: int) -> float:
     return max(rows * vectors / 2, (rows + vectors) / 2, 4)
 
 
+def shared(cycles: float, units: int) -> float:
+    """Cycles until two threads are done that share so many equal pieces of work."""
+    return cycles / 2 if units >= MANY_UNITS else cycles / units * -(-units // 2)
+
+
+def rows_cycles(rows: int, tile: Tile, cycles: Callable[[int, int], float]) -> float:
+    """Cycles of one product for every element of some rows of a tile's width; ``cycles`` says those of a tile."""
+    full, rest = divmod(rows, tile.rows)
+    return full * cycles(tile.rows, tile.vectors) + (cycles(rest, tile.vectors) if rest else 0.0)
+
+
+def pieces_of(columns: float, row: int, tile: Tile) -> float:
+    """Pieces of rows that so many neighbouring pixels consist of, in panels as wide as a tile."""
+    return (
+        max(columns / row * -(-row // tile.lanes), columns / tile.lanes) + columns / tile.width / 2
+    )
+
+
+def _cycles(patches: Patches, rows: int, tile: Tile, parts: int) -> float:
+    """Cycles that two threads take with the rows in so many parts: each packs patches by itself."""
+    total = 0.0
+    work = rows_cycles(rows, tile, tile_cycles)
+    for phase in patches.phases:
+        columns = -(-patches.batch * phase.pixels // tile.lanes) * tile.lanes
+        pieces = pieces_of(columns, phase.axes[-1].pixels, tile)
+        each = columns / tile.width * work + parts * pieces * PACKED
+        total += phase.taps * (patches.channels * each + parts * pieces * DESCRIBED)
+        total += rows * pieces * FINISHED
+    panels = -(-patches.most_columns // tile.width)
+    units = len(patches.phases) * patches.groups * panels * parts
+    return shared(patches.groups * total, max(1, units))
+
+
 def cut(patches: Patches, rows: int, dtype: str, machine: Machine) -> Cut:
     """Choose tiles, blocks and pieces: those that two threads would be done with first."""
     columns = patches.most_columns
-    best: tuple[float, Cut] | None = None
+    best: Cut | None = None
     for tile in tiles_of(machine, dtype):
         panels = max(1, -(-columns // tile.width))
         tiles = -(-rows // tile.rows)
         for parts in sorted({min(parts, tiles) for parts in (1, 2, 4, 8, 16)}):
             each = -(-tiles // parts)
             parts = -(-tiles // each)
-            full = each if rows % tile.rows == 0 else each - 1
-            work = full * tile_cycles(tile.rows, tile.vectors) + 2 * tile.vectors
-            if full < each:
-                work += tile_cycles(rows % tile.rows, tile.vectors)
-            units = patches.groups * panels * parts
-            cost = -(-units // 2) * work if units < 64 else units * work / 2
-            if best is None or cost < best[0] * 0.98:
-                found = Cut(tile, rows, 1, panels, parts, each * tile.rows, 1)
-                best = (cost, found)
+            cycles = _cycles(patches, rows, tile, parts)
+            if best is None or cycles < best.cycles * 0.98:
+                best = Cut(tile, rows, 1, panels, parts, each * tile.rows, 1, cycles)
     if best is None:
         raise InternalError(f"no tiles for vectors of {machine.vector_bytes} bytes")
-    found = best[1]
+    found = best
     taps = max(1, patches.most_taps)
     blocks = max(1, -(-patches.channels * taps // LONGEST_BLOCK))
     block = -(-patches.channels // min(blocks, patches.channels))

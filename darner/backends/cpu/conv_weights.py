@@ -13,8 +13,9 @@ from typing import Any
 from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
-from .conv_pack import Packer, divided, grid_of, table_bytes, walk
+from .conv_pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
 from .conv_plan import Patches, patches_of, tile_cycles, tiles_of
+from .conv_turns import call_with_rows, rows_of_turns, share_sums
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -23,7 +24,6 @@ from .gemm_ir import (
     lane_mask,
     load,
     loop,
-    maximum,
     minimum,
     offset,
     store,
@@ -42,6 +42,10 @@ PANEL_BYTES = 384 << 10
 """Of the cache next to a core: what packed panels of the gradient may take."""
 ENOUGH = 8
 """Pieces of work for threads to share."""
+PACKED = 10.0
+"""Cycles for a piece of a row of patches, of a vector at most, that is packed where as many channels go together as can."""
+TURNED = 7.0
+"""Cycles for a vector of the gradient that is packed."""
 
 
 def turning_kernel(module: Any, dtype: str, tile: Tile) -> Any:
@@ -121,6 +125,7 @@ class Layout:
         if self.channels > 8:
             self.channels = self.channels // 8 * 8
         self.turns = -(-patches.channels // self.channels)
+        self.heights = rows_of_turns(patches.channels, self.channels, self.taps)
         panel = self.block * width * self.size
         self.together = max(1, min(self.panels, PANEL_BYTES // panel))
         self.sections = -(-self.panels // self.together)
@@ -140,6 +145,19 @@ class Layout:
         if rest:
             cycles += tile_cycles(tile.rows, -(-rest // tile.lanes))
         return cycles / tile.rows
+
+    @property
+    def cycles(self) -> float:
+        """Cycles that one thread would take."""
+        patches, lanes = self.patches, self.tile.lanes
+        pixels = patches.batch * patches.pixels
+        row = patches.result[-1]
+        pieces = pixels // row * -(-row // lanes)
+        # What is written down about a piece is read once for so many channels.
+        alone = 1 + (TOGETHER - min(TOGETHER, patches.channels)) / (2 * TOGETHER)
+        packed = self.rows * self.sections * pieces * alone * PACKED
+        packed += pixels * self.padded / lanes * TURNED
+        return patches.groups * (pixels * self.rows * self._cycles(self.tile) + packed)
 
     @property
     def scratch(self) -> Scratch:
@@ -169,55 +187,24 @@ class Driver:
     def emit(self) -> None:
         """Everything: the sums, then their way to the result."""
         if self.layout.blocks:
-            self._sums()
+            share_sums(
+                self.code, self.layout, self.patches.groups * self.layout.sections, self._block
+            )
             self.code.barrier()
         self._finish()
-
-    # ------------------------------------------------------------- sums
-
-    def _sums(self) -> None:
-        """This thread's part: for some of (group, section, split) a range of turns of channels."""
-        builder, layout = self.builder, self.layout
-        turns = layout.turns
-        total = self.patches.groups * layout.sections * layout.splits * turns
-        first, last = self.code.share(total)
-
-        def some(number: Any, _: Any) -> None:
-            before = builder.mul(number, i64(turns))
-            low = maximum(builder, builder.sub(first, before), i64(0))
-            high = minimum(builder, builder.sub(last, before), i64(turns))
-            rest, split = divided(builder, number, layout.splits)
-            group, section = divided(builder, rest, layout.sections)
-            start, stop = (
-                builder.udiv(
-                    builder.mul(builder.add(as_value(split), i64(k)), i64(layout.blocks)),
-                    i64(layout.splits),
-                )
-                for k in (0, 1)
-            )
-
-            def block(index: Any, _: Any) -> None:
-                keep = builder.icmp_signed(">", index, start)
-                self._block(index, group, section, split, keep, low, high)
-
-            loop(builder, start, stop, 1, block)
-
-        end = builder.udiv(builder.add(last, i64(turns - 1)), i64(turns))
-        loop(builder, builder.udiv(first, i64(turns)), end, 1, some)
 
     def _block(
         self,
         index: Any,
-        group: Number,
-        section: Number,
+        number: Number,
         split: Number,
         keep: Any,
-        low: Any,
-        high: Any,
+        turns: tuple[Any, Any],
     ) -> None:
         """The pixels of one block: the gradient's panels, then the patches of some channels at a time."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places = self.code.places
+        group, section = divided(builder, number, layout.sections)
         if layout.images == 1:
             image, piece = divided(builder, index, layout.pieces)
             start = places.mul(image, patches.pixels)
@@ -248,7 +235,7 @@ class Driver:
             )
             self._multiply(section, rows, length, sums, keep)
 
-        loop(builder, low, high, 1, turn)
+        loop(builder, *turns, 1, turn)
 
     def _each_panel(self, section: Number, inside: Any) -> None:
         """``inside(tile, number within the section, number)`` for the panels of a section."""
@@ -332,37 +319,11 @@ class Driver:
                     kernel = tile_kernel(builder.module, exact, layout.accumulator, "rows")
                     builder.call(kernel, [length, a, i64(layout.block), b, out, pitch, keep, b])
 
-                self._call_with_rows(builder.sub(rows, row), height, call)
+                call_with_rows(builder, builder.sub(rows, row), height, layout.heights, call)
 
             loop(builder, i64(0), rows, height, one_tile)
 
         self._each_panel(section, panel)
-
-    def _call_with_rows(self, left: Any, height: int, call: Any) -> None:
-        """Call the kernel for a whole tile, or for the rows that are left of a turn."""
-        builder, layout = self.builder, self.layout
-        turns = {
-            layout.channels * layout.taps,
-            layout.rows - (layout.turns - 1) * layout.channels * layout.taps,
-        }
-        rests = sorted({rows % height for rows in turns} - {0})
-        if min(turns) < height and len(turns) == 1:
-            call(min(turns))
-            return
-        whole = builder.icmp_signed(">=", left, i64(height))
-        if not rests:
-            call(height)
-            return
-        with builder.if_else(whole) as (full, partial):
-            with full:
-                call(height)
-            with partial:
-                for rest in rests:
-                    if len(rests) == 1:
-                        call(rest)
-                        continue
-                    with builder.if_then(builder.icmp_signed("==", left, i64(rest))):
-                        call(rest)
 
     # ------------------------------------------------------------- the way out
 

@@ -14,7 +14,9 @@ from .gemm_ir import i64, ir, minimum, prefetch
 LINE = 64
 EACH = 2 * LINE
 """Bytes that a turn asks for."""
-WORDS = 5
+WRITTEN = 5
+"""The words that say where a tile is written: its place, and the distance of its rows."""
+WORDS = 7
 STREAMS = 3
 """Places that lie alike and can be asked for together, as an update's weights and moments."""
 
@@ -45,6 +47,11 @@ class Asks:
         """Ask for what follows ``first``, for as long as there are turns."""
         self._write(builder, first, [i64(EACH), i64(0), i64(0), i64(1 << 62)])
 
+    def writes(self, builder: Any, first: Any, stride: Any) -> None:
+        """Say where the tile will be written, rows of so many bytes apart: a line that has to come first would keep others waiting."""
+        builder.store(builder.ptrtoint(first, i64(0).type), _word(builder, self.place, WRITTEN))
+        builder.store(stride, _word(builder, self.place, WRITTEN + 1))
+
     def beside(self, builder: Any, first: Any, others: Sequence[Any]) -> None:
         """Say how far the other streams are from the first; those that are missing are the first once more."""
         word = i64(0).type
@@ -62,21 +69,34 @@ class Asks:
 
 def ask(builder: Any, asks: Any, turn: Any, streams: int) -> None:
     """Ask for the lines of a turn, of so many streams."""
-    word = i64(0).type
-
-    def read(number: int) -> Any:
-        # An ordered load is not moved out of the loop.
-        return builder.load_atomic(_word(builder, asks, number), "monotonic", 8, typ=word)
-
-    turn = minimum(builder, turn, read(4))
-    row = builder.mul(builder.lshr(turn, read(2)), read(1))
-    part = builder.mul(builder.and_(turn, read(3)), i64(EACH))
-    place = builder.add(builder.add(read(0), row), part)
-    places = [place, *(builder.add(place, read(WORDS + i)) for i in range(streams - 1))]
+    turn = minimum(builder, turn, _read(builder, asks, 4))
+    row = builder.mul(builder.lshr(turn, _read(builder, asks, 2)), _read(builder, asks, 1))
+    part = builder.mul(builder.and_(turn, _read(builder, asks, 3)), i64(EACH))
+    place = builder.add(builder.add(_read(builder, asks, 0), row), part)
+    places = [
+        place,
+        *(builder.add(place, _read(builder, asks, WORDS + i)) for i in range(streams - 1)),
+    ]
     for line in range(0, EACH, LINE):
         for start in places:
             address = builder.inttoptr(builder.add(start, i64(line)), ir().PointerType())
             prefetch(builder, address, near=2)
+
+
+def ask_for_target(builder: Any, asks: Any, turn: Any, rows: int, row_bytes: int) -> None:
+    """Ask, in one turn for each row, for the lines in which a tile will be written."""
+    row = minimum(builder, turn, i64(rows - 1))
+    row = builder.mul(row, _read(builder, asks, WRITTEN + 1))
+    place = builder.add(_read(builder, asks, WRITTEN), row)
+    for line in range(0, row_bytes, LINE):
+        # The last element of each line's length: of rows that begin within a line, the first is there since the panel before.
+        address = builder.add(place, i64(min(line + LINE, row_bytes) - 1))
+        prefetch(builder, builder.inttoptr(address, ir().PointerType()), near=3, write=True)
+
+
+def _read(builder: Any, place: Any, number: int) -> Any:
+    # An ordered load is not moved out of the loop.
+    return builder.load_atomic(_word(builder, place, number), "monotonic", 8, typ=i64(0).type)
 
 
 def _word(builder: Any, place: Any, number: int) -> Any:

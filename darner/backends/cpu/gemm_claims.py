@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from .gemm_driver import Driver
 from .gemm_ir import i64, ir, minimum, offset
-from .gemm_panel import Following, Slices, emit_pack_panel
+from .gemm_panel import Following, Terms
 from .gemm_plan import Cut
 
 FEWEST_PANELS = 8
@@ -37,7 +37,13 @@ class Claims(Protocol):
 def can_claim(plan: Cut, packed_b: bool) -> bool:
     """Whether panels of a product are worth claiming."""
     contraction = plan.contraction
-    if plan.path != "tiles" or contraction.batch != 1 or plan.by_rows or plan.direct:
+    if (
+        plan.path != "tiles"
+        or contraction.batch != 1
+        or plan.by_rows
+        or plan.direct
+        or plan.blocked
+    ):
         return False
     if plan.runs:
         return _blocks(plan) * _groups(plan) >= FEWEST_PANELS
@@ -123,9 +129,6 @@ def _claim_panels(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
         end = builder.select(second, i64(m), i64(middle))
         return builder.select(is_whole, i64(0), start), builder.select(is_whole, i64(m), end)
 
-    def buffer(turn: Any) -> Any:
-        return offset(builder, driver.own_panels, plan.panel, builder.mul(turn, i64(size)))
-
     def packed(number: Any) -> Any:
         return offset(builder, b, plan.panel, builder.mul(number, i64(size)))
 
@@ -133,20 +136,26 @@ def _claim_panels(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
         if plan.pack_a:
             driver.pack_rows(a, i64(0), i64(m))
         if plan.rolling:
-            emit_pack_panel(builder, plan, b, panel_of(piece), buffer(i64(0)))
+            driver.pack_first(b, panel_of(piece))
 
-    def inside(piece: Any, later: Any, carried: Sequence[Any]) -> list[Any]:
+    def inside(piece: Any, later: Any, turn: Sequence[Any]) -> Sequence[Any]:
         rows, number = rows_of(piece), panel_of(piece)
-        turn = builder.xor(carried[0], i64(1))
         if plan.rolling:
             left = builder.icmp_unsigned("<", later, i64(units))
-            stop = builder.add(panel_of(later), builder.zext(left, later.type))
-            slices = Slices(driver, b, rows, panel_of(later), stop, buffer(turn))
-            driver.panel(i64(0), a, buffer(carried[0]), rows, number, slices, i64(0))
-        else:
-            following = Following(driver, packed(panel_of(later)))
-            driver.panel(i64(0), a, packed(number), rows, number, following, i64(0))
-        return [turn]
+            following = panel_of(later)
+            return driver.roll(i64(0), a, b, rows, number, following, left, turn, i64(0))
+
+        def one_pass(terms: Terms, _: Any) -> None:
+            end = builder.add(terms.position, terms.length)
+            ends = builder.icmp_signed("==", end, i64(driver.contraction.k))
+            panel = packed(number)
+            after = driver.piece(panel, number, end)
+            following = Following(driver, builder.select(ends, packed(panel_of(later)), after))
+            piece_at = driver.piece(panel, number, terms.position)
+            driver.panel(i64(0), a, piece_at, rows, number, following, terms, i64(0))
+
+        driver.each_pass(one_pass)
+        return turn
 
     _while_claimed(builder, claims, units, inside, [i64(0)], start)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .gemm_ahead import STREAMS, Asks
+from .gemm_blocks import emit_blocked
 from .gemm_ir import (
+    STORAGE_BYTES,
     accumulator_of,
     i64,
     ir,
@@ -19,7 +21,16 @@ from .gemm_ir import (
     offset,
 )
 from .gemm_pack import pack_kernel
-from .gemm_panel import Following, Slices, each_run, either_panel, emit_pack_panel
+from .gemm_panel import (
+    Following,
+    Meanwhile,
+    Piece,
+    Slices,
+    Terms,
+    each_run,
+    either_panel,
+    emit_pack_panel,
+)
 from .gemm_plan import Cut
 from .gemm_tile import Tile, tile_kernel
 from .gemm_vector import sum_dots, sum_panels, sum_rows
@@ -47,12 +58,16 @@ class Target:
             and columns lie as the contraction's ``c_strides`` say.
         reads: the addresses, given a batch, a row and a column, of what ``write`` will read there: the largest elements first.
         read_bytes: of one element of the first of them.
+        written: the address, given a batch, a row and a column, of what ``write`` writes there.
+        written_bytes: of one element of that.
     """
 
     write: Write
     straight: Callable[[Any], Any] | None = None
     reads: Callable[[Any, Any, Any], list[Any]] | None = None
     read_bytes: int = 0
+    written: Callable[[Any, Any, Any], Any] | None = None
+    written_bytes: int = 0
 
 
 class Driver:
@@ -120,7 +135,9 @@ class Driver:
         a = offset(builder, self.a, contraction.dtype, a_offset)
         b = offset(builder, self.b, contraction.dtype, b_offset)
         if plan.path == "tiles":
-            if plan.by_rows:
+            if plan.blocked:
+                emit_blocked(self, batch, a, b, low, high)
+            elif plan.by_rows:
                 rows = self.rows_of(low, high)
                 self.block(batch, a, b, rows, (i64(0), i64(plan.panels)))
             else:
@@ -266,37 +283,109 @@ class Driver:
             def panel(number: Any, _: Any) -> None:
                 place = builder.mul(builder.sub(number, skipped), i64(size))
                 at = offset(builder, base, plan.panel, place)
-                following = offset(builder, at, plan.panel, i64(size))
-                self.panel(batch, a, at, (start, end), number, Following(self, following), start)
+
+                def one_pass(terms: Terms, _: Any) -> None:
+                    piece = self.piece(at, number, terms.position)
+                    width = self.width_of(number)
+                    following = offset(builder, piece, plan.panel, builder.mul(terms.length, width))
+                    later = None if plan.direct else Following(self, following)
+                    self.panel(batch, a, piece, (start, end), number, later, terms, start)
+
+                self.each_pass(one_pass)
 
             loop(builder, panels[0], panels[1], 1, panel)
 
         loop(builder, rows[0], rows[1], plan.rows, some_rows)
 
+    def width_of(self, number: Any) -> Any:
+        """Columns of a packed panel."""
+        return self.of_panel(number, self.plan.tile.width, self.plan.last.width)
+
+    def piece(self, panel: Any, number: Any, position: Any) -> Any:
+        """Where terms from ``position`` on of a panel lie."""
+        stride = i64(self.contraction.b_strides[1]) if self.plan.direct else self.width_of(number)
+        return offset(self.builder, panel, self.plan.panel, self.builder.mul(position, stride))
+
+    def each_pass(
+        self, inside: Callable[[Terms, Any], Sequence[Any] | None], carried: Sequence[Any] = ()
+    ) -> Sequence[Any]:
+        """``inside(terms, carried)`` for the terms that are summed at a time, of rows whose terms are packed together."""
+        builder, k, block = self.builder, self.contraction.k, self.plan.block
+        if block >= k:
+            return inside(Terms(i64(0), i64(k), i64(k), i64(0), self.own_sums), carried) or ()
+
+        def one(position: Any, values: Any) -> Any:
+            length = minimum(builder, builder.sub(i64(k), position), i64(block))
+            skipped = builder.mul(position, i64(self.plan.tile.rows))
+            return inside(Terms(position, length, i64(k), skipped, self.own_sums), values)
+
+        return loop(builder, i64(0), i64(k), block, one, carried)
+
     def rolling(self, batch: Any, a: Any, b: Any, rows: Any, panels: Any) -> None:
         """All of some rows and panels, while the panel after each is packed between its tiles."""
         builder, plan = self.builder, self.plan
         first, stop = panels
-
-        def buffer(number: Any) -> Any:
-            which = builder.and_(builder.sub(number, first), i64(1))
-            size = plan.tile.width * self.contraction.k
-            return offset(builder, self.own_panels, plan.panel, builder.mul(which, i64(size)))
-
         with builder.if_then(builder.icmp_signed("<", first, stop)):
             if plan.pack_a:
                 self.pack_rows(a, *rows)
-            emit_pack_panel(builder, plan, b, first, buffer(first))
+            self.pack_first(b, first)
 
-            def panel(number: Any, _: Any) -> None:
-                next_number = builder.add(number, i64(1))
-                later = Slices(self, b, rows, next_number, stop, buffer(next_number))
-                self.panel(batch, a, buffer(number), rows, number, later, rows[0])
+            def panel(number: Any, turn: Any) -> Any:
+                following = builder.add(number, i64(1))
+                exists = builder.icmp_signed("<", following, stop)
+                return self.roll(batch, a, b, rows, number, following, exists, turn)
 
-            loop(builder, first, stop, 1, panel)
+            loop(builder, first, stop, 1, panel, [i64(0)])
 
-    def pack_rows(self, a: Any, start: Any, end: Any) -> None:
-        """Pack rows ``start`` to ``end`` of A, tile by tile."""
+    def ring(self, turn: Any) -> Any:
+        """Where a piece lies, of the two that are packed and used in turns."""
+        size = self.plan.tile.width * self.plan.block
+        place = self.builder.mul(turn, i64(size))
+        return offset(self.builder, self.own_panels, self.plan.panel, place)
+
+    def pack_first(self, b: Any, number: Any) -> None:
+        """Pack the first piece of a panel, before any is used."""
+        span = i64(0), i64(0), i64(self.plan.block)
+        emit_pack_panel(self.builder, self.plan, b, number, self.ring(i64(0)), span)
+
+    def roll(
+        self,
+        batch: Any,
+        a: Any,
+        b: Any,
+        rows: Any,
+        number: Any,
+        following: Any,
+        exists: Any,
+        turn: Any,
+        origin: Any = None,
+    ) -> Sequence[Any]:
+        """Use the panel of a turn, whose first piece is packed; pack its others and the first of the following one meanwhile."""
+        builder, plan, k = self.builder, self.plan, self.contraction.k
+
+        def piece_after(position: Any) -> Piece:
+            """The piece at a position of this panel; beyond its last, the first of the following."""
+            ends = builder.icmp_signed(">=", position, i64(k))
+            position = builder.select(ends, i64(0), position)
+            length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
+            which = builder.select(ends, following, number)
+            there = builder.or_(builder.not_(ends), exists)
+            return Piece(which, position, length, there)
+
+        def one_pass(terms: Terms, carried: Any) -> list[Any]:
+            other = builder.xor(carried[0], i64(1))
+            position = builder.add(terms.position, terms.length)
+            piece = piece_after(position)
+            beyond = piece_after(builder.add(position, i64(plan.block)))
+            later = Slices(self, b, rows, piece, beyond, self.ring(other))
+            start = rows[0] if origin is None else origin
+            self.panel(batch, a, self.ring(carried[0]), rows, number, later, terms, start)
+            return [other]
+
+        return self.each_pass(one_pass, turn)
+
+    def pack_rows(self, a: Any, start: Any, end: Any, span: tuple[Any, Any] | None = None) -> None:
+        """Pack rows ``start`` to ``end`` of A, tile by tile; of a span of k, its first and its length."""
         builder, plan, contraction = self.builder, self.plan, self.contraction
         _, down, across = contraction.a_strides
         contiguous = "columns" if down == 1 else "k" if across == 1 else "neither"
@@ -310,22 +399,25 @@ class Driver:
             contiguous,
         )
 
+        begin, length = span or (i64(0), i64(contraction.k))
+
         def tile(row: Any, terms: tuple[Any, Any] | None = None) -> None:
             source = offset(builder, a, contraction.dtype, builder.mul(row, i64(down)))
-            place = builder.mul(builder.sub(row, start), i64(contraction.k))
+            place = builder.mul(builder.sub(row, start), length)
             target = offset(builder, self.own_rows, self.accumulator, place)
             valid = minimum(builder, builder.sub(end, row), i64(height))
 
-            def some(first: Any, a_offset: Any, _: Any, count: Any = None) -> None:
-                count = i64(contraction.together) if count is None else count
+            def some(first: Any, a_offset: Any, _: Any, count: Any) -> None:
                 read = offset(builder, source, contraction.dtype, a_offset)
                 write = offset(builder, target, self.accumulator, builder.mul(first, i64(height)))
                 builder.call(pack, [count, valid, read, i64(across), i64(down), write])
 
-            if terms is None:
-                each_run(builder, contraction, some)
-            else:
-                some(terms[0], builder.mul(terms[0], i64(across)), None, terms[1])
+            if contraction.apart:
+                together = i64(contraction.together)
+                each_run(builder, contraction, lambda terms, at, _: some(terms, at, _, together))
+                return
+            first, count = terms or (i64(0), length)
+            some(first, builder.mul(builder.add(begin, first), i64(across)), None, count)
 
         if contiguous != "columns" or contraction.apart:
             loop(builder, start, end, height, lambda row, _: tile(row))
@@ -333,10 +425,10 @@ class Driver:
 
         # The rows of a k lie side by side, more than one tile's in a line: a few k of all tiles at a time.
         def some_terms(first: Any, _: Any) -> None:
-            count = minimum(builder, builder.sub(i64(contraction.k), first), i64(TERMS_PACKED))
+            count = minimum(builder, builder.sub(length, first), i64(TERMS_PACKED))
             loop(builder, start, end, height, lambda row, _: tile(row, (first, count)))
 
-        loop(builder, i64(0), i64(contraction.k), TERMS_PACKED, some_terms)
+        loop(builder, i64(0), length, TERMS_PACKED, some_terms)
 
     def panel(
         self,
@@ -345,18 +437,19 @@ class Driver:
         b: Any,
         rows: Any,
         number: Any,
-        later: Following | Slices,
+        later: Meanwhile | None,
+        terms: Terms,
         origin: Any,
     ) -> None:
-        """Some rows of the columns of one panel, at ``b``; ``later`` is what is done meanwhile for the next.
+        """Some rows of the columns of one panel, and some terms of their sums; ``later`` is what is done meanwhile for the next.
 
-        Where rows of A are packed, ``origin`` is the first of those that are.
+        ``b`` is where these terms of the panel lie. Where rows of A are packed, ``origin`` is the first of those that are.
         """
         start, end = rows
         builder, plan, contraction = self.builder, self.plan, self.contraction
         height, k = plan.tile.rows, contraction.k
         column = builder.mul(number, i64(plan.tile.width))
-        width = self.of_panel(number, plan.tile.width, plan.last.width)
+        width = self.width_of(number)
         valid = self.of_panel(number, plan.tile.width, contraction.n % plan.tile.width)
         straight = self.target.straight
         # Whether sums go straight into C: always, never, or in all panels but the last.
@@ -367,90 +460,85 @@ class Driver:
         one_pass = plan.block >= k
         streamed = self.target.reads is not None and plan.streams > 0 and one_pass
         b_stride = i64(contraction.b_strides[1]) if plan.direct else width
+        again = builder.icmp_signed(">", terms.position, i64(0))
 
-        def one_pass_over(position: Any, _: Any) -> None:
-            length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
-            b_block = offset(builder, b, plan.panel, builder.mul(position, b_stride))
-            again = builder.icmp_signed(">", position, i64(0))
+        def one_tile(row: Any, _: Any) -> None:
+            if plan.pack_a:
+                form, a_stride = "columns", i64(height)
+                place = builder.mul(builder.sub(row, origin), terms.distance)
+                a_tile = offset(builder, self.own_rows, self.accumulator, place, terms.skipped)
+            else:
+                _, down, across = contraction.a_strides
+                form, a_stride = ("rows", i64(down)) if across == 1 else ("columns", i64(across))
+                place = builder.mul(row, i64(down))
+                skipped = builder.mul(terms.position, i64(across))
+                a_tile = offset(builder, a, self.accumulator, place, skipped)
+            place = i64(0) if one_pass else builder.sub(row, origin)
+            out = offset(builder, terms.sums, self.accumulator, builder.mul(place, width))
+            out_stride, keep = width, again
+            if straight is not None:
+                down = i64(contraction.c_strides[1])
+                c = offset(
+                    builder, straight(batch), self.accumulator, builder.mul(row, down), column
+                )
+                always = ir().Constant(ir().IntType(1), 1)
+                kept = always if contraction.accumulate else again
+                chosen = [c, down, kept]
+                if mixed:
+                    others = (out, out_stride, keep)
+                    chosen = [
+                        builder.select(is_straight, one, other)
+                        for one, other in zip(chosen, others, strict=True)
+                    ]
+                out, out_stride, keep = chosen
+            count = minimum(builder, builder.sub(end, row), i64(height))
+            if later is not None:
+                later.before_tile(row, start, b)
+            if streamed:
+                self.ask_for_reads(batch, row, column)
+            elif straight is not None or not one_pass or self.target.written is None:
+                size = STORAGE_BYTES[self.accumulator]
+                self.asks.writes(builder, out, builder.mul(out_stride, i64(size)))
+            else:
+                size = contraction.c_strides[1] * self.target.written_bytes
+                self.asks.writes(builder, self.target.written(batch, row, column), i64(size))
 
-            def one_tile(row: Any, _: Any) -> None:
-                if plan.pack_a:
-                    form, a_stride = "columns", i64(height)
-                    place = builder.mul(builder.sub(row, origin), i64(k))
-                    skipped = builder.mul(position, i64(height))
-                    a_tile = offset(builder, self.own_rows, self.accumulator, place, skipped)
+            def call(rows: int, tile: Tile) -> None:
+                exact = Tile(rows, tile.vectors, tile.lanes)
+                given = [terms.length, a_tile, a_stride, b, out, out_stride, keep]
+                lanes = contraction.n % tile.lanes
+                masked = ".masked" if lanes and tile is not plan.tile else ""
+                if plan.direct:
+                    given += [b, b_stride, i64(lanes)]
+                    run(exact, f"rows{masked}", given)
                 else:
-                    _, down, across = contraction.a_strides
-                    form, a_stride = (
-                        ("rows", i64(down)) if across == 1 else ("columns", i64(across))
-                    )
-                    place = builder.mul(row, i64(down))
-                    skipped = builder.mul(position, i64(across))
-                    a_tile = offset(builder, a, self.accumulator, place, skipped)
-                place = i64(0) if one_pass else builder.sub(row, start)
-                out = offset(builder, self.own_sums, self.accumulator, builder.mul(place, width))
-                out_stride, keep = width, again
-                if straight is not None:
-                    down = i64(contraction.c_strides[1])
-                    c = offset(
-                        builder, straight(batch), self.accumulator, builder.mul(row, down), column
-                    )
-                    always = ir().Constant(ir().IntType(1), 1)
-                    kept = always if contraction.accumulate else again
-                    chosen = [c, down, kept]
-                    if mixed:
-                        others = (out, out_stride, keep)
-                        chosen = [
-                            builder.select(is_straight, one, other)
-                            for one, other in zip(chosen, others, strict=True)
-                        ]
-                    out, out_stride, keep = chosen
-                count = minimum(builder, builder.sub(end, row), i64(height))
-                later.before_tile(row, start, position, b_block)
-                if streamed:
-                    self.ask_for_reads(batch, row, column)
+                    run(exact, "packed", [*given, self.asks.place], STREAMS if streamed else 1)
 
-                def call(rows: int, tile: Tile) -> None:
-                    exact = Tile(rows, tile.vectors, tile.lanes)
-                    given = [length, a_tile, a_stride, b_block, out, out_stride, keep]
-                    lanes = contraction.n % tile.lanes
-                    masked = ".masked" if lanes and tile is not plan.tile else ""
-                    if plan.direct:
-                        given += [b_block, b_stride, i64(lanes)]
-                        run(exact, f"rows{masked}", given)
-                    else:
-                        run(exact, "packed", [*given, self.asks.place], STREAMS if streamed else 1)
+            def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
+                kernel = tile_kernel(builder.module, exact, plan.panel, form, b_form, asking)
+                builder.call(kernel, given)
 
-                def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
-                    kernel = tile_kernel(builder.module, exact, plan.panel, form, b_form, asking)
-                    builder.call(kernel, given)
+            def whole_or_rest(tile: Tile) -> None:
+                rest = contraction.m % height
+                if not rest or contraction.m < height:
+                    call(rest or height, tile)
+                    return
+                whole = builder.icmp_signed("==", count, i64(height))
+                with builder.if_else(whole) as (full, partial):
+                    with full:
+                        call(height, tile)
+                    with partial:
+                        call(rest, tile)
 
-                def whole_or_rest(tile: Tile) -> None:
-                    rest = contraction.m % height
-                    if not rest or contraction.m < height:
-                        call(rest or height, tile)
-                        return
-                    whole = builder.icmp_signed("==", count, i64(height))
-                    with builder.if_else(whole) as (full, partial):
-                        with full:
-                            call(height, tile)
-                        with partial:
-                            call(rest, tile)
+            either_panel(builder, plan, number, whole_or_rest)
+            if straight is None or mixed:
+                done = builder.icmp_signed("==", builder.add(terms.position, terms.length), i64(k))
+                if mixed:
+                    done = builder.and_(done, builder.not_(is_straight))
+                with builder.if_then(done):
+                    self.finish_tile(batch, row, count, column, width, valid, out)
 
-                either_panel(builder, plan, number, whole_or_rest)
-                if straight is None or mixed:
-                    done = builder.icmp_signed("==", builder.add(position, length), i64(k))
-                    if mixed:
-                        done = builder.and_(done, builder.not_(is_straight))
-                    with builder.if_then(done):
-                        self.finish_tile(batch, row, count, column, width, valid, out)
-
-            loop(builder, start, end, height, one_tile)
-
-        if one_pass:
-            one_pass_over(i64(0), ())
-        else:
-            loop(builder, i64(0), i64(k), plan.block, one_pass_over)
+        loop(builder, start, end, height, one_tile)
 
     def ask_for_reads(self, batch: Any, row: Any, column: Any) -> None:
         """Have a tile ask for what its sums are joined with, while they are summed."""

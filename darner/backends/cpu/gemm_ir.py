@@ -277,13 +277,17 @@ def lane_sum(builder: Any, value: Any) -> Any:
     return builder.call(function, [ir().Constant(kind, 0.0), value], fastmath=("reassoc",))
 
 
-def prefetch(builder: Any, pointer: Any, near: int = 3) -> None:
-    """Ask for the cache line of ``pointer``, which need not be a valid address; ``near`` 3 is the first cache, 2 the second."""
+def prefetch(builder: Any, pointer: Any, near: int = 3, write: bool = False) -> None:
+    """Ask for the cache line of ``pointer``, which need not be a valid address; ``near`` 3 is the first cache, 2 the second.
+
+    ``write`` says that it will be written: no other core may keep it.
+    """
     types = ir()
     word = types.IntType(32)
     arguments = [types.PointerType(), word, word, word]
     function = intrinsic(builder.module, "llvm.prefetch.p0", types.VoidType(), arguments)
-    builder.call(function, [pointer, *(types.Constant(word, value) for value in (0, near, 1))])
+    numbers = (int(write), near, 1)
+    builder.call(function, [pointer, *(types.Constant(word, value) for value in numbers)])
 
 
 def intrinsic(module: Any, name: str, result: Any, arguments: Sequence[Any]) -> Any:

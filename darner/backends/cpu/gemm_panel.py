@@ -19,9 +19,9 @@ def emit_pack_panel(
     source: Any,
     number: Any,
     target: Any,
-    span: tuple[Any, Any] | None = None,
+    span: tuple[Any, Any, Any] | None = None,
 ) -> None:
-    """Call the function that packs panel ``number`` of the B at ``source``; of a span of k, its first and its length."""
+    """Call the function that packs panel ``number`` of the B at ``source``; of a span of k, its first in B and in ``target``, and its length."""
     contraction = plan.contraction
     _, down, across = contraction.b_strides
     contiguous = "columns" if across == 1 else "k" if down == 1 else "neither"
@@ -34,16 +34,16 @@ def emit_pack_panel(
             builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous
         )
 
-        def some(terms: Any, _: Any, b_offset: Any, count: Any = None) -> None:
-            count = i64(contraction.together) if count is None else count
+        def some(terms: Any, _: Any, b_offset: Any, count: Any) -> None:
             read = offset(builder, start, contraction.dtype, b_offset)
             write = offset(builder, target, plan.panel, builder.mul(terms, i64(tile.width)))
             builder.call(pack, [count, i64(valid), read, i64(down), i64(across), write])
 
         if span is None:
-            each_run(builder, contraction, some)
+            together = i64(contraction.together)
+            each_run(builder, contraction, lambda terms, _, at: some(terms, _, at, together))
         else:
-            some(span[0], None, builder.mul(span[0], i64(down)), span[1])
+            some(span[1], None, builder.mul(span[0], i64(down)), span[2])
 
     either_panel(builder, plan, number, panel)
 
@@ -95,33 +95,51 @@ class Products(Protocol):
     asks: Asks
 
 
-def _passes(plan: Cut) -> int:
-    return -(-plan.contraction.k // plan.block)
+@dataclass(frozen=True)
+class Terms:
+    """Terms of all sums that one pass adds up.
+
+    Attributes:
+        position: the first.
+        length: how many.
+        distance: terms that are packed of each row of A.
+        skipped: elements of a packed tile of A before these.
+        sums: where those are kept that do not go straight into C, from the first packed row on.
+    """
+
+    position: Any
+    length: Any
+    distance: Any
+    skipped: Any
+    sums: Any
 
 
-def _number(builder: Any, plan: Cut, row: Any, start: Any, position: Any, tiles: Any) -> Any:
-    """Tiles of a panel before this one, those of earlier passes over k included."""
-    number = builder.sdiv(builder.sub(row, start), i64(plan.tile.rows))
-    if _passes(plan) > 1:
-        before = builder.mul(builder.sdiv(position, i64(plan.block)), tiles)
-        number = builder.add(number, before)
-    return number
+class Meanwhile(Protocol):
+    """What is done for the next piece of B while one is used."""
+
+    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+        """What is done before the tile of ``row``, of rows from ``start`` on; ``near`` is in the cache already."""
+
+
+def _tiles(builder: Any, plan: Cut, rows: tuple[Any, Any]) -> Any:
+    """Tiles that some rows make, a lower last one included."""
+    above = builder.add(builder.sub(rows[1], rows[0]), i64(plan.tile.rows - 1))
+    return builder.sdiv(above, i64(plan.tile.rows))
 
 
 @dataclass(frozen=True)
 class Following:
-    """The next panel lies packed at ``place``, and is asked for part by part."""
+    """The next piece lies packed at ``place``, and is asked for part by part."""
 
     products: Products
     place: Any
 
-    def before_tile(self, row: Any, start: Any, position: Any, near: Any) -> None:
-        """Say what a tile asks for; ``near`` is in the cache already."""
+    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+        """Say what a tile asks for."""
         builder, plan = self.products.builder, self.products.plan
         turns = plan.block // terms_of_turn(plan.tile)
-        size = plan.contraction.k * plan.tile.width * STORAGE_BYTES[plan.panel]
-        tiles = plan.rows // plan.tile.rows
-        number = _number(builder, plan, row, start, position, i64(tiles))
+        size = plan.block * plan.tile.width * STORAGE_BYTES[plan.panel]
+        number = builder.sdiv(builder.sub(row, start), i64(plan.tile.rows))
         distance = builder.mul(number, i64(turns * EACH))
         left = builder.icmp_unsigned("<", distance, i64(size))
         place = builder.gep(self.place, [distance], source_etype=ir().IntType(8))
@@ -129,46 +147,54 @@ class Following:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Terms ``position`` to ``position + length`` of panel ``number``; ``exists`` where there is such a piece."""
+
+    number: Any
+    position: Any
+    length: Any
+    exists: Any
+
+
+@dataclass(frozen=True)
 class Slices:
-    """Panel ``number`` of B, packed to ``target`` in slices of k: one before each tile of the panel before it.
+    """A piece of B, packed in slices of k: one before each tile of ``rows`` that uses the piece before it.
 
     What a slice is packed from is asked for one tile earlier. It is little enough to stay in the cache even where its rows are a
-    power of two apart.
+    power of two apart. The piece goes to ``target``; ``beyond`` is the one after it.
     """
 
     products: Products
     source: Any
     rows: tuple[Any, Any]
-    number: Any
-    stop: Any
+    piece: Piece
+    beyond: Piece
     target: Any
 
-    def before_tile(self, row: Any, start: Any, position: Any, near: Any) -> None:
-        """Pack the slice of this tile, and say that it asks for what the next is packed from; ``near`` is in the cache already."""
-        builder, plan = self.products.builder, self.products.plan
-        contraction = plan.contraction
-        tile, k = plan.tile, contraction.k
-        tiles = builder.sdiv(
-            builder.sub(builder.add(self.rows[1], i64(tile.rows - 1)), self.rows[0]), i64(tile.rows)
-        )
-        tiles = builder.mul(tiles, i64(_passes(plan)))
+    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+        """Pack the slice of this tile, and say that it asks for what the next is packed from."""
+        builder, plan, piece = self.products.builder, self.products.plan, self.piece
+        contraction, tile = plan.contraction, plan.tile
+        tiles = _tiles(builder, plan, self.rows)
         # Whole vectors of k, which are transposed at once.
-        length = builder.add(builder.sdiv(builder.sub(i64(k), i64(1)), tiles), i64(1))
+        length = builder.add(builder.sdiv(builder.sub(piece.length, i64(1)), tiles), i64(1))
         length = builder.and_(builder.add(length, i64(tile.lanes - 1)), i64(-tile.lanes))
-        number = _number(
-            builder, plan, row, start, position, builder.sdiv(tiles, i64(_passes(plan)))
-        )
+        number = builder.sdiv(builder.sub(row, start), i64(tile.rows))
         first = builder.mul(number, length)
-        count = minimum(builder, length, builder.sub(i64(k), first))
+        count = minimum(builder, length, builder.sub(piece.length, first))
         some = builder.icmp_signed(">", count, i64(0))
-        exists = builder.icmp_signed("<", self.number, self.stop)
-        with builder.if_then(builder.and_(some, exists)):
-            emit_pack_panel(builder, plan, self.source, self.number, self.target, (first, count))
-        # The slice after this one; after the last, the first of the panel after.
+        with builder.if_then(builder.and_(some, piece.exists)):
+            terms = builder.add(piece.position, first), first, count
+            emit_pack_panel(builder, plan, self.source, piece.number, self.target, terms)
+        # The slice after this one; after the last, the first of the piece after.
         after = builder.add(number, i64(1))
         ends = builder.icmp_signed("==", after, tiles)
-        after = builder.mul(builder.select(ends, i64(0), after), length)
-        panel = builder.add(self.number, builder.zext(ends, i64(0).type))
+        after = builder.mul(after, length)
+        within = builder.and_(builder.icmp_signed("<", after, piece.length), piece.exists)
+        wanted = builder.select(ends, self.beyond.exists, within)
+        panel = builder.select(ends, self.beyond.number, piece.number)
+        inside = builder.add(piece.position, after)
+        after = builder.select(ends, self.beyond.position, inside)
         size = STORAGE_BYTES[contraction.dtype]
         _, down, across = contraction.b_strides
         place = offset(
@@ -178,15 +204,30 @@ class Slices:
             builder.mul(panel, i64(tile.width * across)),
             builder.mul(after, i64(down)),
         )
-        wanted = builder.and_(
-            builder.icmp_signed("<", after, i64(k)), builder.icmp_signed("<", panel, self.stop)
-        )
         place = builder.select(wanted, place, near)
         if across == 1:
             rows, row_bytes, stride = length, tile.width * size, down * size
         else:
-            usual = -(-k // (plan.tiles * _passes(plan)))
+            usual = -(-plan.block * tile.rows // plan.rows)
             row_bytes = -(-usual // tile.lanes) * tile.lanes * size
             rows, stride = i64(tile.width), across * size
         rows = builder.select(wanted, rows, i64(0))
         self.products.asks.rows(builder, place, stride, row_bytes, rows)
+
+
+@dataclass(frozen=True)
+class Either:
+    """Slices of the next piece where ``packing``, what is packed already elsewhere."""
+
+    builder: Any
+    packing: Any
+    slices: Slices
+    following: Following
+
+    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+        """One or the other."""
+        with self.builder.if_else(self.packing) as (rolling, packed):
+            with rolling:
+                self.slices.before_tile(row, start, near)
+            with packed:
+                self.following.before_tile(row, start, near)

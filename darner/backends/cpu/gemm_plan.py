@@ -14,10 +14,12 @@ Strides = tuple[int, int, int]
 CACHE_BYTES = 1 << 20
 """Of the cache next to a core: what the blocks of A and of B share."""
 ROLLING_BYTES = CACHE_BYTES * 9 // 8
-"""Of that cache, what rows of A and two panels may take."""
+"""Of that cache, what rows of A and two pieces of panels may take where all rows stay in it."""
+BLOCK_BYTES = CACHE_BYTES * 3 // 4
+"""The same where rows come and go in blocks: another program may have a share of the core."""
 GROUP_BYTES = 8 * CACHE_BYTES
 """What the panels may take that are packed before they are used: rows of A are gone through, and packed, once for each group."""
-LONGEST_BLOCK = 2048
+LONGEST_BLOCK = 1024
 """The most k that one pass over a panel sums."""
 LONGEST_CHUNK = 4096
 """The most columns whose sums are held at a time for a few rows."""
@@ -25,6 +27,9 @@ FEW_PANELS = 2
 """Up to this many panels, A is read as it lies where its rows are contiguous: packing it would cost more."""
 DIRECT_TILES = 4
 """Up to this many tiles of rows, B is read as it lies where its columns are contiguous."""
+NEAR_ROWS = 128
+"""The rows of A up to which B is so read where its own rows are whole vectors, at most ``NEAR_BYTES`` apart, and in the cache."""
+NEAR_BYTES = 1024
 FEWEST_SLICES = 4
 """Tiles that a panel must have for the next to be packed between them."""
 STREAMED_BYTES = 1 << 22
@@ -123,11 +128,14 @@ class Cut:
         group: panels of B that are packed, and used with the same rows, together.
         pack_a: whether blocks of A are packed.
         direct: whether B is read as it lies, not packed.
-        rolling: whether the next panel of B is packed slice by slice, one before each tile of the panel before.
+        rolling: whether all rows of A stay in the cache, and the next piece of B is packed slice by slice, one before each tile that
+            uses the piece before.
+        blocked: whether A goes through the cache in blocks of rows and k, and B is packed, if it is not, while the first rows use it.
         by_rows: whether threads share out rows instead of panels.
         chunk: columns of C that the paths for a few rows hold at a time.
         streams: arrays as large as C that are read where it is written, if that is most of the traffic.
         runs: whether a few rows of C are written over many columns, before the next few.
+        packed: whether B was packed before.
     """
 
     contraction: Contraction
@@ -144,6 +152,13 @@ class Cut:
     rolling: bool = False
     streams: int = 0
     runs: bool = False
+    blocked: bool = False
+    packed: bool = False
+
+    @property
+    def passes(self) -> int:
+        """Blocks of k."""
+        return max(1, -(-self.contraction.k // self.block))
 
     @property
     def full_panels(self) -> int:
@@ -196,9 +211,14 @@ class Cut:
         if self.path != "tiles":
             a = contraction.m * contraction.k if self.path == "dots" else 0
             return 0, _round(a * size), _round(contraction.m * self.chunk * size)
-        b = 0 if self.direct else self.group * self.tile.width * contraction.k
-        a = self.rows * contraction.k if self.pack_a else 0
-        return _round(b * size), _round(a * size), _round(self.rows * self.tile.width * size)
+        b = self.tile.width * (2 * self.block if self.rolling else self.group * contraction.k)
+        if self.packed or self.direct:
+            b = 0
+        a = self.rows * (self.block if self.blocked else contraction.k) if self.pack_a else 0
+        sums = self.rows * self.tile.width
+        if self.blocked and self.passes > 1:
+            sums *= self.group
+        return _round(b * size), _round(a * size), _round(sums * size)
 
     @property
     def scratch_bytes(self) -> int:
@@ -222,52 +242,49 @@ def cut(
         path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
         if packed_b:
             path, chunk = "panels", tile.rows // m * tile.width
-    blocks = max(1, -(-k // LONGEST_BLOCK))
-    block = max(1, -(-k // blocks))
+    block = _block(k, tile)
     panels = max(1, -(-n // tile.width))
     tiles = max(1, -(-m // tile.rows))
-    # Most of the cache for rows of A, so that panels stream past them.
-    held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
-    rows = min(tiles, held) * tile.rows
     by_rows = (
         path == "tiles" and contraction.batch * panels < 8 and tiles > contraction.batch * panels
     )
     readable = not packed_b and _is_readable(contraction, machine, tile)
     direct = readable and _reads_directly(contraction, tile)
-    if packed_b:
-        group = 0
-    else:
-        group = min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
-        if rows >= m:
-            group = 1  # a panel is used as soon as it is packed, by all rows that use it
-    rolling = (
-        path == "tiles"
-        and not (packed_b or direct or contraction.apart)
-        and min(k, panels - 1) > 0
-        and tiles >= FEWEST_SLICES
-        and rows >= m
-        and fits_rolling(m, k, tile, size)
-    )
+    whole = fits_rolling(m, k, block, tile, size)
+    movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.apart)
+    rolling = movable and whole and not packed_b and panels > 1 and tiles >= FEWEST_SLICES
+    blocked = movable and not whole
     if path != "tiles" or m * streams < k:
         streams = 0
     held = CACHE_BYTES // 2 // max(1, k * size * tile.width)
     # Of sums of few terms, writing them is most of the work.
     written = max(streams, int(k <= FEW_TERMS))
     runs = (
-        path == "tiles"
-        and m * n * written * size > STREAMED_BYTES
-        and held >= FEWEST_HELD
-        and not (packed_b or direct or contraction.apart)
+        movable and not packed_b and m * n * written * size > STREAMED_BYTES and held >= FEWEST_HELD
     )
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
-        rows, group, rolling = tile.rows, min(panels, held), False
-    elif rolling:
-        group = 2
+        rows, group, rolling, blocked = tile.rows, min(panels, held), False, False
+    elif blocked:
+        rows = _rows_of_block(tiles, block, tile, size)
+        bound = GROUP_BYTES // (k * size * tile.width)
+        if packed_b:
+            bound = panels if block >= k else GROUP_BYTES // (rows * size * tile.width)
+        group = min(panels, max(1, bound))
+    else:
+        # Most of the cache for rows of A, so that panels stream past them.
+        held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
+        rows = tiles * tile.rows if whole else min(tiles, held) * tile.rows
+        # A panel is used as soon as it is packed, by all rows that use it.
+        group = 1
+        if rows < m:
+            group = min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
     plain = across == 1 or (down == 1 and panels <= FEW_PANELS and not by_rows)
     pack_a = not plain or storage != accumulator or bool(contraction.apart)
+    # Some terms of many rows, which may lie a power of two apart, would not all stay in the cache.
+    pack_a = pack_a or (blocked and block < k)
     return Cut(
         contraction,
         tile,
@@ -283,12 +300,29 @@ def cut(
         rolling,
         streams,
         runs,
+        blocked,
+        packed_b,
     )
 
 
-def fits_rolling(m: int, k: int, tile: Tile, size: int) -> bool:
-    """Whether the cache holds all rows of A, a panel, and the next one that is packed meanwhile."""
-    return (m + 2 * tile.width) * k * size <= ROLLING_BYTES
+def _block(k: int, tile: Tile) -> int:
+    """Terms of a pass: as many in each, in whole vectors where there are several."""
+    blocks = max(1, -(-k // LONGEST_BLOCK))
+    if blocks == 1:
+        return max(1, k)
+    return -(-k // (blocks * tile.lanes)) * tile.lanes
+
+
+def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:
+    """Whether the cache holds all rows of A, a piece of a panel, and the next one that is packed meanwhile."""
+    return (m * k + 2 * tile.width * block) * size <= ROLLING_BYTES
+
+
+def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
+    """Rows of A that the cache holds beside two pieces of panels: as many in each block of rows."""
+    held = max(1, (BLOCK_BYTES // (block * size) - 2 * tile.width) // tile.rows)
+    blocks = -(-tiles // held)
+    return -(-tiles // blocks) * tile.rows
 
 
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:
@@ -303,9 +337,14 @@ def _reads_directly(contraction: Contraction, tile: Tile) -> bool:
     """Whether B is used too little to be worth packing, or lies as if it were packed."""
     down = contraction.b_strides[1]
     together = contraction.n <= tile.width and abs(down) <= 2 * tile.width
+    size = STORAGE_BYTES[contraction.dtype]
+    aligned = contraction.n % tile.lanes == down % tile.lanes == 0
+    near = aligned and abs(down) * size <= NEAR_BYTES
+    held = near and contraction.k * abs(down) * size <= CACHE_BYTES // 2
     if contraction.dtype != accumulator_of(contraction.dtype):
-        together = False  # each use would widen it again
-    return together or contraction.m <= DIRECT_TILES * tile.rows
+        together = held = False  # each use would widen it again
+    rows = DIRECT_TILES * tile.rows
+    return together or contraction.m <= (max(rows, NEAR_ROWS) if held else rows)
 
 
 def scratch_bytes(contraction: Contraction, machine: Machine, packed_b: bool = False) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...graph.errors import ArgumentError
-from .gemm_ahead import ask
+from .gemm_ahead import ask, ask_for_target
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -143,6 +143,7 @@ def tile_kernel(
 
     B that is not packed is read as it lies: with a ``b_form`` of ``rows`` two more arguments are the distance of its rows, and
     how many lanes of the last vector exist; ``rows.masked`` heeds that number. ``panel`` is then the type in which B lies.
+    With a ``b_form`` of ``placed`` one more argument points to the distances of B's rows from ``b``, a 64-bit number for each k.
     """
     types = ir()
     name = f"darner.tile.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}.{b_form}"
@@ -151,7 +152,7 @@ def tile_kernel(
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
     arguments = [word, pointer, word, pointer, pointer, word, types.IntType(1), pointer]
-    arguments += [] if b_form == "packed" else [word, word]
+    arguments += {"packed": [], "placed": [pointer]}.get(b_form, [word, word])
     function = types.Function(module, types.FunctionType(types.VoidType(), arguments), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -164,9 +165,10 @@ def _emit_kernel(
     function: Any, tile: Tile, panel: str, form: str, b_form: str, asking: int
 ) -> None:
     types = ir()
-    dtype = accumulator_of(panel)
+    dtype, word = accumulator_of(panel), types.IntType(64)
     k, a, a_stride, b, out, out_stride, keep, following, *more = function.args
     builder = types.IRBuilder(function.append_basic_block("entry"))
+    distances = more.pop() if b_form == "placed" else None
     b_stride, valid = more or (i64(tile.width), None)
     mask = lane_mask(builder, valid, tile.lanes) if b_form.endswith(".masked") else None
     places = [
@@ -203,7 +205,10 @@ def _emit_kernel(
         panel_row = offset(builder, b, panel, builder.mul(index, b_stride))
         starts = addresses(index)
         for step in range(count):
-            if step:
+            if distances is not None:
+                place = builder.gep(distances, [builder.add(index, i64(step))], source_etype=word)
+                panel_row = offset(builder, b, panel, builder.load(place, typ=word))
+            elif step:
                 panel_row = offset(builder, panel_row, panel, b_stride)
             columns = [
                 load(
@@ -233,12 +238,16 @@ def _emit_kernel(
 
     def unrolled(index: Any, values: Any) -> list[Any]:
         if asking:
-            ask(builder, following, builder.udiv(index, i64(turn)), asking)
+            number = builder.udiv(index, i64(turn))
+            ask(builder, following, number, asking)
+            if asking == 1:
+                row_bytes = tile.width * STORAGE_BYTES[dtype]
+                ask_for_target(builder, following, number, tile.rows, row_bytes)
         elif b_form == "packed":
             # 64 bytes for every four k.
             place = builder.mul(index, i64(16))
             prefetch(builder, builder.gep(following, [place], source_etype=types.IntType(8)))
-        else:
+        elif distances is None:
             for term in range(turn):
                 later = builder.mul(builder.add(index, i64(term + AHEAD)), b_stride)
                 for vector in range(tile.vectors):

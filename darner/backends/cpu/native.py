@@ -17,6 +17,7 @@ from ..sections import join, split
 from .cache import ObjectCache
 from .faults import INDEXED
 from .jit import Machine, lasting_objects, remember
+from .panels import Panels
 
 
 class Packed(NamedTuple):
@@ -25,6 +26,7 @@ class Packed(NamedTuple):
     operand: int
     nbytes: int
     key: str
+    panels: Panels | None = None
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,16 @@ class Native:
             process = about.pop("objects")
             remember(dict(zip(process, objects, strict=False)))
             objects = objects[len(process) :]
-            about["packed"] = tuple(item and Packed(*item) for item in about["packed"])
+            about["packed"] = tuple(item and _packed(*item) for item in about["packed"])
             for name in ("kernels", "waits", "checked"):
                 about[name] = tuple(about[name])
             return cls(objects=tuple(objects), **about)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FormatError(f"this is not the code of a plan: {error!r}") from None
+
+
+def _packed(operand: int, nbytes: int, key: str, panels: Sequence[Any] | None) -> Packed:
+    return Packed(operand, nbytes, key, None if panels is None else Panels(*panels))
 
 
 def native_of(
@@ -97,8 +103,8 @@ def native_of(
         objects=compiled(plan, functions, cache, machine),
         kernels=functions.kernels,
         packed=tuple(
-            None if packing is None else Packed(packing.operand, packing.nbytes, packing.key)
-            for packing in packings
+            None if one is None else Packed(one.operand, one.nbytes, one.key, one.panels)
+            for one in packings
         ),
         packing={key: name for key, (name, _) in functions.packing.items()},
         own=max((need.own for need in needs), default=0),

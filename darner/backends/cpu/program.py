@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from ...graph.data import Array
 from ...graph.errors import InternalError, RunError
 from ...lower.plan import Buffer, Plan
-from ..memory import ALIGNMENT, aligned
+from ..memory import ALIGNMENT, Bytes, aligned, room_for, together
 from .cache import ObjectCache
 from .faults import CLAIMS, INDEXED, WORDS
 from .jit import Machine, host, load_object
@@ -45,8 +46,10 @@ class CpuProgram:
         fixed: buffers that change seldom: what kernels want packed of them is packed by ``prepare``, which must run before the first
             step and after every change of theirs.
         saved: what ``saved`` of an equal program gave, on the same machine: nothing is emitted or compiled.
+        arena: that of a program that never runs at the same time, to be used by this one too if it is large enough.
 
     Attributes:
+        arena: the memory of what a run makes on the way.
         arrays: the memory of each buffer of the plan.
         storage: the memory of parameters and states by name.
     """
@@ -61,6 +64,7 @@ class CpuProgram:
         machine: Machine | None = None,
         fixed: Collection[int] = (),
         saved: bytes | None = None,
+        arena: Bytes | None = None,
     ) -> None:
         self.plan = plan
         if saved is not None:
@@ -70,18 +74,18 @@ class CpuProgram:
         self._native = native
         self._code = load_object(*native.objects, symbols=symbols())
         self._team = Team(threads)
-        self._arena = aligned(plan.arena_bytes)
+        self.arena = room_for(plan.arena_bytes, arena)
         self.storage: dict[str, Array] = dict(storage or {})
         self.arrays = [self._memory(buffer) for buffer in plan.buffers]
         self._homes = list(self.arrays)
-        self._packed: dict[tuple[int, str], npt.NDArray[np.uint8]] = {}
+        self._packed = self._packed_memory(native)
         uses: dict[int, list[tuple[int, int]]] = {}
-        packing: dict[int, list[tuple[int, int]]] = {}
+        self._packing: dict[int, list[tuple[int, int]]] = {}
         self._steps = Steps(self._team, self._rows(native, uses))
-        self._packs = Steps(self._team, self._pack_rows(native, packing))
+        self._packs = Steps(self._team, self._pack_rows(native, self._packing))
         self._places = [
             {buffer: steps.places(found) for buffer, found in places.items()}
-            for steps, places in ((self._steps, uses), (self._packs, packing))
+            for steps, places in ((self._steps, uses), (self._packs, self._packing))
         ]
 
     @property
@@ -99,8 +103,8 @@ class CpuProgram:
         """Bytes of memory besides parameters and states: the arena, inputs, constants and scratch."""
         others = [i for i, buffer in enumerate(self.plan.buffers) if buffer.place not in LEAVES]
         own = sum(self.arrays[i].nbytes for i in others if self.plan.buffers[i].place != "arena")
-        own += sum(packed.nbytes for packed in self._packed.values())
-        return own + self._arena.nbytes + self._scratch.nbytes + self._shared.nbytes
+        own += sum(one.nbytes for rooms in self._packed.values() for one, _ in rooms.values())
+        return own + self.arena.nbytes + self._scratch.nbytes + self._shared.nbytes
 
     # ------------------------------------------------------------- making it
 
@@ -109,7 +113,7 @@ class CpuProgram:
             if buffer.offset is None:
                 raise InternalError("a buffer of the arena has no place")
             shape = tuple(int(size) for size in buffer.type.shape)
-            room = self._arena[buffer.offset : buffer.offset + buffer.nbytes]
+            room = self.arena[buffer.offset : buffer.offset + buffer.nbytes]
             return room.view(buffer.type.dtype.numpy).reshape(shape)
         if buffer.place == "constant":
             array = empty_like(buffer)
@@ -131,7 +135,8 @@ class CpuProgram:
         pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)
         self._pointers = pointers
         self._faults = np.zeros((len(plan.kernels), WORDS), np.int64)
-        self._checked = np.array(native.checked, np.int64)
+        self._fault_words = self._faults.reshape(-1).data
+        self._checked = [number * WORDS for number in native.checked]
         places = [array.ctypes.data for array in self.arrays]
         faults, width = self._faults.ctypes.data, self._faults.strides[0]
         functions = {name: self._code.address(name) for name in dict.fromkeys(native.kernels)}
@@ -142,7 +147,7 @@ class CpuProgram:
             addresses = [places[i] for i in buffers]
             for place, buffer in enumerate(buffers):
                 if packing is not None and place == packing.operand:
-                    addresses[place] = self._packed_memory(buffer, packing).ctypes.data
+                    addresses[place] = self._packed[buffer][packing.key][1].ctypes.data
                 else:
                     uses.setdefault(buffer, []).append((number, place))
             fixed = (*pointers, faults + number * width)
@@ -158,21 +163,27 @@ class CpuProgram:
             raise InternalError(f"kernels have {len(pointers) + 1} fixed arguments, not {FIXED}")
         return rows
 
-    def _packed_memory(self, buffer: int, packing: Packed) -> npt.NDArray[np.uint8]:
-        """Where a buffer is packed to; what two kernels want in the same order they share."""
-        found = (buffer, packing.key)
-        if found not in self._packed:
-            self._packed[found] = aligned(packing.nbytes)
-        return self._packed[found]
+    def _packed_memory(self, native: Native) -> dict[int, dict[str, tuple[Packed, Bytes]]]:
+        """How and where to each buffer is packed; what two kernels want in the same order they share."""
+        wanted = {}
+        for kernel, packing in zip(self.plan.kernels, native.packed, strict=True):
+            if packing is not None:
+                wanted[kernel.operands[packing.operand], packing.key] = packing
+        rooms = together([packing.nbytes for packing in wanted.values()])
+        found: dict[int, dict[str, tuple[Packed, Bytes]]] = {}
+        for ((buffer, key), packing), room in zip(wanted.items(), rooms, strict=True):
+            found.setdefault(buffer, {})[key] = packing, room
+        return found
 
     def _pack_rows(self, native: Native, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
         """The rows that pack; ``uses`` as in ``_rows``."""
-        rows = []
-        for number, ((buffer, key), room) in enumerate(self._packed.items()):
-            function = self._code.address(native.packing[key])
-            ends = (self.arrays[buffer].ctypes.data, room.ctypes.data)
-            rows.append(Row(function, (*self._pointers, 0, *ends), False))
-            uses.setdefault(buffer, []).append((number, 0))
+        rows: list[Row] = []
+        for buffer, rooms in self._packed.items():
+            uses[buffer] = [(len(rows) + number, 0) for number in range(len(rooms))]
+            for key, (_, room) in rooms.items():
+                function = self._code.address(native.packing[key])
+                ends = (self.arrays[buffer].ctypes.data, room.ctypes.data)
+                rows.append(Row(function, (*self._pointers, 0, *ends), False))
         return rows
 
     def _copies(self) -> list[tuple[Array, Array, int]]:
@@ -209,10 +220,26 @@ class CpuProgram:
             arguments[places] = address
         self.arrays[buffer] = array
 
-    def prepare(self) -> None:
-        """Pack what kernels want packed of the buffers that change seldom, as they are now."""
-        if len(self._packs):
+    def prepare(self, buffer: int | None = None) -> None:
+        """Pack what kernels want packed of the buffers that change seldom, or of one of them, as they are now."""
+        if buffer is None:
             self._packs.run()
+            return
+        for number, _ in self._packing.get(buffer, ()):
+            self._packs.run(number, number + 1)
+
+    @cached_property
+    def reads(self) -> frozenset[int]:
+        """The buffers that a step reads or changes themselves, and not only what ``prepare`` made of them."""
+        ends = frozenset(i for update in self.plan.updates for i in update)
+        return ends.union(self._places[0], self.plan.outputs)
+
+    def recovery(self, buffer: int) -> Callable[[], Array] | None:
+        """What gives the value that a buffer had when it was prepared, if that can be read from what was made of it."""
+        for packing, room in self._packed.get(buffer, {}).values():
+            if packing.panels is not None:
+                return partial(packing.panels.unpacked, room, like=self.arrays[buffer])
+        return None
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
@@ -223,8 +250,9 @@ class CpuProgram:
             RunError: an index was outside its axis; what the step wrote means nothing.
         """
         self._steps.run(first, last, times)
-        if len(self._checked) and self._faults[self._checked, 0].any():
-            self._raise_fault()
+        for place in self._checked:
+            if self._fault_words[place]:
+                self._raise_fault()
 
     def _raise_fault(self) -> None:
         number = int(np.flatnonzero(self._faults[:, 0])[0])

@@ -16,6 +16,7 @@ from ...lower.plan import Spec
 from .faults import CLAIMS, emit_check
 from .gemm_ir import loop
 from .jit import Machine
+from .panels import Panels
 from .places import Number, Places, as_value
 from .threads_ir import BARRIER
 
@@ -161,12 +162,14 @@ class Packing:
         nbytes: bytes of it in that order.
         key: what the order depends on; kernels with equal keys share what is packed.
         emit: writes the kernel that packs; its one operand is what is packed, its one result where to.
+        panels: the order, where it is all of the operand bit for bit, so that the operand can be read back.
     """
 
     operand: int
     nbytes: int
     key: str
     emit: Callable[[Code], None]
+    panels: Panels | None = None
 
 
 def no_packing(spec: Spec, machine: Machine) -> Packing | None:

@@ -1,7 +1,8 @@
 """The threads' runtime as LLVM IR: barrier, workers and launch, for every target and way to sleep.
 
 A team is a block of memory of words, one to a line of cache, that its threads watch and change; ``OFFSETS`` says where
-each lies. A waiting thread spins for a while (the team's own time), then parks.
+each lies. A waiting thread spins for a while (the team's own time), then parks. Where another thread of its team is on its own core
+(other programs keep the rest), spinning would only keep that one from coming: it offers the core instead.
 """
 
 from __future__ import annotations
@@ -29,23 +30,26 @@ _WORDS = (
     "sleepers",  # threads asleep on generation
     "mutex",
     "condition",
+    "home",  # the cell below in which the caller counts
+    "crowd",  # how many threads of the team are on each core, which share cells where there are many
 )
+CROWD_CELLS = LINE // 4
 OFFSETS = {word: index * LINE for index, word in enumerate(_WORDS)}
 RECORDS = len(_WORDS) * LINE
 RECORD = 32  # what a worker is told at its start: team, thread, epoch
 FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 
 _RUNTIME = string.Template("""
-; Returns once the word differs from what was seen. Threads asleep are counted in parked.
-define internal void @await(ptr %team, ptr %word, i32 %seen, ptr %parked) nounwind {
+; Returns once the word differs from what was seen. Threads asleep are counted in parked; own is what this thread adds to its core's crowd.
+define internal void @await(ptr %team, ptr %word, i32 %seen, ptr %parked, i32 %own) nounwind {
 entry:
   %stamp = alloca { i64, i64 }
   %spin.pointer = getelementptr i8, ptr %team, i64 ${launch_spin}
   %spin.time = load i64, ptr %spin.pointer
   br label %spin
 spin:
-  %count = phi i64 [ 0, %entry ], [ %next, %pause ], [ 0, %clock ], [ 0, %park ]
-  %deadline = phi i64 [ 0, %entry ], [ %deadline, %pause ], [ %limit, %clock ], [ 0, %park ]
+  %count = phi i64 [ 0, %entry ], [ %next, %pause ], [ 0, %look ], [ 0, %offer ], [ 0, %park ]
+  %deadline = phi i64 [ 0, %entry ], [ %deadline, %pause ], [ %limit, %look ], [ %limit, %offer ], [ 0, %park ]
   %value = load atomic i32, ptr %word acquire, align 4
   %changed = icmp ne i32 %value, %seen
   br i1 %changed, label %done, label %pause
@@ -65,7 +69,13 @@ clock:
   %end = add i64 %now, %spin.time
   %limit = select i1 %first, i64 %end, i64 %deadline
   %late = icmp sge i64 %now, %limit
-  br i1 %late, label %park, label %spin
+  br i1 %late, label %park, label %look
+look:
+  %crowded = call i1 @crowded(ptr %team, i32 %own)
+  br i1 %crowded, label %offer, label %spin
+offer:
+  %offered = call i32 @sched_yield()
+  br label %spin
 park:
   %before = atomicrmw add ptr %parked, i32 1 seq_cst
   call void @park(ptr %team, ptr %word, i32 %seen)
@@ -109,7 +119,7 @@ release:
   call void @signal(ptr %team, ptr %generation, ptr %sleepers)
   ret void
 wait:
-  call void @await(ptr %team, ptr %generation, i32 %now, ptr %sleepers)
+  call void @await(ptr %team, ptr %generation, i32 %now, ptr %sleepers, i32 1)
   br label %done
 done:
   ret void
@@ -138,7 +148,7 @@ entry:
   br label %wait
 wait:
   %seen = phi i32 [ %start, %entry ], [ %epoch, %run ], [ %epoch, %last ]
-  call void @await(ptr %team, ptr %team, i32 %seen, ptr %idle)
+  call void @await(ptr %team, ptr %team, i32 %seen, ptr %idle, i32 0)
   %epoch = load atomic i32, ptr %team acquire, align 4
   %function = load ptr, ptr %function.pointer
   %argument = load ptr, ptr %argument.pointer
@@ -146,7 +156,10 @@ wait:
   %stop = icmp eq ptr %function, null
   br i1 %stop, label %quit, label %run
 run:
+  %cell = call ptr @crowd(ptr %team)
+  %come = atomicrmw add ptr %cell, i32 1 monotonic
   call void @step(ptr %function, i64 %thread, i64 %threads, ptr %argument)
+  %gone = atomicrmw sub ptr %cell, i32 1 monotonic
   %before = atomicrmw sub ptr %pending, i32 1 seq_cst
   %finished = icmp eq i32 %before, 1
   br i1 %finished, label %last, label %wait
@@ -168,6 +181,18 @@ define void @launch(ptr %team, ptr %function, ptr %argument) {
   %threads = load i64, ptr %threads.pointer
   %all = trunc i64 %threads to i32
   %workers = sub i32 %all, 1
+  ; Between launches the caller counts too: there it prepares the next.
+  %home = getelementptr i8, ptr %team, i64 ${home}
+  %cell.before = load ptr, ptr %home
+  %first = icmp eq ptr %cell.before, null
+  br i1 %first, label %arrive, label %leave
+leave:
+  %gone = atomicrmw sub ptr %cell.before, i32 1 monotonic
+  br label %arrive
+arrive:
+  %cell = call ptr @crowd(ptr %team)
+  %come = atomicrmw add ptr %cell, i32 1 monotonic
+  store ptr %cell, ptr %home
   store ptr %function, ptr %function.pointer
   store ptr %argument, ptr %argument.pointer
   store atomic i32 %workers, ptr %pending monotonic, align 4
@@ -183,7 +208,7 @@ check:
   %finished = icmp eq i32 %left, 0
   br i1 %finished, label %done, label %wait
 wait:
-  call void @await(ptr %team, ptr %pending, i32 %left, ptr %caller)
+  call void @await(ptr %team, ptr %pending, i32 %left, ptr %caller, i32 1)
   br label %check
 done:
   ret void
@@ -201,6 +226,21 @@ define internal void @wake(ptr %team, ptr %word) nounwind {
 }
 declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
+define internal ptr @crowd(ptr %team) nounwind {
+  %core = call i32 @sched_getcpu()
+  %number = and i32 %core, ${last_cell}
+  %cells = getelementptr i8, ptr %team, i64 ${crowd}
+  %cell = getelementptr i32, ptr %cells, i32 %number
+  ret ptr %cell
+}
+define internal i1 @crowded(ptr %team, i32 %own) nounwind {
+  %cell = call ptr @crowd(ptr %team)
+  %here = load atomic i32, ptr %cell monotonic, align 4
+  %more = icmp sgt i32 %here, %own
+  ret i1 %more
+}
+declare i32 @sched_getcpu()
+declare i32 @sched_yield()
 """)
 
 _CONDITION = string.Template("""
@@ -248,6 +288,20 @@ define internal i32 @clock_gettime(i32 %clock, ptr %stamp) nounwind {
   ret i32 0
 }
 """
+
+# Where nobody says on which core a thread is, all count in one cell, and none is taken to be in another's way.
+_ANYWHERE = string.Template("""
+define internal ptr @crowd(ptr %team) nounwind {
+  %cells = getelementptr i8, ptr %team, i64 ${crowd}
+  ret ptr %cells
+}
+define internal i1 @crowded(ptr %team, i32 %own) nounwind {
+  ret i1 false
+}
+define internal i32 @sched_yield() nounwind {
+  ret i32 0
+}
+""")
 
 
 class _Dialect(NamedTuple):
@@ -298,6 +352,7 @@ def runtime_text(triple: str, parking: Parking) -> str:
         "launch_argument": str(OFFSETS["launch"] + 8),
         "launch_threads": str(OFFSETS["launch"] + 16),
         "launch_spin": str(OFFSETS["launch"] + 24),
+        "last_cell": str(CROWD_CELLS - 1),
         "barrier": BARRIER,
         "clock": str(getattr(time, "CLOCK_MONOTONIC", 1)),
         "relax": dialect.relax,
@@ -307,11 +362,11 @@ def runtime_text(triple: str, parking: Parking) -> str:
     if parking == "futex":
         if kind not in FUTEX_CALL:
             raise ArgumentError(f"no futex is known on {kind}", hint="parking='condition' is")
-        park = _FUTEX.substitute(call=FUTEX_CALL[kind])
+        park = _FUTEX.substitute(names, call=FUTEX_CALL[kind])
     elif parking == "condition":
-        park = _CONDITION.substitute(names)
+        park = _CONDITION.substitute(names) + _ANYWHERE.substitute(names)
     elif parking == "alone":
-        park = _ALONE
+        park = _ALONE + _ANYWHERE.substitute(names)
     else:
         raise ArgumentError(f"parking is {parking!r}, but threads sleep by {get_args(Parking)}")
     return _RUNTIME.substitute(names) + park + dialect.declarations + "\n"

@@ -1,0 +1,275 @@
+"""Images laid out so that every tap of a kernel reads them at a fixed distance: rows with zeros between them, one after the other.
+
+A pixel of any image has one number, its *place*, and the element that a tap meets there lies at that place plus a number that is the tap's own. A row's zeros serve on both its
+sides: what is read before a row lies behind the one before. Where pixels are several elements apart, the elements of each phase of the stride are a plane by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from .conv_pack import constant_words, place_of, walk
+from .conv_plan import Patches
+from .gemm_ir import (
+    accumulator_of,
+    i64,
+    ir,
+    lane_mask,
+    lane_numbers,
+    load,
+    loop,
+    maximum,
+    minimum,
+    offset,
+    store,
+)
+from .places import Number, Places, as_value
+
+TOGETHER = 8
+"""Channels that are copied by one walk along the rows."""
+MOST_PLANES = 9
+"""Phases of a stride that there is code for: that of each is written out."""
+COPIED = 12.0
+"""Cycles for a vector that is copied to its place, fetching it included."""
+SPACED = 24.0
+"""Cycles for a vector of elements that lie apart."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Elements of a channel that are ``steps`` apart, from ``starts`` on: ``sizes`` of them on each axis."""
+
+    starts: tuple[int, ...]
+    steps: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The places of the patches that a forward convolution reads.
+
+    Attributes:
+        pitches: places that each axis has, its zeros included.
+        planes: the phases of the source that taps meet.
+        taps: for each tap of the kernel its plane, and its distance from a place.
+        before: the most that a tap lies before its pixel.
+        behind: the most that one lies behind.
+    """
+
+    pitches: tuple[int, ...]
+    planes: tuple[Plane, ...]
+    taps: tuple[tuple[int, int], ...]
+    before: int
+    behind: int
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is code for it."""
+        return len(self.planes) <= MOST_PLANES
+
+    @property
+    def image(self) -> int:
+        """Places of one image."""
+        return prod(self.pitches)
+
+    @property
+    def halo(self) -> int:
+        """Places that are read around those of some pixels."""
+        return self.before + self.behind
+
+
+def grid_of_planes(patches: Patches) -> Grid:
+    """The smallest grid in which no tap meets another row's elements.
+
+    >>> from types import SimpleNamespace
+    >>> taps = SimpleNamespace(pixels=5, count=3, offset=-1)
+    >>> row = dict(sizes=(5,), steps=(1,), deltas=(1,), result=(5,), phases=[SimpleNamespace(axes=[taps])])
+    >>> grid_of_planes(SimpleNamespace(**row)).pitches  # one zero between two rows serves both
+    (6,)
+    """
+    (phase,) = patches.phases
+    pitches = []
+    met: list[list[tuple[int, int]]] = []
+    for axis, taps in enumerate(phase.axes):
+        size, step = patches.sizes[axis], patches.steps[axis]
+        own = []
+        pitch = taps.pixels
+        for tap in range(taps.count):
+            distance, start = divmod(taps.offset + tap * patches.deltas[axis], step)
+            own.append((start, distance))
+            pitch = max(pitch, _count(size, start, step) - distance, taps.pixels + distance)
+        pitches.append(max(pitch, *(_count(size, start, step) for start, _ in own)))
+        met.append(own)
+    strides = [prod(pitches[axis + 1 :]) for axis in range(len(pitches))]
+    starts = sorted(set(product(*(sorted({start for start, _ in own}) for own in met))))
+    planes = tuple(
+        Plane(
+            start,
+            patches.steps,
+            tuple(map(_count, patches.sizes, start, patches.steps)),
+        )
+        for start in starts
+    )
+    taps_of = []
+    for one in product(*met):
+        distance = sum(d * stride for (_, d), stride in zip(one, strides, strict=True))
+        taps_of.append((starts.index(tuple(start for start, _ in one)), distance))
+    distances = [0, *(distance for _, distance in taps_of)]
+    return Grid(tuple(pitches), planes, tuple(taps_of), -min(distances), max(distances))
+
+
+def _count(size: int, start: int, step: int) -> int:
+    """Elements from ``start`` on, ``step`` apart."""
+    return max(0, -(-(size - start) // step))
+
+
+def write_distances(builder: Any, grid: Grid, channels: int, plane: int, table: Any) -> None:
+    """Write down where the taps of some channels begin, behind the first place of the first channel's first plane.
+
+    Args:
+        builder: where the code goes.
+        grid: the places.
+        channels: how many.
+        plane: the distance of two planes; a channel's are one after the other.
+        table: memory for a 64-bit number for each tap of each channel.
+    """
+    word = ir().IntType(64)
+    own = [number * plane + grid.before + distance for number, distance in grid.taps]
+    taps = constant_words(builder, "darner.taps", own)
+
+    def channel(number: Any, _: Any) -> None:
+        start = builder.mul(number, i64(len(grid.planes) * plane))
+        row = builder.mul(number, i64(len(own)))
+
+        def one(tap: Any, _: Any) -> None:
+            value = builder.load(builder.gep(taps, [tap], source_etype=word), typ=word)
+            place = builder.gep(table, [builder.add(row, tap)], source_etype=word)
+            builder.store(builder.add(start, value), place)
+
+        loop(builder, i64(0), i64(len(own)), 1, one)
+
+    loop(builder, i64(0), i64(channels), 1, channel)
+
+
+class Copier:
+    """Copies the elements of some places, and zeros where there are none.
+
+    Args:
+        builder: where the code goes.
+        grid: the places.
+        batch: images.
+        dtype: how the source is stored; what is copied is of its accumulator.
+        lanes: of a vector of the accumulator.
+    """
+
+    def __init__(self, builder: Any, grid: Grid, batch: int, dtype: str, lanes: int) -> None:
+        self.builder, self.grid, self.batch = builder, grid, batch
+        self.dtype, self.lanes = dtype, lanes
+
+    def copy(
+        self,
+        plane: Plane,
+        sizes: tuple[int, ...],
+        image: int,
+        source: Any,
+        channels: Any,
+        places: tuple[Any, int],
+        target: Any,
+        pitch: int,
+    ) -> None:
+        """Copy some places of ``channels`` channels.
+
+        Args:
+            plane: which elements.
+            sizes: of a channel of the source.
+            image: elements of an image of the source.
+            source: the first channel's.
+            channels: how many; a number of the code.
+            places: the first, which may lie before the first image; how many.
+            target: of the first channel.
+            pitch: between channels there. A vector of spare room lies behind the last place.
+        """
+        builder = self.builder
+        whole = builder.mul(builder.udiv(channels, i64(TOGETHER)), i64(TOGETHER))
+        area = prod(sizes)
+
+        def some(together: int) -> Any:
+            def body(channel: Any, _: Any) -> None:
+                first = offset(builder, source, self.dtype, builder.mul(channel, i64(area)))
+                to = offset(
+                    builder, target, accumulator_of(self.dtype), builder.mul(channel, i64(pitch))
+                )
+                self._rows(plane, sizes, image, first, together, places, to, pitch)
+
+            return body
+
+        loop(builder, i64(0), whole, TOGETHER, some(TOGETHER))
+        loop(builder, whole, channels, 1, some(1))
+
+    def _rows(
+        self,
+        plane: Plane,
+        sizes: tuple[int, ...],
+        image: int,
+        source: Any,
+        together: int,
+        places: tuple[Any, int],
+        target: Any,
+        pitch: int,
+    ) -> None:
+        builder, lanes, grid = self.builder, self.lanes, self.grid
+        numbers = Places(builder)
+        accumulator = accumulator_of(self.dtype)
+        # Counted from the image before the first, so that none is negative.
+        start = builder.add(places[0], i64(grid.image))
+        end = builder.add(start, i64(places[1]))
+        step, area = plane.steps[-1], prod(sizes)
+
+        def row(place: Any, held: Any) -> tuple[Any, Any]:
+            number, index = place_of(builder, place, grid.pitches)
+            column = as_value(index[-1])
+            length = builder.sub(i64(grid.pitches[-1]), column)
+            length = minimum(builder, length, builder.sub(end, place))
+            number = builder.sub(as_value(number), i64(1))
+            inside = builder.icmp_unsigned("<", number, i64(self.batch))
+            at: Number = 0
+            for axis, one in enumerate(index):
+                if axis < len(index) - 1:
+                    valid = builder.icmp_signed("<", as_value(one), i64(plane.sizes[axis]))
+                    inside = builder.and_(inside, valid)
+                own = numbers.add(plane.starts[axis], numbers.mul(one, plane.steps[axis]))
+                at = numbers.add(numbers.mul(at, sizes[axis]), own)
+            at = numbers.add(at, builder.mul(number, i64(image)))
+            left = builder.sub(i64(plane.sizes[-1]), column)
+            left = builder.select(inside, maximum(builder, left, i64(0)), i64(0))
+            to = builder.sub(place, start)
+
+            def vector(done: Any, _: Any) -> None:
+                count = builder.sub(left, done)
+                here = numbers.add(at, numbers.mul(done, step))
+                for channel in range(together):
+                    read = offset(builder, source, self.dtype, here, channel * area)
+                    write = offset(builder, target, accumulator, to, done, channel * pitch)
+                    # What goes past the row's end is written again with the next.
+                    store(builder, self._load(read, count, step), write, accumulator)
+
+            loop(builder, i64(0), length, lanes, vector)
+            return builder.add(place, length), held
+
+        walk(builder, start, end, row, i64(0))
+
+    def _load(self, at: Any, count: Any, step: int) -> Any:
+        """Up to ``count`` elements that are ``step`` apart, then zeros."""
+        builder, lanes = self.builder, self.lanes
+        if step != 2:
+            return load(builder, at, self.dtype, lanes, lane_mask(builder, count, lanes), step)
+        elements = builder.sub(builder.shl(count, i64(1)), i64(1))
+        halves = []
+        for half in range(2):
+            mask = lane_mask(builder, builder.sub(elements, i64(half * lanes)), lanes)
+            read = offset(builder, at, self.dtype, half * lanes)
+            halves.append(load(builder, read, self.dtype, lanes, mask))
+        return builder.shuffle_vector(*halves, lane_numbers(range(0, 2 * lanes, 2)))

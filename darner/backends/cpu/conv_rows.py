@@ -1,0 +1,116 @@
+"""The weights of a convolution as rows of a matrix, in the type of its sums."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Protocol
+
+from ...graph.node import Node
+from .conv_pack import Grid, divided, grid_of
+from .conv_plan import Patches
+from .gemm_ir import STORAGE_BYTES, i64, lane_mask, load, loop, offset, store
+from .places import Number, as_value
+from .template import Code
+
+
+class Product(Protocol):
+    """What a product of weights with patches is: the op, what it reads, rows of the matrix in one group, and the types of weights and sums."""
+
+    main: Node
+    patches: Patches
+    rows: int
+    backward: bool
+    dtype: str
+    accumulator: str
+
+
+def copy_weights(code: Code, layout: Product, weights: Any, phases: Any) -> None:
+    """Write the matrix to the start of the shared memory; each of the ``phases`` has one of its own."""
+    _Copy(code, layout, weights, phases).emit()
+
+
+class _Copy:
+    """The code of it."""
+
+    def __init__(self, code: Code, layout: Product, weights: Any, phases: Any) -> None:
+        self.code, self.layout, self.weights, self.phases = code, layout, weights, phases
+        self.lanes = code.machine.vector_bytes // STORAGE_BYTES[layout.accumulator]
+
+    def emit(self) -> None:
+        """All of it, by all threads."""
+        if self.layout.backward:
+            count = len(self.layout.patches.phases) * self.layout.patches.groups
+            self.code.each(count * self.layout.rows, self._row)
+            return
+        total = prod(int(size) for size in self.layout.main.operands[1].shape)
+        builder, lanes = self.code.builder, self.lanes
+
+        def vector(number: Any) -> None:
+            at = builder.mul(number, i64(lanes))
+            self._copy(at, at, lane_mask(builder, builder.sub(i64(total), at), lanes))
+
+        self.code.each(-(-total // lanes), vector)
+
+    def _copy(self, at: Any, to: Any, mask: Any) -> None:
+        """A vector of them."""
+        builder, layout = self.code.builder, self.layout
+        read = offset(builder, self.weights, layout.dtype, at)
+        write = offset(builder, self.code.shared, layout.accumulator, to)
+        value = load(builder, read, layout.dtype, self.lanes, mask)
+        store(builder, value, write, layout.accumulator, mask)
+
+    def _row(self, number: Any) -> None:
+        """One row of one phase: from all channels of the source."""
+        builder, places = self.code.builder, self.code.places
+        layout, patches = self.layout, self.layout.patches
+        kernel = prod(patches.kernel)
+        rows = patches.groups * layout.rows
+        phase, row = divided(builder, number, rows)
+        grid = grid_of(builder, patches, self.phases, phase)
+        group, inner = divided(builder, row, layout.rows)
+        length = places.mul(grid.taps, patches.channels)
+        before = places.mul(grid.first, rows * patches.channels)
+        target = places.add(before, places.mul(row, length))
+
+        def channel(c: Any, _: Any) -> None:
+            out = places.add(places.mul(group, patches.channels), c)
+            at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
+            to = places.add(target, places.mul(c, grid.taps))
+            # Where a stride goes past the result, there is one phase and yet taps that meet nothing.
+            if self.phases is None and grid.taps == kernel:
+                self._taps(at, to, kernel)
+            else:
+                self._some_taps(grid, at, to)
+
+        loop(builder, i64(0), i64(patches.channels), 1, channel)
+
+    def _taps(self, at: Number, to: Number, count: int) -> None:
+        """All taps of a channel, as they stand."""
+        places = self.code.places
+        for start in range(0, count, self.lanes):
+            mask = None
+            if count - start < self.lanes:
+                mask = lane_mask(self.code.builder, i64(count - start), self.lanes)
+            self._copy(places.add(at, start), places.add(to, start), mask)
+
+    def _some_taps(self, grid: Grid, at: Any, to: Any) -> None:
+        """The taps of a channel that belong to a phase, in the order in which patches have them."""
+        builder, places = self.code.builder, self.code.places
+        layout, patches = self.layout, self.layout.patches
+
+        def nest(axis: int, number: Number, tap: Number) -> None:
+            if axis == len(patches.kernel):
+                read = offset(builder, self.weights, layout.dtype, at, tap)
+                write = offset(builder, self.code.shared, layout.accumulator, to, number)
+                value = load(builder, read, layout.dtype, 1)
+                builder.store(value, write, align=STORAGE_BYTES[layout.accumulator])
+                return
+
+            def one(i: Any, _: Any) -> None:
+                own = places.add(grid.kernel[axis], places.mul(i, patches.spacing[axis]))
+                following = places.add(places.mul(tap, patches.kernel[axis]), own)
+                nest(axis + 1, places.add(places.mul(number, grid.count[axis]), i), following)
+
+            loop(builder, i64(0), as_value(grid.count[axis]), 1, one)
+
+        nest(0, 0, 0)

@@ -1,0 +1,188 @@
+"""Text as numbers and back: a vocabulary of characters, and one of pieces of words.
+
+>>> from darner import data
+>>> vocabulary = data.CharVocabulary.from_text("hello world")
+>>> tokens = vocabulary.encode("hello")
+>>> tokens, vocabulary.decode(tokens)
+(array([3, 2, 4, 4, 5], dtype=int32), 'hello')
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..graph.data import Array
+from ..graph.errors import ArgumentError, FormatError
+from ..session.atomic import FileError, Path, write_atomically
+
+
+@runtime_checkable
+class Vocabulary(Protocol):
+    """Whatever turns text into tokens and back."""
+
+    def __len__(self) -> int:
+        """How many tokens there are."""
+        ...
+
+    def encode(self, text: str) -> Array:
+        """The tokens of a text (i32)."""
+        ...
+
+    def decode(self, tokens: Any) -> str:
+        """The text of tokens."""
+        ...
+
+
+class CharVocabulary:
+    """One token for each character, numbered in the order given.
+
+    >>> vocabulary = CharVocabulary("abc")
+    >>> vocabulary.encode("cab!")
+    Traceback (most recent call last):
+    darner.graph.errors.ArgumentError: the vocabulary of 3 characters has no '!' (line 1, column 4)
+    """
+
+    def __init__(self, characters: str) -> None:
+        if not characters:
+            raise ArgumentError("a vocabulary has at least one character")
+        codes = _codes(characters)
+        self._order = np.argsort(codes, kind="stable").astype(np.int32)
+        self._sorted = codes[self._order]
+        twice = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
+        if twice.size:
+            raise ArgumentError(
+                f"the characters of a vocabulary differ, but {chr(self._sorted[twice[0]])!r} is there twice",
+                hint="from_text() takes each character of a text once",
+            )
+        self.characters = characters
+        self._codes = codes
+
+    @classmethod
+    def from_text(cls, text: str) -> CharVocabulary:
+        """The vocabulary of all characters of a text, in the order of Unicode."""
+        return cls("".join(map(chr, np.unique(_codes(text)).tolist())))
+
+    def __len__(self) -> int:
+        """How many characters there are."""
+        return len(self.characters)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CharVocabulary) and self.characters == other.characters
+
+    def __hash__(self) -> int:
+        return hash(self.characters)
+
+    def __repr__(self) -> str:
+        return f"CharVocabulary({self.characters!r})"
+
+    def encode(self, text: str) -> Array:
+        """The tokens of a text (i32), one a character."""
+        codes = _codes(text)
+        place = np.searchsorted(self._sorted, codes).clip(max=len(self) - 1)
+        unknown = np.flatnonzero(self._sorted[place] != codes)
+        if unknown.size:
+            at = int(unknown[0])
+            line = text.count("\n", 0, at) + 1
+            column = at - text.rfind("\n", 0, at)
+            raise ArgumentError(
+                f"the vocabulary of {len(self)} characters has no {text[at]!r} (line {line}, column {column})"
+            )
+        tokens: Array = self._order[place]
+        return tokens
+
+    def decode(self, tokens: Any) -> str:
+        """The text of tokens: one, or a row of them."""
+        found = _as_tokens(tokens)
+        outside = np.flatnonzero((found < 0) | (found >= len(self)))
+        if outside.size:
+            at = int(outside[0])
+            raise ArgumentError(
+                f"token {found[at]} at position {at} is outside the vocabulary of {len(self)} characters"
+            )
+        return self._codes[found].tobytes().decode("utf-32-le", "surrogatepass")
+
+    def save(self, path: Path) -> None:
+        """Write it to a JSON file."""
+        content = {"format": "darner.characters", "characters": self.characters}
+        # Escaped, so that the file holds any character, in whatever encoding it is read.
+        write_atomically(path, [json.dumps(content, indent=1).encode() + b"\n"])
+
+    @classmethod
+    def load(cls, path: Path) -> CharVocabulary:
+        """Read it from a file that ``save`` wrote."""
+        name = os.fspath(path)
+        try:
+            with open(path, encoding="utf-8") as file:
+                content = json.load(file)
+        except OSError as error:
+            raise FileError.of("read", path, error) from error
+        except ValueError as error:
+            raise FormatError(f"'{name}' is not JSON: {error}") from error
+        characters = content.get("characters") if isinstance(content, dict) else None
+        if not isinstance(characters, str) or content.get("format") != "darner.characters":
+            raise FormatError(f"'{name}' is not a vocabulary of characters")
+        return cls(characters)
+
+
+class SubwordVocabulary:
+    """The vocabulary of a tokenizer of the ``tokenizers`` package (extra ``text``), such as a ``tokenizer.json``.
+
+    Args:
+        tokenizer: a ``tokenizers.Tokenizer``, or the path of its JSON file, or of a folder that has a ``tokenizer.json``.
+        special: whether ``encode`` adds the tokens that the tokenizer puts around a text, and ``decode`` shows them.
+    """
+
+    def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
+        is_path = isinstance(tokenizer, str | os.PathLike)
+        self.tokenizer = _read_tokenizer(tokenizer) if is_path else tokenizer
+        self.special = special
+
+    def __len__(self) -> int:
+        """How many tokens there are."""
+        return int(self.tokenizer.get_vocab_size())
+
+    def encode(self, text: str) -> Array:
+        """The tokens of a text (i32)."""
+        encoded = self.tokenizer.encode(text, add_special_tokens=self.special)
+        return np.array(encoded.ids, np.int32)
+
+    def decode(self, tokens: Any) -> str:
+        """The text of tokens."""
+        ids = _as_tokens(tokens).tolist()
+        return str(self.tokenizer.decode(ids, skip_special_tokens=not self.special))
+
+
+def _read_tokenizer(path: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ArgumentError(
+            "reading a tokenizer needs the package 'tokenizers'",
+            hint="install it with: pip install 'darner[text]'",
+        ) from error
+    file = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else os.fspath(path)
+    try:
+        with open(file, encoding="utf-8") as opened:
+            content = opened.read()
+    except OSError as error:
+        raise FileError.of("read", file, error) from error
+    try:
+        return Tokenizer.from_str(content)
+    except Exception as error:  # the package raises nothing more special
+        raise FormatError(f"'{file}' is not a tokenizer: {error}") from error
+
+
+def _codes(text: str) -> Array:
+    """The code points of a text; those that no text should have (lone surrogates) are characters too."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
+def _as_tokens(tokens: Any) -> Array:
+    found = np.asarray(tokens)
+    if found.size and found.dtype.kind not in "iu":
+        raise ArgumentError(f"tokens are whole numbers, got {found.dtype}")
+    return found.reshape(-1).astype(np.int64)

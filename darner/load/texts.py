@@ -1,0 +1,60 @@
+"""The JSON files of a model's folder: its configuration, and how it generates text."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..graph.errors import ArgumentError, FormatError
+from ..session.atomic import FileError, write_atomically
+
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an error names the file."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise FileError.of("read", path, error) from error
+    try:
+        found = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"'{path}' is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise FormatError(f"'{path}' holds a JSON {kind}, where an object is needed")
+    return found
+
+
+def write_json(path: Path, table: Mapping[str, Any]) -> None:
+    """Write a JSON object, its keys in order, so that equal objects give equal bytes."""
+    try:
+        text = json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        data = text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"what is to be '{path.name}' is no JSON: {error}") from None
+    write_atomically(path, [data])
+
+
+def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the ``config.json`` of a model's folder says; it names the architecture by ``model_type``."""
+    path = Path(folder).expanduser() / CONFIG
+    found = read_json(path)
+    kind = found.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise FormatError(
+            f"'{path}' has {'no model_type' if kind is None else f'the model_type {kind!r}'}",
+            hint='it is the name of an architecture, such as "llama"',
+        )
+    return found
+
+
+def generation_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the ``generation_config.json`` of a model's folder says; nothing where there is none."""
+    path = Path(folder).expanduser() / GENERATION
+    return read_json(path) if path.exists() else {}

@@ -1,0 +1,145 @@
+"""Logs of training: JSON lines, and event files of TensorBoard."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ..graph.errors import DarnerError
+from ..session.atomic import FileError, write_atomically
+from .callbacks import Callback
+from .history import EpochStats, ValidationMetrics
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+
+class MissingPackageError(DarnerError, ImportError):
+    """A package that darner can use, but does not need, is not installed."""
+
+
+class JsonLog(Callback):
+    """One JSON object a line, written through at once: ``{"kind": "train", "step": 10, "loss": 0.5, ...}``.
+
+    ``kind`` is ``train``, ``validation`` or ``epoch``. Where training goes on from a checkpoint, lines of later steps are
+    dropped first, as those steps are made again; where it begins, so are all that a file of this name has.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: TextIO | None = None
+
+    def on_start(self, trainer: Trainer) -> None:
+        """Open the file."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.exists():
+                self._cut(trainer.step, trainer.epoch)
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise FileError.of("write", self.path, error) from error
+
+    def on_log(self, record: Mapping[str, Any]) -> None:
+        """A line of training."""
+        self._write({"kind": "train", **record})
+
+    def on_validation(self, result: ValidationMetrics) -> None:
+        """A line of validation."""
+        head = {"kind": "validation", "step": result.step, "epoch": result.epoch}
+        self._write({**head, **result.values})
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        """A line of an epoch."""
+        found = {"epoch": stats.epoch, "loss": stats.avg_loss, "steps": stats.steps}
+        self._write({"kind": "epoch", **found})
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+
+    def _cut(self, step: int, epoch: int) -> None:
+        """Drop the records of steps that were not made and epochs that were not finished, from the first one on."""
+        kept: list[str] = []
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            try:
+                found = json.loads(line)
+            except ValueError:  # the line that was being written when the process died
+                break
+            if found["epoch"] >= epoch if found["kind"] == "epoch" else found["step"] > step:
+                break
+            kept.append(line)
+        if len(kept) < len(lines):
+            write_atomically(self.path, [f"{line}\n".encode() for line in kept])
+
+
+class TensorBoard(Callback):
+    """Scalars as event files of TensorBoard: ``train/loss``, ``validation/loss`` and so on."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._writer: Any = None
+        _tensorboard()
+
+    def on_start(self, trainer: Trainer) -> None:
+        """Open a new event file; what earlier files have of later steps is void."""
+        writer, events, _ = _tensorboard()
+        self._writer = writer(str(self.folder))
+        if trainer.step:
+            started = events.SessionLog(status=events.SessionLog.START)
+            marked = events.Event(wall_time=time.time(), step=trainer.step + 1, session_log=started)
+            self._writer.add_event(marked)
+
+    def on_log(self, record: Mapping[str, Any]) -> None:
+        """Scalars of training."""
+        self._scalars("train", record)
+
+    def on_validation(self, result: ValidationMetrics) -> None:
+        """Scalars of validation."""
+        self._scalars("validation", {"step": result.step, **result.values})
+
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _scalars(self, group: str, record: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            return
+        _, events, summaries = _tensorboard()
+        values = [
+            summaries.Summary.Value(tag=f"{group}/{name}", simple_value=value)
+            for name, value in record.items()
+            if name != "step"
+        ]
+        summary = summaries.Summary(value=values)
+        event = events.Event(wall_time=time.time(), step=record["step"], summary=summary)
+        self._writer.add_event(event)
+        self._writer.flush()
+
+
+def _tensorboard() -> tuple[Any, Any, Any]:
+    """TensorBoard's writer of events, and its messages: of events and of summaries."""
+    try:
+        writers = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+        events = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        summaries = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+    except ImportError as error:
+        raise MissingPackageError(
+            "event files are written by the package tensorboard, which is not installed",
+            hint="pip install 'darner[tensorboard]'",
+        ) from error
+    return writers.EventFileWriter, events, summaries

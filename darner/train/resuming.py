@@ -1,0 +1,148 @@
+"""The part of a trainer that stops and goes on: what it saves, and how it is there again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from ..graph.errors import ArgumentError, Calling, RunError
+from ..session.session import Session
+from .callbacks import Callback
+from .checkpoints import KEY, Checkpoints, latest, progress_in
+from .feed import Feed
+from .history import TrainHistory
+from .progress import Progress
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Training was ended by Ctrl-C, after a whole run.
+
+    Attributes:
+        history: what there was until then.
+        checkpoint: where training was saved; None where no folder was given.
+    """
+
+    def __init__(self, text: str, history: TrainHistory, checkpoint: Path | None) -> None:
+        super().__init__(text)
+        self.history = history
+        self.checkpoint = checkpoint
+
+
+class Resuming:
+    """A trainer's state, in files and back; see ``Trainer``, which adds the rest."""
+
+    session: Session
+    callbacks: list[Callback]
+    progress: Progress
+    feed: Feed | None
+    checkpoints: Checkpoints | None
+
+    @property
+    def step(self) -> int:
+        """How many steps were made."""
+        return self.progress.step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to; the first is 0."""
+        return 0 if self.feed is None else self.feed.epoch
+
+    @property
+    def history(self) -> TrainHistory:
+        """What there was so far."""
+        return self.progress.history
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint in the trainer's folder."""
+        return None if self.checkpoints is None else latest(self.checkpoints.folder)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the session, and all it takes to go on exactly from here."""
+        feed = self.feed
+        if feed is None or not feed.resumable:
+            raise RunError(
+                "the batches do not say where they are",
+                hint="session.save_checkpoint saves the rest",
+            )
+        found = {
+            "progress": self.progress.to_json(),
+            "batches": feed.state(),
+            "callbacks": {name: item.state() for name, item in self._named_callbacks()},
+        }
+        self.session.save_checkpoint(path, metadata={KEY: json.dumps(found)})
+
+    def resume(self, path: str | os.PathLike[str] | None = None) -> Self:
+        """Go on from a checkpoint: a file, or the newest in a folder; in the trainer's own folder when left out."""
+        with Calling("resume"):
+            if path is None:
+                if self.checkpoints is None:
+                    raise ArgumentError("there is no folder of checkpoints", hint="resume(folder)")
+                path = self.checkpoints.folder
+            chosen = Path(path)
+            found = chosen if chosen.is_file() else latest(chosen)
+            if found is None:
+                raise ArgumentError(f"there is no checkpoint in '{chosen}'")
+            self.load(found)
+            return self
+
+    def load(self, path: Path) -> None:
+        """Be where a checkpoint was saved."""
+        if self.feed is None:
+            raise ArgumentError(
+                "there are no batches to go on with", hint="Trainer(session, batches)"
+            )
+        found = progress_in(path, self.session.load_checkpoint(path))
+        self.feed.restore(found["batches"])
+        self.progress = Progress.from_json(found["progress"])
+        for name, item in self._named_callbacks():
+            state = found["callbacks"].get(name)
+            if state is not None:
+                item.restore(state)
+
+    def _resumed(self, resume: bool | str | os.PathLike[str]) -> None:
+        """What the option ``resume`` asks for."""
+        if not isinstance(resume, bool):
+            self.resume(resume)
+        elif self.last_checkpoint is not None and self.checkpoints is not None:
+            if not resume:
+                raise ArgumentError(
+                    f"'{self.checkpoints.folder}' has checkpoints of an earlier training",
+                    hint="resume=True goes on from there; or name another folder",
+                )
+            self.resume()
+
+    def _named_callbacks(self) -> list[tuple[str, Callback]]:
+        """Callbacks by the name of their class; several of one class are numbered."""
+        counts: dict[str, int] = {}
+        found = []
+        for item in self.callbacks:
+            kind = type(item).__name__
+            counts[kind] = counts.get(kind, 0) + 1
+            found.append((kind if counts[kind] == 1 else f"{kind} {counts[kind]}", item))
+        return found
+
+    def next_batch(self) -> Any:
+        """The next batch, of whatever epoch; it counts as handed out."""
+        if self.feed is None:
+            raise ArgumentError("there are no batches")
+        while (batch := self.feed.next()) is None:
+            continue
+        self.feed.ended()
+        return batch
+
+    def _interrupted(self, hint: str | None) -> TrainingInterrupted:
+        """Save, and say how to go on."""
+        path = None if self.checkpoints is None else self.checkpoints.save()
+        progress = self.progress
+        text = f"training was interrupted after step {progress.step}"
+        if progress.runs:
+            text += f" and {progress.runs} of {progress.accumulate} runs"
+        if path is None:
+            text += "; nothing is saved without checkpoint=; train() goes on in this process"
+        else:
+            call = f"Trainer(..., checkpoint={str(path.parent)!r}, resume=True).train()"
+            text += f" and saved; to go on: {hint or call}"
+        return TrainingInterrupted(text, self.history, path)

@@ -1,0 +1,166 @@
+"""The forms of convolutions that read images in place, each forced at sizes where it would and would not be chosen."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import darner
+from darner import Graph
+from darner.backends.cpu import conv, conv_direct, conv_dots, conv_weights
+from darner.backends.cpu.cache import ObjectCache
+from darner.backends.cpu.conv_plan import patches_of
+from darner.backends.cpu.conv_planes import grid_of_planes
+from darner.backends.cpu.jit import host
+from darner.lower.roles import WHOLE
+from darner.testing import assert_close
+from tests.cpu.running import compiled, run_program
+from tests.cpu.test_conv import NAMED, OPS, QUICK, bare, cases, inputs_of, plain
+
+ODD = {
+    "few channels out": plain(3, 19, (13, 17), 7, 3, padding=1),
+    "few channels in and out": plain(2, 3, (31, 29), 5, 7, padding=3),
+    "more than a block": plain(2, 5, (37, 53), 11, 5, padding=2),
+    "rows shorter than a vector": plain(7, 11, (23, 5), 13, 3, padding=1),
+    "strided": plain(3, 7, (29, 23), 6, 5, stride=2, padding=2),
+    "strided by three, no padding": plain(2, 5, (23, 31), 17, 3, stride=3),
+    "dilated": plain(2, 5, (19, 23), 9, 3, padding=2, dilation=2),
+    "groups of few": plain(5, 8, (17, 13), 8, 5, padding=2, groups=4),
+    "a line": plain(3, 5, (101,), 7, 9, padding=4),
+    "a stride past the result": plain(2, 3, (7, 1), 5, 2, stride=2, padding=1),
+    "taps that meet nothing": plain(1, 3, (1, 1), 2, 1, stride=2, padding=1),
+    "single taps": plain(3, 23, (11, 13), 7, 1),
+}
+
+
+def force(patch):
+    """Nothing but the forms that read images in place, where they are possible."""
+    patch.setattr(
+        conv, "_is_direct", lambda main, machine: conv_direct.Layout(main, machine).possible
+    )
+
+    def weights(main, machine):
+        return conv_dots if conv_dots.Layout(main, machine).grid.possible else conv_weights
+
+    patch.setattr(conv, "_weights_form", weights)
+    patch.setattr(conv, "winograd_of", lambda *_, **__: None)
+
+
+@pytest.fixture
+def forced(monkeypatch):
+    """The forms are forced for one test."""
+    force(monkeypatch)
+
+
+def results(graph, given, threads=2, cache=None):
+    program = compiled(graph, threads=threads, whole=WHOLE, cache=cache or ObjectCache(None))
+    try:
+        return run_program(program, given)
+    finally:
+        program.close()
+
+
+def assert_right(graph, dtype, length, threads=2):
+    given = inputs_of(graph)
+    found = results(graph, given, threads)
+    for a, b in zip(found, darner.run(graph, given, {}, float64=True), strict=True):
+        assert_close(a, b, dtype, length)
+    return found
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("name", [*ODD, *NAMED])
+def test_images_read_in_place_give_what_the_reference_gives(name, op, forced):
+    case = ODD.get(name) or NAMED[name]
+    assert_right(bare(case, op), "f32", case.terms(op))
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("name", ["more than a block", "groups of few"])
+def test_bits_do_not_depend_on_threads(name, op, forced, tmp_path):
+    graph, cache = bare(ODD[name], op), ObjectCache(tmp_path)
+    given = inputs_of(graph)
+    one, two, three = (results(graph, given, threads, cache)[0] for threads in (1, 2, 3))
+    assert one.tobytes() == two.tobytes() == three.tobytes()
+
+
+@pytest.mark.parametrize(("op", "dtype"), list(product(OPS, ("f64", "bf16", "f16"))))
+def test_other_types_are_summed_wide(op, dtype, forced):
+    case = ODD["strided"]
+    assert_right(bare(case, op, dtype), dtype, case.terms(op))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_what_follows_is_part_of_the_kernel(op, forced):
+    case = ODD["few channels out"]
+    graph = Graph()
+    y = case.node(graph, op, "f32")
+    bias = graph.input("bias", (y.shape[1], *(1,) * (y.rank - 2)))
+    residual = graph.input("residual", y.shape)
+    graph.set_outputs([(y + bias).relu() * 0.5 + residual, y])
+    assert_right(graph, "f32", case.terms(op))
+
+
+@settings(QUICK, max_examples=12)
+@given(case=cases(), op=st.sampled_from(OPS), threads=st.sampled_from((1, 2)))
+def test_any_geometry(case, op, threads):
+    with pytest.MonkeyPatch.context() as patch:
+        force(patch)
+        assert_right(bare(case, op), "f32", case.terms(op), threads)
+
+
+@QUICK
+@given(cases())
+def test_every_tap_finds_its_element_at_its_own_distance(case):
+    node = case.node(Graph(), "conv_weight_grad", "f32")
+    patches = patches_of(node)
+    grid = grid_of_planes(patches)
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(patches.batch, *patches.sizes))
+    planes = []
+    for plane in grid.planes:
+        laid = np.zeros((patches.batch, *grid.pitches))
+        step = tuple(
+            slice(start, None, step) for start, step in zip(plane.starts, plane.steps, strict=True)
+        )
+        inside = tuple(slice(0, size) for size in plane.sizes)
+        laid[(slice(None), *inside)] = images[(slice(None), *step)]
+        planes.append(np.pad(laid.ravel(), (grid.before, grid.behind)))
+    kernel = [range(count) for count in patches.kernel]
+    for (plane, distance), tap in zip(grid.taps, product(*kernel), strict=True):
+        for image, *pixel in np.ndindex(patches.batch, *patches.result):
+            at = [
+                p * s + taps.offset + t * d
+                for p, s, taps, t, d in zip(
+                    pixel, patches.steps, patches.phases[0].axes, tap, patches.deltas, strict=True
+                )
+            ]
+            valid = all(0 <= a < size for a, size in zip(at, patches.sizes, strict=True))
+            wanted = images[(image, *at)] if valid else 0.0
+            place = np.ravel_multi_index((image, *pixel), (patches.batch, *grid.pitches))
+            assert planes[plane][grid.before + place + distance] == wanted
+
+
+@pytest.mark.parametrize(
+    ("case", "form"),
+    [
+        (plain(5, 248, (32, 32), 7, 3, padding=1), conv_dots),
+        (plain(2, 31, (43, 89), 211, 3, stride=2, padding=1), conv_weights),
+    ],
+)
+def test_gradients_of_few_channels_have_pixels_in_lanes(case, form):
+    node = case.node(Graph(), "conv_weight_grad", "f32")
+    assert conv._weights_form(node, host()) is form
+
+
+@pytest.mark.parametrize(("out", "direct"), [(7, True), (312, False)])
+def test_patches_are_packed_where_many_channels_use_them(out, direct):
+    node = plain(5, 17, (7, 53), out, 5, padding=2).node(Graph(), "conv", "f32")
+    assert conv._is_direct(node, host()) is direct
+
+
+def test_images_that_the_cache_does_not_hold_are_packed():
+    node = plain(1, 4096, (5, 80), 3, 7, padding=3).node(Graph(), "conv", "f32")
+    assert not conv_direct.Layout(node, host()).possible
