@@ -99,7 +99,7 @@ def test_embedding_and_its_use_the_other_way_round():
     (scores * torch.from_numpy(cotangent)).sum().backward()
 
     graph = darner.Graph("tied")
-    words = nn.Embedding("wte", 9, 4).with_dtype("f64")
+    words = nn.Embedding("wte", 9, 4, "f64")
     y = words.attend(words(graph.input("tokens", (2, 5), "i32")).tanh())
     graph.set_outputs([(y * graph.constant(cotangent)).sum(), y])
     assert list(graph.parameters) == ["wte.weight"]
