@@ -22,23 +22,23 @@ States: TypeAlias = tuple[Node, ...]
 
 
 @custom_gradient
-def in_steps(x: Node) -> tuple[Node, ...]:
-    """(batch, time, width) as (batch, width) for every step.
+def in_parts(x: Node, count: int, axis: int) -> tuple[Node, ...]:
+    """Equal parts of ``x`` along an axis: the steps of a sequence, the gates of a step.
 
-    Its gradient is the gradients of the steps side by side. Derived from slices it would be a sum of as many arrays of the whole
-    size, which is found to be the same only where sequences are short.
+    The gradient is those of the parts side by side. Derived from slices it would be a sum of as many arrays of the whole size,
+    which is found to be the same only where sequences are short.
     """
-    return tuple(x[:, time] for time in range(int(x.shape[1])))
+    return tuple(x.chunk(count, axis=axis))
 
 
-@in_steps.vjp
-def _(g: Any, out: Any, x: Node) -> Node:
-    return x.graph.stack(list(g) if isinstance(g, tuple) else [g], axis=1)
+@in_parts.vjp
+def _(g: Any, out: Any, x: Node, count: int, axis: int) -> Node:
+    return x.graph.concat(list(g), axis=axis) if isinstance(g, tuple) else g
 
 
-@in_steps.jvp
-def _(tangent: Node, out: Any, x: Node) -> Any:
-    return in_steps.function(tangent)
+@in_parts.jvp
+def _(tangent: Node, out: Any, x: Node, count: int, axis: int) -> Any:
+    return in_parts.function(tangent, count, axis)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Recurrent:
             given = given + bias_ih
         outputs: list[Any] = []
         backwards = key.endswith("_reverse")
-        steps = in_steps(given)
+        steps = [part.squeeze(axis=1) for part in in_parts(given, int(x.shape[1]), 1)]
         for each in reversed(steps) if backwards else steps:
             states = self.step(each, states, weight_hh, bias_hh)
             outputs.append(states[0])
@@ -171,7 +171,7 @@ class LSTM(Recurrent):
     def step(self, given: Node, states: States | None, weight: Node, bias: Node | None) -> States:
         """Input, forget, cell and output gates, in this order."""
         gates = given if states is None else given + states[0] @ weight
-        enter, forget, cell, leave = gates.chunk(self.GATES, axis=1)
+        enter, forget, cell, leave = in_parts(gates, self.GATES, 1)
         kept = enter.sigmoid() * cell.tanh()
         if states is not None:
             kept = forget.sigmoid() * states[1] + kept
@@ -201,12 +201,12 @@ class GRU(Recurrent):
 
     def step(self, given: Node, states: States | None, weight: Node, bias: Node | None) -> States:
         """Reset, update and new gates, in this order."""
-        reset, update, new = given.chunk(self.GATES, axis=1)
+        reset, update, new = in_parts(given, self.GATES, 1)
         kept = None if states is None else states[0] @ weight
         if bias is not None:
             kept = bias if kept is None else kept + bias
         if kept is not None:
-            kept_reset, kept_update, kept_new = kept.chunk(self.GATES, axis=-1)
+            kept_reset, kept_update, kept_new = in_parts(kept, self.GATES, kept.rank - 1)
             reset, update = (reset + kept_reset).sigmoid(), (update + kept_update).sigmoid()
             new = (new + reset * kept_new).tanh()
         else:

@@ -94,6 +94,25 @@ def test_values_and_gradients_are_those_of_pytorch(kind, started, options):
         assert_close(gradient, gradients[name], "f64", 300)
 
 
+@pytest.mark.parametrize("time", [1, 4])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_tangents_fit_the_gradients(kind, time):
+    """Moved along a direction, the loss changes by what its gradient says; and the gradient by what its difference does."""
+    g, inputs, values, _, gradients = beside_torch(kind, "f64", False, time=time, num_layers=2)
+    g.set_outputs(g.outputs[:1])
+    direction = np.random.default_rng(5).normal(size=inputs["x"].shape)
+    moving = {**inputs, "tangent_x": direction}
+    _, change = darner.run(darner.jvp(g, "x"), moving, values)
+    assert_close(change.reshape(()), (gradients["x"] * direction).sum(), "f64", 300)
+    (curved,) = darner.run(darner.hvp(g, "x"), moving, values)
+    step, gradient = 1e-5, darner.grad(g, "x")
+    (ahead,), (behind,) = (
+        darner.run(gradient, {"x": inputs["x"] + sign * step * direction}, values)
+        for sign in (1, -1)
+    )
+    np.testing.assert_allclose(curved, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_compiled_training_has_the_gradients_of_pytorch(kind):
     options = {"bidirectional": True, "time": 3}
