@@ -229,7 +229,7 @@ class LiveDisplay(Display):
             parts.append((f"learning rate {self._record['learning_rate']:.3g}", ""))
             parts.append((f"{rate(speed)} {unit}/s", "green"))
         spaced = [item for part in parts if part[0] for item in (part, "  ")]
-        lines = [head, Text.assemble(*spaced[:-1])]
-        return (
-            Group(*lines, Text(self._warning, style="yellow")) if self._warning else Group(*lines)
-        )
+        lines: list[RenderableType] = [head, Text.assemble(*spaced[:-1])]
+        if self._warning:
+            lines.append(Text(self._warning, style="yellow"))
+        return Group(*lines)
