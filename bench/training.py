@@ -42,7 +42,7 @@ def overhead(width=64, batch=32):
     optimizer = optim.AdamW(1e-3)
 
     def opened():
-        return darner.build_session(mlp(batch, width, 3), optimizer=optimizer)
+        return darner.build_session(mlp(batch, width, 3), optimizer=optimizer, threads=1)
 
     with opened() as bare, opened() as plain, opened() as logged:
         folder = tempfile.TemporaryDirectory()

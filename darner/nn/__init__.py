@@ -44,9 +44,12 @@ from .pools import (
     MaxPool2d,
     MaxPool3d,
 )
+from .recurrent import GRU, LSTM
 
 __all__ = [
     "ACTIVATIONS",
+    "GRU",
+    "LSTM",
     "MLP",
     "AdaptiveAvgPool",
     "AdaptiveAvgPool1d",

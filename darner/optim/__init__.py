@@ -30,7 +30,7 @@ and a schedule computes its factor of the rate from ``optimizer/step``, inside t
 
 States have predictable names: ``optimizer/step``, ``optimizer/<number>``, ``<parameter>/momentum``,
 ``<parameter>/mean``, ``<parameter>/variance``, ``<parameter>/gradient_sum`` and ``optimizer/accumulated`` with
-``accumulate=``, ``<parameter>/master`` with ``master=True``. They are f32 where the parameter has 16 bits.
+``accumulate=``, ``optimizer/gradient_norm`` with ``clip_norm=``, ``<parameter>/master`` with ``master=True``. They are f32 where the parameter has 16 bits.
 
 An optimizer of one's own is a function (see ``custom``) or a subclass of ``Optimizer``:
 

@@ -84,6 +84,7 @@ class Display(Callback):
         self._trainer: Trainer | None = None
         self._sum = self._weight = 0.0
         self._validation = ""
+        self._warning = ""
         self._began = 0.0
         self._first = 0
 
@@ -95,6 +96,7 @@ class Display(Callback):
     def on_start(self, trainer: Trainer) -> None:
         """Begin to count the time."""
         self._trainer = trainer
+        self._warning = ""
         self._began, self._first = monotonic(), trainer.step
 
     def on_step(self, metrics: StepMetrics) -> None:
@@ -130,6 +132,10 @@ class Display(Callback):
         """One line."""
         self._file.write(f"{text}\n")
         self._file.flush()
+
+    def warn(self, text: str) -> None:
+        """Show something as soon as lines are drawn again; nothing is written now."""
+        self._warning = text
 
     def _steps(self, step: int) -> str:
         total = None if self._trainer is None else self._trainer.total
@@ -175,6 +181,11 @@ class LiveDisplay(Display):
         """What is drawn next."""
         self._validation = "  ".join(f"{k} {v:.4f}" for k, v in result.values.items())
 
+    def on_end(self, history: TrainHistory) -> None:
+        """Leave the lines as they are at last, and say that it is over below them."""
+        self.close()
+        super().on_end(history)
+
     def tell(self, text: str) -> None:
         """One line above those that change."""
         if self._live is None:
@@ -207,16 +218,18 @@ class LiveDisplay(Display):
             Text(f"epoch {trainer.epoch}"),
             Text("".join(self._left()), style="dim"),
         )
-        numbers = Table.grid(padding=(0, 2))
-        cells = [
-            Text(f"loss {self.smoothed:.4f}", style="cyan"),
-            Text(sparkline(trainer.history.losses), style="cyan"),
-        ]
+        loss = f"loss {self.smoothed:.4f}" if self._weight else "compiling"
+        # A copy: while NumPy looks at an array, training could not append to it.
+        losses = trainer.history.losses[:]
+        parts = [(loss, "cyan"), (sparkline(losses), "cyan")]
         if self._validation:
-            cells.append(Text(f"validation {self._validation}", style="magenta"))
+            parts.append((f"validation {self._validation}", "magenta"))
         if self._record:
             speed, unit = self._speed(self._record)
-            cells.append(Text(f"learning rate {self._record['learning_rate']:.3g}"))
-            cells.append(Text(f"{rate(speed)} {unit}/s", style="green"))
-        numbers.add_row(*cells)
-        return Group(head, numbers)
+            parts.append((f"learning rate {self._record['learning_rate']:.3g}", ""))
+            parts.append((f"{rate(speed)} {unit}/s", "green"))
+        spaced = [item for part in parts if part[0] for item in (part, "  ")]
+        lines: list[RenderableType] = [head, Text.assemble(*spaced[:-1])]
+        if self._warning:
+            lines.append(Text(self._warning, style="yellow"))
+        return Group(*lines)

@@ -104,6 +104,11 @@ class Feed:
         self._turn()
         return True
 
+    def pause(self) -> None:
+        """Let go of what the source holds while it is iterated, threads say; it goes on where it was."""
+        if self.resumable:
+            self._iterator = None
+
     def _turn(self) -> None:
         self.epoch, self.position = self.epoch + 1, 0
 

@@ -15,6 +15,7 @@ class Interrupts:
     """While it is entered, the first interrupt only sets ``pending``; the second one raises KeyboardInterrupt.
 
     Other threads than the main one never get interrupts, and may not say what becomes of them: there it does nothing.
+    ``warn`` is called in the middle of whatever goes on, so it must not write to a file: that may be being written to.
 
     >>> with Interrupts() as interrupts:
     ...     signal.raise_signal(signal.SIGINT)
@@ -22,9 +23,9 @@ class Interrupts:
     True
     """
 
-    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, warn: Callable[[str], None] | None = None) -> None:
         self.pending = False
-        self._tell = tell
+        self._warn = warn
         self._before: Any = None
         self._installed = False
 
@@ -32,8 +33,8 @@ class Interrupts:
         if self.pending:
             raise KeyboardInterrupt
         self.pending = True
-        if self._tell is not None:
-            self._tell(WARNING)
+        if self._warn is not None:
+            self._warn(WARNING)
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():

@@ -92,7 +92,7 @@ def as_metrics(given: Any) -> list[Metric]:
     return found
 
 
-def weight_of(batch: Batch) -> int:
+def weight_of(batch: Batch, name: str = "labels") -> int:
     """How much the means of a batch count: its labels that count, or its samples where labels are no class numbers.
 
     >>> weight_of({"x": np.zeros((4, 2)), "labels": np.array([[1, 0, -100], [2, 2, 1]])})
@@ -100,7 +100,7 @@ def weight_of(batch: Batch) -> int:
     >>> weight_of({"x": np.zeros((4, 2))})
     4
     """
-    labels = batch.get("labels")
+    labels = batch.get(name)
     if labels is not None:
         values = np.asarray(labels)
         if values.dtype.kind in "iu":
@@ -154,10 +154,11 @@ def _exponential(mean: float) -> float:
 
 
 class Means:
-    """Metrics over batches, added up and averaged at the end."""
+    """Metrics over batches, added up and averaged at the end; ``labels`` is the input that says what counts."""
 
-    def __init__(self, metrics: Iterable[Metric]) -> None:
+    def __init__(self, metrics: Iterable[Metric], labels: str = "labels") -> None:
         self._metrics = list(metrics)
+        self._labels = labels
         self._sums = [0.0] * len(self._metrics)
         self._counts = [0.0] * len(self._metrics)
 
@@ -169,7 +170,7 @@ class Means:
             if isinstance(found, tuple):
                 total, count = float(found[0]), float(found[1])
             else:
-                weight = weight_of(batch) if weight is None else weight
+                weight = weight_of(batch, self._labels) if weight is None else weight
                 total, count = float(found) * weight if weight else 0.0, float(weight)
             self._sums[i] += total
             self._counts[i] += count

@@ -95,8 +95,15 @@ class Resuming:
                 "there are no batches to go on with", hint="Trainer(session, batches)"
             )
         found = progress_in(path, self.session.load_checkpoint(path))
+        progress, runs = Progress.from_json(found["progress"]), self.progress.accumulate
+        if progress.runs and progress.accumulate != runs:
+            raise ArgumentError(
+                f"'{path}' is in the middle of a step of {progress.accumulate} batches, not of {runs}",
+                hint=f"accumulate={progress.accumulate}",
+            )
+        progress.accumulate = runs
         self.feed.restore(found["batches"])
-        self.progress = Progress.from_json(found["progress"])
+        self.progress = progress
         for name, item in self._named_callbacks():
             state = found["callbacks"].get(name)
             if state is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -106,17 +107,16 @@ class Trainer(Resuming):
             self._every = _whole("log_interval", log_interval) or LOG_INTERVAL
             self._validate_every = _whole("validate_every", validate_every)
             self._steps, self._epochs = _whole("steps", steps), _whole("epochs", epochs)
-            self._owned = ExitStack()
-            self.session = self._opened(session, optimizer, accumulate, options)
             self.feed: Feed | None = None if batches is None else Feed(batches, self._names)
             found = as_metrics(metrics)
             if all(item.name != "loss" for item in found):
                 found.insert(0, loss())
             self.metrics = found
-            self._validator = self._validating(validation, validation_graph)
-            if early_stop is not None and self._validator is None:
-                raise ArgumentError("early_stop looks at validation", hint="validation=batches")
-            watched = early_stop.metric if early_stop is not None else found[0].name
+            watched = found[0].name
+            if early_stop is not None:
+                watched = self.metric(early_stop.metric).name
+                if validation is None:
+                    raise ArgumentError("early_stop looks at validation", hint="validation=batches")
             self.checkpoints: Checkpoints | None = None
             if checkpoint is not None:
                 self.checkpoints = Checkpoints(checkpoint, checkpoint_every, keep, watched)
@@ -128,12 +128,21 @@ class Trainer(Resuming):
             # The last one saves what all others know after a step.
             last = (*own, *given, early_stop, self._display, self.checkpoints)
             self.callbacks: list[Callback] = [item for item in last if item is not None]
-            self.progress = Progress(self.accumulate)
             self._paced = (0, 0.0)
             self._amount_of: Amount | None = None
-            self._told: dict[str, list[Any]] = {hook: [] for hook in HOOKS}
+            self._told: defaultdict[str, list[Any]] = defaultdict(list)
             self._resume_hint = resume_hint
-            self._resumed(resume)
+            with ExitStack() as owned:  # closed where what follows fails
+                self.session = self._opened(session, optimizer, accumulate, options, owned)
+                self._validator: Validator | None = None
+                if validation is not None:
+                    self._validator = Validator(
+                        self.session, validation, self.metrics, validation_graph, self._names
+                    )
+                    owned.callback(self._validator.close)
+                self.progress = Progress(self.accumulate)
+                self._resumed(resume)
+                self._owned = owned.pop_all()
 
     # ------------------------------------------------------------- set up
 
@@ -143,13 +152,13 @@ class Trainer(Resuming):
         optimizer: Optimizer | None,
         accumulate: int | None,
         options: dict[str, Any],
+        owned: ExitStack,
     ) -> Session:
+        chosen = optimizer
         if isinstance(session, Session):
             if options:
                 raise ArgumentError(f"Trainer has no option '{next(iter(options))}'")
             chosen = session.optimizer if optimizer is None else optimizer
-        else:
-            chosen = options.pop("optimizer", optimizer)
         if chosen is None:
             raise ArgumentError(
                 "there is no optimizer", hint="Trainer(..., optimizer=optim.AdamW(3e-4))"
@@ -158,17 +167,10 @@ class Trainer(Resuming):
             chosen = replace(chosen, accumulate=accumulate)
         self.accumulate = chosen.accumulate
         if not isinstance(session, Session):
-            return self._owned.enter_context(build_session(session, optimizer=chosen, **options))
+            return owned.enter_context(build_session(session, optimizer=chosen, **options))
         if chosen != session.optimizer:
             session.set_optimizer(chosen)
         return session
-
-    def _validating(self, batches: Any, graph: Graph | Session | None) -> Validator | None:
-        if batches is None:
-            return None
-        made = Validator(self.session, batches, self.metrics, graph, self._names)
-        self._owned.callback(made.close)
-        return made
 
     def _must_resume(self, feed: Feed) -> None:
         if not feed.resumable:
@@ -248,12 +250,14 @@ class Trainer(Resuming):
         """
         with Calling("train"):
             feed = self._fed(batches, epochs)
-            tell = None if self._display is None else self._display.tell
-            with ExitStack() as closing, Interrupts(tell) as interrupts:
+            warn = None if self._display is None else self._display.warn
+            with ExitStack() as closing, Interrupts(warn) as interrupts:
+                closing.callback(self._told.clear)
+                closing.callback(feed.pause)
                 for item in self.callbacks:
                     item.on_start(self)
                     closing.callback(item.close)
-                self._told = {hook: listeners(self.callbacks, hook) for hook in HOOKS}
+                self._told.update((hook, listeners(self.callbacks, hook)) for hook in HOOKS)
                 if not self.session.graph.dynamic_symbols():
                     self.session.compile()
                 self._loop(feed, interrupts)

@@ -22,7 +22,7 @@ class Validator:
         batches: as for training; every measurement sees the same ones in the same order.
         metrics: what is measured.
         graph: what is run, or a session of it; the graph that is trained when left out, without its dropout.
-        names: of the parts of batches that are tuples.
+        names: of the parts of batches that are tuples; the last one is that of labels.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Validator:
     ) -> None:
         self.metrics = list(metrics)
         self._feed = Feed(batches, names)
+        self._labels = names[-1]
         self._start = self._feed.state() if self._feed.resumable else None
         self._own = not isinstance(graph, Session)
         if isinstance(graph, Session):
@@ -56,7 +57,7 @@ class Validator:
         """The mean of each metric over all batches."""
         if self._start is not None:
             self._feed.restore(self._start)
-        means = Means(self.metrics)
+        means = Means(self.metrics, self._labels)
         while (batch := self._feed.next()) is not None:
             means.add(self.session.run(batch, copy=False), batch)
             if self._feed.ended():

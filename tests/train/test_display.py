@@ -83,3 +83,15 @@ def test_a_row_of_bars_goes_from_the_lowest_to_the_highest(values, wanted):
 
 def test_a_long_row_of_bars_has_the_means_of_stretches():
     assert display.sparkline([*[0.0] * 500, *[1.0] * 500], 10) == "▁▁▁▁▁█████"
+
+
+def test_a_warning_is_drawn_with_the_next_lines():
+    from rich.console import Console
+
+    live = display.LiveDisplay(Terminal())
+    with trainer(steps=1) as made:
+        live._trainer = made
+        live.warn("stopping after this run")
+        console = Console(file=io.StringIO(), width=140)
+        console.print(live.drawn())
+    assert console.file.getvalue().splitlines()[1:] == ["compiling", "stopping after this run"]

@@ -2,6 +2,7 @@
 
 import signal
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,29 @@ def test_an_interrupted_folder_has_no_traces_of_half_a_file(tmp_path):
         made.train()
     assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors"}
     assert train.latest(tmp_path).name == checkpoint_name(4)
+
+
+def test_another_number_of_batches_a_step_begins_with_a_step(tmp_path):
+    chosen = {**options(tmp_path, 3, 0, 2), "steps": 4}
+    with started(dict(chosen)) as made:
+        made.train()
+    with started({**chosen, "accumulate": 4, "steps": 6}, None, True) as made:
+        assert made.train().steps == 6
+    with (
+        started({**chosen, "accumulate": 4, "steps": 9}, Moment(3, interrupt), True) as made,
+        pytest.raises(train.TrainingInterrupted),
+    ):
+        made.train()
+    with pytest.raises(darner.ArgumentError, match="middle of a step of 4 batches, not of 3"):
+        started({**chosen, "steps": 9}, None, True)
+
+
+def test_threads_of_a_source_end_with_training():
+    before = threading.active_count()
+    with trainer(Shuffled(examples(40), ahead=2), steps=3) as made:
+        made.train()
+        assert threading.active_count() == before
+        made._steps = 6
+        again = list(made.train().losses)
+    with trainer(Shuffled(examples(40)), steps=6) as made:
+        assert list(made.train().losses) == again

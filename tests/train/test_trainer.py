@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -262,3 +263,42 @@ def test_records_can_be_written_as_json():
     assert records[0]["learning_rate"] == pytest.approx(0.02 * 2 / 3)
     assert 0.0 < records[0]["gradient_norm"] < 10.0
     assert records[0]["samples_per_second"] > 0.0
+
+
+def test_another_thread_may_train():
+    losses = []
+    with trainer(steps=4) as made:
+        worker = threading.Thread(target=lambda: losses.extend(made.train().losses))
+        worker.start()
+        worker.join()
+    with trainer(steps=4) as made:
+        assert list(made.train().losses) == losses
+
+
+def test_the_reference_trains_the_same():
+    found = {}
+    for device in ("cpu", "reference"):
+        with trainer(steps=5, accumulate=2, device=device, validation=listed(2, 5)) as made:
+            history = made.train()
+            found[device] = [*history.losses, history.validations[-1].values["loss"]]
+    np.testing.assert_allclose(found["cpu"], found["reference"], rtol=1e-4)
+
+
+def test_tokens_are_counted_where_there_are_tokens():
+    g = darner.Graph("words")
+    tokens, labels = g.input("tokens", (2, 6), "i32"), g.input("labels", (2, 6), "i32")
+    table = g.parameter("table", (9, 9), init="normal(0.1)")
+    g.set_outputs([g.cross_entropy_loss(g.embedding(tokens, table), labels, label="loss")])
+    rows = [{"tokens": np.ones((2, 6), np.int32), "labels": np.full((2, 6), 3, np.int32)}]
+    records = []
+
+    class Ear(train.Callback):
+        def on_log(self, record):
+            records.append(record)
+
+    with train.Trainer(
+        g, rows, optimizer=optim.SGD(0.1), steps=3, threads=1, log_interval=3, callbacks=[Ear()]
+    ) as made:
+        made.train()
+        assert (made.unit, made.progress.amount) == ("tokens", 36)
+    assert records[0]["tokens_per_second"] == pytest.approx(36 / records[0]["seconds"])
