@@ -92,13 +92,8 @@ def test_a_second_build_runs_no_phase_and_learns_the_same_bits(tmp_path, monkeyp
     assert loaded == plan
     assert loaded.verify().digest() == plan.digest()
     assert str(loaded) == str(plan)
-<<<<<<< HEAD
     # Runs that only add gradients up have a build of their own.
     assert len(list(tmp_path.iterdir())) == {"adam": 1, "accumulated": 2}[name]
-=======
-    # Runs that only add gradients up are a build of their own.
-    assert len(list(tmp_path.iterdir())) == (2 if name == "accumulated" else 1)
->>>>>>> 9134be2007c08563b3223bdb0b533c429598d835
 
 
 def test_any_number_of_threads_uses_the_same_build(tmp_path, monkeypatch):
