@@ -137,7 +137,7 @@ class Pretrained:
                 "folder has no place for",
                 hint="save them with load.save_adapter, or the sum with load.save(folder, config, load.merged(session, lora))",
             )
-        lost = unused(self.weights, {*graph.parameters, *graph.states}, **said(self.model))
+        lost = unused(self.weights, [*graph.parameters, *graph.states], **said(self.model))
         if lost and self.strict:
             raise ArgumentError(
                 f"the session has only a part of the model: {len(lost)} tensors of '{self.folder}' are not in it, "
