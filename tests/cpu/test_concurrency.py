@@ -262,6 +262,9 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+    assert not blocked, "signals stayed blocked"
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -157,8 +157,10 @@ class _Crew:
         try:
             # Signals are for the threads that run Python; faults stay with whoever makes them.
             faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
-            masked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+            # Asked for first: an interrupt as they are blocked must not leave them so.
+            masked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
             try:
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
                 for thread in range(1, self.threads):
                     self._start_worker(thread, epoch)
             finally:
