@@ -21,7 +21,7 @@ KERNELS ?=
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    train a network to read digits: about 10 seconds"
+	@echo "make demo    a small Llama learns to write like Shakespeare: about a minute"
 	@echo "make test    everything: format, lint, types, all tests"
 	@echo "make quick   the same without the slow tests: about a minute"
 	@echo "make bench   the same work beside PyTorch, JAX and NumPy; BENCH=--quick takes two minutes"
@@ -33,7 +33,7 @@ help:
 setup: $(VENV)/.dev
 
 demo: $(VENV)/.runtime
-	@$(BIN)/python examples/mnist.py
+	@$(BIN)/python examples/shakespeare.py
 
 quick: $(VENV)/.dev
 	@$(BIN)/ruff format --check
