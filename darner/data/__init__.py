@@ -16,6 +16,7 @@ True
 
 from .arrays import Arrays, DataLoader, open_array, open_arrays
 from .batches import Batch, Batches, Epochs, random_order
+from .drawn import drawn_digits
 from .idx import read_idx
 from .mnist import Digits, MnistDataset, mnist, mnist_folder, mnist_places
 from .prefetch import Prefetcher, prefetch
@@ -36,6 +37,7 @@ __all__ = [
     "SubwordVocabulary",
     "TokenWindows",
     "Vocabulary",
+    "drawn_digits",
     "mnist",
     "mnist_folder",
     "mnist_places",

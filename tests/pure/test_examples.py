@@ -1,21 +1,46 @@
 """Every example runs, and says what it promises."""
 
+import re
 import runpy
 import sys
-from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import darner
+from darner import data, load, models
 
 HERE = Path(__file__).parents[2] / "examples"
 
 EXAMPLES = {
-    "mnist.py": (
-        ["--synthetic", "--drawn", "3000", "--epochs", "1"],
+    "embed_search.py": (
+        ["--best", "1", "a recipe for bread", "the ferry in a storm"],
         [
-            "3,000 images to learn from, 600 to",
-            "training by Adam",
-            "% of the test images are right",
+            "no --model: a small BERT",
+            "8 sentences as vectors of 64 numbers",
+            "A recipe for bread needs flour",
+            "The ferry across the lake",
+        ],
+    ),
+    "finetune_lora.py": (
+        ["--base-steps", "20", "--steps", "20", "--length", "32", "--tokens", "16"],
+        [
+            "the base model's loss is",
+            "29,184 numbers are trained beside 234,144 that stay as they are",
+            "before:\nFriday: ",
+            "after, with the adapter read again:\nFriday: ",
+        ],
+    ),
+    "image_classify.py": (
+        ["--steps", "60", "--best", "1"],
+        ["loss 0.", "drawn here: ring", "%  disc", "%  stripes"],
+    ),
+    "mnist.py": (
+        ["--synthetic", "--drawn", "4000", "--epochs", "1"],
+        [
+            "digits drawn here: 4,000 to learn from",
+            "% of the test images are right, after 62 steps",
         ],
     ),
     "mnist_graph.py": (
@@ -36,11 +61,96 @@ def test_every_example_is_listed():
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs(name, monkeypatch, capsys):
     arguments, promised = EXAMPLES[name]
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
     monkeypatch.delenv("DARNER_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    with suppress(SystemExit):
-        runpy.run_path(str(HERE / name), run_name="__main__")
-    printed = capsys.readouterr().out
+    printed = run(name, arguments, monkeypatch, capsys)
     for text in promised:
         assert text in printed
+
+
+def run(name, arguments, monkeypatch, capsys):
+    """What an example prints."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    monkeypatch.setenv("COLUMNS", "200")
+    try:
+        runpy.run_path(str(HERE / name), run_name="__main__")
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    return capsys.readouterr().out
+
+
+def share_right(printed):
+    return float(re.search(r"([\d.]+) % of the test images are right", printed).group(1))
+
+
+@pytest.mark.slow
+def test_mnist_reads_more_than_98_percent(monkeypatch, capsys):
+    try:
+        folder = data.mnist_folder()
+    except FileNotFoundError as error:
+        pytest.skip(f"MNIST itself is not here: {error}")
+    assert share_right(run("mnist.py", ["--data", folder], monkeypatch, capsys)) > 98.0
+
+
+@pytest.mark.slow
+def test_mnist_learns_the_digits_it_draws(monkeypatch, capsys):
+    arguments = ["--synthetic", "--drawn", "12000", "--epochs", "2"]
+    assert share_right(run("mnist.py", arguments, monkeypatch, capsys)) > 95.0
+
+
+def test_mnist_says_when_the_folder_that_is_named_has_no_files(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match=f"MNIST .* is not in '{tmp_path}'"):
+        run("mnist.py", ["--data", tmp_path], monkeypatch, capsys)
+
+
+@pytest.mark.slow
+def test_lora_learns_its_subject_and_leaves_the_model_as_it_was(tmp_path, monkeypatch, capsys):
+    """The adapter is one of PEFT's, of the rank that was asked for, and the loss falls."""
+    arguments = ["--base-steps", 30, "--steps", 40, "--length", 32, "--tokens", 4, "--rank", 4]
+    printed = run("finetune_lora.py", [*arguments, "--save", tmp_path], monkeypatch, capsys)
+    before, after = re.search(r"loss ([\d.]+) before, ([\d.]+) after", printed).groups()
+    assert float(after) < float(before) - 0.3
+    adapter = load.adapter(tmp_path)
+    assert adapter.lora.rank == 4
+    assert len(adapter.weights) == 2 * 2 * 7  # A and B of seven matrices in two layers
+    assert np.abs(adapter.weights["model.layers.1.mlp.down_proj.lora_B.weight"]).max() > 0
+
+
+def test_search_reads_a_folder_and_its_tokenizer(tmp_path, monkeypatch, capsys):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"[PAD]": 0, "[UNK]": 1, "red": 2, "blue": 3, "cars": 4, "boats": 5}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    sizes = {"vocab_size": 6, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = models.from_config({"model_type": "bert", **sizes, "intermediate_size": 32})
+    graph = model.inference_graph(batch=1, length=4)
+    with darner.build_inference_session(graph, seed=0, threads=1) as session:
+        load.save(tmp_path, model.config.to_hf(), session.parameters())
+    inner.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "lines.txt").write_text("red cars\n\nblue boats\n")
+    arguments = [
+        "--model",
+        tmp_path,
+        "--sentences",
+        tmp_path / "lines.txt",
+        "--best",
+        1,
+        "boats blue",
+    ]
+    printed = run("embed_search.py", arguments, monkeypatch, capsys)
+    assert "no --model" not in printed
+    assert re.search(r"boats blue\n  0\.9\d+  blue boats\n$", printed)
+
+
+def test_pictures_are_read_from_both_kinds_of_file(tmp_path):
+    classify = runpy.run_path(str(HERE / "image_classify.py"))
+    picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    np.save(tmp_path / "a.npy", picture)
+    (tmp_path / "b.ppm").write_bytes(b"P6\n# a comment\n3 2\n255\n" + picture.tobytes())
+    np.testing.assert_array_equal(classify["read"](tmp_path / "a.npy"), picture)
+    np.testing.assert_array_equal(classify["read"](tmp_path / "b.ppm"), picture)
+    (tmp_path / "c.ppm").write_bytes(b"P5\n3 2\n255\n" + picture.tobytes())
+    with pytest.raises(SystemExit, match="form P6"):
+        classify["read"](tmp_path / "c.ppm")
+    middle = classify["pixels"](picture, 2, [0.0] * 3, [1.0 / 255] * 3)
+    np.testing.assert_allclose(middle, picture[:, :2].transpose(2, 0, 1), rtol=1e-5)
