@@ -18,6 +18,7 @@ from .base import Config, Model
 ARCHITECTURES: dict[str, str] = {
     "BertForMaskedLM": "bert:BertForMaskedLM",
     "BertForSequenceClassification": "bert:BertForSequenceClassification",
+    "UNet2DConditionModel": "unet:UNet",
     "bert": "bert:Bert",
     "gemma2": "llama:Gemma2",
     "gemma3_text": "llama:Gemma3",
@@ -47,11 +48,15 @@ def architecture(name: str) -> type[Model]:
 
 
 def from_config(config: Mapping[str, Any], **options: Any) -> Model:
-    """The model that a ``config.json`` describes; ``dtype`` and ``linear`` are those of ``Model``."""
-    if not isinstance(config.get("model_type"), str):
+    """The model that a ``config.json`` describes; ``dtype`` and ``linear`` are those of ``Model``.
+
+    Those of diffusers have no ``model_type``, but a ``_class_name``.
+    """
+    kind = config.get("model_type") or config.get("_class_name")
+    if not isinstance(kind, str):
         raise ArgumentError("the configuration has no model_type, which says what it is of")
     named = [name for name in config.get("architectures") or () if name in ARCHITECTURES]
-    return architecture(named[0] if named else config["model_type"]).from_config(config, **options)
+    return architecture(named[0] if named else kind).from_config(config, **options)
 
 
 __all__ = ["ARCHITECTURES", "Config", "Model", "architecture", "from_config"]
