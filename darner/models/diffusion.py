@@ -121,6 +121,7 @@ class NoiseSchedule(DiffusersConfig):
         steps = self.num_train_timesteps
         if not 1 <= count <= steps:
             raise ArgumentError(f"{count} steps cannot be chosen from {steps}")
+        chosen: Array
         if self.timestep_spacing == "linspace":
             # One step alone begins where the noise is.
             chosen = np.linspace(steps - 1, 0, count).round()

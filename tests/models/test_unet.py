@@ -304,6 +304,7 @@ def test_the_u_net_of_stable_diffusion_has_as_many_parameters_as_published():
 # --------------------------------------------------------------------------- learning
 
 
+@pytest.mark.slow
 def test_a_plain_unet_learns_to_remove_noise():
     """The noise in blocks of one value is half known after a few steps: 1.0 is what knowing nothing costs."""
     config = UNetConfig.plain((8, 16), norm_num_groups=4, sample_size=8, layers_per_block=1)

@@ -10,6 +10,15 @@ import pytest
 HERE = Path(__file__).parents[2] / "examples"
 
 EXAMPLES = {
+    "diffusion_toy.py": (
+        ["--quick", "--points", "500"],
+        [
+            "after 400 steps",
+            "\nlearnt: ",
+            "% of the points are within 0.1 of the ring",
+            "the picture is diffusion_toy.svg",
+        ],
+    ),
     "mnist.py": (
         ["--synthetic", "--drawn", "3000", "--epochs", "1"],
         [
@@ -34,11 +43,12 @@ def test_every_example_is_listed():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs(name, monkeypatch, capsys):
+def test_an_example_runs(name, monkeypatch, capsys, tmp_path):
     arguments, promised = EXAMPLES[name]
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     monkeypatch.delenv("DARNER_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)  # for what an example writes
     with suppress(SystemExit):
         runpy.run_path(str(HERE / name), run_name="__main__")
     printed = capsys.readouterr().out
