@@ -30,6 +30,7 @@ ARCHITECTURES: dict[str, str] = {
     "qwen3": "llama:Qwen3",
     "resnet": "resnet:ResNet",
     "resnet_torchvision": "resnet:TorchvisionResNet",
+    "smolvla": "smolvla:SmolVLA",
     "whisper": "whisper:Whisper",
 }
 """Where an architecture is written: by its ``model_type``, and by its class where a type has several."""
@@ -50,9 +51,9 @@ def architecture(name: str) -> type[Model]:
 def from_config(config: Mapping[str, Any], **options: Any) -> Model:
     """The model that a ``config.json`` describes; ``dtype`` and ``linear`` are those of ``Model``.
 
-    Those of diffusers have no ``model_type``, but a ``_class_name``.
+    Those of diffusers have no ``model_type``, but a ``_class_name``, and those of lerobot a ``type``.
     """
-    kind = config.get("model_type") or config.get("_class_name")
+    kind = config.get("model_type") or config.get("_class_name") or config.get("type")
     if not isinstance(kind, str):
         raise ArgumentError("the configuration has no model_type, which says what it is of")
     named = [name for name in config.get("architectures") or () if name in ARCHITECTURES]

@@ -9,7 +9,7 @@ from typing import Any
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import Config
+from .base import Config, float_input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,7 @@ def pair(size: int | Sequence[int]) -> tuple[int, int]:
 
 def pixels(graph: Graph, batch: int, channels: int, size: int | Sequence[int], dtype: str) -> Node:
     """The input ``pixels`` (batch, channels, height, width), in ``dtype``; what is narrower than f32 comes in as f32."""
-    stored = dtype if dtype in ("f32", "f64") else "f32"
-    x = graph.input("pixels", (batch, channels, *pair(size)), stored)
-    return x if stored == dtype else x.cast(dtype)
+    return float_input(graph, "pixels", (batch, channels, *pair(size)), dtype)
 
 
 def finish(graph: Graph, logits: Node) -> Graph:

@@ -28,7 +28,7 @@ from .. import nn
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import Config, Model
+from .base import Config, Model, as_type, float_input
 from .diffusion import DiffusersConfig
 from .images import pair
 
@@ -189,7 +189,7 @@ class UNet(Model):
         width = config.block_out_channels[0]
         half = width // 2
         # Times go up to a thousand, more than narrow types tell apart.
-        exact = "f64" if self.dtype == "f64" else "f32"
+        exact = self.input_dtype
         exponents = -math.log(10000.0) * np.arange(half) / (half - config.freq_shift)
         frequencies = graph.constant(np.exp(exponents), dtype=exact)
         angles = timesteps.cast(exact).reshape((timesteps.shape[0], 1)) * frequencies
@@ -199,7 +199,9 @@ class UNet(Model):
         if width % 2:
             waves.append(graph.zeros((timesteps.shape[0], 1), exact))
         with graph.scope("time_embedding"):
-            x = self.linear("linear_1", width, 4 * width)(graph.concat(waves, 1).cast(self.dtype))
+            x = self.linear("linear_1", width, 4 * width)(
+                as_type(graph.concat(waves, 1), self.dtype)
+            )
             x = self.linear("linear_2", 4 * width, 4 * width)(self._activated(x))
         return self._activated(x)
 
@@ -323,11 +325,6 @@ class UNet(Model):
 
     # ------------------------------------------------------------- graphs
 
-    @property
-    def _stored(self) -> str:
-        """The type of inputs: what is narrower than f32 comes in as f32."""
-        return self.dtype if self.dtype in ("f32", "f64") else "f32"
-
     def _size(self, size: int | Sequence[int] | None) -> tuple[int, int]:
         chosen = size or self.config.sample_size
         if chosen is None:
@@ -337,13 +334,13 @@ class UNet(Model):
     def _noise(self, graph: Graph, batch: int, tokens: int, size: tuple[int, int]) -> Node:
         """The network over its inputs."""
         config = self.config
-        sample = graph.input("sample", (batch, config.in_channels, *size), self._stored)
+        sample = float_input(graph, "sample", (batch, config.in_channels, *size), self.dtype)
         timesteps = graph.input("timesteps", (batch,), "i32")
         context = None
         if config.attends:
             shape = (batch, tokens, int(config.cross_attention_dim or 0))
-            context = graph.input("context", shape, self._stored).cast(self.dtype)
-        return self.predicted(sample.cast(self.dtype), timesteps, context).cast(self._stored)
+            context = float_input(graph, "context", shape, self.dtype)
+        return as_type(self.predicted(sample, timesteps, context), self.input_dtype)
 
     def inference_graph(
         self,
@@ -372,6 +369,6 @@ class UNet(Model):
         graph = Graph("unet.training")
         size = self._size(image_size)
         predicted = self._noise(graph, batch, tokens, size)
-        noise = graph.input("noise", (batch, self.config.out_channels, *size), self._stored)
+        noise = graph.input("noise", (batch, self.config.out_channels, *size), self.input_dtype)
         graph.set_outputs([graph.mse_loss(predicted, noise, label="loss")])
         return graph.verify()

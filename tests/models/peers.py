@@ -42,5 +42,5 @@ def attention(q, k, v, visible=None):
     k, v = (x.repeat_interleave(shared, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
     if visible is not None:
-        scores = scores.masked_fill(~visible, -torch.inf)
+        scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
