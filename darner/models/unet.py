@@ -79,6 +79,7 @@ class UNetConfig(DiffusersConfig):
         transformer_layers_per_block: blocks of a transformer in each place that attends.
         use_linear_projection: whether the matrices around these blocks are stored as matrices, or as convolutions of 1 x 1.
         flip_sin_to_cos: whether cosines of the time stand before sines.
+        dropout: of the residual blocks, as in diffusers; the transformers have none.
         freq_shift: how many fewer steps there are from the first wavelength to the last, which is then beyond 10,000.
     """
 
@@ -180,9 +181,6 @@ class UNet(Model):
     def _norm(self, name: str, channels: int, eps: float) -> nn.GroupNorm:
         return nn.GroupNorm(name, self.config.norm_num_groups, channels, eps)
 
-    def _dropped(self, x: Node) -> Node:
-        return x.dropout(self.config.dropout) if self.config.dropout else x
-
     def _moment(self, timesteps: Node) -> Node:
         """Sines and cosines of the time through two matrices, and activated, as each residual block takes them."""
         config, graph = self.config, timesteps.graph
@@ -214,7 +212,8 @@ class UNet(Model):
             shift = self.linear("time_emb_proj", int(moment.shape[1]), channels)(moment)
             y = y + shift.reshape((*shift.shape, 1, 1))
             y = self._activated(self._norm("norm2", channels, config.norm_eps)(y))
-            y = nn.Conv2d("conv2", channels, channels, 3, padding=1)(self._dropped(y))
+            y = y.dropout(config.dropout) if config.dropout else y
+            y = nn.Conv2d("conv2", channels, channels, 3, padding=1)(y)
             if given != channels:
                 x = nn.Conv2d("conv_shortcut", given, channels, 1)(x)
             return x + y
@@ -253,9 +252,9 @@ class UNet(Model):
             for number in range(config.at("transformer_layers_per_block", level)):
                 with x.graph.scope(f"transformer_blocks.{number}"):
                     itself = self._attention("attn1", width, heads, None)
-                    y = y + self._dropped(itself(nn.LayerNorm("norm1", width)(y)))
+                    y = y + itself(nn.LayerNorm("norm1", width)(y))
                     told = self._attention("attn2", width, heads, config.cross_attention_dim)
-                    y = y + self._dropped(told(nn.LayerNorm("norm2", width)(y), memory=context))
+                    y = y + told(nn.LayerNorm("norm2", width)(y), memory=context)
                     y = y + self._fed(nn.LayerNorm("norm3", width)(y), width)
             if matrix:
                 y = picture(self.linear("proj_out", width, width)(y))
@@ -269,7 +268,7 @@ class UNet(Model):
         with x.graph.scope("ff.net"):
             both = self.linear("0.proj", width, 2 * inner)(x)
             hidden = both[..., inner:].geglu(both[..., :inner])
-            return self.linear("2", inner, width)(self._dropped(hidden))
+            return self.linear("2", inner, width)(hidden)
 
     # ------------------------------------------------------------- the whole
 
@@ -277,6 +276,8 @@ class UNet(Model):
         """What the network makes of a sample: (batch, out_channels, height, width)."""
         config, graph = self.config, sample.graph
         channels, levels = config.block_out_channels, len(config.block_out_channels)
+        if config.attends and context is None:
+            raise ArgumentError("this U-Net has blocks that attend to a context, and none is given")
         moment = self._moment(timesteps)
 
         def layer(number: int, x: Node, level: int, attends: bool) -> Node:

@@ -79,7 +79,8 @@ class Policy(peers.Peer):
     def __init__(self, config):
         super().__init__(config)
         width, count = config["hidden_size"], config["num_vlm_layers"]
-        narrow, inner = 24, 256  # 0.75 of 32, and 4 * 2 / 3 of that, in steps of 256
+        narrow = 3 * width // 4
+        inner = 256 * math.ceil(narrow * 8 / 3 / 256)
         self.model = torch.nn.Module()
         self.model.state_proj = torch.nn.Linear(config["max_state_dim"], width)
         self.model.action_in_proj = torch.nn.Linear(config["max_action_dim"], narrow)

@@ -366,6 +366,19 @@ def test_mistakes_are_named(changes, message):
         models.from_config(BASE | changes)
 
 
+def test_a_context_is_needed_where_blocks_attend():
+    graph = darner.Graph()
+    sample = graph.input("sample", (1, 4, 8, 8))
+    with pytest.raises(darner.ArgumentError, match="attend to a context, and none is given"):
+        models.from_config(BASE).predicted(sample, graph.input("timesteps", (1,), "i32"), None)
+
+
+def test_dropout_is_that_of_residual_blocks():
+    """Here two on the way down, two in the middle and four on the way up."""
+    graph = models.from_config(BASE | {"dropout": 0.1}).training_graph(**AT)
+    assert sum(node.op.name == "dropout" for node in graph.nodes) == 8
+
+
 def test_a_size_is_needed():
     model = models.from_config({**BASE, "sample_size": None})
     with pytest.raises(darner.ArgumentError, match="no sample_size"):
