@@ -18,6 +18,7 @@ from .base import Config, Model
 ARCHITECTURES: dict[str, str] = {
     "BertForMaskedLM": "bert:BertForMaskedLM",
     "BertForSequenceClassification": "bert:BertForSequenceClassification",
+    "UNet2DConditionModel": "unet:UNet",
     "bert": "bert:Bert",
     "clip": "clip:CLIP",
     "gemma2": "llama:Gemma2",
@@ -30,6 +31,7 @@ ARCHITECTURES: dict[str, str] = {
     "qwen3": "llama:Qwen3",
     "resnet": "resnet:ResNet",
     "resnet_torchvision": "resnet:TorchvisionResNet",
+    "smolvla": "smolvla:SmolVLA",
     "vit": "vit:ViT",
     "whisper": "whisper:Whisper",
 }
@@ -49,11 +51,15 @@ def architecture(name: str) -> type[Model]:
 
 
 def from_config(config: Mapping[str, Any], **options: Any) -> Model:
-    """The model that a ``config.json`` describes; ``dtype`` and ``linear`` are those of ``Model``."""
-    if not isinstance(config.get("model_type"), str):
+    """The model that a ``config.json`` describes; ``dtype`` and ``linear`` are those of ``Model``.
+
+    Those of diffusers have no ``model_type``, but a ``_class_name``, and those of lerobot a ``type``.
+    """
+    kind = config.get("model_type") or config.get("_class_name") or config.get("type")
+    if not isinstance(kind, str):
         raise ArgumentError("the configuration has no model_type, which says what it is of")
     named = [name for name in config.get("architectures") or () if name in ARCHITECTURES]
-    return architecture(named[0] if named else config["model_type"]).from_config(config, **options)
+    return architecture(named[0] if named else kind).from_config(config, **options)
 
 
 __all__ = ["ARCHITECTURES", "Config", "Model", "architecture", "from_config"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from ..graph.errors import ArgumentError, nearest
 from ..graph.graph import Graph
+from ..graph.node import Node
 from ..nn.linear import Linear, LinearMaker
 
 
@@ -96,6 +97,21 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
+def input_dtype(dtype: str) -> str:
+    """The type of inputs for arithmetic in ``dtype``: what is narrower than f32 comes in as f32."""
+    return dtype if dtype in ("f32", "f64") else "f32"
+
+
+def as_type(x: Node, dtype: str) -> Node:
+    """``x`` in ``dtype``, itself where it is."""
+    return x if str(x.dtype) == dtype else x.cast(dtype)
+
+
+def float_input(graph: Graph, name: str, shape: Sequence[int], dtype: str) -> Node:
+    """An input for arithmetic in ``dtype``; what is narrower than f32 comes in as f32."""
+    return as_type(graph.input(name, tuple(shape), input_dtype(dtype)), dtype)
+
+
 @dataclass(frozen=True)
 class Model(ABC):
     """An architecture of some configuration: each method gives a new graph.
@@ -118,6 +134,11 @@ class Model(ABC):
 
     frozen: ClassVar[tuple[str, ...]] = ()
     """Names, or their beginnings with a star, that training leaves as they are: the optimizer's ``multipliers`` for them are 0."""
+
+    @property
+    def input_dtype(self) -> str:
+        """The type of inputs that are no integers: what is narrower than f32 comes in as f32."""
+        return input_dtype(self.dtype)
 
     @property
     def tied(self) -> dict[str, str]:

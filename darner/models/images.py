@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
+from .base import float_input
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:
@@ -28,9 +29,7 @@ def grid(image_size: int | Sequence[int], patch_size: int | Sequence[int]) -> tu
 
 def pixels(graph: Graph, batch: int, channels: int, size: int | Sequence[int], dtype: str) -> Node:
     """The input ``pixels`` (batch, channels, height, width), in ``dtype``; what is narrower than f32 comes in as f32."""
-    stored = dtype if dtype in ("f32", "f64") else "f32"
-    x = graph.input("pixels", (batch, channels, *pair(size)), stored)
-    return x if stored == dtype else x.cast(dtype)
+    return float_input(graph, "pixels", (batch, channels, *pair(size)), dtype)
 
 
 def in_a_row(patches: Node, first: Node) -> Node:

@@ -14,6 +14,15 @@ from darner import data, load, models
 HERE = Path(__file__).parents[2] / "examples"
 
 EXAMPLES = {
+    "diffusion_toy.py": (
+        ["--quick", "--points", "500"],
+        [
+            "after 400 steps",
+            "\nlearnt: ",
+            "% of the points are within 0.1 of the ring",
+            "the picture is diffusion_toy.svg",
+        ],
+    ),
     "embed_search.py": (
         ["--best", "1", "a recipe for bread", "the ferry in a storm"],
         [
@@ -47,6 +56,15 @@ EXAMPLES = {
         ["--batch", "4"],
         ["graph @mnist {", "fused_matmul", "ShapeError: matmul 'oops'"],
     ),
+    "shakespeare.py": (
+        ["--steps", "12", "--width", "32", "--batch", "2", "--letters", "30", "--out", "run"],
+        [
+            "parameters reads 1,003,854 letters of Shakespeare",
+            "loss on text that it never saw: ",
+            "ROMEO:",
+            "--sample",
+        ],
+    ),
     "optimize_llama.py": (
         ["--layers", "2"],
         ["=== Optimization Report ===", "MatMul+Add→FusedMatMulAdd x4", "layer1.gate+layer1.up"],
@@ -59,9 +77,10 @@ def test_every_example_is_listed():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs(name, monkeypatch, capsys):
+def test_an_example_runs(name, monkeypatch, capsys, tmp_path):
     arguments, promised = EXAMPLES[name]
     monkeypatch.delenv("DARNER_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)  # for what an example writes
     printed = run(name, arguments, monkeypatch, capsys)
     for text in promised:
         assert text in printed
