@@ -22,6 +22,7 @@ from .facts import (
     summary,
     supports,
 )
+from .options import new_parser
 
 _COLUMNS = ("op", "arguments", "family", "kind", "supports", "summary")
 _WIDEST = 44  # a longer call pushes its own line out, not everyone's
@@ -29,17 +30,19 @@ _WIDEST = 44  # a longer call pushes its own line out, not everyone's
 
 def add_command(commands: Any) -> None:
     """Add ``ops`` to the command line."""
-    parser = commands.add_parser(
+    parser = new_parser(
+        commands,
         "ops",
+        run,
         help="list the ops, or explain one",
         description="List every op of darner, or explain the one called NAME.",
-        epilog="A primitive has a reference of its own; a composite is a function of other ops and runs "
+        example="  darner ops softmax\n  darner ops --family norms",
+        epilog="A primitive has a reference of its own; a composite is a function of other ops and runs\n"
         "by its expansion; a builder is a graph method that only adds other ops.",
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="explain this op in full")
     parser.add_argument("--family", metavar="FAMILY", help="list only the ops of this family")
     parser.add_argument("--json", action="store_true", help="write JSON, for other programs")
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -141,6 +141,15 @@ class Bert(Model):
         mean = (hidden * weights).sum(1) / weights.sum(1).maximum(1e-9)
         return mean.l2_normalize()
 
+    def embedding_graph(self, *, batch: int = 1, length: int = 128) -> Graph:
+        """``embedding`` (batch, width) of each text alone; it needs no pooler, which some checkpoints lack."""
+        graph = Graph("bert.embedding")
+        tokens, mask, types = self.inputs(graph, batch, length)
+        found = self.embedding(self.hidden(tokens, mask, types), mask)
+        graph.relabel(found, "embedding")
+        graph.set_outputs([found])
+        return graph
+
     def inference_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
         """``embedding`` (batch, width) of each text, ``hidden`` (batch, length, width), and ``pooled`` (batch, width)."""
         graph = Graph("bert.inference")

@@ -120,18 +120,23 @@ class Generator:
         max_new_tokens: int = 128,
         sampling: Sampling = GREEDY,
         stop: str | Sequence[str] = (),
+        on_step: Callable[[int], None] | None = None,
     ) -> Iterator[str]:
         """The text that follows a prompt, in pieces as they become certain.
 
         A piece is held back while it may be the beginning of a stop string, or of a character that takes several tokens.
+        ``on_step`` is called with the number of tokens so far after each.
         """
         if self.vocabulary is None:
             raise ArgumentError("text is streamed with a vocabulary; tokens() gives tokens")
         written = _Written(self, stop)
         shown = 0
         tokens = [self._tokens(prompt)]
-        for new in self.tokens(tokens, max_new_tokens=max_new_tokens, sampling=sampling):
+        steps = self.tokens(tokens, max_new_tokens=max_new_tokens, sampling=sampling)
+        for count, new in enumerate(steps, 1):
             written.add(int(new[0]))
+            if on_step is not None:
+                on_step(count)
             sure = written.certain()
             if len(sure) > shown:
                 yield sure[shown:]
@@ -156,14 +161,9 @@ class Generator:
         It goes on after a text has ended: who reads it knows when to stop.
         """
         texts = [[int(token) for token in prompt] for prompt in prompts]
-        self._check(texts, max_new_tokens)
-        longest = max(len(text) for text in texts)
-        room = min(longest + max_new_tokens, self._most)
-        padded = any(len(text) != longest for text in texts)
-        sessions, cache = self._group(len(texts), longest, room, padded)
+        longest, room, padded, cache, size, sessions = self._arranged(texts, max_new_tokens)
         start = np.array([longest - len(text) for text in texts], np.int32)
         inputs: dict[str, Array] = {"start": start} if padded else {}
-        size = min(bucket(longest), cache)
         rows = np.zeros((len(texts), size), np.int32)
         for row, text, begin in zip(rows, texts, start, strict=True):
             row[begin:longest] = text
@@ -188,6 +188,12 @@ class Generator:
             position[0] = longest + step
             scores = decode.run(following, copy=False)
 
+    def prepare(self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int = 128) -> None:
+        """Build and compile the sessions that texts like these need, so that writing starts at once."""
+        longest, room, padded, cache, size, group = self._arranged(prompts, max_new_tokens)
+        for length in (size, 1) if room > longest + 1 else (size,):
+            self._session(group, length, len(prompts), cache, padded).compile()
+
     def close(self) -> None:
         """Close the sessions that were built; the owner stays open."""
         for group in self._sessions.values():
@@ -205,6 +211,17 @@ class Generator:
         )
         limits = [limit for limit in (self.limit, own) if limit]
         return min(limits) if limits else 2**31
+
+    def _arranged(
+        self, texts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> tuple[int, int, bool, int, int, dict[int, Session]]:
+        """The longest text, the room it gets, whether others are padded, the cache, the bucket, and the sessions."""
+        self._check(texts, max_new_tokens)
+        longest = max(len(text) for text in texts)
+        room = min(longest + max_new_tokens, self._most)
+        padded = any(len(text) != longest for text in texts)
+        sessions, cache = self._group(len(texts), longest, room, padded)
+        return longest, room, padded, cache, min(bucket(longest), cache), sessions
 
     def _group(
         self, batch: int, longest: int, room: int, padded: bool
@@ -235,7 +252,7 @@ class Generator:
             raise ArgumentError("a prompt of text needs a vocabulary; give tokens")
         return list(self.vocabulary.encode(prompt))
 
-    def _check(self, texts: list[list[int]], max_new_tokens: int) -> None:
+    def _check(self, texts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
         if not texts:
             raise ArgumentError("there is no prompt")
         if max_new_tokens < 1:

@@ -159,13 +159,21 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _ends(folder: Path, inner: Any, specials: Mapping[str, str]) -> frozenset[int]:
-    """What ends a text, by what the folder says of generation, of the model, and of the tokenizer."""
+def stated_ends(folder: Path) -> frozenset[int]:
+    """The tokens that end a text, by what a folder says of generation, or else of the model."""
     for name in ("generation_config.json", "config.json"):
         found = _read(folder / name).get("eos_token_id")
         if isinstance(found, int):
             return frozenset([found])
         if isinstance(found, list) and found:
             return frozenset(int(one) for one in found)
+    return frozenset()
+
+
+def _ends(folder: Path, inner: Any, specials: Mapping[str, str]) -> frozenset[int]:
+    """What ends a text, by what the folder says of generation, of the model, and of the tokenizer."""
+    stated = stated_ends(folder)
+    if stated:
+        return stated
     token = inner.token_to_id(specials["eos_token"]) if "eos_token" in specials else None
     return frozenset() if token is None else frozenset([token])

@@ -1,0 +1,142 @@
+"""``darner chat``: a conversation with a language model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .options import add_machine, machine, new_parser
+from .write import Clock, add_sampling, sampling
+
+if TYPE_CHECKING:
+    from ..text import Generator, Tokenizer
+
+EXAMPLE = """  darner chat HuggingFaceTB/SmolLM2-135M-Instruct --system "Be brief." """
+HELP = """/reset begins anew, /save FILE keeps the conversation as JSON, /quit or Ctrl-D ends it.
+Ctrl-C stops an answer; what there is of it stays in the conversation."""
+PROMPT = "> "
+
+
+def add_command(commands: Any) -> None:
+    """Add ``chat`` to the command line."""
+    parser = new_parser(
+        commands,
+        "chat",
+        run,
+        help="talk with a model",
+        description="Talk with a model, by the chat template of its folder.",
+        example=EXAMPLE,
+        epilog=f"in the conversation:\n{HELP}\nWhere input is no terminal, each line is a message.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="a model's folder, or its name on the hub")
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    add_sampling(parser)
+    parser.set_defaults(max_new_tokens=512)
+    add_machine(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out ``darner chat``."""
+    chosen = sampling(options)
+    from ..graph.errors import ArgumentError
+    from ..text import Tokenizer, closing, load
+
+    with closing(load(options.folder, **machine(options))) as generator:
+        tokenizer = generator.vocabulary
+        if not isinstance(tokenizer, Tokenizer) or tokenizer.template is None:
+            raise ArgumentError(
+                f"'{options.folder}' has no chat template",
+                hint="such a model continues texts: darner generate does that",
+            )
+        writing = {"max_new_tokens": options.max_new_tokens, "sampling": chosen}
+        Conversation(generator, tokenizer, options.system, options.stop, writing).go_on()
+    return 0
+
+
+class Conversation:
+    """What was said, and what is said next."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        tokenizer: Tokenizer,
+        system: str | None,
+        stop: list[str],
+        writing: dict[str, Any],
+    ) -> None:
+        self._generator, self._tokenizer = generator, tokenizer
+        self._stop, self._writing = stop, writing
+        self._first = [] if system is None else [{"role": "system", "content": system}]
+        self.messages: list[dict[str, str]] = list(self._first)
+        self._terminal = sys.stdin.isatty()
+
+    def go_on(self) -> None:
+        """Read messages and answer them, until there are no more."""
+        if self._terminal:
+            print(HELP, file=sys.stderr)
+        while (line := self._read()) is not None:
+            command, _, rest = line.partition(" ")
+            if command == "/quit":
+                return
+            if command == "/reset":
+                self.messages = list(self._first)
+            elif command == "/save":
+                self._save(rest.strip())
+            elif line.startswith("/"):
+                print(f"there is no {command}; there are /reset, /save, /quit", file=sys.stderr)
+            elif line:
+                self.answer(line)
+
+    def answer(self, message: str) -> None:
+        """Show the answer to a message, and keep both."""
+        asked = [*self.messages, {"role": "user", "content": message}]
+        text = self._tokenizer.chat(asked)
+        tokens = self._tokenizer.encode(text, special=False)
+        pieces: list[str] = []
+        clock = Clock(len(tokens))
+        try:
+            self._generator.prepare([tokens], max_new_tokens=self._writing["max_new_tokens"])
+            clock = Clock(len(tokens))
+            for piece in self._generator.stream(
+                tokens, **self._writing, stop=self._stop, on_step=clock
+            ):
+                pieces.append(piece)
+                print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            print(" [stopped]", end="", file=sys.stderr)
+        print(flush=True)
+        if self._terminal:
+            print(clock, file=sys.stderr)
+        self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+
+    def _read(self) -> str | None:
+        """The next message; None where there is none."""
+        try:
+            if self._terminal:
+                return input(PROMPT).strip()
+            line = sys.stdin.readline()
+        except EOFError:
+            print(file=sys.stderr)
+            return None
+        except KeyboardInterrupt:
+            # As in a shell: what was typed is dropped, and the conversation goes on.
+            print(file=sys.stderr)
+            return ""
+        return line.strip() if line else None
+
+    def _save(self, path: str) -> None:
+        from ..graph.errors import DarnerError
+        from ..session.atomic import write_atomically
+
+        if not path:
+            print("/save takes a file", file=sys.stderr)
+            return
+        text = json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n"
+        try:
+            write_atomically(path, [text.encode()])
+        except DarnerError as error:  # the conversation is worth more than one file
+            print(error, file=sys.stderr)
+            return
+        print(f"saved {len(self.messages)} messages to {path}", file=sys.stderr)
