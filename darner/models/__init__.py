@@ -30,6 +30,7 @@ ARCHITECTURES: dict[str, str] = {
     "qwen3": "llama:Qwen3",
     "resnet": "resnet:ResNet",
     "resnet_torchvision": "resnet:TorchvisionResNet",
+    "smolvlm": "smolvlm:SmolVLM",
     "vit": "vit:ViT",
     "whisper": "whisper:Whisper",
 }
