@@ -32,6 +32,7 @@ ARCHITECTURES: dict[str, str] = {
     "resnet": "resnet:ResNet",
     "resnet_torchvision": "resnet:TorchvisionResNet",
     "smolvla": "smolvla:SmolVLA",
+    "smolvlm": "smolvlm:SmolVLM",
     "vit": "vit:ViT",
     "whisper": "whisper:Whisper",
 }

@@ -92,6 +92,8 @@ def _frozen(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_hf()
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value

@@ -24,16 +24,20 @@ class CausalLM(Model):
     def head(self, hidden: Node) -> Node:
         """Scores of every token, (..., vocabulary)."""
 
-    def inference_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
+    def read(self, tokens: Node, sequence: Sequence, **_: Any) -> Node:
+        """``hidden``, of the tokens and whatever else a model reads; what graphs are asked for beyond their sizes comes here."""
+        return self.hidden(tokens, sequence)
+
+    def inference_graph(self, *, batch: int = 1, length: int = 128, **rest: Any) -> Graph:
         """``tokens`` (batch, length) as ``logits`` (batch, length, vocabulary)."""
         graph = Graph(f"{self.config.model_type}.inference")
         tokens = graph.input("tokens", (batch, length), "i32")
-        logits = self.head(self.hidden(tokens, Sequence(length)))
+        logits = self.head(self.read(tokens, Sequence(length), **rest))
         graph.relabel(logits, "logits")
         graph.set_outputs([logits])
         return graph
 
-    def training_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
+    def training_graph(self, *, batch: int = 1, length: int = 128, **rest: Any) -> Graph:
         """The mean cross-entropy of ``labels`` (batch, length), the tokens that follow ``tokens``.
 
         A label of -100 counts for nothing.
@@ -41,12 +45,18 @@ class CausalLM(Model):
         graph = Graph(f"{self.config.model_type}.training")
         tokens = graph.input("tokens", (batch, length), "i32")
         labels = graph.input("labels", (batch, length), "i32")
-        logits = self.head(self.hidden(tokens, Sequence(length)))
+        logits = self.head(self.read(tokens, Sequence(length), **rest))
         graph.set_outputs([logits.cross_entropy_loss(labels, label="loss")])
         return graph
 
     def cached_graph(
-        self, *, batch: int = 1, length: int = 1, cache: int = 512, padded: bool = False
+        self,
+        *,
+        batch: int = 1,
+        length: int = 1,
+        cache: int = 512,
+        padded: bool = False,
+        **rest: Any,
     ) -> Graph:
         """``logits`` (batch, vocabulary) of one of ``tokens`` (batch, length) that follow what a cache holds.
 
@@ -59,7 +69,7 @@ class CausalLM(Model):
         graph = Graph(f"{self.config.model_type}.cached")
         tokens = graph.input("tokens", (batch, length), "i32")
         start = graph.input("start", (batch,), "i32") if padded else None
-        hidden = self.hidden(tokens, Sequence.cached(graph, length, cache, start))
+        hidden = self.read(tokens, Sequence.cached(graph, length, cache, start), **rest)
         if length > 1:
             last = graph.input("last", (1,), "i32")
             hidden = hidden.take(last, axis=1)

@@ -20,30 +20,24 @@ from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from .base import Config, Model
-from .images import finish, grid, in_a_row, pair, pixels
+from .images import PatchesConfig, finish, in_a_row, pair, pixels
+from .towers import TowerConfig, encoded
 
 LARGEST_TOKEN = 2
 """The ``eos_token_id`` of early configurations, by which they mean the largest token of a text, whichever that is."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(Config):
+class CLIPTowerConfig(TowerConfig):
     """What the configurations of both towers say."""
 
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int = 12
-    num_attention_heads: int
     projection_dim: int = 512
     hidden_act: str = "quick_gelu"
-    layer_norm_eps: float = 1e-5
-    attention_dropout: float = 0.0
-    initializer_range: float = 0.02
     initializer_factor: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLIPTextConfig(TowerConfig):
+class CLIPTextConfig(CLIPTowerConfig):
     """The sizes of the tower of texts; a text is read where its first ``eos_token_id`` stands."""
 
     model_type: ClassVar[str] = "clip_text_model"
@@ -58,7 +52,7 @@ class CLIPTextConfig(TowerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CLIPVisionConfig(TowerConfig):
+class CLIPVisionConfig(CLIPTowerConfig, PatchesConfig):
     """The sizes of the tower of images."""
 
     model_type: ClassVar[str] = "clip_vision_model"
@@ -67,18 +61,7 @@ class CLIPVisionConfig(TowerConfig):
     hidden_size: int = 768
     intermediate_size: int = 3072
     num_attention_heads: int = 12
-    num_channels: int = 3
-    image_size: int | tuple[int, int] = 224
     patch_size: int | tuple[int, int] = 32
-
-    def __post_init__(self) -> None:
-        grid(self.image_size, self.patch_size)
-
-    @property
-    def patches(self) -> int:
-        """Into how many patches an image is cut."""
-        rows, columns = grid(self.image_size, self.patch_size)
-        return rows * columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +80,7 @@ class CLIPConfig(Config):
     @classmethod
     def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
         """The towers' own configurations; early files say them twice, and the second holds, defaults included."""
-        towers: dict[str, type[TowerConfig]] = {
+        towers: dict[str, type[CLIPTowerConfig]] = {
             "text_config": CLIPTextConfig,
             "vision_config": CLIPVisionConfig,
         }
@@ -107,14 +90,6 @@ class CLIPConfig(Config):
                 given = {**given, **tower.from_hf(second).to_hf()}
             found[name] = tower.from_hf(given)
         return found
-
-    def to_hf(self) -> dict[str, Any]:
-        """What ``config.json`` says of it."""
-        towers = {
-            "text_config": self.text_config.to_hf(),
-            "vision_config": self.vision_config.to_hf(),
-        }
-        return {**super().to_hf(), **towers}
 
 
 @dataclass(frozen=True)
@@ -238,7 +213,7 @@ class CLIP(Model):
         return self._projected("visual_projection", x)
 
     def _encoded(
-        self, config: TowerConfig, x: Node, *, causal: bool = False, training: bool = False
+        self, config: CLIPTowerConfig, x: Node, *, causal: bool = False, training: bool = False
     ) -> Node:
         """``x`` (batch, tokens, width) through the layers of a tower."""
         width, factor = config.hidden_size, config.initializer_factor
@@ -252,22 +227,7 @@ class CLIP(Model):
                 name, *sizes, **{**rest, "init": f"normal({starts.get(name, narrow)!r})"}
             )
 
-        attention = nn.Attention(
-            "self_attn",
-            width,
-            config.num_attention_heads,
-            bias=True,
-            names=("q_proj", "k_proj", "v_proj", "out_proj"),
-            causal=causal,
-            dropout=config.attention_dropout if training else 0.0,
-            linear=linear,
-        )
-        mlp = nn.MLP("mlp", width, config.intermediate_size, config.hidden_act, linear=linear)
-        norms = [nn.LayerNorm(f"layer_norm{i}", width, config.layer_norm_eps) for i in (1, 2)]
-        for layer in range(config.num_hidden_layers):
-            name = f"encoder.layers.{layer}"
-            x = nn.TransformerBlock(name, attention, mlp, before=(norms[0], norms[1]))(x)
-        return x
+        return encoded(config, x, linear, causal=causal, training=training)
 
     def _projected(self, name: str, x: Node) -> Node:
         """In the shared space, and of length 1."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import float_input
+from .base import Config, float_input
 
 
 def pair(size: int | Sequence[int]) -> tuple[int, int]:
@@ -27,15 +28,35 @@ def grid(image_size: int | Sequence[int], patch_size: int | Sequence[int]) -> tu
     return height // high, width // wide
 
 
+@dataclass(frozen=True, kw_only=True)
+class PatchesConfig(Config):
+    """Images cut into patches; each size is one number, or height and width."""
+
+    num_channels: int = 3
+    image_size: int | tuple[int, int] = 224
+    patch_size: int | tuple[int, int] = 16
+
+    def __post_init__(self) -> None:
+        grid(self.image_size, self.patch_size)
+
+    @property
+    def patches(self) -> int:
+        """Into how many patches an image is cut."""
+        rows, columns = grid(self.image_size, self.patch_size)
+        return rows * columns
+
+
 def pixels(graph: Graph, batch: int, channels: int, size: int | Sequence[int], dtype: str) -> Node:
     """The input ``pixels`` (batch, channels, height, width), in ``dtype``; what is narrower than f32 comes in as f32."""
     return float_input(graph, "pixels", (batch, channels, *pair(size)), dtype)
 
 
-def in_a_row(patches: Node, first: Node) -> Node:
-    """A class token, the same for every image, and patches (batch, width, rows, columns): (batch, 1 + rows * columns, width)."""
+def in_a_row(patches: Node, first: Node | None = None) -> Node:
+    """Patches (batch, width, rows, columns) as (batch, rows * columns, width), behind a class token where there is one."""
     batch, width = patches.shape[:2]
     row = patches.reshape((batch, width, -1)).transpose((0, 2, 1))
+    if first is None:
+        return row
     tokens = first.reshape((1, 1, width)).broadcast_to((batch, 1, width))
     return row.graph.concat([tokens, row], axis=1)
 

@@ -83,9 +83,14 @@ class LlamaConfig(Config):
 
 @dataclass(frozen=True)
 class Llama(CausalLM):
-    """A decoder of RMS norms, rotary positions, shared key heads and gated layers."""
+    """A decoder of RMS norms, rotary positions, shared key heads and gated layers.
+
+    Attributes:
+        body: the scope of all but the head; another one where it is the text part of a larger model.
+    """
 
     config: LlamaConfig
+    body: str = "model"
 
     config_class: ClassVar[type[Config]] = LlamaConfig
     prefix: ClassVar[str] = "model."
@@ -102,7 +107,7 @@ class Llama(CausalLM):
     @property
     def tied(self) -> dict[str, str]:
         """The head, where it is the table of tokens."""
-        own = {"lm_head.weight": "model.embed_tokens.weight"}
+        own = {"lm_head.weight": f"{self.body}.embed_tokens.weight"}
         return own if self.config.tie_word_embeddings else {}
 
     @property
@@ -115,7 +120,7 @@ class Llama(CausalLM):
         """The table of tokens."""
         config = self.config
         return nn.Embedding(
-            "model.embed_tokens",
+            f"{self.body}.embed_tokens",
             config.vocab_size,
             config.hidden_size,
             self.dtype,
@@ -166,7 +171,7 @@ class Llama(CausalLM):
         """A layer."""
         config = self.config
         return nn.TransformerBlock(
-            f"model.layers.{layer}",
+            f"{self.body}.layers.{layer}",
             self.attention(layer, limit),
             nn.SwiGLU(
                 "mlp",
@@ -183,10 +188,13 @@ class Llama(CausalLM):
 
     def hidden(self, tokens: Node, sequence: Sequence) -> Node:
         """What the last layer makes of tokens."""
-        x = self.embedded(tokens)
+        return self.transformed(self.embedded(tokens), sequence)
+
+    def transformed(self, x: Node, sequence: Sequence) -> Node:
+        """What the last layer makes of what enters the first, (batch, length, width)."""
         for layer in range(self.config.num_hidden_layers):
             x = self.block(layer, sequence.limit)(x, sequence)
-        return self.norm("model.norm")(x)
+        return self.norm(f"{self.body}.norm")(x)
 
     def head(self, hidden: Node) -> Node:
         """Scores of every token."""

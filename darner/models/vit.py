@@ -16,12 +16,12 @@ from .. import nn
 from ..graph.graph import Graph
 from ..graph.node import Node
 from .base import Config, LabelledConfig, Model
-from .images import finish, finish_training, grid, in_a_row, pair, pixels
+from .images import PatchesConfig, finish, finish_training, in_a_row, pair, pixels
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig(LabelledConfig):
-    """The sizes of a ViT; ``image_size`` and ``patch_size`` are one number, or height and width."""
+class ViTConfig(LabelledConfig, PatchesConfig):
+    """The sizes of a ViT."""
 
     model_type: ClassVar[str] = "vit"
     architecture: ClassVar[str] = "ViTForImageClassification"
@@ -35,19 +35,7 @@ class ViTConfig(LabelledConfig):
     attention_probs_dropout_prob: float = 0.0
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
-    image_size: int | tuple[int, int] = 224
-    patch_size: int | tuple[int, int] = 16
-    num_channels: int = 3
     qkv_bias: bool = True
-
-    def __post_init__(self) -> None:
-        grid(self.image_size, self.patch_size)
-
-    @property
-    def patches(self) -> int:
-        """Into how many patches an image is cut."""
-        rows, columns = grid(self.image_size, self.patch_size)
-        return rows * columns
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class Generator:
     ends: frozenset[int] = frozenset()
     limit: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
-    _sessions: dict[tuple[int, int, bool], dict[int, Session]] = field(
+    _sessions: dict[tuple[int, int, bool], dict[tuple[int, int], Session]] = field(
         default_factory=dict, repr=False
     )
 
@@ -91,16 +91,18 @@ class Generator:
         sampling: Sampling = GREEDY,
         stop: str | Sequence[str] = (),
         on_step: Callable[[int], None] | None = None,
+        pixels: Array | None = None,
     ) -> Any:
         """What follows a prompt (a ``Completion``), or several at once (a list of them).
 
-        ``on_step`` is called with the number of tokens so far after each.
+        ``on_step`` is called with the number of tokens so far after each. ``pixels`` are those of the prompts' images, for a
+        model that sees: as many for each prompt, one prompt after the other.
         """
         many = not isinstance(prompts, str) and bool(len(prompts)) and not _is_number(prompts[0])
         given: list[Any] = list(prompts) if many else [prompts]
         tokens = [self._tokens(prompt) for prompt in given]
         writing = [_Written(self, stop) for _ in tokens]
-        steps = self.tokens(tokens, max_new_tokens=max_new_tokens, sampling=sampling)
+        steps = self.tokens(tokens, max_new_tokens=max_new_tokens, sampling=sampling, pixels=pixels)
         for count, new in enumerate(steps, 1):
             for one, token in zip(writing, new, strict=True):
                 one.add(int(token))
@@ -121,6 +123,7 @@ class Generator:
         sampling: Sampling = GREEDY,
         stop: str | Sequence[str] = (),
         on_step: Callable[[int], None] | None = None,
+        pixels: Array | None = None,
     ) -> Iterator[str]:
         """The text that follows a prompt, in pieces as they become certain.
 
@@ -131,8 +134,9 @@ class Generator:
             raise ArgumentError("text is streamed with a vocabulary; tokens() gives tokens")
         written = _Written(self, stop)
         shown = 0
-        tokens = [self._tokens(prompt)]
-        steps = self.tokens(tokens, max_new_tokens=max_new_tokens, sampling=sampling)
+        steps = self.tokens(
+            [self._tokens(prompt)], max_new_tokens=max_new_tokens, sampling=sampling, pixels=pixels
+        )
         for count, new in enumerate(steps, 1):
             written.add(int(new[0]))
             if on_step is not None:
@@ -155,6 +159,7 @@ class Generator:
         *,
         max_new_tokens: int = 128,
         sampling: Sampling = GREEDY,
+        pixels: Array | None = None,
     ) -> Iterator[Array]:
         """The next token of each text, (batch,), then the one after it, and so on.
 
@@ -162,6 +167,7 @@ class Generator:
         """
         texts = [[int(token) for token in prompt] for prompt in prompts]
         longest, room, padded, cache, size, sessions = self._arranged(texts, max_new_tokens)
+        images = self._images(texts, pixels)
         start = np.array([longest - len(text) for text in texts], np.int32)
         inputs: dict[str, Array] = {"start": start} if padded else {}
         rows = np.zeros((len(texts), size), np.int32)
@@ -170,7 +176,10 @@ class Generator:
         inputs |= {"tokens": rows, "position": np.zeros(1, np.int32)}
         if size > 1:
             inputs["last"] = np.array([longest - 1], np.int32)
-        scores = self._session(sessions, size, len(texts), cache, padded).run(inputs, copy=False)
+        if pixels is not None:
+            inputs["pixels"] = pixels
+        reading = self._session(sessions, size, len(texts), cache, padded, images)
+        scores = reading.run(inputs, copy=False)
         decode = (
             self._session(sessions, 1, len(texts), cache, padded) if room > longest + 1 else None
         )
@@ -214,7 +223,7 @@ class Generator:
 
     def _arranged(
         self, texts: Sequence[Sequence[int]], max_new_tokens: int
-    ) -> tuple[int, int, bool, int, int, dict[int, Session]]:
+    ) -> tuple[int, int, bool, int, int, dict[tuple[int, int], Session]]:
         """The longest text, the room it gets, whether others are padded, the cache, the bucket, and the sessions."""
         self._check(texts, max_new_tokens)
         longest = max(len(text) for text in texts)
@@ -225,7 +234,7 @@ class Generator:
 
     def _group(
         self, batch: int, longest: int, room: int, padded: bool
-    ) -> tuple[dict[int, Session], int]:
+    ) -> tuple[dict[tuple[int, int], Session], int]:
         """Sessions with a cache that is long enough."""
         needed = max(room, min(bucket(longest), self._most))
         for (count, cache, pads), found in self._sessions.items():
@@ -235,13 +244,25 @@ class Generator:
         return self._sessions.setdefault((batch, cache, padded), {}), cache
 
     def _session(
-        self, group: dict[int, Session], length: int, batch: int, cache: int, padded: bool
+        self,
+        group: dict[tuple[int, int], Session],
+        length: int,
+        batch: int,
+        cache: int,
+        padded: bool,
+        images: int = 0,
     ) -> Session:
-        if length not in group:
-            graph = self.model.cached_graph(batch=batch, length=length, cache=cache, padded=padded)
-            source: Session | Sequence[Session] = next(iter(group.values()), self.owner)
-            group[length] = build_inference_session(graph, share=source, **self.options)
-        return group[length]
+        key = (length, images)
+        if key not in group:
+            rest = {"images": images} if images else {}
+            graph = self.model.cached_graph(
+                batch=batch, length=length, cache=cache, padded=padded, **rest
+            )
+            owners = [self.owner] if isinstance(self.owner, Session) else [*self.owner]
+            # The caches are the group's; parameters that only some graphs have are the owners'.
+            sources = [*owners, *list(group.values())[:1]]
+            group[key] = build_inference_session(graph, share=sources, **self.options)
+        return group[key]
 
     # ------------------------------------------------------------- checks
 
@@ -251,6 +272,19 @@ class Generator:
         if self.vocabulary is None:
             raise ArgumentError("a prompt of text needs a vocabulary; give tokens")
         return list(self.vocabulary.encode(prompt))
+
+    def _images(self, texts: list[list[int]], pixels: Array | None) -> int:
+        """How many images each text has."""
+        check = getattr(self.model, "check_images", None)
+        if check is None:
+            if pixels is not None:
+                raise ArgumentError(f"a '{self.model.config.model_type}' sees no images")
+            return 0
+        count = 0 if pixels is None else len(pixels)
+        if count % len(texts):
+            raise ArgumentError(f"{count} images are not as many for each of {len(texts)} prompts")
+        check(texts, count // len(texts))
+        return count // len(texts)
 
     def _check(self, texts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
         if not texts:
