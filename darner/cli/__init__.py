@@ -58,8 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DarnerError as error:
         if arguments.traceback:
             raise
-        # The line that called darner is the command's own, which tells a reader nothing.
-        error.op = error.source = None
+        # The line that called darner is the command's own, as is the method, unless it is an op with its operands.
+        error.source = None
+        if not error.operands:
+            error.op = None
         print(f"{name}: {error}", file=sys.stderr)
         return EXIT_FAILED
     return code

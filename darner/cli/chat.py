@@ -39,8 +39,11 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry out ``darner chat``."""
-    chosen = sampling(options)
     from ..graph.errors import ArgumentError
+    from ..load import folder
+
+    options.folder = folder(options.folder)  # the hub is asked once
+    chosen = sampling(options)
     from ..text import Tokenizer, closing, load
 
     with closing(load(options.folder, **machine(options))) as generator:
@@ -90,7 +93,9 @@ class Conversation:
                 self.answer(line)
 
     def answer(self, message: str) -> None:
-        """Show the answer to a message, and keep both."""
+        """Show the answer to a message, and keep both; a message that does not fit is told, and not kept."""
+        from ..graph.errors import ArgumentError
+
         asked = [*self.messages, {"role": "user", "content": message}]
         text = self._tokenizer.chat(asked)
         tokens = self._tokenizer.encode(text, special=False)
@@ -106,6 +111,9 @@ class Conversation:
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
             print(" [stopped]", end="", file=sys.stderr)
+        except ArgumentError as error:
+            print(f"{error.rule}; /reset begins anew", file=sys.stderr)
+            return
         print(flush=True)
         if self._terminal:
             print(clock, file=sys.stderr)

@@ -127,21 +127,20 @@ def _packages() -> tuple[dict[str, Any], list[dict[str, str]]]:
 
 
 def _requirements() -> list[str]:
-    """What darner's own record asks for; a checkout on the path has none, and is asked itself."""
+    """What this darner asks for: by the project's file in a checkout, else by the record of what was installed."""
+    import tomllib
     from pathlib import Path
 
-    try:
-        return metadata.requires("darner") or []
-    except metadata.PackageNotFoundError:
-        import tomllib
-
-        path = Path(__file__).resolve().parents[2] / "pyproject.toml"
-        if not path.is_file():
-            return []
-        project = tomllib.loads(path.read_text("utf-8"))["project"]
+    path = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    project = tomllib.loads(path.read_text("utf-8"))["project"] if path.is_file() else {}
+    if project.get("name") == "darner":
         extras = project["optional-dependencies"]
         optional = [f"{one}; extra == '{name}'" for name in extras for one in extras[name]]
         return [*project["dependencies"], *optional]
+    try:
+        return metadata.requires("darner") or []
+    except metadata.PackageNotFoundError:  # copied by hand
+        return []
 
 
 def _processor() -> dict[str, Any]:

@@ -218,12 +218,21 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "",
         f"graph {found['graph']}: {found['nodes']} nodes, {inputs} -> {outputs}",
         f"  {ops}",
-        f"  {found['flops'] / 1e9:,.3g} GFLOP, {format_bytes(found['bytes_moved'])} moved if nothing were fused",
+        f"  {_flops(found['flops'])}, {format_bytes(found['bytes_moved'])} moved if nothing were fused",
     ]
     return [
         *shown,
         *(line for part in ("report", "plan") if part in found for line in ("", found[part])),
     ]
+
+
+def _flops(count: float) -> str:
+    """Operations with three digits: ``6.06 MFLOP``."""
+    for unit in ("", "k", "M", "G"):
+        if count < 1000:
+            return f"{count:.3g} {unit}FLOP"
+        count /= 1000
+    return f"{count:,.3g} TFLOP"
 
 
 def _file_lines(found: dict[str, Any]) -> list[str]:

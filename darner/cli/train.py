@@ -106,10 +106,12 @@ def _begun(options: argparse.Namespace) -> Run:
     held_out = 0.1 if options.held_out is None else options.held_out
     if not 0 <= held_out < 1:
         error(f"--held-out is a share from 0 to below 1, got {held_out}")
+    config: dict[str, Any]
+    sizes: dict[str, Any]
     if options.finetune:
-        config, sizes = {}, dict(TUNING)
+        config, sizes = {}, TUNING
     elif options.model:
-        config, sizes = read_json(Path(options.model)), dict(ORDINARY)
+        config, sizes = read_json(Path(options.model)), ORDINARY
     else:
         config, sizes = PRESETS[options.preset or "tiny"]
     sizes = sizes | {name: value for name in sizes if (value := getattr(options, name)) is not None}

@@ -228,7 +228,7 @@ class Run:
                 f"{'training' if order == 'random' else 'validation'}: too few for a length of {settings.length}",
                 hint="a longer text, or a smaller --length",
             )
-        sizes = {"length": settings.length, "batch": settings.batch}
+        sizes: dict[str, Any] = {"length": settings.length, "batch": settings.batch}
         if order == "random":
             return TokenWindows(tokens, **sizes, order=order, seed=settings.seed)
         few = tokens[: MEASURED * settings.batch * settings.length + 1]
@@ -243,8 +243,8 @@ class Run:
         sizes = {"batch": settings.batch, "length": settings.length}
         graph = self.model.training_graph(**sizes)
         schedule = optim.warmup(max(1, settings.steps // 20)) >> optim.cosine(settings.steps, 0.1)
-        frozen = None if self.lora is None else self.lora.frozen(graph)
-        if frozen is not None and len(frozen) == len(graph.parameters):
+        frozen = {} if self.lora is None else self.lora.frozen(graph)
+        if len(frozen) == len(graph.parameters):
             raise ArgumentError(
                 f"a {self.model.config.model_type} has no matrices that low-rank changes are for",
                 hint="leave --lora out",
@@ -255,9 +255,10 @@ class Run:
             weight_decay=0.0 if settings.finetune else 0.1,
             clip_norm=1.0,
             schedule=schedule,
-            **({} if frozen is None else {"multipliers": frozen}),
+            multipliers=frozen,
         )
-        options = {"optimizer": optimizer, "threads": settings.threads, "seed": settings.seed}
+        options: dict[str, Any] = {"optimizer": optimizer}
+        options |= {"threads": settings.threads, "seed": settings.seed}
         if self.pretrained is None:
             session = build_session(graph, **options)
         else:

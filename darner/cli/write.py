@@ -60,13 +60,11 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 def sampling(options: argparse.Namespace) -> Sampling:
     """How tokens are drawn, by the folder and the command line; a wrong value is wrong usage."""
     from ..graph.errors import ArgumentError
-    from ..load import folder
     from ..text import sampling_of
 
     given = {name: getattr(options, name) for name in DRAWN if getattr(options, name) is not None}
-    found = folder(options.folder)
     try:
-        return sampling_of(found, **given)
+        return sampling_of(options.folder, **given)
     except ArgumentError as error:
         options.parser.error(error.rule)
         raise  # never: the line above ends the program
@@ -109,6 +107,9 @@ class Clock:
 
 def run(options: argparse.Namespace) -> int:
     """Carry out ``darner generate``."""
+    from ..load import folder
+
+    options.folder = folder(options.folder)  # the hub is asked once
     chosen = sampling(options)
     prompts = texts(options.prompts)
     if "" in prompts:

@@ -105,3 +105,11 @@ def test_a_model_without_a_template_is_named(llama, run, tmp_path):
     assert err.endswith(
         "has no chat template; such a model continues texts: darner generate does that\n"
     )
+
+
+def test_a_message_that_does_not_fit_is_not_kept(llama, talk):
+    _, peer = llama
+    code, out, err = talk(["x" * 140, "Hi"])
+    assert code == 0
+    assert "has 145 tokens, and the model takes 128 with the answer; /reset begins anew" in err
+    assert out == f"{continued(peer, 'u:Hi;a:', 8)}\n"
