@@ -207,3 +207,11 @@ def test_what_cannot_be_trained_leaves_no_folder(corpus, config, run, tmp_path):
     assert code == 1
     assert "it is no training of darner train" in err
     assert not out.exists()
+
+
+def test_a_model_that_is_there_is_not_replaced(corpus, run, llama):
+    before = (llama[0] / "model.safetensors").read_bytes()
+    code, _, err = run("train", "--text", corpus, "--finetune", llama[0], "--out", llama[0])
+    assert code == 1
+    assert "has a model already, which would be replaced; name another folder: --out" in err
+    assert (llama[0] / "model.safetensors").read_bytes() == before
