@@ -120,7 +120,7 @@ def _begun(options: argparse.Namespace) -> Run:
         digest=digest(read_text(options.text)),
         model=config,
         tokenizer=options.tokenizer or "",
-        finetune=options.finetune or "",
+        finetune=_lasting(options.finetune or ""),
         lora=options.lora or 0,
         **sizes,
         validate_every=options.validate_every or max(1, sizes["steps"] // 10),
@@ -131,6 +131,14 @@ def _begun(options: argparse.Namespace) -> Run:
     made = Run(Path(options.out or "trained"), settings)
     made.begin()
     return made
+
+
+def _lasting(name: str) -> str:
+    """A folder wherever training goes on from, or a name of the hub."""
+    from pathlib import Path
+
+    path = Path(name).expanduser()
+    return str(path.absolute()) if name and path.is_dir() else name
 
 
 def _resumed(options: argparse.Namespace) -> Run:

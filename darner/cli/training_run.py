@@ -129,6 +129,11 @@ class Run:
                 f"'{self.folder}' has a training already",
                 hint=f"darner train --resume {self.folder} goes on; or name another folder: --out",
             )
+        if (self.folder / "config.json").exists():
+            raise ArgumentError(
+                f"'{self.folder}' has a model already, which would be replaced",
+                hint="name another folder: --out",
+            )
         # All that may be wrong is found before a folder is there.
         self.windows(self.tokens[0], "random")
         made = self.model

@@ -32,8 +32,8 @@ def load(
     Its vocabulary is the folder's ``tokenizer.json`` (a ``Tokenizer``), or else the characters of ``vocabulary.json``; where there
     is neither, prompts are tokens. What ends a text is what the folder says.
 
-    The weights are in memory once: the generator's ``owner`` has them, and what sessions keep in another order takes the place
-    of them. ``closing(generator)`` frees all of it.
+    The generator's ``owner`` has the weights, and is never run itself; their memory goes back to the system when a session that
+    writes keeps them in the order of its kernels. ``closing(generator)`` frees all of it.
 
     Args:
         path_or_id: see ``load.folder``.

@@ -207,3 +207,30 @@ def test_what_cannot_be_trained_leaves_no_folder(corpus, config, run, tmp_path):
     assert code == 1
     assert "it is no training of darner train" in err
     assert not out.exists()
+
+
+def test_a_model_that_is_there_is_not_replaced(corpus, run, llama):
+    before = (llama[0] / "model.safetensors").read_bytes()
+    code, _, err = run("train", "--text", corpus, "--finetune", llama[0], "--out", llama[0])
+    assert code == 1
+    assert "has a model already, which would be replaced; name another folder: --out" in err
+    assert (llama[0] / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_changes_of_matrices_stored_the_other_way_are_added_as_they_were_trained(
+    corpus, config, run, tmp_path
+):
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "bias": False}
+    config.write_text(json.dumps({"model_type": "gpt2", "n_positions": 32, **sizes}))
+    base, out = tmp_path / "base", tmp_path / "out"
+    asked = ("--text", corpus, "--steps", 20, "--quiet", *FAST)
+    assert run("train", *asked, "--model", config, "--out", base)[0] == 0
+    tuned = ("--finetune", base, "--lora", 2, "--out", out, "--sample", 12)
+    code, sample, _ = run("train", *asked, *tuned)
+    assert code == 0
+    before, after = load.weights(base), load.weights(out)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {"transformer.h.0.attn.c_attn.weight"}
+    drawn = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 12}
+    assert text.generate(out, "the cat ", threads=1, **drawn).text == sample[8:-1]

@@ -135,6 +135,16 @@ def test_generate_reads_the_vocabulary_of_characters(tmp_path, run):
     )
 
 
+def test_an_interrupt_ends_it_with_130(llama, run, monkeypatch):
+    def interrupted(self, *prompts, **options):
+        yield "x"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(text.Generator, "stream", interrupted)
+    code, out, err = run("generate", llama[0], "Hello", "--threads", 1)
+    assert (code, out, err) == (130, "Hellox", "darner generate: interrupted\n")
+
+
 def test_a_failure_is_one_line_and_its_traceback_can_be_asked_for(run):
     code, out, err = run("generate", "no/such/folder", "x")
     assert (code, out) == (1, "")
