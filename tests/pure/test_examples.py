@@ -135,17 +135,47 @@ def test_lora_learns_its_subject_and_leaves_the_model_as_it_was(tmp_path, monkey
     assert np.abs(adapter.weights["model.layers.1.mlp.down_proj.lora_B.weight"]).max() > 0
 
 
-def test_search_reads_a_folder_and_its_tokenizer(tmp_path, monkeypatch, capsys):
+def save_words(folder, words):
+    """A tokenizer of whole words, in the form of HuggingFace."""
     tokenizers = pytest.importorskip("tokenizers")
-    words = {"[PAD]": 0, "[UNK]": 1, "red": 2, "blue": 3, "cars": 4, "boats": 5}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    ids = {word: i for i, word in enumerate(["[PAD]", "[UNK]", *words])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="[UNK]"))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    sizes = {"vocab_size": 6, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    inner.save(str(folder / "tokenizer.json"))
+    return len(ids)
+
+
+@pytest.mark.slow
+def test_lora_takes_a_folder_and_its_tokenizer(tmp_path, monkeypatch, capsys):
+    count = save_words(tmp_path, ["one", "two", "three"])
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    config = {"model_type": "llama", "vocab_size": count, "num_attention_heads": 2, **sizes}
+    model = models.from_config({**config, "max_position_embeddings": 64})
+    graph = model.inference_graph(batch=1, length=4)
+    with darner.build_inference_session(graph, seed=0, threads=1) as session:
+        load.save(tmp_path, model.config.to_hf(), session.parameters(), tied=model.tied)
+    (tmp_path / "subject.txt").write_text("one two three " * 100)
+    arguments = ["--model", tmp_path, "--text", tmp_path / "subject.txt", "--prompt", "one two"]
+    arguments += ["--steps", 60, "--length", 16, "--tokens", 2, "--save", tmp_path / "adapter"]
+    printed = run("finetune_lora.py", arguments, monkeypatch, capsys)
+    assert "no --model" not in printed
+    before, after = re.search(r"loss ([\d.]+) before, ([\d.]+) after", printed).groups()
+    assert float(after) < float(before) - 0.3
+    assert load.adapter(tmp_path / "adapter").base == str(tmp_path)
+
+
+def test_search_reads_a_folder_and_its_tokenizer(tmp_path, monkeypatch, capsys):
+    count = save_words(tmp_path, ["red", "blue", "cars", "boats"])
+    sizes = {
+        "vocab_size": count,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     model = models.from_config({"model_type": "bert", **sizes, "intermediate_size": 32})
     graph = model.inference_graph(batch=1, length=4)
     with darner.build_inference_session(graph, seed=0, threads=1) as session:
         load.save(tmp_path, model.config.to_hf(), session.parameters())
-    inner.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "lines.txt").write_text("red cars\n\nblue boats\n")
     arguments = [
         "--model",
