@@ -1,7 +1,7 @@
 """How a tensor is filled at first: rules by name, perhaps with a number, such as ``"normal(0.02)"``.
 
-    >>> parse_rule("ones")(np.random.Philox(key=7), (2,))
-    array([1., 1.])
+    >>> parse_rule("ones")(np.random.Philox(key=7), (2,), np.float32)
+    array([1., 1.], dtype=float32)
     >>> parse_rule("normall(1)")
     Traceback (most recent call last):
     darner.graph.errors.ArgumentError: there is no initialiser 'normall(1)'; did you mean 'normal'?
@@ -14,6 +14,8 @@
 | ``sinusoids`` | rows of sines, then of cosines, whose wavelengths grow from 2 pi to 20000 pi: positions |
 | ``uniform(b)`` | evenly within b of 0, 0.05 when left out |
 | ``kaiming``, ``xavier``, ``lecun`` | as wide as the shape asks, also as ``_normal`` and ``_uniform`` |
+
+A rule fills float32 or float64. Both draw the same numbers, which in float32 are rounded on the way.
 """
 
 from __future__ import annotations
@@ -21,46 +23,87 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .data import Array
 from .errors import ArgumentError, nearest
 
-Fill = Callable[[np.random.Philox, tuple[int, ...]], Array]
+Kind: TypeAlias = type[np.float32] | type[np.float64]
+Fill: TypeAlias = Callable[[np.random.Philox, tuple[int, ...], Kind], Array]
+
+BLOCK = 1 << 15
+"""How many numbers are made at a time, an even one, so that all of it stays in the cache. They do not depend on it."""
 
 
-def _unit(bits: np.random.Philox, shape: tuple[int, ...]) -> Array:
-    """Numbers in [0, 1), 53 bits each, straight from the counter."""
+def _words(bits: np.random.Philox, count: int) -> Array:
+    """An even number of 32-bit integers, straight from the counter: two of each draw, the lower half first."""
+    raw = np.asarray(bits.random_raw(count // 2), np.uint64)
+    return raw.astype("<u8", copy=False).view("<u4")
+
+
+def _filled(shape: tuple[int, ...], kind: Kind, fill: Callable[[Array], None]) -> Array:
+    """An array that is filled piece by piece, each of an even size."""
     count = math.prod(shape)
-    raw = np.asarray(bits.random_raw(count), np.uint64)
-    return ((raw >> np.uint64(11)) * 2.0**-53).reshape(shape)
+    found = np.empty(count + count % 2, kind)
+    for start in range(0, count, BLOCK):
+        fill(found[start : start + BLOCK])
+    return found[:count].reshape(shape)
 
 
-def _normal(bits: np.random.Philox, shape: tuple[int, ...]) -> Array:
-    """Box and Muller's transform."""
-    both = _unit(bits, (2, *shape))
-    result: Array = np.sqrt(-2.0 * np.log1p(-both[0])) * np.cos(2.0 * np.pi * both[1])
-    return result
+def _even(bits: np.random.Philox, shape: tuple[int, ...], kind: Kind, bound: float) -> Array:
+    """Numbers from -bound to bound, that not included: 24 bits each, which both kinds hold."""
+
+    def fill(piece: Array) -> None:
+        piece[:] = _words(bits, len(piece)) >> np.uint32(8)
+        piece *= kind(2.0**-23)
+        piece -= kind(1.0)
+        piece *= kind(bound)
+
+    return _filled(shape, kind, fill)
 
 
-def _truncated(bits: np.random.Philox, shape: tuple[int, ...]) -> Array:
-    """Normal numbers, those beyond 2 drawn anew until none is."""
-    found = _normal(bits, shape)
+def _normal(bits: np.random.Philox, shape: tuple[int, ...], kind: Kind, deviation: float) -> Array:
+    """Box and Muller's transform, both numbers of each pair.
+
+    Radius and angle come from integers rounded to float32, whatever is made: so float64 is the same, but more exact.
+    """
+
+    def fill(piece: Array) -> None:
+        words = _words(bits, len(piece))
+        # Never 0: the largest radius is 6.66. Small ones, of numbers near 1, are what is rounded.
+        radius = words[0::2].astype(np.float32)
+        radius += np.float32(1.0)
+        radius *= np.float32(2.0**-32)
+        angle = words[1::2].astype(np.float32)
+        angle *= np.float32(2.0 * np.pi * 2.0**-32)
+        radius, angle = radius.astype(kind, copy=False), angle.astype(kind, copy=False)
+        np.log(radius, out=radius)
+        radius *= kind(-2.0)
+        np.sqrt(radius, out=radius)
+        radius *= kind(deviation)
+        np.multiply(radius, np.cos(angle), out=piece[0::2])
+        np.multiply(radius, np.sin(angle), out=piece[1::2])
+
+    return _filled(shape, kind, fill)
+
+
+def _truncated(
+    bits: np.random.Philox, shape: tuple[int, ...], kind: Kind, deviation: float
+) -> Array:
+    """Normal numbers, those beyond 2 drawn anew until none is; in float64, as which ones these are must not hang on rounding."""
+    found = _normal(bits, shape, np.float64, 1.0)
     while (outside := np.abs(found) > 2.0).any():
-        found[outside] = _normal(bits, (int(outside.sum()),))
-    return found
-
-
-def _even(bits: np.random.Philox, shape: tuple[int, ...]) -> Array:
-    return 2.0 * _unit(bits, shape) - 1.0
+        found[outside] = _normal(bits, (int(outside.sum()),), np.float64, 1.0)
+    found *= deviation
+    return found.astype(kind, copy=False)
 
 
 def _scaled(spread: Callable[[int, int], float], draw: str) -> Fill:
     """Weights that keep the size of what passes through them."""
 
-    def fill(bits: np.random.Philox, shape: tuple[int, ...]) -> Array:
+    def fill(bits: np.random.Philox, shape: tuple[int, ...], kind: Kind) -> Array:
         # [in, out] for matrices, as x @ w has it; [out, in, *kernel] for convolutions.
         field = math.prod(shape[2:])
         ins, outs = (
@@ -68,8 +111,8 @@ def _scaled(spread: Callable[[int, int], float], draw: str) -> Fill:
         )
         deviation = spread(max(ins, 1), max(outs, 1))
         if draw == "normal":
-            return deviation * _normal(bits, shape)
-        return deviation * math.sqrt(3.0) * _even(bits, shape)
+            return _normal(bits, shape, kind, deviation)
+        return _even(bits, shape, kind, math.sqrt(3.0) * deviation)
 
     return fill
 
@@ -86,25 +129,34 @@ def _lecun(ins: int, outs: int) -> float:
     return math.sqrt(1.0 / ins)
 
 
-def _sinusoids(bits: np.random.Philox, shape: tuple[int, ...]) -> Array:
+def _sinusoids(bits: np.random.Philox, shape: tuple[int, ...], kind: Kind) -> Array:
     if len(shape) != 2 or shape[1] % 2 or shape[1] < 4:
         raise ArgumentError(f"sinusoids fill a matrix of even width, at least 4, not {list(shape)}")
     pairs = shape[1] // 2
     angles = np.arange(shape[0])[:, None] * 10000.0 ** (-np.arange(pairs) / (pairs - 1))
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(kind, copy=False)
+
+
+def _constant(number: float) -> Fill:
+    return lambda bits, shape, kind: np.full(shape, number, kind)
+
+
+def _drawn(draw: Callable[[np.random.Philox, tuple[int, ...], Kind, float], Array]) -> Any:
+    """Rules of a number from a function that draws as wide as it says."""
+    return lambda number: lambda bits, shape, kind: draw(bits, shape, kind, number)
 
 
 NUMBERED: dict[str, tuple[float, Callable[[float], Fill]]] = {
-    "constant": (0.0, lambda number: lambda bits, shape: np.full(shape, number)),
-    "normal": (0.02, lambda number: lambda bits, shape: number * _normal(bits, shape)),
-    "truncated_normal": (0.02, lambda number: lambda bits, shape: number * _truncated(bits, shape)),
-    "uniform": (0.05, lambda number: lambda bits, shape: number * _even(bits, shape)),
+    "constant": (0.0, _constant),
+    "normal": (0.02, _drawn(_normal)),
+    "truncated_normal": (0.02, _drawn(_truncated)),
+    "uniform": (0.05, _drawn(_even)),
 }
 """Rules that take a number: what it is when left out, and the rule that it makes."""
 
 PLAIN: dict[str, Fill] = {
-    "zeros": lambda bits, shape: np.zeros(shape),
-    "ones": lambda bits, shape: np.ones(shape),
+    "zeros": _constant(0.0),
+    "ones": _constant(1.0),
     "sinusoids": _sinusoids,
 }
 

@@ -58,4 +58,6 @@ def initial_value(rule: Rule, name: str, type_: TensorType, seed: int) -> Array:
         rule = "ones" if name.rsplit(".", 1)[-1] in GAINS and shape else "zeros"
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=16).digest()
     bits = np.random.Philox(key=np.frombuffer(digest, np.uint64))
-    return parse_rule(rule)(bits, shape).astype(type_.dtype.numpy)
+    narrow = type_.dtype.is_float and type_.dtype.itemsize <= 4
+    value = parse_rule(rule)(bits, shape, np.float32 if narrow else np.float64)
+    return value.astype(type_.dtype.numpy, copy=False)
