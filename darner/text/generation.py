@@ -210,6 +210,12 @@ class Generator:
                 session.close()
         self._sessions.clear()
 
+    def __enter__(self) -> Generator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     # ------------------------------------------------------------- sessions
 
     @property

@@ -76,7 +76,12 @@ def test_every_example_is_listed():
     assert sorted(EXAMPLES) == sorted(path.name for path in HERE.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+SLOW = {"finetune_lora.py"}  # it compiles two models, and their generators
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EXAMPLES]
+)
 def test_an_example_runs(name, monkeypatch, capsys, tmp_path):
     arguments, promised = EXAMPLES[name]
     monkeypatch.delenv("DARNER_DATA", raising=False)
