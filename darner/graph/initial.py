@@ -93,11 +93,14 @@ def _truncated(
     bits: np.random.Philox, shape: tuple[int, ...], kind: Kind, deviation: float
 ) -> Array:
     """Normal numbers, those beyond 2 drawn anew until none is; in float64, as which ones these are must not hang on rounding."""
-    found = _normal(bits, shape, np.float64, 1.0)
-    while (outside := np.abs(found) > 2.0).any():
-        found[outside] = _normal(bits, (int(outside.sum()),), np.float64, 1.0)
+    found = _normal(bits, (math.prod(shape),), np.float64, 1.0)
+    places = np.flatnonzero(np.abs(found) > 2.0)
+    while places.size:
+        again = _normal(bits, (places.size,), np.float64, 1.0)
+        found[places] = again
+        places = places[np.abs(again) > 2.0]
     found *= deviation
-    return found.astype(kind, copy=False)
+    return found.reshape(shape).astype(kind, copy=False)
 
 
 def _scaled(spread: Callable[[int, int], float], draw: str) -> Fill:
