@@ -82,6 +82,7 @@ class Apart:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         context.Process(target=serve, args=(theirs, make, given), daemon=True).start()
+        theirs.close()  # so that its end is noticed, should it fail
 
     def __getattr__(self, name):
         def call(*arguments):
