@@ -1,48 +1,102 @@
 """Training from end to end: digits are learned, and optimizers go the way of PyTorch's."""
 
-import importlib.util
-import os
-import subprocess
-import sys
 from argparse import Namespace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import darner
-from darner import optim
+from darner import data, optim
 from tests.zoo import values
 
-ROOT = Path(__file__).parents[2]
-
-
-def _imported(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-mnist = _imported("mnist")
+SIDE, HIDDEN, DIGITS = 28, 128, 10
+PIXELS = SIDE * SIDE
+TEST_BATCH = 500
 OPTIONS = Namespace(batch=32, threads=1, optimizer="adam", rate=None, seed=0)
+
+
+def build(batch, training=True):
+    """The network: with its loss to train it, with its scores to use it."""
+    g = darner.Graph("mnist")
+    x = g.input("x", [batch, PIXELS])
+    w1 = g.parameter("w1", [PIXELS, HIDDEN])
+    b1 = g.parameter("b1", [HIDDEN])
+    w2 = g.parameter("w2", [HIDDEN, DIGITS])
+    b2 = g.parameter("b2", [DIGITS])
+    hidden = g.relu(g.bias_add(g.matmul(x, w1), b1))
+    logits = g.bias_add(g.matmul(hidden, w2), b2, label="logits")
+    if training:
+        labels = g.input("labels", [batch, DIGITS])
+        loss = g.cross_entropy_loss(logits, labels, label="loss")
+        g.set_outputs([loss])
+    else:
+        g.set_outputs([logits])
+    return g
+
+
+def build_sessions(options):
+    """One session that trains, and one with the same parameters that classifies."""
+    chosen = {"threads": options.threads, "progress": False}  # there is a line of our own
+    session = darner.build_session(build(options.batch), **chosen)
+    rng = np.random.default_rng(options.seed)
+    for name, fan_in in (("w1", PIXELS), ("w2", HIDDEN)):
+        shape = session.parameters()[name].shape
+        session.set_parameter(name, rng.normal(0.0, (2.0 / fan_in) ** 0.5, shape))
+    if options.optimizer == "sgd":
+        session.set_learning_rate(options.rate or 0.1)
+    else:
+        session.set_adam(options.rate or 1e-3, 0.9, 0.999, 1e-8)
+
+    scores = build(TEST_BATCH, training=False)
+    classifier = darner.build_inference_session(scores, share=session, **chosen)
+    return session, classifier
+
+
+def train_epoch(session, images, digits, batch, rng, report):
+    """Show the session every image once, in random order; returns the loss of each step."""
+    one_hot = np.eye(DIGITS, dtype=np.float32)
+    order = rng.permutation(len(images))[: len(images) // batch * batch]
+    losses = []
+    for chosen in order.reshape(-1, batch):
+        session.set_input("x", images[chosen])
+        session.set_input("labels", one_hot[digits[chosen]])
+        session.step()
+        session.wait()
+        losses.append(session.read_loss())
+        report(losses)
+    return losses
+
+
+def accuracy(classifier, images, digits):
+    """The share of images that are classified right."""
+    right = 0
+    for start in range(0, len(images), TEST_BATCH):
+        part = images[start : start + TEST_BATCH]
+        filled = np.zeros((TEST_BATCH, PIXELS), np.float32)
+        filled[: len(part)] = part
+        scores = classifier.run({"x": filled})["logits"][: len(part)]
+        right += int((scores.argmax(axis=1) == digits[start : start + TEST_BATCH]).sum())
+    return right / len(images)
 
 
 def learned(sets, epochs, **changes):
     """The share of a test set that is right after some epochs, and all losses."""
     options = Namespace(**{**vars(OPTIONS), **changes})
     (images, digits), test = sets
-    session, classifier = mnist.build_sessions(options)
+    session, classifier = build_sessions(options)
     rng, losses = np.random.default_rng(0), []
     with session, classifier:
-        before = mnist.accuracy(classifier, *test)
+        before = accuracy(classifier, *test)
         for _ in range(epochs):
-            losses += mnist.train_epoch(
-                session, images, digits, options.batch, rng, lambda losses: None
-            )
-        return before, mnist.accuracy(classifier, *test), losses
+            losses += train_epoch(session, images, digits, options.batch, rng, lambda losses: None)
+        return before, accuracy(classifier, *test), losses
+
+
+def flat(digits):
+    """Pictures in a row each, between 0 and 1, and their labels."""
+    return digits.images.reshape(-1, PIXELS), digits.labels
 
 
 # --------------------------------------------------------------------------- digits
@@ -50,7 +104,7 @@ def learned(sets, epochs, **changes):
 
 @pytest.fixture(scope="module")
 def drawn():
-    return mnist.drawn_digits(9_000, seed=1), mnist.drawn_digits(1_300, seed=2)
+    return flat(data.drawn_digits(9_000, seed=1)), flat(data.drawn_digits(1_300, seed=2))
 
 
 @pytest.mark.parametrize(
@@ -69,62 +123,16 @@ def test_drawn_digits_are_learned(drawn, changes):
     assert np.mean(losses[-50:]) < 0.25
 
 
-def test_drawn_digits_are_the_same_every_time_and_of_all_kinds(drawn):
-    (images, digits), (others, _) = drawn
-    again, same = mnist.drawn_digits(9_000, seed=1)
-    np.testing.assert_array_equal(images, again)
-    np.testing.assert_array_equal(digits, same)
-    assert images.dtype == np.float32
-    assert images.shape == (9_000, 784)
-    assert (images.min(), images.max()) == (0.0, 1.0)
-    assert np.bincount(digits, minlength=10).min() > 700
-    assert not np.array_equal(images[:1300], others)
-
-
 @pytest.mark.slow
 def test_mnist_is_learned():
-    given = os.environ.get("DARNER_DATA")
     try:
-        folder = darner.data.mnist_folder(given)
+        training, test = data.mnist(dtype="f32")
     except FileNotFoundError:
-        pytest.skip("MNIST is on none of its usual places; DARNER_DATA names another")
-    training, test = mnist.load_mnist(folder)
-    assert training[0].mean() * 255 == pytest.approx(33.32, abs=0.01)
-    assert (len(training[1]), len(test[1])) == (60_000, 10_000)
-    _, after, _ = learned((training, test), 3)
+        pytest.skip("MNIST is on none of its usual places")
+    assert training.images.mean() * 255 == pytest.approx(33.32, abs=0.01)
+    assert (len(training.labels), len(test.labels)) == (60_000, 10_000)
+    _, after, _ = learned((flat(training), flat(test)), 3)
     assert after >= 0.97
-
-
-@pytest.mark.slow
-def test_the_demo_says_that_mnist_is_missing_and_learns_drawn_digits(tmp_path):
-    saved = tmp_path / "trained.safetensors"
-    command = [sys.executable, str(ROOT / "examples/mnist.py"), "--epochs", "2", "--drawn", "6000"]
-    process = subprocess.run(
-        [*command, "--data", str(tmp_path / "nothing"), "--save", str(saved)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"},
-    )
-    assert (process.returncode, process.stderr) == (0, "")
-    first = process.stdout.splitlines()[1]
-    assert first.startswith("MNIST was not found in ")
-    assert first.endswith(": training on digits drawn here instead")
-    assert "=== Optimization Report ===" in process.stdout
-    assert "<Session 'mnist' on cpu: training by Adam, 4 parameters>" in process.stdout
-    share = float(process.stdout.split("the end")[1].split("\n\n")[1].split(" %")[0])
-    assert 80 < share < 99.9
-    session, classifier = mnist.build_sessions(Namespace(**vars(OPTIONS)))
-    with session, classifier:
-        session.load_checkpoint(saved)
-        found = 100 * mnist.accuracy(classifier, *mnist.drawn_digits(1_200, seed=2))
-    assert found == pytest.approx(share, abs=0.006)
-
-
-def test_damaged_files_are_told(tmp_path, monkeypatch, capsys):
-    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b nothing of the kind")
-    monkeypatch.setattr(sys, "argv", ["mnist.py", "--data", str(tmp_path)])
-    assert mnist.main() == 1
-    assert "cannot read MNIST" in capsys.readouterr().out
 
 
 # --------------------------------------------------------------------------- beside PyTorch
@@ -171,7 +179,7 @@ PEERS = {
 def test_a_session_trains_as_pytorch_does(name):
     """The seed's network, twelve steps, all of it computed on both sides."""
     ours, make = PEERS[name]
-    graph = mnist.build(9)
+    graph = build(9)
     rng = np.random.default_rng(0)
     start = {
         key: rng.normal(0, 0.05, leaf.shape).astype(np.float32)
@@ -199,8 +207,8 @@ def test_a_session_trains_as_pytorch_does(name):
 
 def test_the_loop_of_the_seed_goes_down():
     """Written as users were promised: plain SGD fused into each step by ``set_learning_rate``."""
-    session = darner.build_session(mnist.build(4), threads=1)
-    inputs, params, _ = values(mnist.build(4))
+    session = darner.build_session(build(4), threads=1)
+    inputs, params, _ = values(build(4))
     with session:
         for name, value in params.items():
             session.set_parameter(name, value.reshape(-1))
