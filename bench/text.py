@@ -22,6 +22,7 @@ import os
 import statistics
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 
@@ -70,9 +71,10 @@ def in_turns(turns, rounds=ROUNDS):
 def serve(pipe, make, given):
     """Make something and call its methods, until there is nothing more to call."""
     made = make(*given)
-    while True:
-        name, arguments = pipe.recv()
-        pipe.send(getattr(made, name)(*arguments))
+    with suppress(EOFError):
+        while True:
+            name, arguments = pipe.recv()
+            pipe.send(getattr(made, name)(*arguments))
 
 
 class Apart:

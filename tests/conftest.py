@@ -43,6 +43,13 @@ SAMPLED = {
     "faults": 6,
     "optimizer": 5,
     "lower": 5,
+    "cli": 10,
+    "text": 8,
+    "train": 8,
+    "load": 6,
+    "nn": 6,
+    "data": 3,
+    "docs": 3,
 }
 """Folders whose tests take long, and of how many of them the quick tier takes one."""
 

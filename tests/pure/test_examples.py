@@ -76,7 +76,7 @@ def test_every_example_is_listed():
     assert sorted(EXAMPLES) == sorted(path.name for path in HERE.glob("*.py"))
 
 
-SLOW = {"finetune_lora.py"}  # it compiles two models, and their generators
+SLOW = {"diffusion_toy.py", "finetune_lora.py", "image_classify.py", "mnist.py", "shakespeare.py"}
 
 
 @pytest.mark.parametrize(
