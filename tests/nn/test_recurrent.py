@@ -85,7 +85,10 @@ CASES = [
 def test_values_and_gradients_are_those_of_pytorch(kind, started, options):
     g, inputs, values, wanted, gradients = beside_torch(kind, "f64", started, **options)
     for found, expected in zip(darner.run(g, inputs, values), wanted, strict=True):
-        assert_close(found.reshape(expected.shape), expected, "f64", 300)
+        if expected.ndim == 0:  # the loss is a small difference of large sums
+            np.testing.assert_allclose(found.reshape(()), expected, rtol=1e-9, atol=1e-12)
+        else:
+            assert_close(found, expected, "f64", 300)
     loss = g.copy()
     loss.set_outputs(loss.outputs[:1])
     leaves = [*inputs, *values]
