@@ -38,18 +38,18 @@ def _own_cache(tmp_path_factory):
 SAMPLED = {
     "cpu": 10,
     "session": 10,
-    "models": 12,
+    "models": 20,
     "leaks": 6,
     "faults": 6,
     "optimizer": 5,
     "lower": 5,
-    "cli": 10,
+    "cli": 16,
     "text": 8,
     "train": 8,
     "load": 6,
     "nn": 6,
     "data": 3,
-    "docs": 3,
+    "docs": 5,
 }
 """Folders whose tests take long, and of how many of them the quick tier takes one."""
 
