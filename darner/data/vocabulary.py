@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ..graph.data import Array
-from ..graph.errors import ArgumentError, FormatError
+from ..graph.errors import ArgumentError, FormatError, optional
 from ..session.atomic import FileError, Path, write_atomically
 
 
@@ -28,8 +28,8 @@ class Vocabulary(Protocol):
         """How many tokens there are."""
         ...
 
-    def encode(self, text: str) -> Array:
-        """The tokens of a text (i32)."""
+    def encode(self, text: str) -> Any:
+        """The tokens of a text: an array or a list of integers."""
         ...
 
     def decode(self, tokens: Any) -> str:
@@ -138,7 +138,7 @@ class SubwordVocabulary:
 
     def __init__(self, tokenizer: Any, *, special: bool = False) -> None:
         is_path = isinstance(tokenizer, str | os.PathLike)
-        self.tokenizer = _read_tokenizer(tokenizer) if is_path else tokenizer
+        self.tokenizer = read_tokenizer(tokenizer) if is_path else tokenizer
         self.special = special
 
     def __len__(self) -> int:
@@ -156,14 +156,9 @@ class SubwordVocabulary:
         return str(self.tokenizer.decode(ids, skip_special_tokens=not self.special))
 
 
-def _read_tokenizer(path: Path) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ArgumentError(
-            "reading a tokenizer needs the package 'tokenizers'",
-            hint="install it with: pip install 'darner[text]'",
-        ) from error
+def read_tokenizer(path: str | os.PathLike[str]) -> Any:
+    """The tokenizer of a JSON file, or of a folder that has a ``tokenizer.json``."""
+    tokenizers = optional("tokenizers", "text", "a tokenizer")
     file = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else os.fspath(path)
     try:
         with open(file, encoding="utf-8") as opened:
@@ -171,7 +166,7 @@ def _read_tokenizer(path: Path) -> Any:
     except OSError as error:
         raise FileError.of("read", file, error) from error
     try:
-        return Tokenizer.from_str(content)
+        return tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the package raises nothing more special
         raise FormatError(f"'{file}' is not a tokenizer: {error}") from error
 

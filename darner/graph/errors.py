@@ -11,12 +11,14 @@ the code that ran the rule knows the op, the label, the operands and the line, a
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FrameType, TracebackType
+from typing import Any
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Frames that are never the user's: darner's own, and those that run its context managers.
@@ -156,8 +158,28 @@ class RunError(DarnerError, ValueError):
     """Values that do not fit the graph being run, or that an op cannot compute."""
 
 
+class MissingPackageError(DarnerError, ImportError):
+    """A package is not installed that only a part of darner needs."""
+
+
 class InternalError(DarnerError, RuntimeError):
     """A fault in darner or in a declared op, never in the user's model."""
+
+
+def optional(module: str, extra: str, what: str) -> Any:
+    """A module of an optional package, or an error that says how to get it.
+
+    >>> optional("there_is_no_such_package", "text", "a tokenizer")
+    Traceback (most recent call last):
+    darner.graph.errors.MissingPackageError: a tokenizer takes the package 'there_is_no_such_package', which is not installed; pip install 'darner[text]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{what} takes the package '{module.partition('.')[0]}', which is not installed",
+            hint=f"pip install 'darner[{extra}]'",
+        ) from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

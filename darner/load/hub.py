@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
-from ..graph.errors import ArgumentError, DarnerError
+from ..graph.errors import ArgumentError, DarnerError, optional
 from ..session.atomic import FileError
 
 WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "tokenizer*", "*.jinja")
@@ -39,7 +38,8 @@ def folder(path_or_id: str | os.PathLike[str], revision: str | None = None) -> P
 
     Raises:
         FileError: there is no such folder, and the text cannot be the name of a model.
-        HubError: the hub has no such model, does not give it, or cannot be reached; or its package is not installed.
+        HubError: the hub has no such model, does not give it, or cannot be reached.
+        MissingPackageError: its package is not installed.
     """
     text = os.fspath(path_or_id)
     if not isinstance(text, str) or not text:
@@ -65,7 +65,7 @@ def folder(path_or_id: str | os.PathLike[str], revision: str | None = None) -> P
 def _from_hub(name: str, revision: str | None) -> Path:
     what = f"'{name}'" if revision is None else f"'{name}' at revision '{revision}'"
     sought = f"there is no folder '{name}' in {Path.cwd()}, so the model {what} of the hub was looked for"
-    hub = _package(sought)
+    hub = optional("huggingface_hub", "hub", f"{sought}: this")
     from huggingface_hub import errors
 
     try:
@@ -97,14 +97,3 @@ def _from_hub(name: str, revision: str | None) -> Path:
         ) from error
     except Exception as error:  # the connection broke, a proxy refused, the disk is full
         raise HubError(f"{sought}: {error}") from error
-
-
-def _package(sought: str) -> Any:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise HubError(
-            f"{sought}: this needs the package huggingface_hub, which is not installed",
-            hint="pip install 'darner[hub]', or give the path of a folder",
-        ) from error
-    return huggingface_hub

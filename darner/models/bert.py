@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .. import nn
 from ..graph.errors import ArgumentError, ShapeError
@@ -150,7 +150,7 @@ class Bert(Model):
         graph.set_outputs([found])
         return graph
 
-    def inference_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
+    def inference_graph(self, *, batch: int = 1, length: int = 128) -> Graph:
         """``embedding`` (batch, width) of each text, ``hidden`` (batch, length, width), and ``pooled`` (batch, width)."""
         graph = Graph("bert.inference")
         tokens, mask, types = self.inputs(graph, batch, length)
@@ -165,7 +165,7 @@ class Bert(Model):
         graph.set_outputs(list(outputs.values()))
         return graph
 
-    def training_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
+    def training_graph(self, *, batch: int = 1, length: int = 128) -> Graph:
         """A bare encoder has no loss; those with a head do."""
         raise ArgumentError(
             "a bare BERT has no loss",
@@ -196,7 +196,7 @@ class BertForSequenceClassification(Bert):
         pooled = pooled.dropout(rate) if rate else pooled
         return self.matrix("classifier", config.hidden_size, config.num_labels)(pooled)
 
-    def inference_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
+    def inference_graph(self, *, batch: int = 1, length: int = 128) -> Graph:
         """``logits`` (batch, num_labels)."""
         graph = Graph("bert.classes")
         logits = self.logits(graph, batch, length)
@@ -204,7 +204,7 @@ class BertForSequenceClassification(Bert):
         graph.set_outputs([logits])
         return graph
 
-    def training_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
+    def training_graph(self, *, batch: int = 1, length: int = 128) -> Graph:
         """The mean cross-entropy of ``labels`` (batch,)."""
         graph = Graph("bert.classes.training")
         logits = self.logits(graph, batch, length)
@@ -255,7 +255,7 @@ class BertForMaskedLM(Bert):
         )
         return words.attend(x) + bias
 
-    def inference_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
+    def inference_graph(self, *, batch: int = 1, length: int = 128) -> Graph:
         """``logits`` (batch, length, vocabulary)."""
         graph = Graph("bert.words")
         logits = self.logits(graph, batch, length)
@@ -263,7 +263,7 @@ class BertForMaskedLM(Bert):
         graph.set_outputs([logits])
         return graph
 
-    def training_graph(self, *, batch: int = 1, length: int = 128, **_: Any) -> Graph:
+    def training_graph(self, *, batch: int = 1, length: int = 128) -> Graph:
         """The mean cross-entropy of ``labels`` (batch, length); -100 where a word was not masked."""
         graph = Graph("bert.words.training")
         logits = self.logits(graph, batch, length)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..nn.attention import Sequence
@@ -24,9 +26,15 @@ class CausalLM(Model):
     def head(self, hidden: Node) -> Node:
         """Scores of every token, (..., vocabulary)."""
 
-    def read(self, tokens: Node, sequence: Sequence, **_: Any) -> Node:
+    def read(self, tokens: Node, sequence: Sequence, **rest: Any) -> Node:
         """``hidden``, of the tokens and whatever else a model reads; what graphs are asked for beyond their sizes comes here."""
+        self.refuse(rest)
         return self.hidden(tokens, sequence)
+
+    def refuse(self, rest: Mapping[str, Any]) -> None:
+        """An error where a graph is asked for something that the model does not know."""
+        if rest:
+            raise ArgumentError(f"a graph of {type(self).__name__} takes no '{next(iter(rest))}'")
 
     def inference_graph(self, *, batch: int = 1, length: int = 128, **rest: Any) -> Graph:
         """``tokens`` (batch, length) as ``logits`` (batch, length, vocabulary)."""

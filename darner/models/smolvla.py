@@ -323,9 +323,7 @@ class SmolVLA(Model):
         graph.set_outputs([memory[-1][0]])
         return graph.verify()
 
-    def inference_graph(
-        self, *, batch: int = 1, tokens: int = 64, masked: bool = False, **_: Any
-    ) -> Graph:
+    def inference_graph(self, *, batch: int = 1, tokens: int = 64, masked: bool = False) -> Graph:
         """``velocity`` (batch, chunk_size, max_action_dim) of ``actions`` at ``time`` (batch,), after ``prefix_graph`` in a session that shares states."""
         graph = Graph("smolvla.inference")
         prefix = self._prefix(graph, batch, tokens, masked)
@@ -343,7 +341,6 @@ class SmolVLA(Model):
         tokens: int = 64,
         masked: bool = False,
         expert_only: bool = False,
-        **_: Any,
     ) -> Graph:
         """The mean squared error of the velocity between ``actions`` and ``noise`` (batch, chunk_size, max_action_dim) at ``time`` (batch,).
 

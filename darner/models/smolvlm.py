@@ -203,11 +203,11 @@ class SmolVLM(CausalLM):
         images: int = 0,
         encoded: bool = False,
         training: bool = False,
-        **_: Any,
+        **rest: Any,
     ) -> Node:
         """What the last layer makes of tokens and the ``images`` of each text; ``encoded`` ones come as ``features``."""
-        if not images:
-            return self.hidden(tokens, sequence)
+        if rest or not images:
+            return super().read(tokens, sequence, **rest)
         graph, count = tokens.graph, images * int(tokens.shape[0])
         if encoded:
             shape = (count, self.config.image_tokens, self.config.text_config.hidden_size)

@@ -349,7 +349,6 @@ class UNet(Model):
         batch: int = 1,
         tokens: int = 77,
         image_size: int | Sequence[int] | None = None,
-        **_: Any,
     ) -> Graph:
         """``noise`` (batch, out_channels, height, width) of ``sample``, ``timesteps`` and ``context``."""
         graph = Graph("unet.inference")
@@ -364,7 +363,6 @@ class UNet(Model):
         batch: int = 1,
         tokens: int = 77,
         image_size: int | Sequence[int] | None = None,
-        **_: Any,
     ) -> Graph:
         """The mean squared error of what is predicted and ``noise`` (batch, out_channels, height, width)."""
         graph = Graph("unet.training")

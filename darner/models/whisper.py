@@ -218,8 +218,9 @@ class Whisper(CausalLM):
         graph.set_outputs([hidden])
         return graph
 
-    def inference_graph(self, *, batch: int = 1, length: int = 64, **_: Any) -> Graph:
+    def inference_graph(self, *, batch: int = 1, length: int = 64, **rest: Any) -> Graph:
         """``logits`` (batch, length, vocabulary) of ``tokens`` and ``features``."""
+        self.refuse(rest)
         graph = Graph("whisper.inference")
         sound = self.encoded(self._sound(graph, batch))
         tokens = graph.input("tokens", (batch, length), "i32")
@@ -228,8 +229,9 @@ class Whisper(CausalLM):
         graph.set_outputs([logits])
         return graph
 
-    def training_graph(self, *, batch: int = 1, length: int = 64, **_: Any) -> Graph:
+    def training_graph(self, *, batch: int = 1, length: int = 64, **rest: Any) -> Graph:
         """The mean cross-entropy of ``labels`` (batch, length), the tokens that follow ``tokens``."""
+        self.refuse(rest)
         graph = Graph("whisper.training")
         sound = self.encoded(self._sound(graph, batch))
         tokens = graph.input("tokens", (batch, length), "i32")

@@ -12,7 +12,7 @@ Parameters say how they start, so that a session needs no ``init``; it depends o
 """
 
 from .activations import ACTIVATIONS, activate
-from .attention import Attention, Rope, Sequence
+from .attention import Attention, MultiHeadAttention, Rope, Sequence
 from .base import parameter, scope, state
 from .blocks import MLP, SwiGLU, TransformerBlock
 from .convs import (
@@ -83,6 +83,7 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MultiHeadAttention",
     "RMSNorm",
     "Rope",
     "Sequence",

@@ -304,3 +304,7 @@ class Attention:
         batch, _, heads, size = (int(axis) for axis in new.shape)
         kept = state(new.graph, f"cache.{kind}", (batch, rows, heads, size), new.dtype)
         return new.graph.cache_write(new, kept, row, axis=1)
+
+
+MultiHeadAttention = Attention
+"""The same: as many key heads as heads, unless told otherwise."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from ..data.vocabulary import Vocabulary
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
 from ..models.causal import CausalLM
@@ -18,16 +19,6 @@ STEP_OF_CACHE = 256
 """Caches are as long as a multiple of it, so that texts of similar length use the same sessions."""
 LEAST_BUCKET = 16
 """Prompts are padded to a power of two times 1 or 1.5, from here on."""
-
-
-class Vocabulary(Protocol):
-    """What turns text into tokens and back."""
-
-    def encode(self, text: str) -> Sequence[int]:
-        """The tokens of a text."""
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
 
 
 @dataclass(frozen=True)

@@ -9,26 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..graph.errors import ArgumentError, FormatError, RunError
+from ..data.vocabulary import read_tokenizer
+from ..graph.errors import ArgumentError, FormatError, optional
 
 TEMPLATE_FILE = "chat_template.jinja"
-
-
-class MissingPackageError(RunError, ImportError):
-    """A package is not installed that an optional part of darner needs."""
-
-
-def needed(package: str, extra: str, what: str) -> Any:
-    """A package that is optional, or an error that says how to get it."""
-    import importlib
-
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingPackageError(
-            f"{what} takes the package '{package}', which is not installed",
-            hint=f"pip install 'darner[{extra}]'",
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -57,11 +41,7 @@ class Tokenizer:
                 f"there is no tokenizer.json in {folder}",
                 hint="save the tokenizer with transformers once: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
             )
-        tokenizers = needed("tokenizers", "text", "a tokenizer")
-        try:
-            inner = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the package raises no other class
-            raise FormatError(f"{path} is no tokenizer: {error}") from error
+        inner = read_tokenizer(path)
         settings = _read(folder / "tokenizer_config.json")
         specials = {**_specials(_read(folder / "special_tokens_map.json")), **_specials(settings)}
         return cls(inner, specials, _template(folder, settings), _ends(folder, inner, specials))
@@ -108,7 +88,7 @@ class Tokenizer:
 
 def _environment() -> Any:
     """Jinja as chat templates expect it: nothing of the machine can be reached."""
-    needed("jinja2", "text", "a chat template")
+    optional("jinja2", "text", "a chat template")
     from jinja2.exceptions import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment

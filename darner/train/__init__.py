@@ -16,7 +16,7 @@ from .checkpoints import Checkpoints, checkpoints, latest
 from .config import TrainConfig
 from .diverged import DivergedError
 from .history import EpochStats, StepMetrics, TrainHistory, ValidationMetrics
-from .logs import JsonLog, MissingPackageError, TensorBoard
+from .logs import JsonLog, TensorBoard
 from .metrics import Metric, accuracy, loss, perplexity
 from .resuming import TrainingInterrupted
 from .trainer import Trainer
@@ -31,7 +31,6 @@ __all__ = [
     "LossHistory",
     "Metric",
     "MetricCallback",
-    "MissingPackageError",
     "StepMetrics",
     "TensorBoard",
     "TrainConfig",

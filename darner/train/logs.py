@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import time
@@ -10,17 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..graph.errors import DarnerError
+from ..graph.errors import optional
 from ..session.atomic import FileError, write_atomically
 from .callbacks import Callback
 from .history import EpochStats, ValidationMetrics
 
 if TYPE_CHECKING:
     from .trainer import Trainer
-
-
-class MissingPackageError(DarnerError, ImportError):
-    """A package that darner can use, but does not need, is not installed."""
 
 
 class JsonLog(Callback):
@@ -133,13 +128,12 @@ class TensorBoard(Callback):
 
 def _tensorboard() -> tuple[Any, Any, Any]:
     """TensorBoard's writer of events, and its messages: of events and of summaries."""
-    try:
-        writers = importlib.import_module("tensorboard.summary.writer.event_file_writer")
-        events = importlib.import_module("tensorboard.compat.proto.event_pb2")
-        summaries = importlib.import_module("tensorboard.compat.proto.summary_pb2")
-    except ImportError as error:
-        raise MissingPackageError(
-            "event files are written by the package tensorboard, which is not installed",
-            hint="pip install 'darner[tensorboard]'",
-        ) from error
+    names = (
+        "summary.writer.event_file_writer",
+        "compat.proto.event_pb2",
+        "compat.proto.summary_pb2",
+    )
+    writers, events, summaries = (
+        optional(f"tensorboard.{name}", "tensorboard", "writing event files") for name in names
+    )
     return writers.EventFileWriter, events, summaries

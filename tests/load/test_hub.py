@@ -7,7 +7,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from darner import load
+from darner import MissingPackageError, load
 from darner.graph.errors import ArgumentError
 from darner.load import hub
 from darner.session.atomic import FileError
@@ -40,12 +40,13 @@ def test_a_file_is_no_folder(tmp_path):
 
 def test_a_missing_package_is_told_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(load.HubError) as caught:
+    with pytest.raises(MissingPackageError) as caught:
         load.folder("org/model")
     message = str(caught.value)
     assert message.startswith("there is no folder 'org/model' in ")
     assert "so the model 'org/model' of the hub was looked for" in message
-    assert message.endswith("pip install 'darner[hub]', or give the path of a folder")
+    assert "this takes the package 'huggingface_hub', which is not installed" in message
+    assert "pip install 'darner[hub]'" in message
 
 
 def test_only_what_is_needed_is_asked_for(tmp_path, monkeypatch):

@@ -202,6 +202,13 @@ def test_what_a_configuration_lacks_or_gets_wrong_is_named():
         wrong.inference_graph(batch=1, length=4)
 
 
+@pytest.mark.parametrize("kind", ["inference_graph", "training_graph", "cached_graph"])
+def test_a_misspelt_size_is_refused(kind):
+    model = models.from_config({**SIZES, "model_type": "llama"})
+    with pytest.raises(ArgumentError, match="a graph of Llama takes no 'lenght'"):
+        getattr(model, kind)(batch=1, lenght=4)
+
+
 def test_attention_dropout_is_in_training_and_not_in_inference():
     config = {**SIZES, "model_type": "llama", "attention_dropout": 0.5}
     dropping, plain = (

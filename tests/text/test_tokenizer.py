@@ -92,7 +92,7 @@ def test_what_is_missing_or_damaged_is_told(folder, tmp_path):
     with pytest.raises(ArgumentError, match=r"there is no tokenizer\.json in"):
         Tokenizer.from_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(FormatError, match="is no tokenizer"):
+    with pytest.raises(FormatError, match="is not a tokenizer"):
         Tokenizer.from_folder(tmp_path)
     plain = Tokenizer(Tokenizer.from_folder(folder).inner)
     with pytest.raises(ArgumentError, match="has no chat template"):

@@ -87,7 +87,7 @@ def test_without_tensorboard_the_error_names_the_extra(tmp_path, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr("darner.train.logs.importlib.import_module", missing)
+    monkeypatch.setattr("darner.graph.errors.importlib.import_module", missing)
     with pytest.raises(darner.DarnerError) as error:
         trainer(tensorboard=tmp_path)
     assert isinstance(error.value, ImportError)
