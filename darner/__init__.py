@@ -29,6 +29,7 @@ from .graph.errors import (
     RunError,
     ShapeError,
     UnknownNameError,
+    UnsupportedError,
     VerifyError,
 )
 from .graph.graph import Graph
@@ -164,6 +165,7 @@ __all__ = [
     "Target",
     "TensorType",
     "UnknownNameError",
+    "UnsupportedError",
     "VerifyError",
     "binary",
     "build",

@@ -3,21 +3,21 @@
 A backend makes a plan of a graph (``lower_for``) and a ``Program`` of a plan (``compile_for``). It is imported when it is first asked for.
 
     >>> known_devices()
-    ('cpu', 'reference')
+    ('cpu', 'reference', 'gpu')
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..graph.data import Array
-from ..graph.errors import ArgumentError
+from ..graph.errors import ArgumentError, UnsupportedError
 from ..graph.graph import Graph
-from ..lower.plan import Plan
+from ..lower.plan import ALIGNMENT, Plan, Spec
 from .memory import Bytes
 
 if TYPE_CHECKING:
@@ -30,14 +30,16 @@ class Program(Protocol):
     Attributes:
         plan: what it runs.
         arena: the memory of what a run makes on the way.
-        arrays: the memory of each buffer of the plan.
         storage: the memory of parameters and states by name; programs may share it.
     """
 
     plan: Plan
     arena: Bytes
-    arrays: list[Array]
     storage: dict[str, Array]
+
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """The values of the plan's buffers: their memory, or copies where it is a device's."""
 
     @property
     def threads(self) -> int:
@@ -86,6 +88,7 @@ Storage = Mapping[str, Array]
 
 
 def _reference(
+    device: str,
     plan: Plan,
     threads: int | None,
     storage: Storage,
@@ -100,6 +103,7 @@ def _reference(
 
 
 def _cpu(
+    device: str,
     plan: Plan,
     threads: int | None,
     storage: Storage,
@@ -121,7 +125,23 @@ def _cpu(
     )
 
 
-_DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference}
+def _gpu(
+    device: str,
+    plan: Plan,
+    threads: int | None,
+    storage: Storage,
+    cache: ObjectCache | None,
+    fixed: Collection[int],
+    saved: bytes | None,
+    arena: Bytes | None,
+) -> Program:
+    from .wgpu.device import opened
+    from .wgpu.program import WgpuProgram
+
+    return WgpuProgram(plan, opened(device), storage=storage, saved=saved, fixed=fixed)
+
+
+_DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference, "gpu": _gpu}
 
 
 def known_devices() -> tuple[str, ...]:
@@ -130,12 +150,22 @@ def known_devices() -> tuple[str, ...]:
 
 
 def check_device(device: Any) -> str:
-    """A device's name, or an error that says which there are."""
-    if not isinstance(device, str) or device not in _DEVICES:
-        raise ArgumentError(
-            f"there is no device {device!r}", hint=f"the devices are {', '.join(_DEVICES)}"
-        )
-    return device
+    """A device's name, or an error that says which there are; a GPU may be told by number or name: ``gpu:1``, ``gpu:nvidia``."""
+    if isinstance(device, str) and (device in _DEVICES or device.startswith("gpu:")):
+        return device
+    raise ArgumentError(
+        f"there is no device {device!r}",
+        hint=f"the devices are {', '.join(_DEVICES)}; gpu:1 or gpu:name where there are several",
+    )
+
+
+def target_of(device: str) -> str:
+    """What a plan for a device is lowered for: the kind of device.
+
+    >>> target_of("gpu:1")
+    'gpu'
+    """
+    return check_device(device).partition(":")[0]
 
 
 def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = None) -> Plan:
@@ -146,14 +176,14 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
     from ..lower.lower import lower
     from ..lower.roles import WHOLE
 
-    if check_device(device) == "reference":
-        return lower(graph, target=device, options=options)
-    from .cpu.kernels import UnsupportedError, template_of
-
+    target = target_of(device)
+    if target == "reference":
+        return lower(graph, target=target, options=options)
+    runs, alignment = _kernels_of(device)
     whole = set(WHOLE)
     while True:
-        plan = lower(graph, target=device, whole=whole, options=options)
-        without = {digest for digest, spec in plan.specs.items() if template_of(spec) is None}
+        plan = lower(graph, target=target, whole=whole, options=options, alignment=alignment)
+        without = {digest for digest, spec in plan.specs.items() if not runs(spec)}
         lacking = [kernel for kernel in plan.kernels if kernel.spec in without]
         if not lacking:
             return plan
@@ -165,6 +195,19 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
                 f"the device '{device}' has no kernel of kind '{spec.kind}' for {ops}"
             ).located(spec.ops[-1], lacking[0].label, "", lacking[0].source)
         whole -= named
+
+
+def _kernels_of(device: str) -> tuple[Callable[[Spec], bool], int]:
+    """Whether a device has code for a spec, and the alignment that its memory wants."""
+    if target_of(device) == "cpu":
+        from .cpu.kernels import template_of
+
+        return (lambda spec: template_of(spec) is not None), ALIGNMENT
+    from .wgpu.device import GRANULE, opened
+    from .wgpu.kernels import template_of as shader_of
+
+    machine = opened(device).machine
+    return (lambda spec: shader_of(spec, machine) is not None), GRANULE
 
 
 def compile_for(
@@ -189,6 +232,7 @@ def compile_for(
         saved: what ``Program.saved`` of an equal program was, on this very machine.
         arena: that of a program that never runs at the same time, for this one to use too.
     """
-    if plan.target != check_device(device):
+    if plan.target != target_of(device):
         raise ArgumentError(f"the plan was made for '{plan.target}', not for '{device}'")
-    return _DEVICES[device](plan, threads, storage or {}, cache, fixed, saved, arena)
+    made = _DEVICES[plan.target]
+    return made(device, plan, threads, storage or {}, cache, fixed, saved, arena)

@@ -158,6 +158,10 @@ class RunError(DarnerError, ValueError):
     """Values that do not fit the graph being run, or that an op cannot compute."""
 
 
+class UnsupportedError(DarnerError):
+    """A plan asks for something that a backend has no code for."""
+
+
 class MissingPackageError(DarnerError, ImportError):
     """A package is not installed that only a part of darner needs."""
 

@@ -26,7 +26,7 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
 from .memory import Request, plan_arena
-from .plan import Buffer, Kernel, Plan, Spec, may_share
+from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, may_share
 from .prepare import prepare
 from .roles import WHOLE
 from .specs import Work, kernels
@@ -38,10 +38,11 @@ def lower(
     target: str = "reference",
     whole: Collection[str] = WHOLE,
     options: Mapping[str, Any] | None = None,
+    alignment: int = ALIGNMENT,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
-    ``whole`` names the composites for which the target has kernels of their own.
+    ``whole`` names the composites for which the target has kernels of their own; every value of the arena begins at a multiple of ``alignment`` bytes.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one.
     """
@@ -52,15 +53,16 @@ def lower(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     prepared = prepare(graph, whole)
-    made = _Assembly(prepared, kernels(prepared))
+    made = _Assembly(prepared, kernels(prepared), alignment)
     return made.plan(graph, target, dict(options or {})).verify()
 
 
 class _Assembly:
     """A plan in the making: one buffer for each value, then a place for each."""
 
-    def __init__(self, graph: Graph, works: Sequence[Work]) -> None:
+    def __init__(self, graph: Graph, works: Sequence[Work], alignment: int = ALIGNMENT) -> None:
         self.graph = graph
+        self.alignment = alignment
         self.works = works
         self.buffers: list[Buffer] = []
         self.of_node: dict[int, int] = {}
@@ -189,7 +191,7 @@ class _Assembly:
             requests.append(
                 Request(self.buffers[buffer].nbytes, first[buffer], last[buffer], shared)
             )
-        arena = plan_arena(requests)
+        arena = plan_arena(requests, alignment=self.alignment)
         for buffer, offset in zip(order, arena.offsets, strict=True):
             self.buffers[buffer] = replace(self.buffers[buffer], offset=offset)
         return arena.nbytes, arena.naive

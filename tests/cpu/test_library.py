@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner import Graph
-from darner.backends.cpu.kernels import UnsupportedError
+from darner import Graph, UnsupportedError
 from darner.graph import dtypes
 from darner.graph.attributes import Float
 from darner.graph.op import OPS, unregister

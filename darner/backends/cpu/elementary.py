@@ -14,15 +14,11 @@ from collections.abc import Callable
 
 from . import math_tables as tables
 from .lanes import Lane
-from .remainders import quadrant
 
 _INFINITY = math.inf
 # Bits of the significand that are stored, and the exponent's bias.
 _STORED = {32: 23, 64: 52}
 _BIAS = {32: 127, 64: 1023}
-# 1.5 * 2**stored: adding it leaves the nearest integer in the low bits of the sum.
-_ROUNDER = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
-_ROUNDER_BITS = {32: 0x4B400000, 64: 0x4338000000000000}
 # Beyond these, exp is 0 or infinite, and so is half of it.
 _EXP_RANGE = {32: (-105.0, 91.0), 64: (-747.0, 712.0)}
 # expm1 is -1 below; above, a quarter of it is still finite and a half is not.
@@ -32,11 +28,11 @@ _TINY = {32: 2.0**-26, 64: 2.0**-55}
 
 
 def through_double(function: Callable[..., Lane]) -> Callable[..., Lane]:
-    """Compute f32 lanes in f64 and round once at the end."""
+    """Compute f32 lanes in f64 and round once at the end; in f32 where the target has nothing wider."""
 
     @functools.wraps(function)
     def wide(*lanes: Lane) -> Lane:
-        if lanes[0].bits == 64:
+        if lanes[0].bits == 64 or not lanes[0].can_widen:
             return function(*lanes)
         return function(*(lane.refloated(64) for lane in lanes)).refloated(32)
 
@@ -58,12 +54,6 @@ def scaled(x: Lane, exponent: Lane) -> Lane:
     return x * power_of_two(first) * power_of_two(exponent - first)
 
 
-def _nearest_integer(x: Lane, factor: float) -> tuple[Lane, Lane]:
-    """The integer nearest to x * factor, as a float and as an integer (any, where x is NaN)."""
-    shifted = x.fma(factor, _ROUNDER[x.bits])
-    return shifted - _ROUNDER[x.bits], shifted.as_integer() - _ROUNDER_BITS[x.bits]
-
-
 def _clamped(x: Lane, low: float, high: float) -> Lane:
     """Kept between the bounds; NaN stays."""
     x = (x < low).choose(x.constant(low), x)
@@ -76,7 +66,7 @@ def _clamped(x: Lane, low: float, high: float) -> Lane:
 def _reduced(x: Lane, tail: Lane | None = None) -> tuple[Lane, Lane, Lane]:
     """(r, n, n) with x + tail = n * log(2) + r and |r| <= log(2) / 2; n as a float and as an integer."""
     high, low, _ = tables.LN2[x.bits]
-    n, exponent = _nearest_integer(x, tables.LOG2E[x.bits][0])
+    n, exponent = x.nearest_integer(tables.LOG2E[x.bits][0])
     r = n.fma(-low, n.fma(-high, x))
     return (r if tail is None else r + tail), n, exponent
 
@@ -113,7 +103,7 @@ def exp2(x: Lane) -> Lane:
     """2 to the power x."""
     limit = {32: 152.0, 64: 1080.0}[x.bits]
     x = _clamped(x, -limit, limit)
-    n, exponent = _nearest_integer(x, 1.0)
+    n, exponent = x.nearest_integer(1.0)
     r = (x - n) * tables.LN2[x.bits][0]
     power = (r * r).fma(r.polynomial(tables.EXPM1[x.bits]), r)
     return scaled(power + 1.0, exponent)
@@ -168,7 +158,7 @@ def _significand(x: Lane) -> tuple[Lane, Lane]:
     root = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}[x.bits]
     exponent = (bits - root).shift_right(stored, signed=True)
     f = (bits - exponent.shift_left(stored)).as_float() - 1.0
-    e = (exponent + _ROUNDER_BITS[x.bits]).as_float() - _ROUNDER[x.bits]
+    e = exponent.small_to_float()
     return f, tiny.choose(e - (stored + 1.0), e)
 
 
@@ -270,7 +260,7 @@ def _sine_and_cosine(r: Lane) -> tuple[Lane, Lane]:
 
 def _wave(x: Lane, quarters: int) -> Lane:
     """The sine of x plus so many quarter turns."""
-    r, turns = quadrant(x)
+    r, turns = x.quadrant()
     sine, cosine = _sine_and_cosine(r)
     turns = turns + quarters
     value = (turns & 1).differs(0).choose(cosine, sine)
@@ -291,7 +281,7 @@ def cos(x: Lane) -> Lane:
 @through_double
 def tan(x: Lane) -> Lane:
     """The tangent."""
-    r, turns = quadrant(x)
+    r, turns = x.quadrant()
     sine, cosine = _sine_and_cosine(r)
     odd = (turns & 1).differs(0)
     return odd.choose(-cosine, sine) / odd.choose(sine, cosine)

@@ -191,7 +191,7 @@ class Elements:
         if "elementwise" in node.op.traits:
             operands = [self.at(item, self.spread(item, index)) for item in node.operands]
             return self.apply(node, operands)
-        raise InternalError(f"the CPU backend has no code for '{node.op.name}' in a kernel")
+        raise InternalError(f"there is no code for '{node.op.name}' in a kernel")
 
     def apply(self, node: Node, operands: Sequence[Any]) -> Any:
         """An element-wise node from the elements of its operands."""
@@ -212,6 +212,12 @@ class Elements:
         if self.fault is not None:
             emit_check(self.builder, self.fault, found, size, self.mask)
         return self.places.clamp(found, 0, max(size - 1, 0))
+
+    def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Any:
+        """The random bits of the elements at these places."""
+        count = lane_count(offset)
+        step = step if count is None else self.places.spread(step, count)
+        return emit_bits(self.builder, offset, step, seed, stream)
 
     def guarded(self, node: Node, index: Index, inside: Any) -> Any:
         """The element where ``inside`` holds; lanes where it does not read nothing, so the index may be outside there."""
@@ -330,7 +336,7 @@ def _pad(e: Elements, node: Node, index: list[Number]) -> Any:
             hits = e.places.compare("==", moved, place)
             if gap:
                 rest = e.places.mod(place, gap + 1)
-                hits = e.builder.and_(hits, e.places.compare("==", rest, 0))
+                hits = e.registers.both(hits, e.places.compare("==", rest, 0))
             source.append(e.places.div(place, gap + 1))
         inside = e.registers.both(inside, hits)
     if inside is None:
@@ -395,11 +401,9 @@ def _dynamic_slice(e: Elements, node: Node, index: list[Number]) -> Any:
 
 
 def _random_bits(e: Elements, node: Node, index: list[Number]) -> Any:
-    step = as_value(0) if not node.inputs else e.integer(node.operands[0], [])
+    step = e.places.plain(0) if not node.inputs else e.integer(node.operands[0], [])
     offset = e.places.plain(e.places.offset(index, _sizes(node)))
-    count = lane_count(offset)
-    step = step if count is None else e.places.spread(step, count)
-    return emit_bits(e.builder, offset, step, node.attrs["seed"], node.attrs["stream"])
+    return e.random_bits(offset, step, node.attrs["seed"], node.attrs["stream"])
 
 
 def _reduce(e: Elements, node: Node, index: list[Number]) -> Any:

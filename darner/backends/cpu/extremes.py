@@ -33,7 +33,7 @@ def arg_reduce(e: Elements, node: Node, index: list[Number]) -> Any:
         return _arg_reduce_along(e, node, length, place)
     first = e.at(x, place(0))
     count = lane_count(first)
-    start = as_value(0) if count is None else e.places.vector(0, count)
+    start = e.places.plain(0) if count is None else e.places.vector(0, count)
 
     def inside(i: Any, values: list[Any]) -> Sequence[Any]:
         best, where = values

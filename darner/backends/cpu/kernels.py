@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...graph.errors import DarnerError
+from ...graph.errors import UnsupportedError
 from ...lower.plan import Plan, Spec
 from ..sections import join, split
 from .attention import ATTENTION
@@ -53,10 +53,6 @@ TEMPLATES: tuple[Template, ...] = (
 
 TILED = (CONTRACT, CONV)
 """Those whose code LLVM's optimiser makes no faster; see docs/rejected.md."""
-
-
-class UnsupportedError(DarnerError):
-    """A plan asks for something that this backend has no code for."""
 
 
 @dataclass(frozen=True)

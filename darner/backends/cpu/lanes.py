@@ -18,6 +18,9 @@ from .places import same_in_lanes
 Value = Any
 Type = Any
 
+ROUNDER = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
+ROUNDER_BITS = {32: 0x4B400000, 64: 0x4338000000000000}
+
 
 def function_of(module: Any, name: str, result: Type, arguments: Sequence[Type]) -> Any:
     """The function of that name in the module, declared if it is not there yet."""
@@ -125,7 +128,7 @@ class Lane:
 
     def of(self, value: Value) -> Lane:
         """Another IR value in the same code."""
-        return Lane(self.builder, value)
+        return type(self)(self.builder, value)
 
     def constant(self, number: float) -> Lane:
         """The number in every lane, in this value's type."""
@@ -182,6 +185,21 @@ class Lane:
         for coefficient in reversed(coefficients[:-1]):
             total = total.fma(self, coefficient)
         return total
+
+    def nearest_integer(self, factor: float) -> tuple[Lane, Lane]:
+        """The integer nearest to the product with a factor, as a float and as an integer (any, where this is NaN)."""
+        # Adding so large a number leaves the integer in the low bits of the sum.
+        shifted = self.fma(factor, ROUNDER[self.bits])
+        return shifted - ROUNDER[self.bits], shifted.as_integer() - ROUNDER_BITS[self.bits]
+
+    def small_to_float(self) -> Lane:
+        """An integer far from the limits as a float of its width."""
+        return (self + ROUNDER_BITS[self.bits]).as_float() - ROUNDER[self.bits]
+
+    def divided(self, divisor: Lane, *, signed: bool) -> Lane:
+        """The quotient of integers, towards 0; the divisor is neither 0 nor -1."""
+        emit = self.builder.sdiv if signed else self.builder.udiv
+        return self.of(emit(self.value, divisor.value))
 
     # ----------------------------------------------------------------------- comparison
 
@@ -340,6 +358,29 @@ class Lane:
             kept = ir.VectorType(word, self.type.count)
             whole = b.shuffle_vector(whole, whole, ir.Constant(kept, list(range(self.type.count))))
         return self.of(whole)
+
+    @property
+    def can_widen(self) -> bool:
+        """Whether the target computes in f64."""
+        return True
+
+    def quadrant(self) -> tuple[Lane, Lane]:
+        """(r, n) with this angle = n * pi / 2 + r and |r| at most a little over pi / 4; n counts modulo 4."""
+        from .remainders import quadrant
+
+        return quadrant(self)
+
+    def truncated_remainder(self, divisor: Lane) -> Lane:
+        """What C calls fmod, of f64 lanes."""
+        from .remainders import truncated_remainder
+
+        return truncated_remainder(self, divisor)
+
+    def integer_power(self, exponent: Lane) -> Lane:
+        """By squaring; wraps around. A negative exponent, which the reference refuses, counts as its bits."""
+        from .remainders import integer_power
+
+        return integer_power(self, exponent)
 
     def any(self) -> Lane:
         """Of a mask: whether it holds in at least one lane, as one i1."""

@@ -23,8 +23,7 @@ from typing import Any
 from ...graph.dtypes import DType, bf16, bool_
 from ...graph.errors import DTypeError, InternalError, UnknownNameError, nearest
 from . import elementary
-from .lanes import Lane, Value, mangled, own_function
-from .remainders import truncated_remainder
+from .lanes import Lane, Value
 
 Row = Callable[[str, Sequence[Lane], Sequence[DType], DType], Lane]
 
@@ -63,7 +62,8 @@ def emit(
 
     Args:
         op_name: the op's name in the registry.
-        builder: an ``llvmlite.ir.IRBuilder``. It stays in the basic block where it stands.
+        builder: an ``llvmlite.ir.IRBuilder``, which stays in the basic block where it stands, or another writer of these instructions, whose ``lane`` is
+            the class of its values.
         arguments: one IR value per operand, all scalars or all vectors of one width.
         dtypes: the element type of each operand.
         result: the element type of the value returned.
@@ -83,8 +83,9 @@ def emit(
             raise DTypeError(f"{op_name} of {dtype} is not element-wise code on the CPU")
     if len(arguments) != len(dtypes):
         raise InternalError(f"{op_name}: {len(arguments)} values but {len(dtypes)} element types")
+    made = getattr(builder, "lane", Lane)
     lanes = [
-        _loaded(Lane(builder, value), dtype) for value, dtype in zip(arguments, dtypes, strict=True)
+        _loaded(made(builder, value), dtype) for value, dtype in zip(arguments, dtypes, strict=True)
     ]
     return row(op_name, lanes, dtypes, result).value
 
@@ -226,7 +227,7 @@ def _minimum(a: Lane, b: Lane) -> Lane:
 
 def _divided(a: Lane, b: Lane) -> tuple[Lane, Lane]:
     """Quotient rounded down and remainder with the divisor's sign, of f64 lanes."""
-    rest = truncated_remainder(a, b)
+    rest = a.truncated_remainder(b)
     quotient = (a - rest) / b
     none = rest.equals(0.0)
     other_side = (rest.as_integer() ^ b.as_integer()) < 0
@@ -268,8 +269,7 @@ def _integer_divided(a: Lane, b: Lane, signed: bool) -> tuple[Lane, Lane]:
     # By 0 and by -1 the instruction may trap, so it never sees them.
     odd = b.equals(0) | b.equals(-1) if signed else b.equals(0)
     safe = odd.choose(b.constant(1), b)
-    emit_quotient = a.builder.sdiv if signed else a.builder.udiv
-    quotient = a.of(emit_quotient(a.value, safe.value))
+    quotient = a.divided(safe, signed=signed)
     rest = a - quotient * safe
     if signed:
         step = rest.differs(0) & ((rest ^ safe) < 0)
@@ -286,33 +286,6 @@ def _integer_floor_divide(a: Lane, b: Lane, *, signed: bool) -> Lane:
 
 def _integer_remainder(a: Lane, b: Lane, *, signed: bool) -> Lane:
     return _integer_divided(a, b, signed)[1]
-
-
-def _integer_power(a: Lane, b: Lane) -> Lane:
-    """By squaring; wraps around. A negative exponent, which the reference refuses, counts as its bits."""
-    name = f"darner.power.{mangled(a.type)}"
-    function = own_function(a.builder.module, name, a.type, [a.type, a.type], _integer_power_body)
-    return a.of(a.builder.call(function, [a.value, b.value]))
-
-
-def _integer_power_body(builder: Any, base: Any, exponent: Any) -> None:
-    entry = builder.block
-    loop, done = builder.append_basic_block("bits"), builder.append_basic_block("done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    one = Lane(builder, base).constant(1).value
-    joined = [builder.phi(base.type) for _ in range(3)]
-    total, square, left = (Lane(builder, value) for value in joined)
-    total = (left & 1).differs(0).choose(total * square, total)
-    square = square * square
-    left = left.shift_right(1, signed=False)
-    following = (total.value, square.value, left.value)
-    for phi, start, after in zip(joined, (one, base, exponent), following, strict=True):
-        phi.add_incoming(start, entry)
-        phi.add_incoming(after, loop)
-    builder.cbranch(left.differs(0).any().value, loop, done)
-    builder.position_at_end(done)
-    builder.ret(total.value)
 
 
 def _extreme(operator: str) -> Callable[..., Lane]:
@@ -355,7 +328,7 @@ ROWS: dict[str, Row] = {
     "div": _row(Lane.__truediv__),
     "floor_divide": _row(_floor_divide, _integer_floor_divide),
     "remainder": _row(_remainder, _integer_remainder),
-    "pow": _row(elementary.power, _plain(_integer_power)),
+    "pow": _row(elementary.power, _plain(lambda a, b: a.integer_power(b))),
     "maximum": _row(_maximum, _extreme(">"), bools=Lane.__or__),
     "minimum": _row(_minimum, _extreme("<"), bools=Lane.__and__),
     "atan2": _row(elementary.atan2),

@@ -328,7 +328,8 @@ class Registers:
         if count is not None:
             a, b, total = (self.places.spread(item, count) for item in (a, b, total))
         if kept.kind == "float":
-            return Lane(self.builder, a).fma(Lane(self.builder, b), Lane(self.builder, total)).value
+            made = getattr(self.builder, "lane", Lane)
+            return made(self.builder, a).fma(*(made(self.builder, x) for x in (b, total))).value
         product = emit("mul", self.builder, [a, b], [kept, kept], kept, {})
         return emit("add", self.builder, [total, product], [kept, kept], kept, {})
 

@@ -14,8 +14,6 @@ from .lanes import Lane, function_of, mangled, own_function
 
 # Up to here three parts of pi / 2 give the angle to within a unit in its last place.
 QUADRANT_LIMIT = {32: 2.0**17, 64: 2.0**30}
-_ROUNDER = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
-_ROUNDER_BITS = {32: 0x4B400000, 64: 0x4338000000000000}
 _SIGNIFICAND = (1 << 52) - 1
 
 
@@ -94,9 +92,7 @@ def _quadrant_body(builder: Any, argument: Any) -> None:
     x = Lane(builder, argument)
     bits = x.bits
     first, second, third = tables.HALF_PI[bits]
-    shifted = x.fma(2.0 / (2.0 * tables.HALF_PI[64][0]), _ROUNDER[bits])
-    n = shifted - _ROUNDER[bits]
-    turns = shifted.as_integer() - _ROUNDER_BITS[bits]
+    n, turns = x.nearest_integer(2.0 / (2.0 * tables.HALF_PI[64][0]))
     # The first step is exact; the others round to a last place of what is left.
     r = n.fma(-third, n.fma(-second, n.fma(-first, x)))
     r = x.equals(0.0).choose(x, r)  # the sums would lose the sign of -0
@@ -237,3 +233,33 @@ def _far_remainder_body(builder: Any, dividend: Any, divisor: Any) -> None:
     for part in (half, exponent - half):
         value = value * (part + 1023).shift_left(52).as_float()
     _return(builder, value)
+
+
+# --------------------------------------------------------------------------- powers
+
+
+def integer_power(a: Lane, b: Lane) -> Lane:
+    """By squaring; wraps around. A negative exponent, which the reference refuses, counts as its bits."""
+    name = f"darner.power.{mangled(a.type)}"
+    function = own_function(a.builder.module, name, a.type, [a.type, a.type], _integer_power_body)
+    return a.of(a.builder.call(function, [a.value, b.value]))
+
+
+def _integer_power_body(builder: Any, base: Any, exponent: Any) -> None:
+    entry = builder.block
+    loop, done = builder.append_basic_block("bits"), builder.append_basic_block("done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    one = Lane(builder, base).constant(1).value
+    joined = [builder.phi(base.type) for _ in range(3)]
+    total, square, left = (Lane(builder, value) for value in joined)
+    total = (left & 1).differs(0).choose(total * square, total)
+    square = square * square
+    left = left.shift_right(1, signed=False)
+    following = (total.value, square.value, left.value)
+    for phi, start, after in zip(joined, (one, base, exponent), following, strict=True):
+        phi.add_incoming(start, entry)
+        phi.add_incoming(after, loop)
+    builder.cbranch(left.differs(0).any().value, loop, done)
+    builder.position_at_end(done)
+    builder.ret(total.value)

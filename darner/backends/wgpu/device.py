@@ -1,0 +1,277 @@
+"""A GPU that is open: buffers, pipelines, transfers. One for each adapter of the process."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...graph.data import Array
+from ...graph.errors import ArgumentError, RunError, optional
+from .machine import ASKED, LIMITS, Machine
+from .native import handle, unchecked_module, vulkan_only
+from .shader import Stage
+
+KEPT_PIPELINES = 4096
+GRANULE = 256
+"""Every range of a buffer begins at a multiple of this many bytes: as much as any device wants."""
+
+
+class DeviceLostError(RunError):
+    """The GPU is gone: its driver was reset or updated, or it was taken out. What it held is lost; what was saved is not."""
+
+
+class DeviceMemoryError(RunError):
+    """The GPU has not enough memory for a buffer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Bytes of a buffer of the device."""
+
+    buffer: Any
+    offset: int
+    nbytes: int
+
+    @property
+    def bound(self) -> int:
+        """Bytes that a shader sees of it: whole words, and at least one."""
+        return max(4, -(-self.nbytes // 4) * 4)
+
+
+_lock = threading.RLock()
+_adapters: list[Any] | None = None
+_open: dict[int, Device] = {}
+
+
+def _wgpu() -> Any:
+    return optional("wgpu", "gpu", "a GPU")
+
+
+@contextmanager
+def _runtime_folder() -> Iterator[None]:
+    """Without this variable some drivers, looking for a display, write an error to the terminal each time they are asked."""
+    if "XDG_RUNTIME_DIR" in os.environ:
+        yield
+        return
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        del os.environ["XDG_RUNTIME_DIR"]
+
+
+def adapters() -> list[Any]:
+    """The adapters of this machine, real ones first; found once."""
+    global _adapters
+    with _lock:
+        if _adapters is None:
+            wgpu = _wgpu()
+            vulkan_only()
+            with _runtime_folder():
+                found = wgpu.gpu.enumerate_adapters_sync()
+            order = {"DiscreteGPU": 0, "IntegratedGPU": 1, "Unknown": 2, "CPU": 3}
+            _adapters = sorted(found, key=lambda one: order.get(one.info["adapter_type"], 2))
+        return list(_adapters)
+
+
+def machine_of(adapter: Any) -> Machine:
+    """What is known of an adapter."""
+    info, limits = adapter.info, adapter.limits
+    return Machine(
+        name=str(info["device"]),
+        kind=str(info["adapter_type"]),
+        api=str(info["backend_type"]),
+        driver=str(info["description"]),
+        features=frozenset(name for name in ASKED if name in adapter.features),
+        limits={name: int(limits[name]) for name in LIMITS if name in limits},
+        subgroups=(int(info["stackgroup_min_size"]), int(info["stackgroup_max_size"])),
+    )
+
+
+def machines() -> list[Machine]:
+    """The GPUs of this machine, in the order of their numbers."""
+    return [machine_of(adapter) for adapter in adapters()]
+
+
+def find(name: str) -> int:
+    """The number of the GPU that ``gpu``, ``gpu:1`` or ``gpu:some name`` means."""
+    found = machines()
+    if not found:
+        raise ArgumentError(
+            "there is no GPU that Vulkan, Metal or DX12 knows",
+            hint="install a driver (for NVIDIA, AMD and Intel it brings Vulkan; mesa-vulkan-drivers runs on the CPU), or use device='cpu'",
+        )
+    wanted = name.partition(":")[2]
+    if not wanted:
+        return 0
+    listed = "; ".join(f"{i}: {machine.name}" for i, machine in enumerate(found))
+    if wanted.isdigit():
+        if int(wanted) >= len(found):
+            raise ArgumentError(f"there is no GPU {wanted}", hint=f"there are {listed}")
+        return int(wanted)
+    fits = [i for i, machine in enumerate(found) if wanted.lower() in machine.name.lower()]
+    if not fits:
+        raise ArgumentError(f"no GPU is called '{wanted}'", hint=f"there are {listed}")
+    return fits[0]
+
+
+def opened(name: str = "gpu") -> Device:
+    """The GPU of that name, opened where it is not yet."""
+    with _lock:
+        number = find(name)
+        device = _open.get(number)
+        if device is None or device.lost:
+            device = _open[number] = Device(adapters()[number])
+        return device
+
+
+class Device:
+    """A GPU that was opened.
+
+    Attributes:
+        machine: what it is.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self.machine = machine_of(adapter)
+        wanted = sorted(self.machine.features)
+        limits = {name: adapter.limits[name] for name in LIMITS if name in adapter.limits}
+        self._device = adapter.request_device_sync(required_features=wanted, required_limits=limits)
+        self._queue = self._device.queue
+        self._usage = _wgpu().BufferUsage
+        self._layouts: dict[int, tuple[Any, Any]] = {}
+        self._pipelines: OrderedDict[str, Any] = OrderedDict()
+        self.lost: str = ""
+        self.bytes_held = 0
+
+    # ------------------------------------------------------------- memory
+
+    def region(self, nbytes: int) -> Region:
+        """New memory, zeroed."""
+        size = max(4, -(-nbytes // 4) * 4)
+        most = self.machine.limits.get("max-buffer-size", 256 << 20)
+        if size > most:
+            raise DeviceMemoryError(
+                f"a buffer of {size:,} bytes is more than '{self.machine.name}' allows ({most:,})",
+                hint="a smaller batch, or a type of fewer bits",
+            )
+        self.check()
+        usage = self._usage.STORAGE | self._usage.COPY_SRC | self._usage.COPY_DST
+        buffer = self._device.create_buffer(size=size, usage=usage)
+        self.bytes_held += size
+        return Region(buffer, 0, nbytes)
+
+    def free(self, region: Region) -> None:
+        """Give memory back."""
+        self.bytes_held -= region.buffer.size
+        region.buffer.destroy()
+
+    def write(self, region: Region, array: Array) -> None:
+        """Copy an array to the device; it may change as soon as this returns."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if data.nbytes % 4:
+            data = np.concatenate([data, np.zeros(-data.nbytes % 4, np.uint8)])
+        if data.nbytes:
+            self.check()
+            self._queue.write_buffer(region.buffer, region.offset, data)
+
+    def read(self, region: Region) -> npt.NDArray[np.uint8]:
+        """Bytes of the device, once all that was started is done."""
+        self.check()
+        size = -(-region.nbytes // 4) * 4
+        if not size:
+            return np.empty(0, np.uint8)
+        found = self._queue.read_buffer(region.buffer, region.offset, size)
+        return np.frombuffer(found, np.uint8)[: region.nbytes]
+
+    def wait(self) -> None:
+        """Wait until all that was started is done."""
+        self.check()
+        # Reading is what waits: wgpu 0.32's own call for it does not return.
+        if not hasattr(self, "_word"):
+            self._word = self.region(4)
+        self.read(self._word)
+
+    def check(self) -> None:
+        """Raise if the device was lost."""
+        if self.lost:
+            raise DeviceLostError(
+                f"the GPU '{self.machine.name}' was lost: {self.lost}",
+                hint="build the session anew and load the last checkpoint",
+            )
+
+    def lose(self, reason: str) -> None:
+        """Let the device count as lost from now on, as if its driver had been reset."""
+        self.lost = reason
+        self._device.destroy()
+
+    # ------------------------------------------------------------- code
+
+    def layout(self, count: int) -> tuple[Any, Any]:
+        """The layouts of so many buffers: of a bind group, and of a pipeline."""
+        if count not in self._layouts:
+            visible = _wgpu().ShaderStage.COMPUTE
+            entries = [
+                {"binding": i, "visibility": visible, "buffer": {"type": "storage"}}
+                for i in range(count)
+            ]
+            group = self._device.create_bind_group_layout(entries=entries)
+            whole = self._device.create_pipeline_layout(bind_group_layouts=[group])
+            self._layouts[count] = group, whole
+        return self._layouts[count]
+
+    def pipeline(self, stage: Stage) -> Any:
+        """The compiled shader of a dispatch; the same for the same text."""
+        found = self._pipelines.get(stage.text)
+        if found is None:
+            self.check()
+            module = unchecked_module(self._device, stage.text)
+            found = self._device.create_compute_pipeline(
+                layout=self.layout(len(stage.bindings))[1],
+                compute={"module": module, "entry_point": "main"},
+            )
+            self._pipelines[stage.text] = found
+            while len(self._pipelines) > KEPT_PIPELINES:
+                self._pipelines.popitem(last=False)
+        self._pipelines.move_to_end(stage.text)
+        return found
+
+    def bind_group(self, regions: Sequence[Region]) -> Any:
+        """Ranges of buffers as a dispatch has them bound."""
+        entries = [
+            {
+                "binding": i,
+                "resource": {"buffer": one.buffer, "offset": one.offset, "size": one.bound},
+            }
+            for i, one in enumerate(regions)
+        ]
+        layout = self.layout(len(regions))[0]
+        return self._device.create_bind_group(layout=layout, entries=entries)
+
+    def encoder(self) -> Any:
+        """What records commands."""
+        return self._device.create_command_encoder()
+
+    def submit(self, encoder: Any) -> None:
+        """Start what was recorded."""
+        self.check()
+        self._queue.submit([encoder.finish()])
+
+    @property
+    def raw(self) -> Any:
+        """The device as wgpu knows it."""
+        return self._device
+
+
+def handle_of(found: Any) -> Any:
+    """What is passed where dispatches are recorded."""
+    return handle(found)

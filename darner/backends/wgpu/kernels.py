@@ -1,0 +1,27 @@
+"""Kernels as shaders: the dispatches of each spec of a plan, by the first template that has code for it."""
+
+from __future__ import annotations
+
+from ...graph.errors import UnsupportedError
+from ...lower.plan import Spec
+from .machine import Machine
+from .maps import MAPS
+from .shader import Written
+from .template import Template
+
+TEMPLATES: tuple[Template, ...] = (MAPS,)
+"""The families of kernels, those with the best code first."""
+
+
+def template_of(spec: Spec, machine: Machine) -> Template | None:
+    """The template that makes a spec's code."""
+    return next((template for template in TEMPLATES if template.fits(spec, machine)), None)
+
+
+def written(spec: Spec, machine: Machine) -> Written:
+    """The code of a spec."""
+    template = template_of(spec, machine)
+    if template is None:
+        ops = ", ".join(dict.fromkeys(spec.ops))
+        raise UnsupportedError(f"the GPU has no kernel of kind '{spec.kind}' for {ops}")
+    return template.write(spec, machine)

@@ -1,0 +1,150 @@
+"""What is known of a GPU before anything is compiled for it: its name, what it can do, and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+ASKED = (
+    "shader-f16",
+    "shader-f64",
+    "shader-int64",
+    "subgroup",
+    "subgroup-barrier",
+    "timestamp-query",
+    "timestamp-query-inside-encoders",
+    "timestamp-query-inside-passes",
+    "cooperative-matrix",
+    "experimental-cooperative-matrix",
+    "vulkan-memory-model",
+)
+"""Features that are used where a device has them."""
+
+LIMITS = (
+    "max-buffer-size",
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "max-compute-workgroup-storage-size",
+    "max-compute-workgroups-per-dimension",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+    "min-storage-buffer-offset-alignment",
+)
+"""The limits that matter here."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU as kernels see it.
+
+    Attributes:
+        name: what its driver calls it.
+        kind: discrete, integrated, software, or not known.
+        api: Vulkan, Metal or DX12.
+        driver: the driver's name and version.
+        features: what it can do, of ``ASKED``.
+        limits: of ``LIMITS``.
+        subgroups: the smallest and largest number of threads that run in step.
+    """
+
+    name: str
+    kind: str
+    api: str
+    driver: str
+    features: frozenset[str] = frozenset()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    subgroups: tuple[int, int] = (1, 128)
+
+    @property
+    def wide(self) -> bool:
+        """Whether it computes in f64."""
+        return "shader-f64" in self.features and self.long
+
+    @property
+    def long(self) -> bool:
+        """Whether it has integers of 64 bits."""
+        return "shader-int64" in self.features
+
+    @property
+    def half(self) -> bool:
+        """Whether it reads and writes f16 as such."""
+        return "shader-f16" in self.features
+
+    @property
+    def subgroup(self) -> bool:
+        """Whether threads that run in step can add up their values."""
+        return "subgroup" in self.features
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether it multiplies small matrices of f16 as one instruction."""
+        return any(name.endswith("cooperative-matrix") for name in self.features)
+
+    @property
+    def software(self) -> bool:
+        """Whether it is the CPU, posing as a GPU."""
+        return self.kind == "CPU"
+
+    @property
+    def threads(self) -> int:
+        """The most threads of a workgroup."""
+        sizes = ("max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x")
+        return min(self.limits.get(name, 256) for name in sizes)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of memory that a workgroup shares."""
+        return self.limits.get("max-compute-workgroup-storage-size", 16384)
+
+    @property
+    def most_groups(self) -> int:
+        """The most workgroups along one dimension of a dispatch."""
+        return self.limits.get("max-compute-workgroups-per-dimension", 65535)
+
+    @property
+    def most_buffers(self) -> int:
+        """The most buffers that a shader can have bound."""
+        return self.limits.get("max-storage-buffers-per-shader-stage", 8)
+
+    @property
+    def most_bound(self) -> int:
+        """The most bytes of one buffer that a shader can see."""
+        return self.limits.get("max-storage-buffer-binding-size", 128 << 20)
+
+    @property
+    def alignment(self) -> int:
+        """What the first byte of a bound range is a multiple of."""
+        return self.limits.get("min-storage-buffer-offset-alignment", 256)
+
+    def without(self, *features: str, **limits: int) -> Machine:
+        """The same GPU with less: for tests, and to see what a smaller one would do.
+
+        >>> Machine("some", "DiscreteGPU", "Vulkan", "", frozenset({"shader-f64", "shader-int64"})).without("shader-f64").wide
+        False
+        """
+        less = {name.replace("_", "-"): value for name, value in limits.items()}
+        return replace(self, features=self.features - set(features), limits={**self.limits, **less})
+
+    def to_json(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "api": self.api,
+            "driver": self.driver,
+            "features": sorted(self.features),
+            "limits": dict(sorted(self.limits.items())),
+            "subgroups": list(self.subgroups),
+        }
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> Machine:
+        """What ``to_json`` gave."""
+        return Machine(
+            **{
+                **content,
+                "features": frozenset(content["features"]),
+                "subgroups": tuple(content["subgroups"]),
+            }
+        )

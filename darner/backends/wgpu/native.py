@@ -1,0 +1,63 @@
+"""The one place that reaches below wgpu's Python interface, to its C library: for what is called hundreds of times a step, and for what Python cannot ask for.
+
+It is written for wgpu 0.32, which ``pyproject.toml`` pins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Call = tuple[Any, Any, int, int]
+"""A dispatch: the pipeline's and the bind group's handle, and workgroups across and down."""
+
+
+def vulkan_only() -> None:
+    """Leave OpenGL out, whose loader writes to the terminal where there is no display. Only before the first adapter is asked for."""
+    from wgpu.backends.wgpu_native import extras  # type: ignore[import-untyped]
+
+    extras.set_instance_extras(backends=("Vulkan", "Metal", "DX12"))
+
+
+def unchecked_module(device: Any, text: str) -> Any:
+    """A shader module without tests of indices: every index that is written here is inside by construction."""
+    from wgpu.backends.wgpu_native import _api
+    from wgpu.backends.wgpu_native._ffi import ffi, lib  # type: ignore[import-untyped]
+
+    code = text.encode()
+    held = ffi.new("char[]", code)
+    source = ffi.new("WGPUShaderSourceWGSL *")
+    source.chain.sType = lib.WGPUSType_ShaderSourceWGSL
+    source.code.data, source.code.length = held, len(code)
+    descriptor = ffi.new("WGPUShaderModuleDescriptor *")
+    descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
+    found = _api.libf.wgpuDeviceCreateShaderModuleTrusted(
+        device._internal, descriptor, lib.WGPUShaderRuntimeChecks_None
+    )
+    if found == ffi.NULL:
+        raise RuntimeError("the shader module could not be made")
+    return _api.GPUShaderModule("", found, device)
+
+
+def handle(found: Any) -> Any:
+    """What the C library calls an object of wgpu."""
+    return found._internal
+
+
+def dispatch_all(compute_pass: Any, calls: Sequence[Call]) -> None:
+    """Record dispatches; wgpu waits between those that touch the same buffer."""
+    from wgpu.backends.wgpu_native._ffi import ffi, lib
+
+    inner, null = compute_pass._internal, ffi.NULL
+    pipeline_of, group_of = (
+        lib.wgpuComputePassEncoderSetPipeline,
+        lib.wgpuComputePassEncoderSetBindGroup,
+    )
+    dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+    last = None
+    for pipeline, group, across, down in calls:
+        if pipeline is not last:
+            pipeline_of(inner, pipeline)
+            last = pipeline
+        group_of(inner, 0, group, 0, null)
+        dispatch(inner, across, down, 1)

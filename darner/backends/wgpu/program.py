@@ -1,0 +1,350 @@
+"""A plan on a GPU: its buffers, its dispatches, and a step that is one submission."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...graph.data import Array
+from ...graph.errors import InternalError, RunError
+from ...lower.plan import Buffer, Plan
+from ..cpu.faults import INDEXED
+from ..memory import Bytes
+from ..mirrors import Mirror, mirror
+from .device import Device, Region
+from .kernels import written
+from .native import Call, dispatch_all, handle
+from .shader import Binding, Stage, Written
+
+FAULT_BYTES = 256
+"""What a kernel tells of a fault, at a distance that every device can bind at."""
+
+
+class Arrays(Sequence[Array]):
+    """The values of a program's buffers, copied from the device when they are asked for."""
+
+    def __init__(self, program: WgpuProgram) -> None:
+        self._program = program
+
+    def __len__(self) -> int:
+        return len(self._program.plan.buffers)
+
+    def __getitem__(self, buffer: Any) -> Any:
+        return self._program.read(buffer)
+
+
+class WgpuProgram:
+    """A plan, compiled for a GPU, with memory on it for all its values.
+
+    Args:
+        plan: what to run; it was lowered for the target ``gpu``.
+        device: where.
+        storage: parameters and states by name, of which the device keeps copies.
+        saved: what ``saved`` of an equal program gave, on the same GPU: no text is written again.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: Device,
+        *,
+        storage: Mapping[str, Array] | None = None,
+        saved: bytes | None = None,
+        fixed: Collection[int] = (),
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.storage: dict[str, Array] = dict(storage or {})
+        self.arena: Bytes = np.empty(0, np.uint8)
+        self.arrays = Arrays(self)
+        self._written = _from_bytes(saved) if saved else self._write_all()
+        self._owned: list[Region] = []
+        self._mirrors: dict[int, Mirror] = {}
+        self._regions = self._memory()
+        self._homes = list(self._regions)
+        self._pending: dict[int, Array] = {}
+        self._scratch = self._own(max((w.scratch for w in self._written.values()), default=0))
+        self._checked = self._kernels_with_indices()
+        self._faults = self._own(FAULT_BYTES * len(self._checked))
+        self._calls: list[list[Call]] = []
+        self._groups: list[list[Any]] = []
+        self._moved: set[int] = set()
+        for number in range(len(plan.kernels)):
+            groups, calls = self._bound(number)
+            self._groups.append(groups)
+            self._calls.append(calls)
+        self._uses: dict[int, list[int]] = {}
+        for number, kernel in enumerate(plan.kernels):
+            for buffer in {*kernel.operands, *kernel.results}:
+                self._uses.setdefault(buffer, []).append(number)
+
+    # ------------------------------------------------------------- making it
+
+    def _write_all(self) -> dict[str, Written]:
+        found = {}
+        for kernel in self.plan.kernels:
+            if kernel.spec not in found:
+                found[kernel.spec] = written(self.plan.spec(kernel), self.device.machine)
+        return found
+
+    def _own(self, nbytes: int) -> Region:
+        region = self.device.region(nbytes)
+        self._owned.append(region)
+        return region
+
+    def _memory(self) -> list[Region]:
+        """Where each buffer lies."""
+        plan = self.plan
+        arena = self._own(plan.arena_bytes)
+        regions = []
+        for number, buffer in enumerate(plan.buffers):
+            if buffer.place == "arena":
+                if buffer.offset is None or buffer.offset % self.device.machine.alignment:
+                    raise InternalError(f"a buffer of the arena lies at {buffer.offset}")
+                regions.append(Region(arena.buffer, buffer.offset, buffer.nbytes))
+            elif buffer.place in ("parameter", "state"):
+                regions.append(self._mirrored(number, buffer))
+            else:
+                regions.append(self._own(buffer.nbytes))
+                if buffer.place == "constant":
+                    self.device.write(regions[-1], plan.constants[str(buffer.name)].array)
+        return regions
+
+    def _mirrored(self, number: int, buffer: Buffer) -> Region:
+        from ..cpu.program import empty_like
+
+        name = str(buffer.name)
+        if name not in self.storage:
+            self.storage[name] = empty_like(buffer)
+        device = self.device
+
+        def pull(region: Region, array: Array) -> None:
+            array[...] = device.read(region).view(array.dtype).reshape(array.shape)
+
+        def make(array: Array) -> Mirror:
+            return Mirror(array, device.region(array.nbytes), pull, device.write)
+
+        found = mirror(self.storage[name], make)
+        self._mirrors[number] = found
+        return found.copy
+
+    def _kernels_with_indices(self) -> dict[int, int]:
+        indexed = [
+            number
+            for number, kernel in enumerate(self.plan.kernels)
+            if INDEXED.intersection(self.plan.spec(kernel).ops)
+        ]
+        return {number: place for place, number in enumerate(indexed)}
+
+    def _bound(self, number: int) -> tuple[list[Any], list[Call]]:
+        """The dispatches of a kernel with their buffers."""
+        kernel = self.plan.kernels[number]
+        groups, calls = [], []
+        for stage in self._written[kernel.spec].stages:
+            regions = [self._region(number, binding) for binding in stage.bindings]
+            groups.append(self.device.bind_group(regions))
+            pipeline = self.device.pipeline(stage)
+            calls.append((handle(pipeline), handle(groups[-1]), *stage.groups))
+        return groups, calls
+
+    def _region(self, number: int, binding: Binding) -> Region:
+        kernel = self.plan.kernels[number]
+        if binding.what == "operand":
+            return self._regions[kernel.operands[binding.number]]
+        if binding.what == "result":
+            return self._regions[kernel.results[binding.number]]
+        if binding.what == "scratch":
+            return Region(self._scratch.buffer, binding.number, binding.nbytes)
+        place = self._checked.get(number)
+        if place is None:
+            raise InternalError("a kernel without indices tells of faults")
+        return Region(self._faults.buffer, place * FAULT_BYTES, FAULT_BYTES)
+
+    # ------------------------------------------------------------- what it is
+
+    @property
+    def threads(self) -> int:
+        """One: what runs it is the GPU."""
+        return 1
+
+    @property
+    def saved(self) -> bytes:
+        """The text of its shaders, for an equal program in another process."""
+        return _to_bytes(self._written)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory besides parameters and states."""
+        return sum(region.nbytes for region in self._owned)
+
+    @property
+    def pipelines(self) -> int:
+        """How many different shaders it has."""
+        return len({stage.text for w in self._written.values() for stage in w.stages})
+
+    # ------------------------------------------------------------- values
+
+    def read(self, buffer: int, out: Array | None = None) -> Array:
+        """A buffer's value, as a copy or in ``out``."""
+        about = self.plan.buffers[buffer]
+        if buffer in self._pending:
+            found = np.array(self._pending[buffer])
+        elif buffer in self._mirrors and self._mirrors[buffer].newer_here:
+            found = np.array(self.storage[str(about.name)])
+        else:
+            shape = tuple(int(size) for size in about.type.shape)
+            data = self.device.read(self._regions[buffer])
+            found = data.view(about.type.dtype.numpy).reshape(shape)
+        if out is None:
+            return found
+        out[...] = found
+        return out
+
+    def write(self, buffer: int, value: Array) -> None:
+        """Give a buffer a value of its type and shape."""
+        dtype = self.plan.buffers[buffer].type.dtype.numpy
+        self.device.write(self._regions[buffer], np.asarray(value).astype(dtype, copy=False))
+        self._pending.pop(buffer, None)
+        if buffer in self._mirrors:
+            self._mirrors[buffer].newer_here = False
+            self._mirrors[buffer].newer_there = True
+
+    def bind(self, buffer: int, array: Array | None) -> None:
+        """Let an input have an array's value in the next step; it is copied to the device when that begins."""
+        if array is None:
+            self._pending.pop(buffer, None)
+        else:
+            self._pending[buffer] = array
+
+    def take(self, buffer: int, other: WgpuProgram, output: int) -> None:
+        """Let an input be another program's output, where it lies."""
+        self._regions[buffer] = other._regions[output]
+        for number in self._uses.get(buffer, ()):
+            self._groups[number], self._calls[number] = self._bound(number)
+
+    def prepare(self, buffer: int | None = None) -> None:
+        """Nothing is kept in another order."""
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """All buffers."""
+        return frozenset(range(len(self.plan.buffers)))
+
+    def recovery(self, buffer: int) -> Callable[[], Array] | None:
+        """Nothing is kept in another order."""
+        return None
+
+    # ------------------------------------------------------------- running
+
+    def run(
+        self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        """Start all kernels, or some, as one submission. Without ``last`` updated leaves take their new values at the end."""
+        self._send()
+        end = len(self.plan.kernels) if last is None else min(last, len(self.plan.kernels))
+        encoder = self.device.encoder()
+        calls = [call for number in range(first, end) for call in self._calls[number]]
+        if calls:
+            compute = encoder.begin_compute_pass()
+            dispatch_all(compute, calls)
+            compute.end()
+        if last is None:
+            self._update(encoder)
+        self.device.submit(encoder)
+        for number in range(first, end):
+            for buffer in self.plan.kernels[number].results:
+                if buffer in self._mirrors:
+                    self._mirrors[buffer].newer_there = True
+        self._ran_checked = any(first <= number < end for number in self._checked)
+
+    def _send(self) -> None:
+        for buffer, array in self._pending.items():
+            self.device.write(self._regions[buffer], array)
+        self._pending.clear()
+        for found in self._mirrors.values():
+            found.send()
+
+    def _update(self, encoder: Any) -> None:
+        """Leaves take their new values: by way of scratch memory where one is another's."""
+        pairs = [(old, new) for old, new in self.plan.updates if old != new]
+        olds = {old for old, _ in pairs}
+        moved = []
+        for old, new in pairs:
+            source = self._regions[new]
+            if new in olds:
+                source = self._own(source.nbytes)
+                _copy(encoder, self._regions[new], source)
+            moved.append((source, self._regions[old]))
+        for source, target in moved:
+            _copy(encoder, source, target)
+        for old, _ in self.plan.updates:
+            if old in self._mirrors:
+                self._mirrors[old].newer_there = True
+
+    def sync(self) -> None:
+        """Wait until what was started is done, and raise if an index was outside its axis."""
+        if not self._checked:
+            self.device.wait()
+            return
+        words = self.device.read(self._faults).view(np.uint32).reshape(-1, FAULT_BYTES // 4)
+        bad = np.flatnonzero(words[:, 0])
+        if not len(bad):
+            return
+        number = next(n for n, place in self._checked.items() if place == bad[0])
+        index, size = int(words[bad[0], 1].astype(np.int32)), int(words[bad[0], 2])
+        self.device.write(self._faults, np.zeros(self._faults.nbytes, np.uint8))
+        kernel = self.plan.kernels[number]
+        op = next(name for name in self.plan.spec(kernel).ops if name in INDEXED)
+        raise RunError(f"index {index} is outside of an axis of {size}").located(
+            op, kernel.label, "", kernel.source
+        )
+
+    def close(self) -> None:
+        """Free code and memory; copies of parameters stay until the session lets go of them."""
+        for region in self._owned:
+            self.device.free(region)
+        self._owned, self._calls, self._groups = [], [], []
+
+
+def _copy(encoder: Any, source: Region, target: Region) -> None:
+    if source.nbytes:
+        size = -(-source.nbytes // 4) * 4
+        encoder.copy_buffer_to_buffer(
+            source.buffer, source.offset, target.buffer, target.offset, size
+        )
+
+
+def _to_bytes(all_: Mapping[str, Written]) -> bytes:
+    texts: dict[str, int] = {}
+    content = {
+        digest: [
+            kernel.scratch,
+            [
+                [
+                    texts.setdefault(stage.text, len(texts)),
+                    stage.groups,
+                    [[b.what, b.number, b.nbytes] for b in stage.bindings],
+                ]
+                for stage in kernel.stages
+            ],
+        ]
+        for digest, kernel in all_.items()
+    }
+    return zlib.compress(json.dumps([list(texts), content]).encode())
+
+
+def _from_bytes(saved: bytes) -> dict[str, Written]:
+    texts, content = json.loads(zlib.decompress(saved))
+    found = {}
+    for digest, (scratch, stages) in content.items():
+        made = [
+            Stage(texts[text], tuple(groups), tuple(Binding(*one) for one in bindings))
+            for text, groups, bindings in stages
+        ]
+        found[digest] = Written(tuple(made), scratch)
+    return found

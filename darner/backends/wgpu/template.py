@@ -1,0 +1,22 @@
+"""What every kernel template of the GPU is written against.
+
+A template makes the code of one family of kernels: ``fits`` says whether it has code for a spec, ``write`` writes it for a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...lower.plan import Spec
+from .machine import Machine
+from .shader import Written
+
+
+@dataclass(frozen=True)
+class Template:
+    """A family of kernels: which specs it has code for on which GPU, and the code."""
+
+    name: str
+    fits: Callable[[Spec, Machine], bool]
+    write: Callable[[Spec, Machine], Written]

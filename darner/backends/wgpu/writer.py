@@ -1,0 +1,420 @@
+"""Instructions, written as WGSL.
+
+``Writer`` has the instructions of ``llvmlite.ir.IRBuilder`` that code for one element needs. So what is written against these, such as every elementary function, gives
+native code with one and a shader with the other. A ``Text`` is a value: an IR type, and the name it has in the shader.
+
+How IR types stand in WGSL: i1 is ``bool``; integers up to 32 bits are ``u32``, the narrower ones with zeros above; i64 is ``u64``; half and float are ``f32``, where a
+half has been rounded to what 16 bits hold; double is ``f64``. Signed instructions go through ``i32`` and ``i64``.
+
+Compilers of shaders take floats for real numbers: they fuse, reorder and assume that NaN does not exist. What must not happen to a value is kept from them by bits: NaN is
+found by its bits, and ``Writer.opaque`` hides where a number comes from.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ...graph.errors import InternalError
+
+FLOATS = {"half": "f32", "float": "f32", "double": "f64"}
+
+
+class Text:
+    """A value of a shader: its IR type, and an expression that costs nothing to repeat."""
+
+    __slots__ = ("text", "type")
+
+    def __init__(self, type_: Any, text: str) -> None:
+        self.type = type_
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"<{self.type} {self.text}>"
+
+
+def width(type_: Any) -> int:
+    """The bits of an integer type; 0 of others."""
+    return int(getattr(type_, "width", 0))
+
+
+def spelled(type_: Any) -> str:
+    """How WGSL calls the type that holds values of an IR type."""
+    bits = width(type_)
+    if bits == 0:
+        return FLOATS[str(type_)]
+    if bits == 1:
+        return "bool"
+    return "u64" if bits == 64 else "u32"
+
+
+def number(value: float, type_: Any) -> str:
+    """A constant as WGSL.
+
+    >>> from llvmlite import ir
+    >>> number(1.5, ir.FloatType()), number(-1, ir.IntType(8)), number(True, ir.IntType(1))
+    ('1.5f', '255u', 'true')
+    """
+    bits = width(type_)
+    if bits == 1:
+        return "true" if value else "false"
+    if bits:
+        return f"{int(value) % (1 << bits)}{'lu' if bits == 64 else 'u'}"
+    wide = str(type_) == "double"
+    if not wide:
+        value = _as_float32(float(value))
+    if math.isnan(value):
+        return "nan64()" if wide else "bitcast<f32>(nan_bits)"
+    if math.isinf(value):
+        sign = "-" if value < 0 else ""
+        return f"({sign}infinity64())" if wide else f"({sign}bitcast<f32>(infinity_bits))"
+    text = repr(value)
+    shown = text if "e" in text or "." in text else f"{text}.0"
+    shown += "lf" if wide else "f"
+    return f"({shown})" if value < 0 or text.startswith("-") else shown
+
+
+def _as_float32(value: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+class Writer:
+    """Writes the body of one function of a shader, line by line.
+
+    Attributes:
+        lines: what is written so far.
+        globals: declarations that the shader needs besides, by name.
+        wide: whether the device computes in f64.
+        lane: the class of arithmetic on its values; see ``darner.backends.cpu.math.emit``.
+    """
+
+    def __init__(self, *, wide: bool = True) -> None:
+        self.lines: list[str] = []
+        self.globals: dict[str, str] = {}
+        self.wide = wide
+        self.lane: Any = None
+        self._count = 0
+        self._depth = 1
+
+    # ------------------------------------------------------------- text
+
+    def line(self, text: str) -> None:
+        """Write a line as it is."""
+        self.lines.append("  " * self._depth + text)
+
+    def name(self, prefix: str = "v") -> str:
+        """A name that nothing else has."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Lines in braces after ``head``: a condition, a loop."""
+        self.line(f"{head} {{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line("}")
+
+    def let(self, type_: Any, text: str) -> Text:
+        """Give an expression a name."""
+        found = self.name()
+        self.line(f"let {found} = {text};")
+        return Text(type_, found)
+
+    def text(self, value: Any) -> str:
+        """A value as an expression: a ``Text``, or a constant of the IR."""
+        if isinstance(value, Text):
+            return value.text
+        constant = getattr(value, "constant", None)
+        if constant is None:
+            raise InternalError(f"{value!r} is no value of a shader")
+        shown = number(constant, value.type)
+        for word, declaration in _SPECIAL.items():
+            if word in shown:
+                self.globals.setdefault(word, declaration)
+        return shown
+
+    def declare(self, name: str, text: str) -> None:
+        """Add a declaration to the shader, such as a function; one of each name."""
+        self.globals.setdefault(name, text)
+
+    def opaque(self, value: Any) -> Text:
+        """The same f32, of which a compiler knows nothing: what is subtracted from it stays subtracted."""
+        # The third number of a workgroup is always 0, which compilers do not know.
+        return self.let(value.type, f"bitcast<f32>(bitcast<u32>({self.text(value)}) ^ workgroup.z)")
+
+    # ------------------------------------------------------------- arithmetic
+
+    def _binary(self, sign: str, a: Any, b: Any) -> Text:
+        return self.let(a.type, f"{self.text(a)} {sign} {self.text(b)}")
+
+    def _kept(self, type_: Any, text: str) -> Text:
+        """An integer of which only its own bits may be set."""
+        bits = width(type_)
+        if bits in (8, 16):
+            text = f"({text}) & {(1 << bits) - 1}u"
+        return self.let(type_, text)
+
+    def fadd(self, a: Any, b: Any) -> Text:
+        """A + b of floats."""
+        return self._binary("+", a, b)
+
+    def fsub(self, a: Any, b: Any) -> Text:
+        """A - b of floats."""
+        return self._binary("-", a, b)
+
+    def fmul(self, a: Any, b: Any) -> Text:
+        """A * b of floats."""
+        return self._binary("*", a, b)
+
+    def fdiv(self, a: Any, b: Any) -> Text:
+        """A / b of floats."""
+        return self._binary("/", a, b)
+
+    def fneg(self, a: Any) -> Text:
+        """The float with the other sign."""
+        if spelled(a.type) == "f64":
+            return self.let(a.type, f"-{self.text(a)}")
+        # Not 0 - a, which some compilers make of it: 0 has no other sign then.
+        return self.let(a.type, f"bitcast<f32>(bitcast<u32>({self.text(a)}) ^ 0x80000000u)")
+
+    def add(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Text:
+        """A + b of integers."""
+        return self._kept(a.type, f"{self.text(a)} + {self.text(b)}")
+
+    def sub(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Text:
+        """A - b of integers."""
+        return self._kept(a.type, f"{self.text(a)} - {self.text(b)}")
+
+    def mul(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Text:
+        """A * b of integers."""
+        return self._kept(a.type, f"{self.text(a)} * {self.text(b)}")
+
+    def udiv(self, a: Any, b: Any) -> Text:
+        """The quotient of integers without signs."""
+        return self._binary("/", a, b)
+
+    def urem(self, a: Any, b: Any) -> Text:
+        """The rest of that."""
+        return self._binary("%", a, b)
+
+    def sdiv(self, a: Any, b: Any) -> Text:
+        """The quotient of integers with signs, towards 0."""
+        return self._unsigned(a.type, f"{self.signed(a)} / {self.signed(b)}")
+
+    def signed(self, value: Any) -> str:
+        """An integer as i32 or i64."""
+        bits, text = width(value.type), self.text(value)
+        if bits == 64:
+            return f"bitcast<i64>({text})"
+        if bits in (8, 16):
+            return f"(bitcast<i32>({text} << {32 - bits}u) >> {32 - bits}u)"
+        return f"bitcast<i32>({text})"
+
+    def _unsigned(self, type_: Any, text: str) -> Text:
+        kind = spelled(type_)
+        return self._kept(type_, f"bitcast<{kind}>({text})")
+
+    # ------------------------------------------------------------- bits
+
+    def and_(self, a: Any, b: Any) -> Text:
+        """Bits that both have."""
+        return self._binary("&", a, b)
+
+    def or_(self, a: Any, b: Any) -> Text:
+        """Bits that one of them has."""
+        return self._binary("|", a, b)
+
+    def xor(self, a: Any, b: Any) -> Text:
+        """Bits that only one of them has."""
+        return self._binary("!=" if width(a.type) == 1 else "^", a, b)
+
+    def not_(self, a: Any) -> Text:
+        """The other bits."""
+        if width(a.type) == 1:
+            return self.let(a.type, f"!{self.text(a)}")
+        return self._kept(a.type, f"~{self.text(a)}")
+
+    def _by(self, value: Any) -> str:
+        text = self.text(value)
+        return f"u32({text})" if width(value.type) == 64 else text
+
+    def shl(self, a: Any, b: Any) -> Text:
+        """Bits moved up."""
+        return self._kept(a.type, f"{self.text(a)} << {self._by(b)}")
+
+    def lshr(self, a: Any, b: Any) -> Text:
+        """Bits moved down, zeros above."""
+        return self.let(a.type, f"{self.text(a)} >> {self._by(b)}")
+
+    def ashr(self, a: Any, b: Any) -> Text:
+        """Bits moved down, the sign above."""
+        return self._unsigned(a.type, f"{self.signed(a)} >> {self._by(b)}")
+
+    def bitcast(self, a: Any, type_: Any) -> Text:
+        """The same bits as another type."""
+        before, after = spelled(a.type), spelled(type_)
+        if "half" in (str(a.type), str(type_)):
+            raise InternalError("the bits of a half are not at hand in a shader")
+        text = self.text(a)
+        return self.let(type_, text if before == after else f"bitcast<{after}>({text})")
+
+    # ------------------------------------------------------------- comparison
+
+    def _compare(self, text: str) -> Text:
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        return self.let(ir.IntType(1), text)
+
+    def icmp_unsigned(self, sign: str, a: Any, b: Any) -> Text:
+        """Whether ``a sign b`` of integers without signs."""
+        left, right = self.text(a), self.text(b)
+        if width(a.type) == 1 and sign not in ("==", "!="):
+            left, right = f"u32({left})", f"u32({right})"
+        return self._compare(f"{left} {sign} {right}")
+
+    def icmp_signed(self, sign: str, a: Any, b: Any) -> Text:
+        """Whether ``a sign b`` of integers with signs."""
+        if sign in ("==", "!=") or width(a.type) == 1:
+            return self.icmp_unsigned(sign, a, b)
+        return self._compare(f"{self.signed(a)} {sign} {self.signed(b)}")
+
+    def fcmp_ordered(self, sign: str, a: Any, b: Any) -> Text:
+        """Whether ``a sign b``, and neither is NaN."""
+        if sign == "ord":
+            return self._compare(f"!({self._unordered(a, b)})")
+        return self._compare(f"{self.text(a)} {sign} {self.text(b)}")
+
+    def fcmp_unordered(self, sign: str, a: Any, b: Any) -> Text:
+        """Whether ``a sign b``, or one of them is NaN."""
+        unordered = self._unordered(a, b)
+        if sign == "uno":
+            return self._compare(unordered)
+        return self._compare(f"({self.text(a)} {sign} {self.text(b)}) || {unordered}")
+
+    def _unordered(self, a: Any, b: Any) -> str:
+        texts = dict.fromkeys(self._nan(value) for value in (a, b) if isinstance(value, Text))
+        return " || ".join(texts) or "false"
+
+    def _nan(self, value: Any) -> str:
+        text = self.text(value)
+        if spelled(value.type) == "f64":
+            return (
+                f"((bitcast<u64>({text}) & 0x7fffffffffffffffLU) > 0x7ff0000000000000LU)".replace(
+                    "LU", "lu"
+                )
+            )
+        return f"((bitcast<u32>({text}) & 0x7fffffffu) > 0x7f800000u)"
+
+    def select(self, condition: Any, chosen: Any, otherwise: Any) -> Text:
+        """One of two values."""
+        texts = self.text(otherwise), self.text(chosen), self.text(condition)
+        return self.let(chosen.type, f"select({', '.join(texts)})")
+
+    # ------------------------------------------------------------- conversions
+
+    def trunc(self, a: Any, type_: Any) -> Text:
+        """The low bits of an integer."""
+        bits, text = width(type_), self.text(a)
+        if width(a.type) == 64:
+            text = f"u32({text} & 0xfffffffflu)"
+        if bits == 1:
+            return self.let(type_, f"({text} & 1u) != 0u")
+        return self.let(type_, text if bits == 32 else f"{text} & {(1 << bits) - 1}u")
+
+    def zext(self, a: Any, type_: Any) -> Text:
+        """An integer with zeros above."""
+        return self.let(type_, f"{spelled(type_)}({self.text(a)})")
+
+    def sext(self, a: Any, type_: Any) -> Text:
+        """An integer with its sign above."""
+        if width(a.type) == 1:
+            ones, zero = number(-1, type_), number(0, type_)
+            return self.let(type_, f"select({zero}, {ones}, {self.text(a)})")
+        if width(type_) == 64:
+            return self._unsigned(type_, f"i64({self.signed(a)})")
+        return self._unsigned(type_, self.signed(a))
+
+    def sitofp(self, a: Any, type_: Any) -> Text:
+        """An integer with a sign as a float."""
+        return self._to_float(a, type_, self.signed(a))
+
+    def uitofp(self, a: Any, type_: Any) -> Text:
+        """An integer without a sign as a float."""
+        return self._to_float(a, type_, self.text(a))
+
+    def _to_float(self, a: Any, type_: Any, text: str) -> Text:
+        if width(a.type) == 1:
+            text = f"u32({self.text(a)})"
+        return self.let(type_, f"{spelled(type_)}({text})")
+
+    def fpext(self, a: Any, type_: Any) -> Text:
+        """A float in a wider type."""
+        text = self.text(a)
+        return self.let(type_, text if spelled(a.type) == spelled(type_) else f"f64({text})")
+
+    def fptrunc(self, a: Any, type_: Any) -> Text:
+        """A float in a narrower type, rounded to nearest even."""
+        text = self.text(a)
+        if spelled(a.type) == "f64":
+            text = f"f32({text})"
+        if str(type_) != "half":
+            return self.let(type_, text)
+        self.declare("rounded_to_half", _ROUNDED_TO_HALF)
+        return self.let(type_, f"rounded_to_half({text})")
+
+    # ------------------------------------------------------------- loops
+
+    def loop(
+        self,
+        start: str,
+        stop: str,
+        step: int,
+        inside: Callable[[Text, list[Any]], Sequence[Any]],
+        carried: Sequence[Any],
+    ) -> list[Text]:
+        """``for i in range(start, stop, step)`` of u32 numbers; ``inside`` maps the carried values to their next ones."""
+        from llvmlite import ir
+
+        held = []
+        for value in carried:
+            found = self.name("c")
+            self.line(f"var {found} = {self.text(value)};")
+            held.append(Text(value.type, found))
+        i = self.name("i")
+        with self.block(f"for (var {i} = {start}; {i} < {stop}; {i} += {step}u)"):
+            following = [self.text(value) for value in inside(Text(ir.IntType(32), i), list(held))]
+            for value, text in zip(held, following, strict=True):
+                if text != value.text:
+                    self.line(f"{value.text} = {text};")
+        # What is carried may change again in an enclosing loop: from here on it is a value.
+        return [self.let(value.type, value.text) for value in held]
+
+
+_SPECIAL = {
+    "nan_bits": "var<private> nan_bits: u32 = 0x7fc00000u;",
+    "infinity_bits": "var<private> infinity_bits: u32 = 0x7f800000u;",
+    "nan64": "var<private> nan64_bits: u64 = 0x7ff8000000000000lu;\nfn nan64() -> f64 { return bitcast<f64>(nan64_bits); }",
+    "infinity64": "var<private> infinity64_bits: u64 = 0x7ff0000000000000lu;\nfn infinity64() -> f64 { return bitcast<f64>(infinity64_bits); }",
+}
+"""Numbers that WGSL has no constants for: read from variables, so that no compiler objects."""
+
+_ROUNDED_TO_HALF = """fn rounded_to_half(x: f32) -> f32 {
+  let bits = bitcast<u32>(x);
+  let size = bits & 0x7fffffffu;
+  let sign = bits & 0x80000000u;
+  // Normal halves keep 10 bits after the point; those below 2**-14 have their last place at 2**-24.
+  let normal = (size + 0xfffu + ((size >> 13u) & 1u)) & 0xffffe000u;
+  let small = round(bitcast<f32>(size) * 16777216.0f) * 5.9604644775390625e-8f;
+  var found = select(normal, bitcast<u32>(small), size < 0x38800000u);
+  found = select(found, 0x7f800000u, found >= 0x47800000u);
+  found = select(found, size | 0x400000u, size > 0x7f800000u);
+  return bitcast<f32>(found | sign);
+}"""
