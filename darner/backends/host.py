@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph.data import Array
+from ..graph.errors import InternalError
 from ..graph.graph import LEAVES
 from ..lower.plan import Plan
 from .cpu.program import CpuProgram, empty_like
@@ -27,6 +28,15 @@ class HostMemory:
             return np.array(self.arrays[buffer])
         out[...] = self.arrays[buffer]
         return out
+
+    @property
+    def on_host(self) -> bool:
+        """Always."""
+        return True
+
+    def take(self, buffer: int, other: object, output: int) -> None:
+        """What is the process's own is bound instead."""
+        raise InternalError("programs on the host take outputs of others by bind")
 
     def write(self, buffer: int, value: Array) -> None:
         """Give a buffer a value of its type and shape."""

@@ -62,6 +62,13 @@ class Program(Protocol):
     def bind(self, buffer: int, array: Array | None) -> None:
         """Let an input be read from the caller's own memory, or from the program's own again (None)."""
 
+    @property
+    def on_host(self) -> bool:
+        """Whether its memory is the process's own."""
+
+    def take(self, buffer: int, other: Any, output: int) -> None:
+        """Let an input be the output of another program on the same device, where it lies; not for programs on the host."""
+
     def prepare(self, buffer: int | None = None) -> None:
         """Make ready what changes seldom, or one buffer of it, as it is now: before the first step, and after every change."""
 

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..backends.protocol import target_of
 from ..graph.errors import PACKAGE, Source, caller
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -83,7 +84,7 @@ def build_key(
         [graph.name, graph.digest(), about, list(sizes)],
         [config.device, config.mode, config.level, config.precision],
         [keeps_gradients(config, optimizer), _described(graph, optimizer, call)],
-        _machine() if code and config.device == "cpu" else None,
+        _machine(config.device) if code else None,
     ]
     text = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return BuildKey(text, tuple(lines), call)
@@ -175,7 +176,13 @@ def _installed(package: str) -> str:
     return f"{package} {version(package)}"
 
 
-def _machine() -> str:
+def _machine(device: str) -> str:
+    if device == "reference":
+        return ""
+    if target_of(device) == "gpu":
+        from ..backends.wgpu.device import machine_named
+
+        return json.dumps(machine_named(device).to_json())
     from ..backends.cpu.jit import host
 
     # How many cores there are is the business of whoever starts threads, not of code.

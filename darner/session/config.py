@@ -109,7 +109,7 @@ class SessionConfig:
 
     def object_cache(self) -> ObjectCache | None:
         """Where compiled code is kept."""
-        if self.cache is None or self.cache is False or self.device != "cpu":
+        if self.cache is None or self.cache is False or self.device == "reference":
             return None
         from ..backends.cpu.cache import Folder, ObjectCache
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +18,10 @@ class Inspectable(Protocol):
     """The part of a backend's program that is needed here; see ``darner.backends.protocol.Program``."""
 
     plan: Plan
-    arrays: list[Array]
+
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """The values of the plan's buffers."""
 
     @property
     def threads(self) -> int:
@@ -26,6 +29,9 @@ class Inspectable(Protocol):
 
     def bind(self, buffer: int, array: Array | None) -> None:
         """Let an input be read from the caller's memory."""
+
+    def write(self, buffer: int, value: Array) -> None:
+        """Give a buffer a value."""
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
@@ -67,7 +73,7 @@ def unchanged(program: Inspectable) -> Iterator[None]:
     finally:
         for i, array in before.items():
             if plan.buffers[i].place != "constant":
-                program.arrays[i][...] = array
+                program.write(i, array)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from ..backends.memory import reclaim, release, trim
+from ..backends.mirrors import changed, refresh
 from ..backends.protocol import Program
 from ..graph.data import Array
 from ..graph.node import Node
@@ -24,19 +25,23 @@ class Weights:
     """Which arrays of parameters hold their values, and who has those of the others."""
 
     def __init__(self) -> None:
+        self.writes = 0
+        """How many times a value was given from outside of a step."""
         self._away: dict[int, tuple[Array, object, Recovery]] = {}
         self._stays: set[int] = set()
 
     def read(self, array: Array) -> Array:
         """The value of a parameter, which is not to be written: its array itself, or a copy."""
         found = self._away.get(id(array))
-        return array if found is None else found[2]()
+        return refresh(array) if found is None else found[2]()
 
     def write(self, array: Array, value: Array) -> None:
         """Give a parameter another value."""
         if id(array) in self._away:
             reclaim(array)
         array[...] = value
+        changed(array)
+        self.writes += 1
         self._away.pop(id(array), None)
 
     def fill(self, array: Array) -> None:
@@ -66,6 +71,33 @@ class Weights:
     def forget(self) -> None:
         """Nobody will read anything any more."""
         self._away.clear()
+
+
+class Taken:
+    """What a step's program on a device reads in place of parameters: the outputs of another program there, where they lie.
+
+    Args:
+        step: the program of the step.
+        setup: what computes from parameters alone, if anything does.
+        inputs: the step's inputs that the outputs of ``setup`` are, in their order.
+    """
+
+    def __init__(self, step: Program, setup: Program | None, inputs: Sequence[int]) -> None:
+        self._setup = setup
+        if setup is not None:
+            for output, buffer in zip(setup.plan.outputs, inputs, strict=True):
+                step.take(buffer, setup, output)
+
+    def run(self) -> None:
+        """Make everything anew from the parameters as they are."""
+        if self._setup is not None:
+            self._setup.run()
+
+    def fill(self) -> None:
+        """Everything holds its value."""
+
+    def close(self) -> None:
+        """Nothing is held that is not the programs'."""
 
 
 class Prepared:

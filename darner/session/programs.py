@@ -23,7 +23,7 @@ from ..lower.plan import Buffer
 from .buildkey import BuildKey
 from .config import SessionConfig
 from .pipeline import Pipeline, Plans
-from .preparing import Prepared, Weights
+from .preparing import Prepared, Taken, Weights
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -85,6 +85,7 @@ class Specialised:
         recorder: what times its steps while profiling is on.
         summing: what runs instead where gradients are only added up, for a later run to update parameters with.
         partner: the other of the two, whose arena it may use: never do both run at a time.
+        bound: which value of an input, told by its memory and how often it was set, the program has.
         ran: whether the outputs hold the results of a run.
     """
 
@@ -98,12 +99,13 @@ class Specialised:
         self.bounds = index_bounds(plans.step) if plans.bounds is None else plans.bounds
         self.program: Program | None = None
         self.setup: Program | None = None
-        self.prepared: Prepared | None = None
+        self.prepared: Prepared | Taken | None = None
         self.recorder: Recorder | None = None
         self.summing: Specialised | None = None
         self.partner: Specialised | None = None
         self.version = -1
         self.ran = False
+        self.bound: dict[str, tuple[int, int] | None] = {}
         changed = {leaf for leaf, _ in plans.step.updates}
         places = {plans.step.buffers[leaf].place for leaf in changed}
         self.changes_parameters = "parameter" in places
@@ -184,6 +186,7 @@ class Specialised:
                 program.close()
         self.program = self.setup = self.prepared = self.recorder = None
         self.version = -1
+        self.bound = {}
 
 
 class Kept:

@@ -28,7 +28,7 @@ from .config import SessionConfig
 from .initialise import check_rules, initial_value, rule_for
 from .pipeline import Pipeline, Plans, check_leaves, output_names
 from .planfile import load_plans, save_plans
-from .preparing import Prepared
+from .preparing import Prepared, Taken
 from .programs import (
     ClosedError,
     Kept,
@@ -75,6 +75,8 @@ class Running:
         self._storage: dict[str, Array] = {}
         self._kept = Kept(config.specialisations)
         self._last: Specialised | None = None
+        self._added: tuple[int, int] | None = None
+        self._versions: dict[str, int] = {}
         self._optimizer: Optimizer | None = None
         self._profiling = False
         parameters, states = self._graph.parameters, self._graph.states
@@ -185,6 +187,7 @@ class Running:
                 TensorType(tuple(array.shape), self._input_types[name].dtype)
             )
         staged[...] = array
+        self._versions[name] = self._versions.get(name, 0) + 1
 
     # ------------------------------------------------------------- running
 
@@ -233,6 +236,9 @@ class Running:
             self._release(given, special, program)
         if special.changes_parameters:
             self._shared.version += 1
+        if self._added is not None and self._optimizer is not None:
+            writes, count = self._added
+            self._added = writes, (count + 1) % self._optimizer.accumulate
         self._last = special
         return special
 
@@ -252,13 +258,17 @@ class Running:
         program = self._compiled(special)
         self._prepare(special, program)
         for name, array in values.items():
-            program.bind(special.inputs[name], array)
+            mark = None if name in given else (id(array), self._versions[name])
+            if mark is None or special.bound.get(name) != mark:
+                program.bind(special.inputs[name], array)
+                special.bound[name] = mark
         return special, program
 
     def _release(self, given: Mapping[str, Array], special: Specialised, program: Program) -> None:
         """Let go of the caller's memory, which may go away."""
         for name in given:
             program.bind(special.inputs[name], None)
+            special.bound.pop(name, None)
 
     def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Array]:
         """Values for one run, checked, and the caller's own memory where they can be."""
@@ -274,10 +284,15 @@ class Running:
         if self._config.trains or special.version == self._shared.version:
             return
         if special.prepared is None:
-            weights = self._shared.weights
-            special.prepared = Prepared(program, special.setup, special.setup_inputs, weights)
+            special.prepared = self._prepared(special, program)
         special.prepared.run()
         special.version = self._shared.version
+
+    def _prepared(self, special: Specialised, program: Program) -> Prepared | Taken:
+        if not program.on_host:
+            return Taken(program, special.setup, special.setup_inputs)
+        weights = self._shared.weights
+        return Prepared(program, special.setup, special.setup_inputs, weights)
 
     # ------------------------------------------------------------- outputs
 
@@ -340,9 +355,16 @@ class Running:
     def _of_this_run(self, special: Specialised, sizes: Sizes) -> Specialised:
         """What the next run is: of the runs that share an update only the last one makes it."""
         shared = 1 if self._optimizer is None else self._optimizer.accumulate
-        if self._optimizer is None or shared == 1 or self._storage[ACCUMULATED] >= shared - 1:
+        if self._optimizer is None or shared == 1 or self._accumulated() >= shared - 1:
             return special
         return self._summing(special, sizes)
+
+    def _accumulated(self) -> int:
+        """How many gradients have been added up since the last update; read from the state where it is not known."""
+        writes = self._shared.weights.writes
+        if self._added is None or self._added[0] != writes:
+            self._added = writes, int(self._value(ACCUMULATED))
+        return self._added[1]
 
     def _summing(self, special: Specialised, sizes: Sizes) -> Specialised:
         """What runs in place of a specialisation where gradients are only added up, made where it is not there."""
@@ -446,6 +468,8 @@ class Running:
 
     def _keep_what_is_read(self, program: Program) -> None:
         """Let parameters hold their values that a step reads as they are."""
+        if not program.on_host:
+            return
         for buffer in program.reads.intersection(program.plan.leaves("parameter").values()):
             self._shared.weights.keep(program.arrays[buffer])
 

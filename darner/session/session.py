@@ -196,7 +196,7 @@ class Session(Inspecting):
         """Save all parameters and states to a safetensors file, in place of what is there, whole or not at all."""
         with self._using("save_checkpoint"):
             parameters = {name: self._value(name) for name in self._graph.parameters}
-            states = {name: self._storage[name] for name in self._leaves("state")}
+            states = {name: self._value(name) for name in self._leaves("state")}
             entries = {"session.graph": self._graph.digest()}
             learns = self._optimizer or self._separate_optimizer()
             if learns is not None:

@@ -177,7 +177,7 @@ class Training(Running):
     def _write_settings(self, optimizer: Optimizer) -> None:
         for name, value in optimizer.settings().items():
             if name in self._optimizer_states:
-                self._storage[name][...] = value
+                self._shared.weights.write(self._storage[name], np.asarray(value))
 
     def _states_in(self, plan: Plan) -> dict[str, tuple[TensorType, float]]:
         """The states that an optimizer added to the graph of a plan: their types, and what they are at first."""
@@ -205,7 +205,8 @@ class Training(Running):
         for name, value in held.items():
             taken = name in self._optimizer_states and name not in new.settings()
             if taken and value.size == self._storage[name].size:  # flat in Meganeura's layout
-                self._storage[name][...] = value.reshape(self._storage[name].shape)
+                room = self._storage[name]
+                self._shared.weights.write(room, value.reshape(room.shape))
 
     # ------------------------------------------------------------- updates apart from steps
 

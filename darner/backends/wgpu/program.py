@@ -168,6 +168,11 @@ class WgpuProgram:
     # ------------------------------------------------------------- what it is
 
     @property
+    def on_host(self) -> bool:
+        """Never."""
+        return False
+
+    @property
     def threads(self) -> int:
         """One: what runs it is the GPU."""
         return 1
