@@ -145,7 +145,7 @@ def _gpu(
     from .wgpu.device import opened
     from .wgpu.program import WgpuProgram
 
-    return WgpuProgram(plan, opened(device), storage=storage, saved=saved, fixed=fixed)
+    return WgpuProgram(plan, opened(device), storage=storage, saved=saved)
 
 
 _DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference, "gpu": _gpu}

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..backends.protocol import lower_for
+from ..backends.protocol import lower_for, target_of
 from ..graph.errors import ArgumentError, Calling
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -132,6 +132,11 @@ class Pipeline:
         self.config = config
         self._optimized: dict[tuple[str, ...], tuple[Graph, OptimizeReport]] = {}
 
+    @property
+    def target(self) -> str:
+        """The roofline that the optimizer reads."""
+        return "wgpu" if target_of(self.config.device) == "gpu" else "cpu"
+
     def plans(self, optimizer: Optimizer | None, timed: Timed, key: str | None = None) -> Plans:
         """The plans of a session with this optimizer."""
         options: dict[str, Any] = {"mode": self.config.mode, "level": self.config.level}
@@ -155,7 +160,7 @@ class Pipeline:
                         self.graph,
                         list(names),
                         level=self.config.level,
-                        target="cpu",
+                        target=self.target,
                         side_by_side=False,
                     )
                 }
@@ -172,7 +177,7 @@ class Pipeline:
 
         with timed("optimize"):
             graph, report = optimize_inference(
-                without_dropout(self.graph), level=self.config.level, target="cpu"
+                without_dropout(self.graph), level=self.config.level, target=self.target
             )
         with timed("lower"):
             first, rest, names = split(_labelled(graph, self.graph))

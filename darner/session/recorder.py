@@ -150,7 +150,7 @@ def _machine(plan: Plan, threads: int, machine: str | Target | None) -> Target:
     if machine is not None:
         return find_target(machine)
     if plan.target != "cpu":
-        return find_target(plan.target if plan.target in ("wgpu", "cuda") else "cpu")
+        return find_target({"gpu": "wgpu"}.get(plan.target, "cpu"))
     from ..backends.cpu.peak import measured_target
 
     return measured_target(threads)

@@ -6,7 +6,8 @@ import os
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from ...graph.data import Array
 from ...graph.errors import ArgumentError, RunError, optional
 from .machine import ASKED, LIMITS, Machine
-from .native import handle, unchecked_module, vulkan_only
+from .native import handle, unchecked_module, vulkan_only, wait
 from .shader import Stage
 
 KEPT_PIPELINES = 4096
@@ -175,6 +176,26 @@ class Device:
         self.bytes_held += size
         return Region(buffer, 0, nbytes)
 
+    def staging(self, nbytes: int) -> Any:
+        """Memory that the device writes and the process reads."""
+        self.check()
+        usage = self._usage.MAP_READ | self._usage.COPY_DST
+        return self._device.create_buffer(size=max(4, -(-nbytes // 4) * 4), usage=usage)
+
+    def mapped(self, buffer: Any) -> npt.NDArray[np.uint8]:
+        """What the device has written to such memory, once it is done."""
+        self.check()
+        buffer.map_async("READ_NOSYNC").sync_wait()
+        try:
+            return np.frombuffer(buffer.read_mapped(), np.uint8)
+        finally:
+            buffer.unmap()
+
+    def query_room(self, nbytes: int) -> Region:
+        """Memory for timestamps."""
+        usage = self._usage.QUERY_RESOLVE | self._usage.COPY_SRC
+        return Region(self._device.create_buffer(size=nbytes, usage=usage), 0, nbytes)
+
     def free(self, region: Region) -> None:
         """Give memory back."""
         self.bytes_held -= region.buffer.size
@@ -201,10 +222,8 @@ class Device:
     def wait(self) -> None:
         """Wait until all that was started is done."""
         self.check()
-        # Reading is what waits: wgpu 0.32's own call for it does not return.
-        if not hasattr(self, "_word"):
-            self._word = self.region(4)
-        self.read(self._word)
+        wait(self._device)
+        self.check()
 
     def check(self) -> None:
         """Raise if the device was lost."""
@@ -244,11 +263,23 @@ class Device:
                 layout=self.layout(len(stage.bindings))[1],
                 compute={"module": module, "entry_point": "main"},
             )
+        with _lock:
             self._pipelines[stage.text] = found
+            self._pipelines.move_to_end(stage.text)
             while len(self._pipelines) > KEPT_PIPELINES:
                 self._pipelines.popitem(last=False)
-        self._pipelines.move_to_end(stage.text)
         return found
+
+    def compile(self, stages: Iterable[Stage]) -> None:
+        """Compile what is not compiled yet, side by side: drivers take tens of milliseconds for each."""
+        missing = {stage.text: stage for stage in stages if stage.text not in self._pipelines}
+        if len(missing) < 2:
+            return
+        for count in {len(stage.bindings) for stage in missing.values()}:
+            self.layout(count)
+        workers = min(len(missing), os.cpu_count() or 1, 16)
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(self.pipeline, missing.values()))
 
     def bind_group(self, regions: Sequence[Region]) -> Any:
         """Ranges of buffers as a dispatch has them bound."""

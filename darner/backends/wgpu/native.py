@@ -5,7 +5,7 @@ It is written for wgpu 0.32, which ``pyproject.toml`` pins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 Call = tuple[Any, Any, int, int]
@@ -44,7 +44,24 @@ def handle(found: Any) -> Any:
     return found._internal
 
 
-def dispatch_all(compute_pass: Any, calls: Sequence[Call]) -> None:
+def wait(device: Any) -> None:
+    """Wait until everything that was submitted is done."""
+    device._poll_wait()
+
+
+def timestamp(compute_pass: Any, query: Any, number: int) -> None:
+    """Have the time written down at this point of a pass."""
+    compute_pass._write_timestamp(query, number)
+
+
+def timestamp_period(device: Any) -> float:
+    """Nanoseconds of a tick."""
+    from wgpu.backends.wgpu_native._ffi import lib
+
+    return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
+
+
+def dispatch_all(compute_pass: Any, calls: Iterable[Call]) -> None:
     """Record dispatches; wgpu waits between those that touch the same buffer."""
     from wgpu.backends.wgpu_native._ffi import ffi, lib
 

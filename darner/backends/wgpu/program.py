@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import InternalError, RunError
+from ...graph.errors import InternalError, RunError, UnsupportedError
 from ...lower.plan import Buffer, Plan
 from ..cpu.faults import INDEXED
 from ..memory import Bytes
 from ..mirrors import Mirror, mirror
+from .clock import Clock
 from .device import Device, Region
 from .kernels import written
 from .native import Call, dispatch_all, handle
+from .readback import MOST, Readback
 from .shader import Binding, Stage, Written
 
+FAULTS = -1
+"""What is read back besides outputs."""
 FAULT_BYTES = 256
 """What a kernel tells of a fault, at a distance that every device can bind at."""
 
@@ -55,7 +60,6 @@ class WgpuProgram:
         *,
         storage: Mapping[str, Array] | None = None,
         saved: bytes | None = None,
-        fixed: Collection[int] = (),
     ) -> None:
         self.plan = plan
         self.device = device
@@ -71,6 +75,14 @@ class WgpuProgram:
         self._scratch = self._own(max((w.scratch for w in self._written.values()), default=0))
         self._checked = self._kernels_with_indices()
         self._faults = self._own(FAULT_BYTES * len(self._checked))
+        small = {
+            i: self._regions[i]
+            for i in dict.fromkeys(plan.outputs)
+            if plan.buffers[i].place == "arena" and plan.buffers[i].nbytes <= MOST
+        }
+        self._back = Readback(device, {**small, FAULTS: self._faults} if self._checked else small)
+        self._clock: Clock | None = None
+        device.compile(stage for one in self._written.values() for stage in one.stages)
         self._calls: list[list[Call]] = []
         self._groups: list[list[Any]] = []
         self._moved: set[int] = set()
@@ -203,8 +215,9 @@ class WgpuProgram:
             found = np.array(self.storage[str(about.name)])
         else:
             shape = tuple(int(size) for size in about.type.shape)
-            data = self.device.read(self._regions[buffer])
-            found = data.view(about.type.dtype.numpy).reshape(shape)
+            inside = buffer in self._back
+            data = self._back.read(buffer) if inside else self.device.read(self._regions[buffer])
+            found = np.array(data).view(about.type.dtype.numpy).reshape(shape)
         if out is None:
             return found
         out[...] = found
@@ -215,6 +228,7 @@ class WgpuProgram:
         dtype = self.plan.buffers[buffer].type.dtype.numpy
         self.device.write(self._regions[buffer], np.asarray(value).astype(dtype, copy=False))
         self._pending.pop(buffer, None)
+        self._back.forget()
         if buffer in self._mirrors:
             self._mirrors[buffer].newer_here = False
             self._mirrors[buffer].newer_there = True
@@ -253,19 +267,40 @@ class WgpuProgram:
         self._send()
         end = len(self.plan.kernels) if last is None else min(last, len(self.plan.kernels))
         encoder = self.device.encoder()
-        calls = [call for number in range(first, end) for call in self._calls[number]]
-        if calls:
-            compute = encoder.begin_compute_pass()
-            dispatch_all(compute, calls)
-            compute.end()
+        if first < end:
+            self._record(encoder, first, end, times is not None)
         if last is None:
             self._update(encoder)
+        self._back.record(encoder)
         self.device.submit(encoder)
         for number in range(first, end):
             for buffer in self.plan.kernels[number].results:
                 if buffer in self._mirrors:
                     self._mirrors[buffer].newer_there = True
-        self._ran_checked = any(first <= number < end for number in self._checked)
+        if times is not None and self._clock is not None and first < end:
+            found = self._clock.read()[: end - first + 1]
+            times[first:end, 0, 0], times[first:end, 0, 1] = found[:-1], found[1:]
+
+    def _record(self, encoder: Any, first: int, end: int, timed: bool) -> None:
+        """The dispatches of some kernels as one pass, with the time between them where it is asked for."""
+        if timed and self._clock is None:
+            if "timestamp-query-inside-passes" not in self.device.machine.features:
+                raise UnsupportedError(
+                    f"the GPU '{self.device.machine.name}' does not tell the time of single kernels",
+                    hint="time whole steps instead",
+                )
+            self._clock = Clock(self.device, len(self.plan.kernels) + 1)
+        compute = encoder.begin_compute_pass()
+        if not timed or self._clock is None:
+            dispatch_all(compute, itertools.chain.from_iterable(self._calls[first:end]))
+            compute.end()
+            return
+        self._clock.write(compute, 0)
+        for number in range(first, end):
+            dispatch_all(compute, self._calls[number])
+            self._clock.write(compute, number - first + 1)
+        compute.end()
+        self._clock.resolve(encoder)
 
     def _send(self) -> None:
         for buffer, array in self._pending.items():
@@ -296,13 +331,16 @@ class WgpuProgram:
         if not self._checked:
             self.device.wait()
             return
-        words = self.device.read(self._faults).view(np.uint32).reshape(-1, FAULT_BYTES // 4)
+        if FAULTS not in self._back:
+            return
+        words = self._back.read(FAULTS).view(np.uint32).reshape(-1, FAULT_BYTES // 4)
         bad = np.flatnonzero(words[:, 0])
         if not len(bad):
             return
         number = next(n for n, place in self._checked.items() if place == bad[0])
         index, size = int(words[bad[0], 1].astype(np.int32)), int(words[bad[0], 2])
         self.device.write(self._faults, np.zeros(self._faults.nbytes, np.uint8))
+        self._back.forget()
         kernel = self.plan.kernels[number]
         op = next(name for name in self.plan.spec(kernel).ops if name in INDEXED)
         raise RunError(f"index {index} is outside of an axis of {size}").located(
@@ -313,6 +351,7 @@ class WgpuProgram:
         """Free code and memory; copies of parameters stay until the session lets go of them."""
         for region in self._owned:
             self.device.free(region)
+        self._back.close()
         self._owned, self._calls, self._groups = [], [], []
 
 
