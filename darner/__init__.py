@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import ops as ops
+from .backends.devices import DeviceInfo, devices
 from .backends.reference import run
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
@@ -140,6 +141,7 @@ __all__ = [
     "DTypeError",
     "DarnerError",
     "DerivedParam",
+    "DeviceInfo",
     "ExecutionPlan",
     "FormatError",
     "Graph",
@@ -179,6 +181,7 @@ __all__ = [
     "cost",
     "custom_gradient",
     "data",
+    "devices",
     "differentiate",
     "expand",
     "function",

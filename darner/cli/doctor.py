@@ -56,6 +56,7 @@ def examination() -> dict[str, Any]:
         found["processor"] = _processor()
         found["devices"] = _devices()
         found["cache"] = _cache()
+        found["gpus"] = _gpus()
         for name, outcome in found["devices"].items():
             if outcome != "works":
                 fix = "reinstall llvmlite, and report it with the output of: darner doctor --json"
@@ -83,6 +84,14 @@ def lines(found: dict[str, Any]) -> list[str]:
         ]
     for name, outcome in found.get("devices", {}).items():
         rows.append((f"device {name}", outcome))
+    for gpu in found.get("gpus", ()):
+        rows.append((f"device {gpu['name']}", gpu["outcome"]))
+        if "title" in gpu:
+            limit = gpu["limits"].get("max-storage-buffer-binding-size", 0)
+            rows += [
+                ("", f"{gpu['title']}, {gpu['kind']}, {gpu['driver']}"),
+                ("", f"tensors of up to {_size(limit)}; {', '.join(gpu['features'])}"),
+            ]
     if "cache" in found:
         cache = found["cache"]
         state = "" if cache["writable"] else ", which cannot be written: every start compiles anew"
@@ -160,9 +169,32 @@ def _processor() -> dict[str, Any]:
 
 def _devices() -> dict[str, str]:
     """For each device ``works``, or what went wrong: a tiny graph is run there and compared with the reference."""
-    from ..backends.protocol import known_devices
+    return {device: _tried(device) for device in ("cpu", "reference")}
 
-    return {device: _tried(device) for device in known_devices()}
+
+def _gpus() -> list[dict[str, Any]]:
+    """The GPUs, each with whether it works; a machine without one is well too."""
+    from ..backends.devices import devices
+
+    found = [device for device in devices() if device.name.startswith("gpu")]
+    if not found:
+        import importlib.util
+
+        missing = importlib.util.find_spec("wgpu") is None
+        hint = "pip install 'darner[gpu]'" if missing else "no driver of Vulkan, Metal or DX12"
+        return [{"name": "gpu", "outcome": f"none ({hint})"}]
+    return [
+        {
+            "name": device.name,
+            "outcome": _tried(device.name),
+            "title": device.title,
+            "kind": device.kind,
+            "driver": device.driver,
+            "features": list(device.features),
+            "limits": dict(device.limits),
+        }
+        for device in found
+    ]
 
 
 def _tried(device: str) -> str:
