@@ -65,9 +65,9 @@ def _clamped(x: Lane, low: float, high: float) -> Lane:
 
 def _reduced(x: Lane, tail: Lane | None = None) -> tuple[Lane, Lane, Lane]:
     """(r, n, n) with x + tail = n * log(2) + r and |r| <= log(2) / 2; n as a float and as an integer."""
-    high, low, _ = tables.LN2[x.bits]
+    high, low = (tables.LN2 if x.can_fuse else tables.SHORT_LN2)[x.bits][:2]
     n, exponent = x.nearest_integer(tables.LOG2E[x.bits][0])
-    r = n.fma(-low, n.fma(-high, x))
+    r = n.fma(-low, n.fma(-high, x).hidden())
     return (r if tail is None else r + tail), n, exponent
 
 
@@ -207,8 +207,8 @@ def log10(x: Lane) -> Lane:
 def log1p(x: Lane) -> Lane:
     """log(1 + x): the logarithm of the rounded sum, and what the rounding left over it."""
     high, low, _ = tables.LN2[x.bits]
-    total = x + 1.0
-    back = total - x
+    total = (x + 1.0).hidden()
+    back = (total - x).hidden()
     left = (1.0 - back) + (x - (total - back))
     f, e = _significand(total)
     rest = e.fma(low, left / total) - _log_deficit(f)
@@ -243,7 +243,7 @@ def atanh(x: Lane) -> Lane:
     """The inverse of tanh: log1p(2 |x| / (1 - |x|)) / 2."""
     size = x.absolute()
     value = log1p((size + size) / (1.0 - size)) * 0.5
-    return (size < _TINY[64]).choose(x, value.with_sign_of(x))
+    return (size < _TINY[x.bits]).choose(x, value.with_sign_of(x))
 
 
 # --------------------------------------------------------------------------- trigonometry
@@ -349,13 +349,13 @@ def atan(x: Lane) -> Lane:
 @through_double
 def atan2(y: Lane, x: Lane) -> Lane:
     """The angle of the point (x, y)."""
-    high, low, _ = tables.HALF_PI[64]
+    high, low, _ = tables.HALF_PI[x.bits]
     a, b = y.absolute(), x.absolute()
     larger = (a > b).choose(a, b)
     # Kept away from overflow in a + b and from denormals in the quotient.
-    one = x.constant(1.0)
-    huge = (larger > 2.0**900).choose(x.constant(2.0**-100), one)
-    factor = (larger < 2.0**-900).choose(x.constant(2.0**100), huge)
+    one, (far, by) = x.constant(1.0), {32: (2.0**100, 2.0**25), 64: (2.0**900, 2.0**100)}[x.bits]
+    huge = (larger > far).choose(x.constant(1.0 / by), one)
+    factor = (larger < 1.0 / far).choose(x.constant(by), huge)
     angle = _atan_of_ratio(a * factor, b * factor)
     behind = x.as_integer() < 0
     angle = behind.choose(2.0 * high - (angle - 2.0 * low), angle)
@@ -371,7 +371,7 @@ def _erfc_of_size(size: Lane) -> Lane:
     t = (size - 3.75) / (size + 3.75)
     slow = t.polynomial(tables.ERFC[size.bits]) / size.fma(2.0, 1.0)
     square = size * size
-    lost = size.fma(size, -square)
+    lost = size.fused(size, -square)
     return exp(-square, -lost) * slow
 
 
@@ -408,29 +408,29 @@ def erfc(x: Lane) -> Lane:
 def _log_in_parts(x: Lane) -> tuple[Lane, Lane]:
     """log(x) of positive f64 lanes as an unrounded sum, good to about 2**-65."""
     f, e = _significand(x)
-    bottom = f + 2.0
-    lost = f - (bottom - 2.0)
+    bottom = (f + 2.0).hidden()
+    lost = f - (bottom - 2.0).hidden()
     s = f / bottom
-    s_low = (s.fma(-bottom, f) - s * lost) / bottom
+    s_low = (s.fused(-bottom, f) - s * lost) / bottom
     z = s * s
-    z_low = s.fma(s, -z) + s * s_low * 2.0
+    z_low = s.fused(s, -z) + s * s_low * 2.0
     # 2/3 + z * T(z), then times z, then times s: each product with the part its rounding lost.
     third, third_low, _ = tables.TWO_THIRDS[64]
     tail = z * z.polynomial(tables.LOG[64])
-    inner = tail + third
+    inner = (tail + third).hidden()
     inner_low = (third - inner) + tail + third_low
     outer = z * inner
-    outer_low = z.fma(inner, -outer) + (z * inner_low + z_low * inner)
+    outer_low = z.fused(inner, -outer) + (z * inner_low + z_low * inner)
     term = s * outer
-    term_low = s.fma(outer, -term) + (s * outer_low + s_low * outer)
+    term_low = s.fused(outer, -term) + (s * outer_low + s_low * outer)
     twice = s + s
-    total = twice + term
+    total = (twice + term).hidden()
     total_low = (twice - total) + term + (s_low + s_low + term_low)
     high, low, _ = tables.LN2[64]
     whole = e * high
-    whole_low = e.fma(low, e.fma(high, -whole))
-    result = whole + total
-    back = result - whole
+    whole_low = e.fma(low, e.fused(high, -whole))
+    result = (whole + total).hidden()
+    back = (result - whole).hidden()
     left = (whole - (result - back)) + (total - back)
     return result, left + (total_low + whole_low)
 
@@ -439,7 +439,7 @@ def _power_of_size(size: Lane, y: Lane) -> Lane:
     """size**y for f64 lanes that are not negative."""
     high, low = _log_in_parts(size)
     product = y * high
-    rest = y.fma(low, y.fma(high, -product))
+    rest = y.fma(low, y.fused(high, -product))
     value = exp(product, rest)
     # Where one of the two is at an edge, only the direction counts.
     edge = size.equals(0.0) | ~(size < _INFINITY) | ~(y.absolute() < 2.0**1000)
@@ -453,10 +453,66 @@ def _narrow_power_of_size(size: Lane, y: Lane) -> Lane:
     return exp(y * log(size))
 
 
+def _head(x: Lane) -> Lane:
+    """The first 12 bits of f32 lanes: the product of two of these is exact."""
+    return (x.as_integer() & 0xFFFFF000).as_float()
+
+
+def _log2_in_parts(x: Lane) -> tuple[Lane, Lane]:
+    """log2(x) of positive f32 lanes as an unrounded sum, good to about 2**-32; the first part has 12 bits.
+
+    With t = x / 2**e and one of three numbers c near it, log2(t / c) is 2 / log(2) * atanh(s), where s = (t - c) / (t + c).
+    """
+    f, e = _significand(x)
+    low, high = f < -0.12, f > 0.14
+
+    def of_center(one: float, below: float, above: float) -> Lane:
+        return low.choose(f.constant(below), high.choose(f.constant(above), one))
+
+    top = f - of_center(0.0, -0.21875, 0.28125)
+    around = of_center(2.0, 1.78125, 2.28125)
+    bottom = f + around
+    bottom_high = _head(bottom)
+    bottom_low = f - (bottom_high - around).hidden()
+    s_high = _head(top / bottom)
+    s_low = ((top - s_high * bottom_high) - s_high * bottom_low) / bottom
+    s = s_high + s_low
+    z = s * s
+    first, factor = tables.TWO_OVER_LN2[32], sum(tables.TWO_OVER_LN2[32])
+    tail = s * z * z.polynomial([factor / k for k in (3, 5, 7, 9)])
+    main = s_high * first[0]
+    rest = s_high * first[1] + (s_low * factor + tail)
+    rest = rest + of_center(0.0, *(of_two[1] for of_two in tables.LOG2_CENTERS))
+    whole = e + of_center(0.0, *(of_two[0] for of_two in tables.LOG2_CENTERS))
+    result = _head(whole + (main + rest))
+    return result, ((whole - result).hidden() + main) + rest
+
+
+def _power_in_parts(size: Lane, y: Lane) -> Lane:
+    """size**y for f32 lanes, where there is nothing wider: the exponent of 2 is a sum of two."""
+    high, low = _log2_in_parts(size)
+    nothing = size.is_nan() | y.is_nan()
+    grows = (y > 0.0) ^ (size < 1.0)
+    # A larger one makes no difference: the logarithm is at least 2**-24.
+    y = _clamped(y, -(2.0**40), 2.0**40)
+    y_high = _head(y)
+    product = y_high * high
+    rest = y_high * low + (y - y_high) * (high + low)
+    inside = _clamped(product, -200.0, 200.0)
+    rest = inside.equals(product).choose(rest, 0.0)
+    n, exponent = (inside + rest).nearest_integer(1.0)
+    r = ((inside - n) + rest) * tables.LN2[32][0]
+    value = scaled((r * r).fma(r.polynomial(tables.EXPM1[32]), r) + 1.0, exponent)
+    edge = size.equals(0.0) | size.equals(_INFINITY)
+    value = edge.choose(grows.choose(size.constant(_INFINITY), 0.0), value)
+    return nothing.choose(_nan_like(size), value)
+
+
 def power(x: Lane, y: Lane) -> Lane:
     """The power x**y, with IEEE 754's edges: 1 where y is 0 or x is 1, even beside NaN."""
     size = x.absolute()
-    value = (_power_of_size if x.bits == 64 else _narrow_power_of_size)(size, y)
+    narrow = _narrow_power_of_size if x.can_widen else _power_in_parts
+    value = (_power_of_size if x.bits == 64 else narrow)(size, y)
     whole = y.equals(y.intrinsic("trunc"))
     half = y * 0.5
     odd = whole & half.differs(half.intrinsic("trunc"))

@@ -179,6 +179,19 @@ class Lane:
         """The product with ``factor`` plus ``term``, rounded once."""
         return self.intrinsic("fma", factor, term)
 
+    @property
+    def can_fuse(self) -> bool:
+        """Whether ``fma`` is sure to round once."""
+        return True
+
+    def fused(self, factor: Lane | float, term: Lane | float) -> Lane:
+        """As ``fma``, and where the target has none too: for a term that takes most of the product away."""
+        return self.fma(factor, term)
+
+    def hidden(self) -> Lane:
+        """The same value, of which no compiler may know how it was made: what its rounding lost can be computed from it."""
+        return self
+
     def polynomial(self, coefficients: Sequence[float]) -> Lane:
         """The polynomial with these coefficients, constant term first, by Horner's rule."""
         total = self.constant(coefficients[-1])

@@ -19,6 +19,7 @@ from ..cpu.math import register_type
 from ..cpu.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 from ..cpu.places import Number, Places
 from ..cpu.registers import Registers
+from .lanes import high_product
 from .writer import Text, Writer, spelled, width
 
 NEVER = 1 << 62
@@ -208,24 +209,20 @@ class ShaderElements(Elements):
     def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Any:
         """The random bits of the element at a place: Philox 4x32-10, with products of 32 bits in two words."""
         writer = self.builder
+        writer.declare("high_product_u32", high_product(32))
         writer.declare("philox", _PHILOX)
         texts = [writer.text(value) for value in (offset, step)]
         keys = [f"{part}u" for part in (seed & MASK, seed >> 32, stream & MASK)]
         return writer.let(register_type(dtypes.u32), f"philox({', '.join([*texts, *keys])})")
 
 
-_PHILOX = f"""fn wide_product(a: u32, b: u32) -> vec2<u32> {{
-  let al = a & 0xffffu; let ah = a >> 16u; let bl = b & 0xffffu; let bh = b >> 16u;
-  let middle = ah * bl + ((al * bl) >> 16u);
-  return vec2<u32>(a * b, ah * bh + (middle >> 16u) + ((al * bh + (middle & 0xffffu)) >> 16u));
-}}
-fn philox(offset: u32, step: u32, seed_low: u32, seed_high: u32, stream: u32) -> u32 {{
+_PHILOX = f"""fn philox(offset: u32, step: u32, seed_low: u32, seed_high: u32, stream: u32) -> u32 {{
   var x = vec4<u32>(offset >> 2u, 0u, stream, step);
   var key = vec2<u32>(seed_low, seed_high);
   for (var round = 0u; round < {ROUNDS}u; round++) {{
-    let p = wide_product(x.x, {MULTIPLIERS[0]}u);
-    let q = wide_product(x.z, {MULTIPLIERS[1]}u);
-    x = vec4<u32>(q.y ^ x.y ^ key.x, q.x, p.y ^ x.w ^ key.y, p.x);
+    let p = high_product_u32(x.x, {MULTIPLIERS[0]}u);
+    let q = high_product_u32(x.z, {MULTIPLIERS[1]}u);
+    x = vec4<u32>(q ^ x.y ^ key.x, x.z * {MULTIPLIERS[1]}u, p ^ x.w ^ key.y, x.x * {MULTIPLIERS[0]}u);
     key = key + vec2<u32>({WEYL[0]}u, {WEYL[1]}u);
   }}
   return x[offset & 3u];

@@ -6,6 +6,7 @@ unit in the last place or two against the CPU's. Where a device has no f64, what
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..cpu import math_tables as tables
@@ -92,14 +93,37 @@ class ShaderLane(Lane):
         return (kept < float(low)).choose(self.constant(float(low)), kept)
 
     @property
+    def can_fuse(self) -> bool:
+        """Compilers may make two roundings of ``fma``."""
+        return False
+
+    def fused(self, factor: Lane | float, term: Lane | float) -> Lane:
+        """The product plus a term, with what the product's rounding loses: that is computed from halves of both."""
+        other = self.of(self._other(factor))
+        product = (self * other).hidden()
+        a, b = self._head(), other._head()
+        a_low, b_low = self - a, other - b
+        lost = ((a * b - product) + a * b_low + a_low * b) + a_low * b_low
+        return (product + term) + lost
+
+    def _head(self) -> ShaderLane:
+        """The first half of the bits: the product of two of these is exact."""
+        kept = {32: 0xFFFFF000, 64: 0xFFFFFFFFF8000000}[self.bits]
+        return (self.as_integer() & kept).as_float()
+
+    def hidden(self) -> Lane:
+        """The same value, of which the compiler knows nothing."""
+        return self.of(self.builder.opaque(self.value))
+
+    @property
     def can_scale(self) -> bool:
         """No instruction multiplies by powers of two."""
         return False
 
     @property
     def can_widen(self) -> bool:
-        """Whether the device computes in f64."""
-        return self.builder.wide
+        """Whether f32 is computed by way of f64: never, since most devices have none, and nearly all others are slow at it."""
+        return False
 
     def any(self) -> Lane:
         """The mask itself: there is one lane."""
@@ -109,19 +133,14 @@ class ShaderLane(Lane):
 
     def quadrant(self) -> tuple[Lane, Lane]:
         """(r, n) with this angle = n * pi / 2 + r and |r| at most a little over pi / 4; n counts modulo 4."""
-        if self.bits == 64:
-            return self._wide_quadrant()
-        self.builder.declare("quadrant", _QUADRANT)
+        kind, (word, _) = spelled(self.type), _word(self.bits)
+        self.builder.text(self.constant(math.nan).value)  # declares what gives it
+        self.builder.declare(f"high_product_{word}", high_product(self.bits))
+        self.builder.declare(f"quadrant_{kind}", _quadrant(self.bits))
         found = self.builder.name()
-        self.builder.line(f"let {found} = quadrant({self.builder.text(self.value)});")
+        self.builder.line(f"let {found} = quadrant_{kind}({self.builder.text(self.value)});")
         r = self.of(Text(self.type, f"{found}.rest"))
         return r, self.of(Text(self.integer(), f"{found}.turns"))
-
-    def _wide_quadrant(self) -> tuple[Lane, Lane]:
-        n, turns = self.nearest_integer(1.0 / tables.HALF_PI[64][0])
-        first, second, third = tables.HALF_PI[64]
-        r = n.fma(-third, n.fma(-second, n.fma(-first, self)))
-        return self.equals(0.0).choose(self, r), turns
 
     def truncated_remainder(self, divisor: Lane) -> Lane:
         """What C calls fmod, by long division of significands."""
@@ -154,61 +173,79 @@ def lane_of(writer: Writer, value: Any) -> ShaderLane:
     return ShaderLane(writer, value)
 
 
-def _words(number: int, bits: int) -> list[int]:
-    return [(number >> (bits - 32 * (i + 1))) & 0xFFFFFFFF for i in range(bits // 32)]
+def _word(bits: int) -> tuple[str, str]:
+    """The type of unsigned integers of a width, and what ends their literals."""
+    return ("u64", "lu") if bits == 64 else ("u32", "u")
 
 
-_TWO_OVER_PI = ", ".join(
-    f"{word}u" for word in _words(tables.TWO_OVER_PI >> (tables.TWO_OVER_PI_BITS - 192), 256)
-)
+def high_product(bits: int) -> str:
+    """``high_product_u32(a, b)`` or ``_u64``: the upper half of a product of integers."""
+    word, end = _word(bits)
+    half, low = bits // 2, f"{(1 << bits // 2) - 1}{end}"
+    return f"""fn high_product_{word}(a: {word}, b: {word}) -> {word} {{
+  let al = a & {low}; let ah = a >> {half}u; let bl = b & {low}; let bh = b >> {half}u;
+  let middle = ah * bl + ((al * bl) >> {half}u);
+  return ah * bh + (middle >> {half}u) + ((al * bh + (middle & {low})) >> {half}u);
+}}"""
 
-_QUADRANT = f"""struct Quadrant {{ rest: f32, turns: u32 }}
-fn high_word(a: u32, b: u32) -> u32 {{
-  let al = a & 0xffffu; let ah = a >> 16u; let bl = b & 0xffffu; let bh = b >> 16u;
-  let middle = ah * bl + ((al * bl) >> 16u);
-  return ah * bh + (middle >> 16u) + ((al * bh + (middle & 0xffffu)) >> 16u);
-}}
-var<private> two_over_pi: array<u32, 8> = array<u32, 8>({_TWO_OVER_PI});
-fn quadrant(x: f32) -> Quadrant {{
-  let bits = bitcast<u32>(x);
-  let size = bits & 0x7fffffffu;
-  if (size >= 0x7f800000u) {{ return Quadrant(x - x, 0u); }}
-  if (size < 0x3f490fdbu) {{ return Quadrant(x, 0u); }}
-  // The significand times 96 bits of 2 / pi, those before them being whole turns: 2 bits count quarters, the others are a fraction.
-  let significand = ((size & 0x7fffffu) | 0x800000u) << 8u;
-  let shift = (size >> 23u) - 96u;
-  let at = shift / 32u;
-  let by = shift % 32u;
-  var word: array<u32, 3>;
+
+def _quadrant(bits: int) -> str:
+    """``quadrant_f32(x)`` or ``_f64``: an angle's quarter turns, and what is left of it, by integers."""
+    word, end = _word(bits)
+    kind, stored, bias = (
+        f"f{bits}",
+        {32: 23, 64: 52}[bits],
+        {32: 127, 64: 1023}[bits],
+    )
+    # Two words of zeros, then as many bits of 2 / pi as the largest number needs.
+    count = {32: 8, 64: 20}[bits]
+    known = tables.TWO_OVER_PI >> (tables.TWO_OVER_PI_BITS - (count - 2) * bits)
+    parts = [(known >> (bits * (count - 1 - i))) & ((1 << bits) - 1) for i in range(count)]
+    top = 1 << (bits - 1)
+    infinite = (2 * bias + 1) << stored
+    eighth = {32: 0x3F490FDB, 64: 0x3FE921FB54442D18}[bits]
+    quarter_pi = {32: 0xC90FDAA2, 64: 0xC90FDAA22168C234}[bits]
+    nan = "bitcast<f32>(nan_bits)" if bits == 32 else "nan64()"
+    zeros = "countLeadingZeros(high)"
+    if bits == 64:
+        upper, lower = "u32(high >> 32u)", "u32(high & 0xfffffffflu)"
+        zeros = f"select(countLeadingZeros({upper}), 32u + countLeadingZeros({lower}), {upper} == 0u)"
+    return f"""struct Quadrant_{kind} {{ rest: {kind}, turns: {word} }}
+var<private> two_over_pi_{kind}: array<{word}, {count}> = array<{word}, {count}>({", ".join(f"{part}{end}" for part in parts)});
+fn quadrant_{kind}(x: {kind}) -> Quadrant_{kind} {{
+  let bits = bitcast<{word}>(x);
+  let size = bits & {top - 1}{end};
+  if (size >= {infinite}{end}) {{ return Quadrant_{kind}({nan}, 0{end}); }}
+  if (size < {eighth}{end}) {{ return Quadrant_{kind}(x, 0{end}); }}
+  // The significand times three words of 2 / pi, those before them being whole turns: 2 bits count quarters, the others are a fraction.
+  let significand = ((size & {(1 << stored) - 1}{end}) | {1 << stored}{end}) << {bits - 1 - stored}u;
+  let shift = u32(size >> {stored}u) - {bias + 1 - bits}u;
+  let at = shift / {bits}u;
+  let by = shift % {bits}u;
+  var part: array<{word}, 3>;
   for (var i = 0u; i < 3u; i++) {{
-    let next = two_over_pi[at + i + 1u] >> ((32u - by) & 31u);
-    word[i] = select((two_over_pi[at + i] << by) | next, two_over_pi[at + i], by == 0u);
+    let next = two_over_pi_{kind}[at + i + 1u] >> (({bits}u - by) & {bits - 1}u);
+    part[i] = select((two_over_pi_{kind}[at + i] << by) | next, two_over_pi_{kind}[at + i], by == 0u);
   }}
-  let middle = word[1] * significand;
-  var rest = middle + high_word(word[2], significand);
-  var high = word[0] * significand + high_word(word[1], significand) + select(0u, 1u, rest < middle);
-  var turns = high >> 30u;
-  high = (high << 2u) | (rest >> 30u);
+  let middle = part[1] * significand;
+  var rest = middle + high_product_{word}(part[2], significand);
+  var high = part[0] * significand + high_product_{word}(part[1], significand) + select(0{end}, 1{end}, rest < middle);
+  var turns = high >> {bits - 2}u;
+  high = (high << 2u) | (rest >> {bits - 2}u);
   rest = rest << 2u;
-  var negative = false;
-  if ((high & 0x80000000u) != 0u) {{
-    turns += 1u;
-    negative = true;
-    rest = ~rest + 1u;
-    high = ~high + select(0u, 1u, rest == 0u);
+  var sign = bits & {top}{end};
+  let negative = sign != 0{end};
+  if ((high & {top}{end}) != 0{end}) {{
+    turns += 1{end};
+    sign = sign ^ {top}{end};
+    rest = ~rest + 1{end};
+    high = ~high + select(0{end}, 1{end}, rest == 0{end});
   }}
-  let zeros = min(countLeadingZeros(high), 31u);
-  let lead = select((high << zeros) | (rest >> ((32u - zeros) & 31u)), high, zeros == 0u);
-  let tail = rest << zeros;
-  // The 32 leading bits in two floats, times pi / 2 in two parts.
-  let first = f32(lead & 0xffffff00u);
-  let second = f32(lead & 0xffu) + f32(tail) * 2.3283064365386963e-10f;
-  let scale = bitcast<f32>((95u - zeros) << 23u);
-  var angle = fma(first, 1.57079637050628662109375f, fma(first, -4.37113882867379e-8f, second * 1.57079637050628662109375f));
-  angle = angle * scale;
-  if (negative) {{ angle = -angle; }}
-  if ((bits & 0x80000000u) != 0u) {{ return Quadrant(-angle, 0u - turns); }}
-  return Quadrant(angle, turns);
+  let zeros = min({zeros}, {bits - 1}u);
+  let lead = select((high << zeros) | (rest >> (({bits}u - zeros) & {bits - 1}u)), high, zeros == 0u);
+  // The leading bits times pi / 4, as integers: one rounding makes a float of it.
+  let angle = {kind}(high_product_{word}(lead, {quarter_pi}{end})) * bitcast<{kind}>({word}({bias + 1 - bits}u - zeros) << {stored}u);
+  return Quadrant_{kind}(bitcast<{kind}>(bitcast<{word}>(angle) | sign), select(turns, 0{end} - turns, negative));
 }}"""
 
 

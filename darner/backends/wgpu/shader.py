@@ -76,7 +76,7 @@ class Shader:
         self.spec = spec
         self.machine = machine
         self.threads = min(threads, machine.threads)
-        self.writer = Writer(wide=machine.wide)
+        self.writer = Writer()
         self.writer.lane = ShaderLane
         self.operands = [Memory(f"operand{i}", node.dtype) for i, node in enumerate(spec.inputs)]
         self.results = [

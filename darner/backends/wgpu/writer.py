@@ -90,14 +90,12 @@ class Writer:
     Attributes:
         lines: what is written so far.
         globals: declarations that the shader needs besides, by name.
-        wide: whether the device computes in f64.
         lane: the class of arithmetic on its values; see ``darner.backends.cpu.math.emit``.
     """
 
-    def __init__(self, *, wide: bool = True) -> None:
+    def __init__(self) -> None:
         self.lines: list[str] = []
         self.globals: dict[str, str] = {}
-        self.wide = wide
         self.lane: Any = None
         self._count = 0
         self._depth = 1
@@ -146,9 +144,13 @@ class Writer:
         self.globals.setdefault(name, text)
 
     def opaque(self, value: Any) -> Text:
-        """The same f32, of which a compiler knows nothing: what is subtracted from it stays subtracted."""
+        """The same float, of which a compiler knows nothing: what is subtracted from it stays subtracted."""
         # The third number of a workgroup is always 0, which compilers do not know.
-        return self.let(value.type, f"bitcast<f32>(bitcast<u32>({self.text(value)}) ^ workgroup.z)")
+        kind, bits, zero = "f32", "u32", "workgroup.z"
+        if spelled(value.type) == "f64":
+            kind, bits, zero = "f64", "u64", "u64(workgroup.z)"
+        text = f"bitcast<{kind}>(bitcast<{bits}>({self.text(value)}) ^ {zero})"
+        return self.let(value.type, text)
 
     # ------------------------------------------------------------- arithmetic
 
@@ -243,8 +245,10 @@ class Writer:
         return self._kept(a.type, f"~{self.text(a)}")
 
     def _by(self, value: Any) -> str:
-        text = self.text(value)
-        return f"u32({text})" if width(value.type) == 64 else text
+        """How far bits are moved: a u32, whatever is moved."""
+        if not isinstance(value, Text):
+            return f"{value.constant}u"
+        return f"u32({value.text})" if width(value.type) == 64 else value.text
 
     def shl(self, a: Any, b: Any) -> Text:
         """Bits moved up."""
