@@ -243,8 +243,9 @@ class Writer:
         return self._kept(a.type, f"~{self.text(a)}")
 
     def _by(self, value: Any) -> str:
-        text = self.text(value)
-        return f"u32({text})" if width(value.type) == 64 else text
+        if not isinstance(value, Text):
+            return f"{int(value.constant)}u"  # naga does not convert constants of 64 bits
+        return f"u32({value.text})" if width(value.type) == 64 else value.text
 
     def shl(self, a: Any, b: Any) -> Text:
         """Bits moved up."""
