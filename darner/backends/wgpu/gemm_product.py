@@ -206,7 +206,7 @@ def view_of(product: Product, side: int, *, free: bool = True) -> View:
         "free": steps(product.free(side), side),
         "summed": steps(product.summed, side),
     }
-    if operand.leaf.dtype.name in IN_FOURS:
+    if operand.leaf.dtype.name in IN_FOURS and prod(sizes(operand.leaf)) % 4 == 0:
         for along in ("summed", "free") if free else ("summed",):
             found = _in_fours(groups, along, operand.offset)
             if found is not None:

@@ -193,11 +193,11 @@ def _write_results(
         writer.block(f"for (var o = local; o < {product.m * across}u; o += {share.threads}u)"),
         sink.elements.scope(),  # type: ignore[attr-defined]
     ):
-        row = named(shader, f"o / {across}u") if product.m > 1 else 0
+        row = named(shader, f"o / {across}u") if product.m > 1 else unsigned("0u")
         inside = named(shader, f"(o % {across}u) * {unit}u").text
         column = named(shader, f"column0 + {inside}")
         # The number of the sum among a thread's, and the thread.
-        at = f"{row.text} * {share.columns}u + " if product.m > 1 else ""
+        at = f"{row.text} * {share.columns}u + "
         texts = []
         for x in range(unit):
             place = named(shader, f"{inside} + {x}u").text
@@ -206,4 +206,4 @@ def _write_results(
             )
         with writer.block(f"if ({column.text} < {product.n}u)"):
             held = [named(shader, text).text for text in texts]
-            sink.write(sink.line(batch, row), column, held)
+            sink.write(sink.line(batch, row if product.m > 1 else 0), column, held)
