@@ -44,8 +44,8 @@ class Region:
 
     @property
     def bound(self) -> int:
-        """Bytes that a shader sees of it: whole words, and at least one."""
-        return max(4, -(-self.nbytes // 4) * 4)
+        """Bytes that a shader sees of it: whole words, and at least one element of any type."""
+        return max(8, -(-self.nbytes // 4) * 4)
 
 
 _lock = threading.RLock()
@@ -163,7 +163,7 @@ class Device:
 
     def region(self, nbytes: int) -> Region:
         """New memory, zeroed."""
-        size = max(4, -(-nbytes // 4) * 4)
+        size = max(8, -(-nbytes // 4) * 4)
         most = self.machine.limits.get("max-buffer-size", 256 << 20)
         if size > most:
             raise DeviceMemoryError(

@@ -1,0 +1,203 @@
+"""Where the sums of a product go: through the element-wise nodes after it to the results, or as parts of longer sums to scratch memory.
+
+Sums come in units: four columns that are neighbours in the result, or one element. All that a unit's threads write are whole words, so nothing needs to be atomic where units are of four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..cpu.math import register_type
+from ..cpu.places import Number
+from .elements import Memory, is_packed
+from .gemm_load import PARTS, kept_in, named, unsigned
+from .gemm_product import Axis, Product
+from .shader import Shader, Stage
+from .writer import Text, spelled
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the product, of one matrix of the batch: what is computed once for all of its columns.
+
+    Attributes:
+        index: the indices of the batch axes and row axes, by their places in the result.
+        offset: of the row's first element.
+    """
+
+    index: tuple[tuple[int, Number], ...]
+    offset: Number
+
+
+class Sink(Protocol):
+    """Takes sums."""
+
+    unit: int
+    """Columns that are taken together."""
+
+    def line(self, batch: Number, row: Number) -> Line:
+        """A row to write to."""
+        ...
+
+    def write(self, line: Line, column: Any, sums: Sequence[str]) -> None:
+        """Take the sums of a unit, whose first column this is."""
+        ...
+
+
+class Results:
+    """Takes sums to the kernel's results, through what is element-wise after the product.
+
+    The shader is one with ``whole=product.in_fours``.
+    """
+
+    def __init__(self, shader: Shader, product: Product) -> None:
+        self.shader = shader
+        self.product = product
+        self.unit = 4 if product.in_fours else 1
+        if self.unit == 4:
+            for memory in list(shader.results):
+                shader.as_vectors(memory, 4)
+        self.elements = shader.elements()
+        self.kind = register_type(kept_in(product))
+
+    @property
+    def plain(self) -> bool:
+        """Whether the sums are all there is to write."""
+        outputs = self.product.node, *self.shader.body.outputs
+        return len({output.id for output in outputs}) == 1
+
+    def line(self, batch: Number, row: Number) -> Line:
+        """A row of the results."""
+        found = [self._split(batch, self.product.batch), self._split(row, self.product.rows)]
+        places = self.elements.places
+        total = places.add(found[0].offset, found[1].offset)
+        return Line((*found[0].index, *found[1].index), total)
+
+    def _split(self, number: Number, axes: Sequence[Axis]) -> Line:
+        places = self.elements.places
+        index = places.split(number, [axis.size for axis in axes])
+        total: Number = 0
+        for i, axis in zip(index, axes, strict=True):
+            total = places.add(total, places.mul(i, axis.apart))
+        return Line(tuple((axis.place, i) for axis, i in zip(axes, index, strict=True)), total)
+
+    def write(self, line: Line, column: Any, sums: Sequence[str]) -> None:
+        """Compute the results' elements of a unit, and write them."""
+        elements, body = self.elements, self.shader.body
+        places, node = elements.places, self.product.node
+        first = self._split(column, self.product.columns)
+        offset = places.add(line.offset, first.offset)
+        found: list[list[Any]] = []
+        # All are computed before any is written: a result may lie where an operand does.
+        for number, text in enumerate(sums):
+            with elements.scope():
+                value = elements.registers.reduced("sum", Text(self.kind, text), node.dtype)
+                elements.give(node, value)
+                index: list[Number] = [0] * node.rank
+                for place, i in (*line.index, *first.index):
+                    index[place] = i
+                if number:
+                    last = self.product.columns[-1].place
+                    index[last] = places.add(index[last], number)
+                found.append([elements.at(output, index) for output in body.outputs])
+        for number, memory in enumerate(self.shader.results):
+            self._store([row[number] for row in found], memory, offset)
+
+    def _store(self, values: Sequence[Any], memory: Memory, offset: Number) -> None:
+        registers, writer = self.elements.registers, self.shader.writer
+        if self.unit == 1:
+            registers.store(values[0], memory, offset, memory.dtype)
+            return
+        if is_packed(memory.dtype):
+            bits = 8 * memory.dtype.itemsize
+            share = 32 // bits
+            packed = [registers.packed(value, memory.dtype) for value in values]
+            words = [
+                " | ".join(
+                    f"({text} << {bits * k}u)" for k, text in enumerate(packed[at : at + share])
+                )
+                for at in range(0, 4, share)
+            ]
+        else:
+            words = [writer.text(value) for value in values]
+        text = words[0] if len(words) == 1 else f"{memory.item}({', '.join(words)})"
+        writer.line(f"{memory.name}[{self.elements.places.text(offset)} >> 2u] = {text};")
+
+
+class Parts:
+    """Takes parts of sums to scratch memory, where they lie row by row, part after part.
+
+    Args:
+        part: the number of the part that is written, as a u32 expression.
+        parts: how many there are.
+    """
+
+    def __init__(self, shader: Shader, product: Product, part: str, parts: int) -> None:
+        self.shader = shader
+        self.product = product
+        self.part = part
+        self.unit = 4 if product.n % 4 == 0 else 1
+        self.elements = shader.elements()
+        self.memory = scratch_of(shader, product, parts)
+
+    def line(self, batch: Number, row: Number) -> Line:
+        """A row of a part."""
+        places, product = self.elements.places, self.product
+        number = places.add(places.mul(unsigned(self.part), product.count), batch)
+        at = places.mul(places.add(places.mul(number, product.m), row), product.n)
+        return Line((), at)
+
+    def write(self, line: Line, column: Any, sums: Sequence[str]) -> None:
+        """Write a unit."""
+        place = self.elements.places.text(self.elements.places.add(line.offset, column))
+        if self.unit == 1:
+            text, at = sums[0], place
+        else:
+            text, at = f"{self.memory.item}({', '.join(sums)})", f"{place} >> 2u"
+        self.shader.writer.line(f"{self.memory.name}[{at}] = {text};")
+
+
+def part_elements(product: Product) -> int:
+    """Elements of a part."""
+    return product.count * product.m * product.n
+
+
+def part_bytes(product: Product) -> int:
+    """Bytes of a part."""
+    return part_elements(product) * kept_in(product).itemsize
+
+
+def scratch_of(shader: Shader, product: Product, parts: int) -> Memory:
+    """The scratch memory of all parts."""
+    vector = 4 if product.n % 4 == 0 else 1
+    return shader.scratch(0, parts * part_elements(product), kept_in(product), vector)
+
+
+def sum_of_parts(shader: Shader, product: Product, parts: int) -> Stage:
+    """The dispatch that adds up the parts, in their order, and takes the sums to the results."""
+    writer, unit = shader.writer, 4 if product.in_fours else 1
+    memory = scratch_of(shader, product, parts)
+    results = Results(shader, product)
+    places = results.elements.places
+    count = part_elements(product)
+    units = count // unit
+    kind = spelled(register_type(kept_in(product)))
+    with writer.block(f"if (thread < {units}u)"):
+        if unit == 4 or memory.vector == 1:
+            at, step, item = "thread", units, memory.item
+            total, part = named(shader, f"{memory.name}[{at}]").text, memory.name + "[{}]"
+        else:
+            # Fours of the parts are no fours of the result.
+            at, step, item = "thread", count, kind
+            part = memory.name + "[({0}) >> 2u][({0}) & 3u]"
+            total = named(shader, part.format(at)).text
+        writer.line(f"var total: {item} = {total};")
+        with writer.block(f"for (var part = 1u; part < {parts}u; part++)"):
+            writer.line(f"total += {part.format(f'part * {step}u + {at}')};")
+        first = named(shader, f"thread * {unit}u")
+        batch, row, column = places.split(first, (product.count, product.m, product.n))
+        sums = [f"total.{part}" for part in PARTS] if unit == 4 else ["total"]
+        results.write(results.line(batch, row), column, sums)
+    return shader.finish(-(-units // shader.threads))
