@@ -6,10 +6,11 @@ from ...graph.errors import UnsupportedError
 from ...lower.plan import Spec
 from .machine import Machine
 from .maps import MAPS
+from .rows import ROWS
 from .shader import Written
 from .template import Template
 
-TEMPLATES: tuple[Template, ...] = (MAPS,)
+TEMPLATES: tuple[Template, ...] = (ROWS, MAPS)
 """The families of kernels, those with the best code first."""
 
 
