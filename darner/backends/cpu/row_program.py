@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -9,7 +10,7 @@ from typing import Any
 
 from ...graph.node import Node
 from ...lower.plan import Spec
-from ...lower.roles import is_column, takes_one
+from ...lower.roles import PLACES, is_column, takes_one
 from .collapse import REDUCTIONS
 from .maps import lanes_for
 from .template import sizes
@@ -118,29 +119,56 @@ class RowProgram:
         return prod(self.outer) * self.lanes
 
 
-@lru_cache(maxsize=4096)
-def row_program(spec: Spec, width: int) -> RowProgram | None:
-    """The passes of a body, or None where its reductions are not of the same rows."""
+@dataclass(frozen=True)
+class Passes:
+    """Reductions of the same rows, in the order in which they can be made.
+
+    Attributes:
+        space: the shape of what is reduced.
+        axes: the axes that are reduced.
+        levels: the reductions, by the pass they are made in.
+        columns: sums over all rows, of what the last pass has.
+        level: for each node of the body, how many passes must be over before it can be computed.
+    """
+
+    space: tuple[int, ...]
+    axes: tuple[int, ...]
+    levels: tuple[tuple[Node, ...], ...]
+    columns: tuple[Node, ...]
+    level: Mapping[int, int]
+
+
+def _axes_of(node: Node) -> tuple[int, ...]:
+    """What a reduction runs over; a place is one of all elements where it names no axis."""
+    if node.op.name not in PLACES:
+        return tuple(node.attrs["axes"])
+    axis = node.attrs["axis"]
+    return tuple(range(node.operands[0].rank)) if axis is None else (axis,)
+
+
+def passes(spec: Spec, *, places: bool = False) -> Passes | None:
+    """The passes of a body, or None where its reductions are not of the same rows; ``places`` says that ``argmax`` may be one."""
     body = spec.body
-    found = [node for node in body.nodes if node.op.name in REDUCTIONS]
+    names = (*REDUCTIONS, *PLACES) if places else REDUCTIONS
+    found = [node for node in body.nodes if node.op.name in names]
     if spec.kind != "rows" or not found:
         return None
-    columns = tuple(node for node in found if is_column(node, found))
+    sums = [node for node in found if node.op.name not in PLACES]
+    columns = tuple(node for node in sums if is_column(node, sums))
     summed = {node.id for node in columns}
     found = [node for node in found if node.id not in summed]
     own = {node.id for node in found}
-    space, axes = tuple(sizes(found[0].operands[0])), tuple(found[0].attrs["axes"])
+    space, axes = tuple(sizes(found[0].operands[0])), _axes_of(found[0])
     if not prod(space) or not axes:
         return None
     alike = all(
-        tuple(sizes(node.operands[0])) == space and tuple(node.attrs["axes"]) == axes
-        for node in found
+        tuple(sizes(node.operands[0])) == space and _axes_of(node) == axes for node in found
     )
     kept_shape = tuple(1 if axis in axes else size for axis, size in enumerate(space))
     gone = tuple(size for axis, size in enumerate(space) if axis not in axes)
     shapes = {tuple(sizes(output)) for output in body.outputs if output.id not in summed}
     fits = shapes <= {space, kept_shape, gone}
-    if not alike or not fits or not _reads_its_row(body, space, axes):
+    if not alike or not fits or not _reads_its_row(body, space, axes, names):
         return None
     level: dict[int, int] = {}
     for node in body.nodes:
@@ -150,12 +178,28 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
         tuple(node for node in found if level[node.id] == number)
         for number in range(1, max(level[node.id] for node in found) + 1)
     ]
+    return Passes(space, axes, tuple(levels), columns, level)
+
+
+@lru_cache(maxsize=4096)
+def row_program(spec: Spec, width: int) -> RowProgram | None:
+    """How the CPU goes through the rows of a body, or None where its reductions are not of the same rows."""
+    found = passes(spec)
+    if found is None:
+        return None
+    body, space, axes, levels, columns = (
+        spec.body,
+        found.space,
+        found.axes,
+        found.levels,
+        found.columns,
+    )
     across = axes[-1] == len(space) - 1
     length = space[-1]
     lanes = lanes_for(body, width, length)
     if length < width:
         lanes = max(1, 1 << (length - 1).bit_length()) if across else width
-    plain = RowProgram(space, axes, tuple(levels), (), 1, lanes)
+    plain = RowProgram(space, axes, levels, (), 1, lanes)
     each = prod(space) // plain.units
     pieces = 1
     if plain.units < FEW_UNITS and each >= 4 * LEAST_PIECE:
@@ -164,17 +208,19 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
         pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
     if columns and (pieces > 1 or not across or len(axes) > 1):
         return None
-    plain = RowProgram(space, axes, tuple(levels), (), pieces, lanes, columns)
-    kept = _worth_keeping(spec, space, level, plain) if pieces == 1 else ()
-    return RowProgram(space, axes, tuple(levels), kept, pieces, lanes, columns)
+    plain = RowProgram(space, axes, levels, (), pieces, lanes, columns)
+    kept = _worth_keeping(spec, space, found.level, plain) if pieces == 1 else ()
+    return RowProgram(space, axes, levels, kept, pieces, lanes, columns)
 
 
-def _reads_its_row(body: Any, space: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+def _reads_its_row(
+    body: Any, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[str]
+) -> bool:
     """Whether no node reads another's elements elsewhere than in its own row: through no view but of its row's value."""
     inner = {
         node.id
         for node in body.nodes
-        if node.op.name in REDUCTIONS or "elementwise" in node.op.traits
+        if node.op.name in reductions or "elementwise" in node.op.traits
     }
     for node in body.nodes:
         if node.op.name in ("broadcast_to", "reshape") or takes_one(node, space, axes):
@@ -191,7 +237,7 @@ def _source(node: Node) -> Node:
 
 
 def _worth_keeping(
-    spec: Spec, space: tuple[int, ...], level: dict[int, int], plain: RowProgram
+    spec: Spec, space: tuple[int, ...], level: Mapping[int, int], plain: RowProgram
 ) -> tuple[Node, ...]:
     """Costly values, or those made of them, that a later pass reads again."""
     body = spec.body

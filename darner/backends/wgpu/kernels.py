@@ -7,10 +7,11 @@ from ...lower.plan import Spec
 from .contract import CONTRACT
 from .machine import Machine
 from .maps import MAPS
+from .rows import ROWS
 from .shader import Written
 from .template import Template
 
-TEMPLATES: tuple[Template, ...] = (CONTRACT, MAPS)
+TEMPLATES: tuple[Template, ...] = (CONTRACT, ROWS, MAPS)
 """The families of kernels, those with the best code first."""
 
 

@@ -95,11 +95,15 @@ class Shader:
         """What is computed, as a graph."""
         return self.spec.body
 
+    @property
+    def fault(self) -> str | None:
+        """Where an index outside its axis is told of; None where there are no indices."""
+        return "fault" if any(node.op.name in INDEXED for node in self.body.nodes) else None
+
     def elements(self, body: Graph | None = None) -> ShaderElements:
         """The elements of the body's nodes."""
-        checks = any(node.op.name in INDEXED for node in self.body.nodes)
         operands: Sequence[Memory] = self.operands
-        return ShaderElements(self.writer, body or self.body, operands, "fault" if checks else None)
+        return ShaderElements(self.writer, body or self.body, operands, self.fault)
 
     # ------------------------------------------------------------- memory
 

@@ -1,0 +1,439 @@
+"""One dispatch of a kernel of rows in the making: where a thread stands, its elements, its reductions, what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...graph import dtypes
+from ...graph.node import Node
+from ...lower.plan import Spec
+from ..cpu.math import register_type
+from ..cpu.places import Number
+from ..cpu.row_program import Passes
+from ..cpu.template import sizes
+from .elements import Memory, is_packed
+from .machine import Machine
+from .row_elements import RowElements, has_whole_words
+from .row_layout import Layout, lies_across, row_count, row_length
+from .row_merge import Merger, Reduction, State, words_of
+from .shader import Shader, Stage
+from .writer import Text
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Elements of a row side by side.
+
+    Attributes:
+        start: the place of the first in its row.
+        indices: of each.
+        valid: a condition, where they may be behind the row's end; they are then others of the row.
+    """
+
+    start: Number
+    indices: Sequence[list[Number]]
+    valid: str
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Where partial results of all rows lie in scratch memory.
+
+    Attributes:
+        first: for each reduction, by its node's number, the first word.
+        parts: partial results of a row.
+        words: all words.
+    """
+
+    first: dict[int, int]
+    parts: int
+    words: int
+
+
+def partials_of(passes: Passes, parts: int, start: int = 0) -> Partials:
+    """Room for the partial results of all passes, from a word on."""
+    first = {}
+    for node in (node for level in passes.levels for node in level):
+        first[node.id] = start
+        start += words_of(node) * row_count(passes) * parts
+    return Partials(first, parts, start)
+
+
+class RowStage:
+    """A dispatch.
+
+    Threads that share a row are ``member`` 0, 1, ... of it, and the row is number ``beside`` of its workgroup.
+
+    Args:
+        spec: what the kernel computes.
+        machine: for which GPU.
+        passes: the reductions.
+        layout: how rows are shared out.
+        words: of scratch memory.
+        adjacent: whether threads of one row stand side by side; otherwise those of different rows do.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        machine: Machine,
+        passes: Passes,
+        layout: Layout,
+        words: int,
+        *,
+        adjacent: bool,
+    ) -> None:
+        self.adjacent = adjacent
+        self.spec = spec
+        self.passes = passes
+        self.layout = layout
+        self.length, self.rows = row_length(passes), row_count(passes)
+        self.across = lies_across(passes)
+        self.shader = Shader(spec, machine, threads=layout.threads)
+        self.writer = self.shader.writer
+        self._as_vectors()
+        self.elements = RowElements(self.writer, spec.body, self.shader.operands, self.shader.fault)
+        self.elements.beside = {}
+        self.elements.vector = layout.vector
+        self.places, self.registers = self.elements.places, self.elements.registers
+        self.scratch = self.shader.scratch(0, words, dtypes.u32) if words else None
+        self.merger = Merger(self.shader)
+        self.reductions = {
+            node.id: Reduction(self.elements, node)
+            for node in (*(node for level in passes.levels for node in level), *passes.columns)
+        }
+        self.others = [axis for axis in range(len(passes.space)) if axis not in passes.axes]
+        summed = {node.id for node in passes.columns}
+        outputs = list(zip(spec.body.outputs, self.shader.results, strict=True))
+        self.full = [pair for pair in outputs if self._is_full(pair[0])]
+        self.columns = [pair for pair in outputs if pair[0].id in summed]
+        self.single = [
+            pair for pair in outputs if not self._is_full(pair[0]) and pair[0].id not in summed
+        ]
+        inner, outer = f"local % {layout.peers}u", f"local / {layout.peers}u"
+        if not adjacent:
+            inner, outer = f"local / {layout.side}u", f"local % {layout.side}u"
+        self.writer.line(f"let member = {inner};")
+        self.writer.line(f"let beside = {outer};")
+        self.row: list[Number] = []
+        self.row_number: Number = 0
+        self.row_valid = ""
+
+    def _is_full(self, node: Node) -> bool:
+        return tuple(sizes(node)) == self.passes.space
+
+    def _as_vectors(self) -> None:
+        """Let what has the rows' last axis be seen as vectors, and results as whole words."""
+        shader, vector = self.shader, self.layout.vector
+        last = self.passes.space[-1]
+        if vector == 1:
+            return
+        pairs = [*zip(self.spec.inputs, shader.operands, strict=True)]
+        pairs += [
+            (node, memory)
+            for node, memory in zip(self.spec.body.outputs, shader.results, strict=True)
+            if self._is_full(node)
+        ]
+        for node, memory in pairs:
+            if not is_packed(node.dtype) and node.rank and sizes(node)[-1] == last:
+                shader.as_vectors(memory, vector)
+        for number, node in enumerate(self.spec.body.outputs):
+            if self._is_full(node) and has_whole_words(node.dtype, vector):
+                shader.results[number] = replace(shader.results[number], atomic=False)
+
+    # ------------------------------------------------------------- where a thread stands
+
+    def let(self, text: str) -> Text:
+        """A number of 32 bits by a name."""
+        return self.writer.let(register_type(dtypes.u32), text)
+
+    def at_row(self, number: str, *, certain: bool) -> None:
+        """Stand at a row; one that may be behind the last is the last, and nothing is written for it."""
+        found = self.let(number)
+        self.row_valid = ""
+        if not certain:
+            self.row_valid = self.writer.name("valid")
+            self.writer.line(f"let {self.row_valid} = {found.text} < {self.rows}u;")
+            found = self.let(f"min({found.text}, {self.rows - 1}u)")
+        self.row_number = found if self.rows > 1 else 0
+        self.row = self.places.split(self.row_number, [self.passes.space[a] for a in self.others])
+
+    def place(self, inner: Sequence[Number]) -> list[Number]:
+        """The index of an element of this row."""
+        result: list[Number] = [0] * len(self.passes.space)
+        for axis, number in zip(self.others, self.row, strict=True):
+            result[axis] = number
+        for axis, number in zip(self.passes.axes, inner, strict=True):
+            result[axis] = number
+        return result
+
+    def vector(self, base: Number, number: int) -> Vector:
+        """A vector of this thread: so many after the one that it has from ``base`` on."""
+        layout, e = self.layout, self.elements
+        start = self.places.add(base, number * layout.stride)
+        own = "member" if layout.vector == 1 else f"member * {layout.vector}u"
+        found: Number = (
+            self.let(f"{self.places.text(start)} + {own}") if layout.peers > 1 else start
+        )
+        reach = self.length % layout.step == 0
+        if isinstance(start, int):
+            reach = start + layout.stride <= self.length
+        valid = ""
+        if not reach:
+            valid = self.writer.name("valid")
+            text = self.places.text(found)
+            self.writer.line(f"let {valid} = {text} < {self.length}u;")
+            found = self.let(f"min({text}, {self.length - layout.vector}u)")
+        *outer, last = self.places.split(found, [self.passes.space[a] for a in self.passes.axes])
+        lanes = e.along(last)
+        return Vector(found, [self.place([*outer, lane]) for lane in lanes], valid)
+
+    # ------------------------------------------------------------- passes
+
+    def over_row(
+        self,
+        inside: Callable[[list[Vector], list[Any]], Sequence[Any]],
+        carried: Sequence[Any],
+        base: Number = 0,
+        stop: Number | None = None,
+    ) -> list[Any]:
+        """Go through this thread's elements of the row, all at once where they are held."""
+        layout = self.layout
+        if layout.held:
+            return list(inside(self.held(), list(carried)))
+
+        def step(first: Any, values: list[Any]) -> Sequence[Any]:
+            return inside([self.vector(first, k) for k in range(layout.at_once)], values)
+
+        end = self.length if stop is None else stop
+        return self.elements.loop(base, end, step, carried, step=layout.step)
+
+    def held(self) -> list[Vector]:
+        """All vectors of this thread in a row that stays in registers."""
+        if not hasattr(self, "_held"):
+            self._held = [self.vector(0, k) for k in range(self.layout.held)]
+        return self._held
+
+    def next_row(self) -> None:
+        """Forget what was held of a row."""
+        if hasattr(self, "_held"):
+            del self._held
+
+    def reduce(self, level: int, base: Number = 0, stop: Number | None = None) -> list[State]:
+        """The running results of a pass, those of all threads of the row merged."""
+        found = [self.reductions[node.id] for node in self.passes.levels[level]]
+        self.hoist(level)
+
+        def inside(vectors: list[Vector], values: list[Any]) -> Sequence[Any]:
+            states = _unflattened(found, values)
+            return _flattened(
+                [
+                    self._combined(one, vectors, None if self.layout.held else state)
+                    for one, state in zip(found, states, strict=True)
+                ]
+            )
+
+        values = self.over_row(inside, _flattened([one.nothing() for one in found]), base, stop)
+        return self.merged(found, _unflattened(found, values))
+
+    def _combined(self, one: Reduction, vectors: Sequence[Vector], before: State | None) -> State:
+        (x,) = one.node.operands
+        states = []
+        for vector in vectors:
+            own = []
+            for lane, index in enumerate(vector.indices):
+                place = self.places.add(vector.start, lane) if one.finds else 0
+                own.append(one.of(self.elements.at(x, index), place))
+            state = one.merge_all(own)
+            states.append(one.only_if(vector.valid, state) if vector.valid else state)
+        total = one.merge_all(states)
+        return total if before is None else one.merge(before, total)
+
+    def merged(self, found: Sequence[Reduction], states: Sequence[State]) -> list[State]:
+        """Running results of all threads of a row."""
+        return self.merger.over_threads(
+            found,
+            states,
+            "member",
+            self.layout.peers,
+            "beside",
+            self.layout.side,
+            adjacent=self.adjacent,
+        )
+
+    def give(self, level: int, states: Sequence[State]) -> None:
+        """Let what follows know the results of a pass."""
+        for node, state in zip(self.passes.levels[level], states, strict=True):
+            self.elements.give(node, self.reductions[node.id].result(state))
+
+    def hoist(self, level: int) -> None:
+        """Compute what is one value a row before a loop over its elements, so that it is computed once."""
+        if self.layout.held:
+            return
+        one = tuple(1 if a in self.passes.axes else s for a, s in enumerate(self.passes.space))
+        gone = tuple(self.passes.space[axis] for axis in self.others)
+        known = ("input", "take_along_axis")
+        for node in self.spec.body.nodes:
+            plain = node.op.name in known or "elementwise" in node.op.traits
+            if not plain or self.passes.level[node.id] > level:
+                continue
+            if tuple(sizes(node)) == one:
+                self.elements.at(node, self.place([0] * len(self.passes.axes)))
+            elif tuple(sizes(node)) == gone:
+                self.elements.at(node, self.row)
+
+    # ------------------------------------------------------------- results
+
+    def write_single(self, *also: str) -> None:
+        """Write results that have one element a row, where the conditions ``also`` hold."""
+        if not self.single:
+            return
+        alone = [] if self.layout.peers == 1 else ["member == 0u"]
+        with self.only_where(*alone, self.row_valid, *also), self.elements.scope():
+            for node, memory in self.single:
+                whole = self.place([0] * len(self.passes.axes))
+                index = self.row if node.rank == len(self.row) else whole
+                value = self.elements.at(node, index)
+                offset = self.places.offset(index, sizes(node))
+                self.registers.store(value, memory, offset, node.dtype)
+
+    def only_where(self, *conditions: str) -> Any:
+        """A block under the conditions that there are."""
+        return self.writer.block(f"if ({' && '.join(filter(None, conditions)) or 'true'})")
+
+    def write_full(self, base: Number = 0, stop: Number | None = None) -> None:
+        """Write results that have an element for each of the row's."""
+        if not self.full:
+            return
+        self.hoist(len(self.passes.levels))
+
+        def inside(vectors: list[Vector], _: list[Any]) -> Sequence[Any]:
+            # All are computed before any is written: a result may lie where an operand does.
+            made = [
+                [
+                    [self.elements.at(node, index) for index in vector.indices]
+                    for node, _ in self.full
+                ]
+                for vector in vectors
+            ]
+            for vector, values in zip(vectors, made, strict=True):
+                offset = self.places.offset(vector.indices[0], self.passes.space)
+                with self.only_where(vector.valid, self.row_valid):
+                    for (node, memory), own in zip(self.full, values, strict=True):
+                        self.elements.store_vector(own, memory, offset, node.dtype)
+            return []
+
+        self.over_row(inside, [], base, stop)
+
+    # ------------------------------------------------------------- partial results
+
+    def write_partials(
+        self, partials: Partials, nodes: Sequence[Node], states: Sequence[State], part: Number
+    ) -> None:
+        """Write a row's running results of a part."""
+        conditions = ["member == 0u"] if self.layout.peers > 1 else []
+        with self.only_where(*conditions, self.row_valid):
+            for node, state in zip(nodes, states, strict=True):
+                self.write_words(
+                    self._partial(partials, node, part), self.reductions[node.id], state
+                )
+
+    def _partial(self, partials: Partials, node: Node, part: Number) -> str:
+        words = words_of(node)
+        index, shape = [self.row_number, part], [self.rows, partials.parts]
+        if not self.across:
+            index, shape = index[::-1], shape[::-1]
+        offset = self.places.mul(self.places.offset(index, shape), words)
+        return self.places.text(self.places.add(offset, partials.first[node.id]))
+
+    def _scratch(self, at: str, word: int) -> str:
+        memory: Memory | None = self.scratch
+        name = memory.name if memory is not None else ""
+        return f"{name}[{at} + {word}u]"
+
+    def write_words(self, at: str, one: Reduction, state: State) -> None:
+        """Write a running result to scratch memory."""
+        for word, text in enumerate(one.to_words(state)):
+            self.writer.line(f"{self._scratch(at, word)} = {text};")
+
+    def read_words(self, at: str, one: Reduction) -> State:
+        """A running result from scratch memory."""
+        names = []
+        for word in range(one.words):
+            name = self.writer.name("w")
+            self.writer.line(f"let {name} = {self._scratch(at, word)};")
+            names.append(name)
+        return one.from_words(names)
+
+    def recall(self, totals: Partials) -> None:
+        """Let a row's results be known that were written before."""
+        for node in (node for level in self.passes.levels for node in level):
+            one = self.reductions[node.id]
+            state = self.read_words(self._partial(totals, node, 0), one)
+            self.elements.give(node, one.result(state))
+
+    def gather(self, partials: Partials, levels: int) -> list[State]:
+        """Merge a row's partial results of the first passes, and let them be known."""
+        nodes = [node for level in self.passes.levels[:levels] for node in level]
+        if not nodes:
+            return []
+        found = [self.reductions[node.id] for node in nodes]
+
+        def one_part(part: Number, valid: str) -> list[State]:
+            states = []
+            for node, one in zip(nodes, found, strict=True):
+                state = self.read_words(self._partial(partials, node, part), one)
+                states.append(one.only_if(valid, state) if valid else state)
+            return states
+
+        states = self.merged(found, self.gathered(found, partials.parts, one_part))
+        for node, state in zip(nodes, states, strict=True):
+            self.elements.give(node, self.reductions[node.id].result(state))
+        return states
+
+    def gathered(
+        self,
+        found: Sequence[Reduction],
+        parts: int,
+        one_part: Callable[[Number, str], list[State]],
+    ) -> list[State]:
+        """What this thread's share of so many parts comes to: every so many of them, as there are threads."""
+        peers = self.layout.peers
+
+        def inside(first: Any, values: list[Any]) -> Sequence[Any]:
+            part: Number = first
+            valid = ""
+            if peers > 1:
+                part = self.let(f"{self.places.text(first)} + member")
+            if parts % peers:
+                valid = self.writer.name("valid")
+                self.writer.line(f"let {valid} = {part.text} < {parts}u;")
+                part = self.let(f"min({part.text}, {parts - 1}u)")
+            before = _unflattened(found, values)
+            return _flattened(
+                [
+                    one.merge(state, other)
+                    for one, state, other in zip(found, before, one_part(part, valid), strict=True)
+                ]
+            )
+
+        nothing = _flattened([one.nothing() for one in found])
+        if parts <= peers:
+            return _unflattened(found, inside(0, nothing))
+        return _unflattened(found, self.elements.loop(0, parts, inside, nothing, step=peers))
+
+    def finish(self, groups: int) -> Stage:
+        """The dispatch."""
+        self.merger.declare()
+        return self.shader.finish(groups)
+
+
+def _flattened(states: Sequence[State]) -> list[Any]:
+    return [value for state in states for value in state]
+
+
+def _unflattened(found: Sequence[Reduction], values: Sequence[Any]) -> list[State]:
+    left = list(values)
+    return [[left.pop(0) for _ in one.types] for one in found]
