@@ -6,10 +6,14 @@ from ...graph.errors import UnsupportedError
 from ...lower.plan import Spec
 from .machine import Machine
 from .maps import MAPS
+from .scans import SCANS
+from .scatters import SCATTERS
 from .shader import Written
+from .sorting import SORTING
 from .template import Template
+from .updates import UPDATES
 
-TEMPLATES: tuple[Template, ...] = (MAPS,)
+TEMPLATES: tuple[Template, ...] = (SORTING, SCATTERS, SCANS, UPDATES, MAPS)
 """The families of kernels, those with the best code first."""
 
 
