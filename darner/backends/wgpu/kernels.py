@@ -9,11 +9,12 @@ from .maps import MAPS
 from .scans import SCANS
 from .scatters import SCATTERS
 from .shader import Written
+from .solving import SOLVING
 from .sorting import SORTING
 from .template import Template
 from .updates import UPDATES
 
-TEMPLATES: tuple[Template, ...] = (SORTING, SCATTERS, SCANS, UPDATES, MAPS)
+TEMPLATES: tuple[Template, ...] = (SORTING, SCATTERS, SCANS, UPDATES, SOLVING, MAPS)
 """The families of kernels, those with the best code first."""
 
 
