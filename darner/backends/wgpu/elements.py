@@ -208,13 +208,18 @@ class ShaderElements(Elements):
     def place(self, node: Node, index: Sequence[Number], size: int) -> Any:
         """An element of integers as a place on an axis: inside it, and told of where it was not."""
         found = self.integer(node, index)
-        if self.fault is not None:
-            text = self.builder.text(found)
-            with self.builder.block(f"if ({text} >= {size}u)"):
-                self.builder.line(f"{self.fault}[1] = {text};")
-                self.builder.line(f"{self.fault}[2] = {size}u;")
-                self.builder.line(f"{self.fault}[0] = 1u;")
+        self.check(found, size)
         return self.places.clamp(found, 0, max(size - 1, 0))
+
+    def check(self, index: Any, size: int) -> None:
+        """Tell of an index that is not from 0 to before ``size``; the program raises after the step."""
+        if self.fault is None:
+            return
+        text = self.builder.text(index)
+        with self.builder.block(f"if ({text} >= {size}u)"):
+            self.builder.line(f"{self.fault}[1] = {text};")
+            self.builder.line(f"{self.fault}[2] = {size}u;")
+            self.builder.line(f"{self.fault}[0] = 1u;")
 
     def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Any:
         """The random bits of the element at a place: Philox 4x32-10, with products of 32 bits in two words."""

@@ -8,10 +8,15 @@ from .contract import CONTRACT
 from .machine import Machine
 from .maps import MAPS
 from .rows import ROWS
+from .scans import SCANS
+from .scatters import SCATTERS
 from .shader import Written
+from .solving import SOLVING
+from .sorting import SORTING
 from .template import Template
+from .updates import UPDATES
 
-TEMPLATES: tuple[Template, ...] = (CONTRACT, ROWS, MAPS)
+TEMPLATES: tuple[Template, ...] = (CONTRACT, ROWS, SORTING, SCATTERS, SCANS, UPDATES, SOLVING, MAPS)
 """The families of kernels, those with the best code first."""
 
 

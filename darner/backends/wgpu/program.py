@@ -158,11 +158,19 @@ class WgpuProgram:
         kernel = self.plan.kernels[number]
         groups, calls = [], []
         for stage in self._written[kernel.spec].stages:
+            if stage.copies is not None and self._in_place(number, *stage.copies):
+                continue
             regions = [self._region(number, binding) for binding in stage.bindings]
             groups.append(self.device.bind_group(regions))
             pipeline = self.device.pipeline(stage)
             calls.append((handle(pipeline), handle(groups[-1]), *stage.groups))
         return groups, calls
+
+    def _in_place(self, number: int, operand: int, result: int) -> bool:
+        """Whether a kernel has a result where an operand of it lies."""
+        kernel = self.plan.kernels[number]
+        old, new = self._regions[kernel.operands[operand]], self._regions[kernel.results[result]]
+        return old.buffer is new.buffer and old.offset == new.offset
 
     def _region(self, number: int, binding: Binding) -> Region:
         kernel = self.plan.kernels[number]
@@ -373,6 +381,7 @@ def _to_bytes(all_: Mapping[str, Written]) -> bytes:
                     texts.setdefault(stage.text, len(texts)),
                     stage.groups,
                     [[b.what, b.number, b.nbytes] for b in stage.bindings],
+                    stage.copies,
                 ]
                 for stage in kernel.stages
             ],
@@ -387,8 +396,13 @@ def _from_bytes(saved: bytes) -> dict[str, Written]:
     found = {}
     for digest, (scratch, stages) in content.items():
         made = [
-            Stage(texts[text], tuple(groups), tuple(Binding(*one) for one in bindings))
-            for text, groups, bindings in stages
+            Stage(
+                texts[text],
+                tuple(groups),
+                tuple(Binding(*one) for one in bindings),
+                copies and tuple(copies),
+            )
+            for text, groups, bindings, copies in stages
         ]
         found[digest] = Written(tuple(made), scratch)
     return found

@@ -45,11 +45,19 @@ class Binding:
 
 @dataclass(frozen=True)
 class Stage:
-    """A dispatch: its text, its workgroups, and what it has bound, in the order of the bindings' numbers."""
+    """A dispatch.
+
+    Attributes:
+        text: its shader.
+        groups: its workgroups.
+        bindings: what it has bound, in the order of the bindings' numbers.
+        copies: an operand and a result, where all it does is to copy the one to the other: it is left out where both are the same memory.
+    """
 
     text: str
     groups: tuple[int, int]
     bindings: tuple[Binding, ...]
+    copies: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,9 @@ class Shader:
 
     # ------------------------------------------------------------- text
 
-    def finish(self, groups: int, enables: Sequence[str] = ()) -> Stage:
+    def finish(
+        self, groups: int, enables: Sequence[str] = (), copies: tuple[int, int] | None = None
+    ) -> Stage:
         """The dispatch, for so many workgroups; the body is not to be written to any more."""
         high = -(-groups // self.machine.most_groups)
         across = -(-groups // max(high, 1)) if groups else 0
@@ -175,7 +185,7 @@ class Shader:
             text,
             "}",
         ]
-        return Stage("\n".join(parts), (across, max(high, 1)), tuple(bindings))
+        return Stage("\n".join(parts), (across, max(high, 1)), tuple(bindings), copies)
 
 
 def _mentions(text: str, name: str) -> bool:
