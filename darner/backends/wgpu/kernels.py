@@ -6,10 +6,11 @@ from ...graph.errors import UnsupportedError
 from ...lower.plan import Spec
 from .machine import Machine
 from .maps import MAPS
+from .pooling import POOLING
 from .shader import Written
 from .template import Template
 
-TEMPLATES: tuple[Template, ...] = (MAPS,)
+TEMPLATES: tuple[Template, ...] = (POOLING, MAPS)
 """The families of kernels, those with the best code first."""
 
 
