@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Spec
+from .conv import CONV
 from .machine import Machine
 from .maps import MAPS
 from .pooling import POOLING
 from .shader import Written
 from .template import Template
 
-TEMPLATES: tuple[Template, ...] = (POOLING, MAPS)
+TEMPLATES: tuple[Template, ...] = (CONV, POOLING, MAPS)
 """The families of kernels, those with the best code first."""
 
 
