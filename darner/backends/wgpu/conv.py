@@ -14,7 +14,7 @@ from ...lower.plan import Spec
 from ...lower.strided import Strided, row_major, strided
 from ..cpu.conv_plan import CONVOLUTIONS
 from ..cpu.template import sizes
-from . import conv_images
+from . import conv_images, conv_weights
 from .machine import Machine
 from .mains import is_bound, main_of
 from .shader import Written
@@ -42,8 +42,6 @@ def _fits(spec: Spec, machine: Machine) -> bool:
         return False
     if main.dtype is dtypes.f64 and not machine.wide:
         return False
-    if main.op.name == "conv_weight_grad":
-        return False
     return _seen(main) is not None
 
 
@@ -54,7 +52,8 @@ def _write(spec: Spec, machine: Machine) -> Written:
         raise InternalError("a kernel of convolutions without a convolution")
     if not prod(sizes(main)):
         return Written(())
-    return conv_images.write(spec, machine, main, seen)
+    form = conv_weights if main.op.name == "conv_weight_grad" else conv_images
+    return form.write(spec, machine, main, seen)
 
 
 CONV = Template("conv", _fits, _write)

@@ -106,3 +106,16 @@ def summed(
         return at
 
     return main_stages(spec, machine, main, element)
+
+
+def split_parts(
+    e: ShaderElements, part: Number, parts: int, steps: int, count: Number
+) -> tuple[str, str]:
+    """The first step of a part of the sums and the one behind its last, of ``count`` in all."""
+    if parts == 1:
+        return "0u", e.places.text(count)
+    first, total = e.places.text(e.places.mul(part, steps)), e.places.text(count)
+    kind = e.places.plain(0).type
+    begin = e.builder.let(kind, f"min({first}, {total})")
+    end = e.builder.let(kind, f"min({first} + {steps}u, {total})")
+    return begin.text, end.text

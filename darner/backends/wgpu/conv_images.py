@@ -19,8 +19,9 @@ from ...lower.plan import Spec
 from ...lower.strided import Strided
 from ..cpu.conv_plan import Patches, Taps, patches_of
 from ..cpu.places import Number
+from ..cpu.registers import Registers
 from .conv_cut import Cut, cut_of
-from .conv_finish import Finish, summed, words_of
+from .conv_finish import Finish, split_parts, summed, words_of
 from .conv_tile import COLUMNS, ROWS, Share, Tiles, number
 from .device import GRANULE
 from .elements import Memory, ShaderElements
@@ -194,6 +195,16 @@ class Steps:
         products = places.mul(self.place.taps, self.channels)
         return places.div(places.add(products, self.depth - 1), self.depth)
 
+    def of(self, step: Number, depths: Sequence[Text]) -> list[tuple[Number, list[Number], Any]]:
+        """The channel and tap of some rows of a step, and whether there are such (None: surely)."""
+        if self.flat:
+            known = {depth.text: self.product(step, depth) for depth in dict.fromkeys(depths)}
+            return [known[depth.text] for depth in depths]
+        taps, first = self.tap(step)
+        channels = {depth: self.place.e.places.add(first, depth) for depth in dict.fromkeys(depths)}
+        within = {depth: self.within(channels[depth]) for depth in channels}
+        return [(channels[depth], taps, within[depth]) for depth in depths]
+
     def tap(self, step: Number) -> tuple[list[Number], Number]:
         """The tap of a step, and its first channel; where steps are not flat."""
         places = self.place.e.places
@@ -223,7 +234,6 @@ class ImageColumns:
         self.place, self.steps, self.memory, self.e = place, steps, memory, place.e
         self.tiles = tiles
         self.share = Share(tiles, COLUMNS, tiles.tile.columns)
-        self.dtype = seen.base.dtype
         problem, places = place.problem, self.e.places
         patches = problem.patches
         self.sizes = patches.sizes
@@ -263,30 +273,21 @@ class ImageColumns:
     def _load(self, register: str, at: Number, channel: Number, inside: Any) -> None:
         e, area = self.e, self.place.problem.patches.area
         place = e.places.add(at, e.places.mul(channel, area))
-        if inside is not None:
-            place = e.builder.select(inside, e.places.plain(place), e.places.plain(0))
-        value = e.registers.load(self.memory, place, self.dtype)
-        value = e.registers.cast(value, self.dtype, self.tiles.kept)
-        text = e.builder.text(value)
-        if inside is not None:
-            text = f"select({self.tiles.zero}, {text}, {e.builder.text(inside)})"
-        e.builder.line(f"{register} = {text};")
+        self.tiles.load(e, register, self.memory, place, inside)
 
     def fetch(self, step: Text) -> None:
         """See ``Loader``."""
-        places, steps, share = self.e.places, self.steps, self.share
+        steps, share = self.steps, self.share
         both = self.e.registers.both
-        if steps.flat:
-            for depth, register in zip(share.depths, share.registers, strict=True):
-                channel, taps, exists = steps.product(step, depth)
-                at, inside = self._at(taps)
-                self._load(register, at, channel, both(exists, inside))
-            return
-        taps, first = steps.tap(step)
-        at, inside = self._at(taps)
-        for depth, register in zip(share.depths, share.registers, strict=True):
-            channel = places.add(first, depth)
-            self._load(register, at, channel, both(steps.within(channel), inside))
+        known: dict[int, tuple[Number, Any]] = {}
+        for register, (channel, taps, exists) in zip(
+            share.registers, steps.of(step, share.depths), strict=True
+        ):
+            # One tap for all rows of a step, or one for each.
+            if id(taps) not in known:
+                known[id(taps)] = self._at(taps)
+            at, inside = known[id(taps)]
+            self._load(register, at, channel, both(exists, inside))
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -306,28 +307,18 @@ class WeightRows:
         e, steps, share, problem = self.e, self.steps, self.share, self.place.problem
         places, registers = e.places, e.registers
         whole = problem.rows % self.tiles.tile.rows == 0
-        items = zip(share.depths, share.places, share.registers, strict=True)
-        for depth, own, register in items:
+        known = steps.of(step, share.depths)
+        for own, register, (channel, taps, inside) in zip(
+            share.places, share.registers, known, strict=True
+        ):
             row = places.add(self.place.first_row, own)
             exists = None if whole else places.compare("<", row, problem.rows)
-            if steps.flat:
-                channel, taps, inside = steps.product(step, depth)
-            else:
-                taps, first = steps.tap(step)
-                channel = places.add(first, depth)
-                inside = steps.within(channel)
             exists = registers.both(exists, inside)
             at = places.add(
                 weight_at(e, problem, self.place.group, row, channel, self.place.kernel_tap(taps)),
                 self.seen.offset,
             )
-            if exists is not None:
-                at = e.builder.select(exists, places.plain(at), places.plain(0))
-            value = registers.load(self.memory, at, self.seen.base.dtype)
-            text = e.builder.text(registers.cast(value, self.seen.base.dtype, self.tiles.kept))
-            if exists is not None:
-                text = f"select({self.tiles.zero}, {text}, {e.builder.text(exists)})"
-            e.builder.line(f"{register} = {text};")
+            self.tiles.load(e, register, self.memory, at, exists)
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -350,15 +341,13 @@ class PackedRows:
         begin = places.mul(place.group, channels * taps)
         vectors = self.width // 4
         column = places.add(places.div(place.first_row, 4), share.places[0])
-        for depth, register in zip(share.depths, share.registers, strict=True):
-            if steps.flat:
-                channel, own, inside = steps.product(step, depth)
-                row = places.add(places.mul(channel, taps), place.kernel_tap(own))
-            else:
-                own, first = steps.tap(step)
-                channel = places.add(first, depth)
-                inside = steps.within(channel)
-                row = places.add(places.mul(place.kernel_tap(own), channels), channel)
+        for register, (channel, own, inside) in zip(
+            share.registers, steps.of(step, share.depths), strict=True
+        ):
+            order = (channel, taps, place.kernel_tap(own))
+            if not steps.flat:
+                order = (place.kernel_tap(own), channels, channel)
+            row = places.add(places.mul(order[0], order[1]), order[2])
             at = places.add(places.mul(places.add(begin, row), vectors), column)
             if inside is not None:
                 at = e.builder.select(inside, places.plain(at), places.plain(0))
@@ -423,7 +412,7 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
     """The kernel of ``conv`` or ``conv_input_grad``."""
     problem = Problem.of(main)
     patches = problem.patches
-    kept = _kept(main)
+    kept = Registers.kept_in(main.dtype)
     packed = patches.groups * problem.rows * patches.channels * problem.taps >= PACKED
     pad = 0 if packed or problem.turned else 1
     length = patches.most_taps * patches.channels
@@ -460,7 +449,7 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
         rows = PackedRows(tiles, place, steps_, memory, width)
     else:
         rows = WeightRows(tiles, place, steps_, shader.operands[operands[1]], seen[1])
-    first_step, last_step = step_range(place.let, e, place.part, cut, steps_.count)
+    first_step, last_step = split_parts(e, place.part, cut.parts, cut.steps, steps_.count)
     tiles.run(first_step, last_step, [rows, columns])
 
     def before(column: Text) -> tuple[list[list[Number]], Any]:
@@ -500,19 +489,3 @@ def _unmerged(
     """A pixel's place along the axes of the node, of which ``Patches`` took some together."""
     own = [int(size) for size in main.shape[2:]]
     return e.places.reshaped(pixel, merged, own)
-
-
-def step_range(let: Any, e: ShaderElements, part: Number, cut: Cut, count: Number) -> tuple[str, str]:
-    """The first step of a part of the sums, and the one behind its last."""
-    if cut.parts == 1:
-        return "0u", e.places.text(count)
-    first = e.places.text(e.places.mul(part, cut.steps))
-    total = e.places.text(count)
-    begin = let(f"min({first}, {total})").text
-    return begin, let(f"min({first} + {cut.steps}u, {total})").text
-
-
-def _kept(main: Node) -> DType:
-    from ..cpu.registers import Registers
-
-    return Registers.kept_in(main.dtype)

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from ...graph import dtypes
 from ...graph.dtypes import DType
-from .elements import ShaderElements
+from ..cpu.places import Number
+from .elements import Memory, ShaderElements
 from .shader import Shader
 from .writer import Text
 
@@ -95,6 +96,18 @@ class Tiles:
     def plus(self, value: Text, constant: int) -> Text:
         """An index moved."""
         return self.let(f"{value.text} + {constant}u") if constant else value
+
+    def load(
+        self, e: ShaderElements, register: str, memory: Memory, at: Number, inside: Any
+    ) -> None:
+        """Read an element into a variable: 0 where ``inside`` does not hold, and nothing is read there."""
+        if inside is not None:
+            at = e.builder.select(inside, e.places.plain(at), e.places.plain(0))
+        value = e.registers.load(memory, at, memory.dtype)
+        text = e.builder.text(e.registers.cast(value, memory.dtype, self.kept))
+        if inside is not None:
+            text = f"select({self.zero}, {text}, {e.builder.text(inside)})"
+        e.builder.line(f"{register} = {text};")
 
     def run(self, first: str, last: str, loaders: Sequence[Loader]) -> None:
         """All products of the steps from ``first`` to before ``last``."""
