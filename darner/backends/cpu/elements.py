@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from ...graph.errors import InternalError
@@ -555,9 +555,12 @@ _EMITTERS: dict[str, Emitter] = {
 }
 
 
-def can_emit(body: Graph) -> bool:
-    """Whether there is code for every node of a body."""
+def can_emit(body: Graph, besides: Collection[str] = ()) -> bool:
+    """Whether there is code for every node of a body, but those of the ops ``besides``."""
     return all(
-        node.op.name in _EMITTERS or node.op.name in ROWS or node.name is not None
+        node.op.name in _EMITTERS
+        or node.op.name in ROWS
+        or node.name is not None
+        or node.op.name in besides
         for node in body.nodes
     )

@@ -10,13 +10,17 @@ from .maps import MAPS
 from .rows import ROWS
 from .scans import SCANS
 from .scatters import SCATTERS
+from .conv import CONV
+from .machine import Machine
+from .maps import MAPS
+from .pooling import POOLING
 from .shader import Written
 from .solving import SOLVING
 from .sorting import SORTING
 from .template import Template
 from .updates import UPDATES
 
-TEMPLATES: tuple[Template, ...] = (CONTRACT, ROWS, SORTING, SCATTERS, SCANS, UPDATES, SOLVING, MAPS)
+TEMPLATES: tuple[Template, ...] = (CONTRACT, ROWS, SORTING, SCATTERS, SCANS, UPDATES, SOLVING, CONV, POOLING, MAPS)
 """The families of kernels, those with the best code first."""
 
 

@@ -5,7 +5,7 @@ It is what writes every kernel that no other template has better code for: a red
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from ...graph.node import Node
@@ -13,7 +13,7 @@ from ...lower.plan import Spec
 from ..cpu.collapse import collapsed
 from ..cpu.elements import can_emit
 from ..cpu.template import sizes
-from .elements import Memory, is_packed
+from .elements import Memory, ShaderElements, is_packed
 from .machine import Machine
 from .shader import Shader, Stage, Written
 from .template import Template
@@ -23,23 +23,36 @@ MANY = 1 << 20
 """Elements from which on a thread makes several, so that their loads are on the way at the same time."""
 SEVERAL = 4
 
+Source = Callable[[Shader], ShaderElements]
+
 
 def _fits(spec: Spec, machine: Machine) -> bool:
     return spec.kind in KINDS and can_emit(spec.body)
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
-    spec = collapsed(spec)
+    return Written(tuple(stages_of(collapsed(spec), machine)))
+
+
+def stages_of(spec: Spec, machine: Machine, elements: Source = Shader.elements) -> list[Stage]:
+    """A dispatch for the results of each shape; ``elements`` says what the nodes' elements are."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for number, output in enumerate(spec.body.outputs):
         groups.setdefault(tuple(sizes(output)), []).append(number)
-    stages = [
-        _stage(spec, machine, shape, numbers) for shape, numbers in groups.items() if prod(shape)
+    return [
+        _stage(spec, machine, shape, numbers, elements)
+        for shape, numbers in groups.items()
+        if prod(shape)
     ]
-    return Written(tuple(stages))
 
 
-def _stage(spec: Spec, machine: Machine, shape: tuple[int, ...], numbers: Sequence[int]) -> Stage:
+def _stage(
+    spec: Spec,
+    machine: Machine,
+    shape: tuple[int, ...],
+    numbers: Sequence[int],
+    elements: Source,
+) -> Stage:
     """Results of one shape."""
     shader = Shader(spec, machine, whole=True)
     outputs = [(spec.body.outputs[i], shader.results[i]) for i in numbers]
@@ -50,19 +63,20 @@ def _stage(spec: Spec, machine: Machine, shape: tuple[int, ...], numbers: Sequen
     writer = shader.writer
     if several == 1:
         with writer.block(f"if (thread < {units}u)"):
-            _unit(shader, shape, outputs, "thread", together)
+            _unit(shader, elements(shader), shape, outputs, "thread", together)
     else:
         writer.line(f"let first = group * {shader.threads * several}u + local;")
         head = f"for (var k = 0u; k < {several}u; k++)"
         with writer.block(head):
             writer.line(f"let unit = first + k * {shader.threads}u;")
             with writer.block(f"if (unit < {units}u)"):
-                _unit(shader, shape, outputs, "unit", together)
+                _unit(shader, elements(shader), shape, outputs, "unit", together)
     return shader.finish(-(-units // (shader.threads * several)))
 
 
 def _unit(
     shader: Shader,
+    elements: ShaderElements,
     shape: tuple[int, ...],
     outputs: Sequence[tuple[Node, Memory]],
     unit: str,
@@ -71,7 +85,7 @@ def _unit(
     """The elements that a thread makes at once: one, or as many as the smallest of them share a word."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
-    elements, writer = shader.elements(), shader.writer
+    writer = shader.writer
     places, registers = elements.places, elements.registers
     count = prod(shape)
     offsets = []

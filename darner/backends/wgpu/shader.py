@@ -189,10 +189,11 @@ class Shader:
 
 
 def _mentions(text: str, name: str) -> bool:
-    """Whether a text has a name, and not only longer ones that begin with it."""
+    """Whether a text has a name, and not only longer ones that have it in them."""
     at = text.find(name)
     while at >= 0:
-        if not text[at + len(name) : at + len(name) + 1].isalnum():
+        behind = text[at + len(name) : at + len(name) + 1]
+        if not behind.isalnum() and not text[at - 1 : at].isalnum():
             return True
         at = text.find(name, at + 1)
     return False
