@@ -83,9 +83,7 @@ def _store(
         e.builder.line(f"{memory.name}[{word} + {first // share}u] = {' | '.join(parts)};")
 
 
-def summed(
-    spec: Spec, machine: Machine, main: Node, parts: int, start: int
-) -> list[Stage]:
+def summed(spec: Spec, machine: Machine, main: Node, parts: int, start: int) -> list[Stage]:
     """The dispatch that adds up what ``Finish`` left in scratch memory."""
     shape = sizes(main)
 

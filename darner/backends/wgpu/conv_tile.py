@@ -79,9 +79,7 @@ class Tiles:
             shader.shared(name, kind)
         self.across = tile.columns // tile.wide
         self.down = tile.rows // tile.high
-        self.sums = [
-            [f"sum{i}_{j}" for j in range(tile.wide // 4)] for i in range(tile.high)
-        ]
+        self.sums = [[f"sum{i}_{j}" for j in range(tile.wide // 4)] for i in range(tile.high)]
 
     @property
     def zero(self) -> str:

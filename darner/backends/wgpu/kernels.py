@@ -5,22 +5,31 @@ from __future__ import annotations
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Spec
 from .contract import CONTRACT
-from .machine import Machine
-from .maps import MAPS
-from .rows import ROWS
-from .scans import SCANS
-from .scatters import SCATTERS
 from .conv import CONV
 from .machine import Machine
 from .maps import MAPS
 from .pooling import POOLING
+from .rows import ROWS
+from .scans import SCANS
+from .scatters import SCATTERS
 from .shader import Written
 from .solving import SOLVING
 from .sorting import SORTING
 from .template import Template
 from .updates import UPDATES
 
-TEMPLATES: tuple[Template, ...] = (CONTRACT, ROWS, SORTING, SCATTERS, SCANS, UPDATES, SOLVING, CONV, POOLING, MAPS)
+TEMPLATES: tuple[Template, ...] = (
+    CONTRACT,
+    ROWS,
+    SORTING,
+    SCATTERS,
+    SCANS,
+    UPDATES,
+    SOLVING,
+    CONV,
+    POOLING,
+    MAPS,
+)
 """The families of kernels, those with the best code first."""
 
 
