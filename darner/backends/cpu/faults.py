@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...graph.errors import DarnerError, RunError
+from ...lower.plan import Plan
 from .lanes import Lane, function_of, mangled
 from .places import Places, as_value, lane_count
 
@@ -43,3 +45,13 @@ def emit_check(builder: Any, fault: Any, index: Any, size: int, mask: Any = None
         for place, value in ((1, found), (2, as_value(size)), (0, as_value(1))):
             target = builder.gep(fault, [as_value(place)], source_etype=ir.IntType(64))
             builder.store(value, target)
+
+
+def fault_of(plan: Plan, number: int, index: int, size: int) -> DarnerError:
+    """The error of a kernel that met an index outside of its axis."""
+    kernel = plan.kernels[number]
+    op = next(name for name in plan.spec(kernel).ops if name in INDEXED)
+    text = f"index {index} is outside 0..{size - 1}"
+    if size == 0:
+        text = f"index {index}: the axis has no elements"
+    return RunError(text).located(op, kernel.label, "", kernel.source)

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import InternalError, RunError
+from ...graph.errors import InternalError
 from ...lower.plan import Buffer, Plan
 from ..memory import ALIGNMENT, Bytes, aligned, room_for, together
 from .cache import ObjectCache
-from .faults import CLAIMS, INDEXED, WORDS
+from .faults import CLAIMS, WORDS, fault_of
 from .jit import Machine, host, load_object
 from .native import Native, Packed, native_of
 from .steps import FIXED, Row, Steps, copy_function
@@ -258,12 +258,7 @@ class CpuProgram:
         number = int(np.flatnonzero(self._faults[:, 0])[0])
         _, index, size = (int(word) for word in self._faults[number, :CLAIMS])
         self._faults[...] = 0
-        kernel = self.plan.kernels[number]
-        op = next(name for name in self.plan.spec(kernel).ops if name in INDEXED)
-        text = f"index {index} is outside 0..{size - 1}"
-        if size == 0:
-            text = f"index {index}: the axis has no elements"
-        raise RunError(text).located(op, kernel.label, "", kernel.source)
+        raise fault_of(self.plan, number, index, size)
 
     def close(self) -> None:
         """Stop the threads and free the code."""

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import InternalError, RunError, UnsupportedError
+from ...graph.errors import InternalError, UnsupportedError
 from ...lower.plan import Buffer, Plan
-from ..cpu.faults import INDEXED
+from ..cpu.faults import INDEXED, fault_of
 from ..memory import Bytes
 from ..mirrors import Mirror, mirror
 from .clock import Clock
@@ -349,11 +349,7 @@ class WgpuProgram:
         index, size = int(words[bad[0], 1].astype(np.int32)), int(words[bad[0], 2])
         self.device.write(self._faults, np.zeros(self._faults.nbytes, np.uint8))
         self._back.forget()
-        kernel = self.plan.kernels[number]
-        op = next(name for name in self.plan.spec(kernel).ops if name in INDEXED)
-        raise RunError(f"index {index} is outside of an axis of {size}").located(
-            op, kernel.label, "", kernel.source
-        )
+        raise fault_of(self.plan, number, index, size)
 
     def close(self) -> None:
         """Free code and memory; copies of parameters stay until the session lets go of them."""
