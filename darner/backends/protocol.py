@@ -9,6 +9,7 @@ A backend makes a plan of a graph (``lower_for``) and a ``Program`` of a plan (`
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -94,6 +95,21 @@ class Program(Protocol):
 Storage = Mapping[str, Array]
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """Whether kernels are timed on the device to choose between ways to write them, and who remembers.
+
+    Attributes:
+        wanted: whether what is not known yet is timed.
+        cache: where choices are kept, under the device, its driver and darner's version.
+        progress: is told how many specs are done, of how many, and which comes next.
+    """
+
+    wanted: bool = False
+    cache: ObjectCache | None = None
+    progress: Callable[[int, int, str], None] | None = None
+
+
 def _reference(
     device: str,
     plan: Plan,
@@ -103,6 +119,7 @@ def _reference(
     fixed: Collection[int],
     saved: bytes | None,
     arena: Bytes | None,
+    tuning: Tuning,
 ) -> Program:
     from .host import ReferenceProgram
 
@@ -118,6 +135,7 @@ def _cpu(
     fixed: Collection[int],
     saved: bytes | None,
     arena: Bytes | None,
+    tuning: Tuning,
 ) -> Program:
     from .host import HostCpuProgram
 
@@ -141,11 +159,19 @@ def _gpu(
     fixed: Collection[int],
     saved: bytes | None,
     arena: Bytes | None,
+    tuning: Tuning,
 ) -> Program:
     from .wgpu.device import opened
     from .wgpu.program import WgpuProgram
+    from .wgpu.tuning import keep_choices, known_choices, tune
 
-    return WgpuProgram(plan, opened(device), storage=storage, saved=saved)
+    gpu = opened(device)
+    choices = {} if saved else known_choices(gpu.machine, tuning.cache)
+    if tuning.wanted and not saved:
+        found = tune(plan, gpu, known=choices, progress=tuning.progress)
+        keep_choices(gpu.machine, found.choices, tuning.cache)
+        choices |= found.choices
+    return WgpuProgram(plan, gpu, storage=storage, saved=saved, choices=choices)
 
 
 _DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference, "gpu": _gpu}
@@ -226,6 +252,7 @@ def compile_for(
     fixed: Collection[int] = (),
     saved: bytes | None = None,
     arena: Bytes | None = None,
+    tuning: Tuning | None = None,
 ) -> Program:
     """The program of a plan on a device.
 
@@ -238,8 +265,10 @@ def compile_for(
         fixed: buffers that change seldom, which the device may keep in an order of its own; see ``Program.prepare``.
         saved: what ``Program.saved`` of an equal program was, on this very machine.
         arena: that of a program that never runs at the same time, for this one to use too.
+        tuning: whether kernels are timed to choose between ways to write them, where the device has several.
     """
     if plan.target != target_of(device):
         raise ArgumentError(f"the plan was made for '{plan.target}', not for '{device}'")
     made = _DEVICES[plan.target]
-    return made(device, plan, threads, storage or {}, cache, fixed, saved, arena)
+    given = (device, plan, threads, storage or {}, cache, fixed, saved, arena)
+    return made(*given, tuning or Tuning())

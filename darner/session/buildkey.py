@@ -82,7 +82,7 @@ def build_key(
     parts = [
         ["build", _versions(), _source_digest()],
         [graph.name, graph.digest(), about, list(sizes)],
-        [config.device, config.mode, config.level, config.precision],
+        [config.device, config.mode, config.level, config.precision, config.tune],
         [keeps_gradients(config, optimizer), _described(graph, optimizer, call)],
         _machine(config.device) if code else None,
     ]

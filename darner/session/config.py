@@ -48,6 +48,8 @@ class SessionConfig:
         progress: show phases of building on a terminal; when left out, if it takes more than a second.
         keep_gradients: whether gradients can be read after a step; when left out, while there is no optimizer.
         specialisations: how many choices of symbolic sizes are kept compiled.
+        tune: time the ways in which a GPU's kernels can be written and keep the fastest of each, for a bounded time; what is found is remembered in the
+            cache for this GPU, its driver and this version.
 
     >>> SessionConfig(mode="infer", threads=2).with_changes(threads=1).threads
     1
@@ -65,6 +67,7 @@ class SessionConfig:
     progress: bool | None = None
     keep_gradients: bool | None = None
     specialisations: int = 8
+    tune: bool = False
 
     def __post_init__(self) -> None:
         check_device(self.device)
@@ -90,6 +93,10 @@ class SessionConfig:
         _whole("specialisations", self.specialisations, 1)
         if self.cache is not None and not isinstance(self.cache, bool | str | os.PathLike):
             raise ArgumentError(f"cache is a folder, True or None, got {self.cache!r}")
+        if not isinstance(self.tune, bool):
+            raise ArgumentError(f"tune is True or False, got {self.tune!r}")
+        if self.tune and not self.device.startswith("gpu"):
+            raise ArgumentError("only a GPU's kernels are tuned", hint="device='gpu'")
         for name in ("progress", "keep_gradients"):
             if getattr(self, name) not in (None, True, False):
                 raise ArgumentError(f"{name} is True, False or None, got {getattr(self, name)!r}")

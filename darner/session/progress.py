@@ -34,6 +34,7 @@ class Phases:
         self._status: Any = None
         self._lock = threading.Lock()
         self._current: list[str] = []
+        self._counted = ""
         self._open = False
 
     @contextmanager
@@ -46,8 +47,14 @@ class Phases:
             yield
         finally:
             self._current.pop()
+            self._counted = ""
             spent = time.perf_counter() - start
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
+    def counted(self, done: int, of: int, what: str) -> None:
+        """Tell how far the current phase is."""
+        self._counted = f" {done} of {of} ({what})" if done < of else ""
+        self._say()
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -96,4 +103,5 @@ class Phases:
                 self._status.update(self._text())
 
     def _text(self) -> str:
-        return f"building '{self.name}': {self._current[-1] if self._current else '...'}"
+        phase = self._current[-1] if self._current else "..."
+        return f"building '{self.name}': {phase}{self._counted}"

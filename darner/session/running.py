@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends.memory import Bytes, trim
-from ..backends.protocol import Program, compile_for
+from ..backends.protocol import Program, Tuning, compile_for
 from ..graph import dtypes
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, Calling, DTypeError, RunError
@@ -458,7 +458,8 @@ class Running:
         arena: Bytes | None = None,
     ) -> Program:
         device, threads = self._config.device, self._config.threads
-        return compile_for(device, plan, threads, self._storage, cache, fixed, saved, arena)
+        tuning = Tuning(self._config.tune, self._config.object_cache(), self._phases.counted)
+        return compile_for(device, plan, threads, self._storage, cache, fixed, saved, arena, tuning)
 
     # ------------------------------------------------------------- memory
 

@@ -38,10 +38,14 @@ def template_of(spec: Spec, machine: Machine) -> Template | None:
     return next((template for template in TEMPLATES if template.fits(spec, machine)), None)
 
 
-def written(spec: Spec, machine: Machine) -> Written:
-    """The code of a spec."""
+def written(spec: Spec, machine: Machine, choice: str | None = None) -> Written:
+    """The code of a spec; of its variants the one that tuning has chosen, where it is one."""
     template = template_of(spec, machine)
     if template is None:
         ops = ", ".join(dict.fromkeys(spec.ops))
         raise UnsupportedError(f"the GPU has no kernel of kind '{spec.kind}' for {ops}")
+    if choice is not None and template.variants is not None:
+        listed = template.variants(spec, machine)
+        if choice in listed:
+            return listed[choice]()
     return template.write(spec, machine)

@@ -51,6 +51,7 @@ class WgpuProgram:
         device: where.
         storage: parameters and states by name, of which the device keeps copies.
         saved: what ``saved`` of an equal program gave, on the same GPU: no text is written again.
+        choices: how specs are written that can be written in several ways, by digest; see ``tuning``.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class WgpuProgram:
         *,
         storage: Mapping[str, Array] | None = None,
         saved: bytes | None = None,
+        choices: Mapping[str, str] | None = None,
     ) -> None:
         self.plan = plan
         self.device = device
         self.storage: dict[str, Array] = dict(storage or {})
         self.arena: Bytes = np.empty(0, np.uint8)
         self.arrays = Arrays(self)
-        self._written = _from_bytes(saved) if saved else self._write_all()
+        self._written = _from_bytes(saved) if saved else self._write_all(choices or {})
         self._owned: list[Region] = []
         self._mirrors: dict[int, Mirror] = {}
         self._regions = self._memory()
@@ -97,11 +99,12 @@ class WgpuProgram:
 
     # ------------------------------------------------------------- making it
 
-    def _write_all(self) -> dict[str, Written]:
+    def _write_all(self, choices: Mapping[str, str]) -> dict[str, Written]:
         found = {}
         for kernel in self.plan.kernels:
             if kernel.spec not in found:
-                found[kernel.spec] = written(self.plan.spec(kernel), self.device.machine)
+                spec, choice = self.plan.spec(kernel), choices.get(kernel.spec)
+                found[kernel.spec] = written(spec, self.device.machine, choice)
         return found
 
     def _own(self, nbytes: int) -> Region:

@@ -1,0 +1,145 @@
+"""What a GPU can do at best, measured in a moment: products a second, bytes a second, the time of a dispatch, and how many processors work side by side.
+
+Rates are kept on disk under the GPU, its driver and darner's version, and belong to the machine from then on: the cost model and the roofline of a profile read them. Nothing is
+measured unless somebody asks: ``tune=True``, a profile, ``darner doctor``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ...optimizer.targets import Target, find_target
+from ..cpu.cache import ObjectCache
+from .device import Device, Region
+from .machine import Machine
+from .native import dispatch_all, handle
+from .shader import Binding, Stage
+
+CHAINS = 8
+"""Sums that grow beside each other in a thread, each a vector of four."""
+ROUNDS = 512
+THREADS = 256
+GROUPS = 4096
+REPEATS = 5
+MOVED = 64 << 20
+"""Bytes that are copied."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What was measured.
+
+    Attributes:
+        flops: additions and multiplications of f32 a second.
+        bandwidth: bytes read and written a second.
+        launch: seconds of a dispatch that follows another.
+        processors: workgroups that run side by side without slowing each other down.
+    """
+
+    flops: float
+    bandwidth: float
+    launch: float
+    processors: int
+
+    @property
+    def target(self) -> Target:
+        """The roofline that the optimizer and profiles read."""
+        declared = find_target("wgpu")
+        return Target("this GPU", self.flops, self.bandwidth, self.launch, vector=declared.vector)
+
+
+def _key(cache: ObjectCache, machine: Machine) -> str:
+    from ... import __version__
+
+    return cache.key(f"rates {__version__} {json.dumps(machine.to_json())}", passes=False)
+
+
+def known_rates(machine: Machine, cache: ObjectCache | None = None) -> Rates | None:
+    """What was measured on an earlier day."""
+    kept = cache or ObjectCache()
+    found = kept.get(_key(kept, machine))
+    return None if found is None else Rates(**json.loads(found))
+
+
+def measured_rates(device: Device, cache: ObjectCache | None = None) -> Rates:
+    """The rates of a GPU, measured once and kept."""
+    found = known_rates(device.machine, cache)
+    if found is None:
+        found = _measure(device)
+        kept = cache or ObjectCache()
+        kept.put(_key(kept, device.machine), json.dumps(found.__dict__).encode())
+    return found
+
+
+def _measure(device: Device) -> Rates:
+    software = device.machine.software
+    groups, nbytes = (8, 4 << 20) if software else (GROUPS, MOVED)
+    source, target = device.region(nbytes), device.region(nbytes)
+    try:
+        compute, copy = _compute(), _copy(nbytes // 16)
+        one = _seconds(device, [compute], [target], 1)
+        all_ = _seconds(device, [compute], [target], groups)
+        work = 2 * ROUNDS * CHAINS * 4 * THREADS
+        moving = _seconds(device, [copy], [source, target], nbytes // 16 // THREADS)
+        tiny = _seconds(device, [_copy(THREADS)] * 64, [source, target], 1) / 64
+        return Rates(
+            flops=groups * work / all_,
+            bandwidth=2 * nbytes / moving,
+            launch=tiny,
+            processors=max(1, round(groups * one / all_)),
+        )
+    finally:
+        device.free(source)
+        device.free(target)
+
+
+def _seconds(device: Device, texts: list[str], regions: list[Region], groups: int) -> float:
+    """The least time of a dispatch, or of some: the difference of doing it several times and once."""
+    bindings = tuple(Binding("operand", i) for i in range(len(regions)))
+    group = device.bind_group(regions)
+    calls = []
+    for text in texts:
+        pipeline = device.pipeline(Stage(text, (groups, 1), bindings))
+        calls.append((handle(pipeline), handle(group), min(groups, 65535), -(-groups // 65535)))
+
+    def run(times: int) -> float:
+        encoder = device.encoder()
+        compute: Any = encoder.begin_compute_pass()
+        dispatch_all(compute, calls * times)
+        compute.end()
+        started = time.perf_counter()
+        device.submit(encoder)
+        device.wait()
+        return time.perf_counter() - started
+
+    run(1)
+    few = min(run(1) for _ in range(REPEATS))
+    many = min(run(4) for _ in range(REPEATS))
+    return max((many - few) / 3, 1e-9)
+
+
+def _compute() -> str:
+    names = [f"s{i}" for i in range(CHAINS)]
+    starts = "\n".join(f"  var {name} = vec4<f32>(f32(local));" for name in names)
+    sums = "\n".join(f"    {name} = fma({name}, factor, factor);" for name in names)
+    return f"""@group(0) @binding(0) var<storage, read_write> a: array<vec4<f32>>;
+@compute @workgroup_size({THREADS}) fn main(@builtin(local_invocation_index) local: u32) {{
+  let factor = a[0];
+{starts}
+  for (var i = 0u; i < {ROUNDS}u; i++) {{
+{sums}
+  }}
+  a[local + 1u] = {" + ".join(names)};
+}}"""
+
+
+def _copy(count: int) -> str:
+    return f"""@group(0) @binding(0) var<storage, read_write> a: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> b: array<vec4<f32>>;
+@compute @workgroup_size({THREADS}) fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
+  let at = id.x + id.y * {65535 * THREADS}u;
+  if (at < {count}u) {{ b[at] = a[at]; }}
+}}"""
