@@ -109,7 +109,7 @@ def _variants(spec: Spec, machine: Machine) -> dict[str, Written]:
 
 def _timed(spec: Spec, device: Device, variants: Mapping[str, Written]) -> dict[str, float]:
     """Seconds of each variant, over memory of its own; in turns, the best of each counts."""
-    sizes = [int(node.type.nbytes) for node in (*spec.inputs, *spec.body.outputs)]  # type: ignore[union-attr]
+    sizes = [int(node.type.nbytes) for node in (*spec.inputs, *spec.body.outputs)]
     regions = [device.region(size) for size in sizes]
     scratch = device.region(max(one.scratch for one in variants.values()))
     fault = device.region(256)
