@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from ..cpu.math import register_type
 from ..cpu.places import Number
 from .elements import Memory, is_packed
-from .gemm_load import PARTS, kept_in, named, unsigned
-from .gemm_product import Axis, Product
+from .gemm_load import PARTS, named, unsigned
+from .gemm_product import Axis, Product, kept_in, part_elements
 from .shader import Shader, Stage
 from .writer import Text, spelled
 
@@ -157,16 +157,6 @@ class Parts:
         else:
             text, at = f"{self.memory.item}({', '.join(sums)})", f"{place} >> 2u"
         self.shader.writer.line(f"{self.memory.name}[{at}] = {text};")
-
-
-def part_elements(product: Product) -> int:
-    """Elements of a part."""
-    return product.count * product.m * product.n
-
-
-def part_bytes(product: Product) -> int:
-    """Bytes of a part."""
-    return part_elements(product) * kept_in(product).itemsize
 
 
 def scratch_of(shader: Shader, product: Product, parts: int) -> Memory:

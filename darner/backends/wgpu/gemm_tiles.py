@@ -13,8 +13,8 @@ from ..cpu.math import register_type
 from ..cpu.places import Number
 from .elements import ShaderElements
 from .gemm_finish import Sink
-from .gemm_load import PARTS, Reader, kept_in, multiply_add, named, unsigned
-from .gemm_product import Product, View
+from .gemm_load import PARTS, Reader, multiply_add, named, unsigned
+from .gemm_product import Product, View, kept_in
 from .gemm_tile import Cut, Tile
 from .shader import Shader
 from .writer import spelled
@@ -197,15 +197,8 @@ def write_places(shader: Shader, product: Product, cut: Cut) -> tuple[str, Numbe
     both = across * down
     writer.line(f"let plane = group / {both}u;")
     writer.line(f"let tile = group % {both}u;")
-    if tile.band and down > 1 and across > 1:
-        band = tile.band * across
-        writer.line(f"let band = (tile / {band}u) * {tile.band}u;")
-        writer.line(f"let high = min({down}u - band, {tile.band}u);")
-        writer.line(f"let row0 = (band + (tile % {band}u) % high) * {tile.bm}u;")
-        writer.line(f"let column0 = ((tile % {band}u) / high) * {tile.bn}u;")
-    else:
-        writer.line(f"let row0 = (tile / {across}u) * {tile.bm}u;")
-        writer.line(f"let column0 = (tile % {across}u) * {tile.bn}u;")
+    writer.line(f"let row0 = (tile / {across}u) * {tile.bm}u;")
+    writer.line(f"let column0 = (tile % {across}u) * {tile.bn}u;")
     if product.count == 1:
         return "plane", 0
     writer.line(f"let matrix = plane % {product.count}u;")
@@ -252,7 +245,7 @@ def _write_products(shader: Shader, tile: Tile, kind: str) -> None:
                     total = f"c{i}_{j}"
                     writer.line(f"{total} = {multiply_add(kind, total, a, f'b{k}_{j}')};")
 
-    if tile.unroll >= tile.bk:
+    if not tile.unroll:
         terms([str(k) for k in range(tile.bk)])
         return
     with writer.block(f"for (var k = 0u; k < {tile.bk}u; k += {tile.unroll}u)"):
