@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ..cpu.math import register_type
 from ..cpu.places import Number
-from .elements import Memory, is_packed
+from .elements import Memory, ShaderElements, is_packed
 from .gemm_load import PARTS, named, unsigned
 from .gemm_product import Axis, Product, kept_in, part_elements
 from .shader import Shader, Stage
@@ -36,6 +36,8 @@ class Sink(Protocol):
 
     unit: int
     """Columns that are taken together."""
+    elements: ShaderElements
+    """Computes what is written; forgets what is known at the end of a block of code."""
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row to write to."""
@@ -61,12 +63,6 @@ class Results:
                 shader.as_vectors(memory, 4)
         self.elements = shader.elements()
         self.kind = register_type(kept_in(product))
-
-    @property
-    def plain(self) -> bool:
-        """Whether the sums are all there is to write."""
-        outputs = self.product.node, *self.shader.body.outputs
-        return len({output.id for output in outputs}) == 1
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row of the results."""

@@ -18,9 +18,11 @@ SMALL = 16
 """Up to so many rows and columns, and for sums of as many terms, threads read straight from memory."""
 SHORT = 8
 """The same for any sizes of sums this short."""
-LEAST_TERMS = 128
+LEAST_TERMS = 64
 """Terms that a part of sums has at least."""
 MOST_PARTS = 64
+MOST_HELD = 256
+"""Bytes of sums that a thread keeps in registers."""
 MOST_PART_BYTES = 64 << 20
 """What the parts of all sums may take together."""
 
@@ -40,7 +42,6 @@ class Tile:
         pad: vectors that a line of a transposed tile is longer by, so that threads write to different banks.
         across: threads along columns that stand beside each other in a group of 32; 0 for whole rows of threads.
         buffers: tiles in workgroup memory: 2 need half as many barriers, and twice the memory.
-        cooperative: whether matrices of 16 x 16 are multiplied by one instruction; both operands are f16 then.
     """
 
     bm: int
@@ -53,7 +54,6 @@ class Tile:
     pad: int = 1
     across: int = 8
     buffers: int = 1
-    cooperative: bool = False
 
     @property
     def threads(self) -> int:
@@ -83,9 +83,6 @@ TILES = (
 )
 """The tiles that there are, with what was measured on an NVIDIA H200."""
 
-COOPERATIVE = Tile(128, 128, 32, 64, 32, 8.0, pad=8, cooperative=True)
-"""The tile of products of f16 by cooperative matrices: a subgroup of 32 threads computes ``tm`` x ``tn``."""
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -109,7 +106,9 @@ def choose(product: Product, machine: Machine) -> Cut:
     tiles = [
         tile
         for tile in TILES
-        if tile.threads <= machine.threads and tile.shared_bytes(size) <= machine.shared
+        if tile.threads <= machine.threads
+        and tile.shared_bytes(size) <= machine.shared
+        and tile.tm * tile.tn * size <= MOST_HELD
     ]
     if machine.software:
         # Compiling takes longer there than running.
@@ -140,6 +139,8 @@ DISPATCH = 5300
 """Cycles that one more dispatch takes."""
 BYTES_PER_CYCLE = 2400
 """That go to and from memory."""
+REGISTERS = 1 << 16
+"""Of a multiprocessor."""
 
 
 def cycles(product: Product, cut: Cut) -> float:
@@ -162,15 +163,3 @@ def cycles(product: Product, cut: Cut) -> float:
     if cut.parts == 1:
         return found
     return found + DISPATCH + 2 * cut.parts * part_bytes(product) / BYTES_PER_CYCLE
-
-
-REGISTERS = 1 << 16
-"""Registers of a multiprocessor."""
-
-
-def is_cooperative(product: Product, machine: Machine) -> bool:
-    """Whether a product's matrices are multiplied by cooperative matrices: both are stored as f16, and whole tiles."""
-    tile = COOPERATIVE
-    stored = {operand.leaf.dtype.name for operand in product.operands}
-    whole = product.m % tile.bm == product.n % tile.bn == product.k % tile.bk == 0
-    return machine.cooperative and machine.half and stored == {"f16"} and whole

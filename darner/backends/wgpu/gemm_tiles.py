@@ -7,6 +7,7 @@ out, the number of the vector does not change, and no address is computed. While
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..cpu.math import register_type
@@ -19,8 +20,23 @@ from .gemm_tile import Cut, Tile
 from .shader import Shader
 from .writer import spelled
 
-MOST_LINES = 400
+MOST_LINES = 600
 """Lines that writing the sums may take; beyond, they are written in a loop."""
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What the shader calls one of the vectors that a thread brings.
+
+    Attributes:
+        item: its number in the block.
+        line: the line of the operand's memory in which it lies.
+        place: its number in that line.
+    """
+
+    item: str
+    line: str
+    place: str
 
 
 class Loader:
@@ -67,20 +83,23 @@ class Loader:
         """How the operand is read."""
         return self.reader.view
 
+    def _names(self, number: int) -> _Names:
+        return _Names(*(f"{self.name}_{word}{number}" for word in ("item", "line", "place")))
+
     def prepare(self, elements: ShaderElements, batch: Number) -> None:
         """Write what does not change from block to block: where a thread reads, and where it writes to."""
         writer, places = self.shader.writer, elements.places
         vector, threads = self.view.vector, self.shader.threads
         self.bases: list[Number] = []
         for i in range(-(-self.count // threads)):
-            own = f"{self.name}_{i}"
-            writer.line(f"let e{own} = local + {i * threads}u;")
-            writer.line(f"let r{own} = e{own} / {self.across}u;")
-            writer.line(f"let q{own} = e{own} % {self.across}u;")
+            own = self._names(i)
+            writer.line(f"let {own.item} = local + {i * threads}u;")
+            writer.line(f"let {own.line} = {own.item} / {self.across}u;")
+            writer.line(f"let {own.place} = {own.item} % {self.across}u;")
             if self.turned:
-                free, last = f"{self.first} + r{own}", self.extent - 1
+                free, last = f"{self.first} + {own.line}", self.extent - 1
             else:
-                free, last = f"{self.first} / {vector}u + q{own}", self.extent // vector - 1
+                free, last = f"{self.first} / {vector}u + {own.place}", self.extent // vector - 1
             if self.extent % self.width or self.count % threads:
                 free = f"min({free}, {last}u)"
             base = self.reader.base(elements, batch, named(self.shader, free))
@@ -91,12 +110,12 @@ class Loader:
         writer, places, tile = self.shader.writer, elements.places, self.tile
         found = []
         for i, base in enumerate(self.bases):
-            own = f"{self.name}_{i}"
+            own = self._names(i)
             if self.turned:
                 step = tile.bk // self.view.vector
-                number, last = f"{block} * {step}u + q{own}", self.terms // self.view.vector
+                number, last = f"{block} * {step}u + {own.place}", self.terms // self.view.vector
             else:
-                number, last = f"{block} * {tile.bk}u + r{own}", self.terms
+                number, last = f"{block} * {tile.bk}u + {own.line}", self.terms
             part = self.count % self.shader.threads and i == len(self.bases) - 1
             whole = self.terms % tile.bk == 0 and not part
             term = named(self.shader, number)
@@ -115,21 +134,25 @@ class Loader:
         at = self.name if self.tile.buffers == 1 else f"{self.name}[{buffer}]"
         vector = self.view.vector
         for i, raw in enumerate(loaded):
-            own = f"{self.name}_{i}"
+            own = self._names(i)
             lines = []
             if vector == 1:
-                term, free = (f"q{own}", f"r{own}") if self.turned else (f"r{own}", f"q{own}")
+                term, free = (
+                    (f"{own.place}", f"{own.line}")
+                    if self.turned
+                    else (f"{own.line}", f"{own.place}")
+                )
                 lines.append(f"{at}[{term}][{free} / 4u][{free} % 4u] = {raw};")
             elif self.turned:
                 wide = writer.let(None, self.reader.wide(raw)).text
-                place = f"r{own} / 4u][r{own} % 4u"
+                place = f"{own.line} / 4u][{own.line} % 4u"
                 lines += [
-                    f"{at}[q{own} * 4u + {x}u][{place}] = {wide}.{PARTS[x]};" for x in range(4)
+                    f"{at}[{own.place} * 4u + {x}u][{place}] = {wide}.{PARTS[x]};" for x in range(4)
                 ]
             else:
-                lines.append(f"{at}[r{own}][q{own}] = {self.reader.wide(raw)};")
+                lines.append(f"{at}[{own.line}][{own.place}] = {self.reader.wide(raw)};")
             if (i + 1) * self.shader.threads > self.count:
-                with writer.block(f"if (e{own} < {self.count}u)"):
+                with writer.block(f"if ({own.item} < {self.count}u)"):
                     for line in lines:
                         writer.line(line)
             else:
@@ -272,20 +295,20 @@ def write_sums(
             if sink.unit == 4:
                 sink.write(line, unsigned(column), [f"{sums}.{part}" for part in PARTS])
                 return
-            with writer.block("for (var x = 0u; x < 4u; x++)"):
-                one = named(shader, f"{column} + x")
-                with writer.block(f"if ({one.text} < {product.n}u)"):
-                    sink.write(line, one, [f"{sums}[x]"])
+            for x in range(4):
+                one = named(shader, f"{column} + {x}u")
+                with writer.block(f"if ({one.text} < {product.n}u)"), sink.elements.scope():
+                    sink.write(line, one, [f"{sums}.{PARTS[x]}"])
 
     def at(i: int, j: int) -> None:
         row = named(shader, f"row0 + down{i // 4} * 4u + {i % 4}u")
         column = named(shader, f"column0 + across{j} * 4u")
-        with scoped(sink):
+        with sink.elements.scope():
             four(row.text, column.text, f"c{i}_{j}")
 
     at(0, 0)
     written = len(writer.lines) - before
-    if written * tile.tm * fours <= MOST_LINES and sink.unit == 4:
+    if written * tile.tm * fours <= MOST_LINES:
         for number in range(1, tile.tm * fours):
             at(number // fours, number % fours)
         return
@@ -297,11 +320,6 @@ def write_sums(
         writer.line(f"let j = each % {fours}u;")
         row = named(shader, f"row0 + ((i / 4u) * {down}u + down) * 4u + i % 4u")
         column = named(shader, f"column0 + (j * {across}u + across) * 4u")
-        writer.line("var four = sums[each];")
-        with scoped(sink):
+        writer.line("let four = sums[each];")
+        with sink.elements.scope():
             four(row.text, column.text, "four")
-
-
-def scoped(sink: Any) -> Any:
-    """A block of code whose values a sink forgets after it."""
-    return sink.elements.scope()

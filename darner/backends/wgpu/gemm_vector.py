@@ -62,20 +62,27 @@ def share_of(product: Product, views: Sequence[View], machine: Machine) -> Share
     """How a product with few rows is shared out."""
     matrix, terms = views[1], terms_of(views)
     by_columns = matrix.along == "free"
-    columns = 4 if by_columns and matrix.vector == 4 else 1
     groups = product.k // terms
-    ahead = AHEAD if terms == 1 or not by_columns else AHEAD // 2
+    if by_columns:
+        columns = matrix.vector
+        ahead = AHEAD if terms == 1 else AHEAD // 2
+    else:
+        # What is read of the rows serves several columns.
+        columns = 1 if product.m == 1 else 2 if product.m <= 2 else 4
+        ahead = AHEAD // columns
     threads = min(THREADS if by_columns else THREADS // 2, machine.threads)
     size = kept_in(product).itemsize
     while product.m * columns * threads * size > min(machine.shared, MOST_SHARED):
         threads //= 2
+    across = _power(-(-product.n // columns))
     if by_columns:
-        units = LINE // (columns * matrix.leaf.dtype.itemsize)
-        units = min(units, _power(-(-product.n // columns)))
+        units = min(LINE // (columns * matrix.leaf.dtype.itemsize), across, threads)
+        # No thread is left without terms, if there are columns for it.
+        units = min(max(units, threads // _power(groups)), across, threads)
     else:
         # A thread has a few steps at least, and 32 read a line of memory.
-        slices = min(max(_power(groups // AHEAD), 32), threads)
-        few = product.n * product.count * slices < PROCESSORS * threads
+        slices = min(max(_power(groups // AHEAD), 32), _power(groups), threads)
+        few = product.n * product.count * slices < PROCESSORS * threads * columns
         units = 1 if few else threads // slices
     # Fours of results are whole in a workgroup.
     units = min(max(units, 4 // columns if product.in_fours else 1), threads)
@@ -126,13 +133,17 @@ def write_vector(
     by = share.units if by_columns else share.slices
     writer.line(f"let unit = local {unit} {by}u;")
     writer.line(f"let slice = local {slice_} {by}u;")
-    column = f"column0 + unit * {share.columns}u"
+    reader, places = readers[1], elements.places
+    first = named(shader, f"column0 + unit * {share.columns}u")
+    if reader.view.vector > 1 and by_columns:
+        numbers, last = [named(shader, f"{first.text} / 4u")], product.n // 4 - 1
+    else:
+        numbers, last = [places.add(first, j) for j in range(share.columns)], product.n - 1
     if product.n % share.width:
-        column = f"min({column}, {product.n - share.columns}u)"
-    first = named(shader, f"({column}) / {share.columns}u")
+        numbers = [named(shader, f"min({places.text(number)}, {last}u)") for number in numbers]
     bases = (
         [readers[0].base(elements, batch, row) for row in range(product.m)],
-        [readers[1].base(elements, batch, first)],
+        [reader.base(elements, batch, number) for number in numbers],
     )
     sums = ThreadSums(shader, elements, readers, bases, (product.m, share.columns))
     _write_terms(shader, product, share, sums)
@@ -206,7 +217,7 @@ def _write_results(
     across = share.width // unit
     with (
         writer.block(f"for (var o = local; o < {product.m * across}u; o += {share.threads}u)"),
-        sink.elements.scope(),  # type: ignore[attr-defined]
+        sink.elements.scope(),
     ):
         row = named(shader, f"o / {across}u") if product.m > 1 else unsigned("0u")
         inside = named(shader, f"(o % {across}u) * {unit}u").text
