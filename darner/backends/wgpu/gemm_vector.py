@@ -27,6 +27,8 @@ STEP = 0.5
 """Microseconds until what a thread asks for is there."""
 DISPATCH = 3.5
 """Microseconds that one more dispatch takes."""
+BYTES = 4_000_000
+"""That are read in a microsecond."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,13 @@ def share_of(product: Product, views: Sequence[View], machine: Machine) -> Share
     workgroups = product.count * -(-product.n // (units * columns))
     batches = -(-groups // (slices * ahead))
 
+    read = product.count * product.n * product.k * matrix.leaf.dtype.itemsize / BYTES
+
     def expected(parts: int) -> float:
+        """Microseconds."""
         full = max(1.0, workgroups * parts / (2 * PROCESSORS))
-        return -(-batches // parts) * full * STEP + (DISPATCH if parts > 1 else 0.0)
+        waited = -(-batches // parts) * full * STEP
+        return max(waited, read) + (DISPATCH if parts > 1 else 0.0)
 
     some = [parts for parts in PARTS if parts <= batches]
     fit = [parts for parts in some if parts * part_bytes(product) <= MOST_PART_BYTES]
