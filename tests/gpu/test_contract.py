@@ -237,6 +237,16 @@ def test_several_results_of_element_wise_nodes_after_a_product(m, n, k, batch):
     check(product(m, n, k, batch=batch, finish=gated), k)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "i8", "bool", "f64"])
+def test_operands_of_other_types_are_read_after_a_product(dtype):
+    def finish(graph, product):
+        kind = dtypes.dtype(dtype)
+        other, one = graph.input("other", product.shape, kind), graph.input("one", (1,), kind)
+        return [product * other.cast("f32") + one.cast("f32")]
+
+    check(product(36, 40, 20, finish=finish), 20)
+
+
 def test_an_operand_of_the_product_may_be_read_after_it():
     graph = darner.Graph()
     x, w = graph.input("x", (36, 36), dtypes.f16), graph.input("w", (36, 36), dtypes.f16)

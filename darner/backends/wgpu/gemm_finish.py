@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...graph.dtypes import DType
+from ...graph.graph import Graph
+from ...graph.node import Node
 from ..cpu.math import register_type
 from ..cpu.places import Number
+from ..cpu.template import sizes
 from .elements import Memory, ShaderElements, is_packed
 from .gemm_load import PARTS, named, unsigned
 from .gemm_product import Axis, Product, kept_in, part_elements
@@ -61,6 +65,9 @@ class Results:
         if self.unit == 4:
             for memory in list(shader.results):
                 shader.as_vectors(memory, 4)
+        self._same, self._beside = _read_with(product, shader.body) if self.unit == 4 else ([], [])
+        for leaf in self._beside:
+            shader.as_vectors(shader.operands[int(str(leaf.name))], 4)
         self.elements = shader.elements()
         self.kind = register_type(kept_in(product))
 
@@ -85,21 +92,50 @@ class Results:
         places, node = elements.places, self.product.node
         first = self._split(column, self.product.columns)
         offset = places.add(line.offset, first.offset)
+        index: list[Number] = [0] * node.rank
+        for place, i in (*line.index, *first.index):
+            index[place] = i
+        given = self._given(index)
         found: list[list[Any]] = []
         # All are computed before any is written: a result may lie where an operand does.
         for number, text in enumerate(sums):
             with elements.scope():
                 value = elements.registers.reduced("sum", Text(self.kind, text), node.dtype)
                 elements.give(node, value)
-                index: list[Number] = [0] * node.rank
-                for place, i in (*line.index, *first.index):
-                    index[place] = i
+                for leaf, parts in given:
+                    elements.give(leaf, parts[number % len(parts)])
+                own = list(index)
                 if number:
                     last = self.product.columns[-1].place
-                    index[last] = places.add(index[last], number)
-                found.append([elements.at(output, index) for output in body.outputs])
+                    own[last] = places.add(own[last], number)
+                found.append([elements.at(output, own) for output in body.outputs])
         for number, memory in enumerate(self.shader.results):
             self._store([row[number] for row in found], memory, offset)
+
+    def _given(self, index: Sequence[Number]) -> list[tuple[Node, list[Any]]]:
+        """The elements of operands that four columns read together: one for all, or one for each."""
+        elements = self.elements
+        places, registers = elements.places, elements.registers
+        found: list[tuple[Node, list[Any]]] = []
+        for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
+            for leaf in leaves:
+                memory = self.shader.operands[int(str(leaf.name))]
+                offset = places.offset(elements.spread(leaf, index), sizes(leaf))
+                value = read(memory, offset, leaf.dtype)
+                found.append((leaf, value if isinstance(value, list) else [value]))
+        return found
+
+    def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Any]:
+        """Four elements that lie together."""
+        registers, places = self.elements.registers, self.elements.places
+        four = self.shader.writer.let(None, f"{memory.name}[{places.text(offset)} >> 2u]").text
+        if not is_packed(dtype):
+            return [Text(register_type(dtype), f"{four}.{part}") for part in PARTS]
+        share = 4 // dtype.itemsize
+        words = (
+            [four] * 4 if memory.words == 1 else [f"{four}.{PARTS[x // share]}" for x in range(4)]
+        )
+        return [registers.unpacked(words[x], f"{x % share}u", dtype) for x in range(4)]
 
     def _store(self, values: Sequence[Any], memory: Memory, offset: Number) -> None:
         registers, writer = self.elements.registers, self.shader.writer
@@ -120,6 +156,27 @@ class Results:
             words = [writer.text(value) for value in values]
         text = words[0] if len(words) == 1 else f"{memory.item}({', '.join(words)})"
         writer.line(f"{memory.name}[{self.elements.places.text(offset)} >> 2u] = {text};")
+
+
+def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
+    """The operands of which four columns read one element, and those of which they read four that lie together.
+
+    Only element-wise nodes of the product's shape read these, so an element is read with the product's own index.
+    """
+    node = product.node
+    same, beside = [], []
+    if product.columns[-1].place != node.rank - 1:
+        return [], []
+    for leaf in body.inputs.values():
+        users = body.users(leaf)
+        alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
+        if not users or not all(alike):
+            continue
+        if leaf.rank == 0 or leaf.shape[-1] == 1:
+            same.append(leaf)
+        elif leaf.shape[-1] == node.shape[-1]:
+            beside.append(leaf)
+    return same, beside
 
 
 class Parts:
