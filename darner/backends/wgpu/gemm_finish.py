@@ -19,7 +19,7 @@ from .elements import Memory, ShaderElements, is_packed
 from .gemm_load import PARTS, named, unsigned
 from .gemm_product import Axis, Product, kept_in, part_elements
 from .shader import Shader, Stage
-from .writer import Text, spelled
+from .writer import Text
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Parts:
         self.part = part
         self.unit = 4 if product.n % 4 == 0 else 1
         self.elements = shader.elements()
-        self.memory = scratch_of(shader, product, parts)
+        self.memory = scratch_of(shader, product, parts, self.unit)
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row of a part."""
@@ -212,33 +212,35 @@ class Parts:
         self.shader.writer.line(f"{self.memory.name}[{at}] = {text};")
 
 
-def scratch_of(shader: Shader, product: Product, parts: int) -> Memory:
-    """The scratch memory of all parts."""
-    vector = 4 if product.n % 4 == 0 else 1
-    return shader.scratch(0, parts * part_elements(product), kept_in(product), vector)
+def scratch_of(shader: Shader, product: Product, parts: int, unit: int) -> Memory:
+    """The scratch memory of all parts, in units."""
+    return shader.scratch(0, parts * part_elements(product), kept_in(product), unit)
+
+
+TOGETHER = 8
+"""Parts that are on their way from memory at the same time."""
 
 
 def sum_of_parts(shader: Shader, product: Product, parts: int) -> Stage:
     """The dispatch that adds up the parts, in their order, and takes the sums to the results."""
-    writer, unit = shader.writer, 4 if product.in_fours else 1
-    memory = scratch_of(shader, product, parts)
-    results = Results(shader, product)
-    places = results.elements.places
-    count = part_elements(product)
-    units = count // unit
-    kind = spelled(register_type(kept_in(product)))
+    writer, results = shader.writer, Results(shader, product)
+    unit, places = results.unit, results.elements.places
+    memory = scratch_of(shader, product, parts, unit)
+    units = part_elements(product) // unit
+
+    def add(first: str, count: int) -> None:
+        texts = [f"{memory.name}[({first} + {i}u) * {units}u + thread]" for i in range(count)]
+        for name in [writer.let(None, text).text for text in texts]:
+            writer.line(f"total += {name};")
+
     with writer.block(f"if (thread < {units}u)"):
-        if unit == 4 or memory.vector == 1:
-            at, step, item = "thread", units, memory.item
-            total, part = named(shader, f"{memory.name}[{at}]").text, memory.name + "[{}]"
-        else:
-            # Fours of the parts are no fours of the result.
-            at, step, item = "thread", count, kind
-            part = memory.name + "[({0}) >> 2u][({0}) & 3u]"
-            total = named(shader, part.format(at)).text
-        writer.line(f"var total: {item} = {total};")
-        with writer.block(f"for (var part = 1u; part < {parts}u; part++)"):
-            writer.line(f"total += {part.format(f'part * {step}u + {at}')};")
+        writer.line(f"var total = {memory.name}[thread];")
+        whole = (parts - 1) // TOGETHER * TOGETHER
+        if whole:
+            head = f"for (var part = 1u; part < {1 + whole}u; part += {TOGETHER}u)"
+            with writer.block(head):
+                add("part", TOGETHER)
+        add(f"{1 + whole}u", parts - 1 - whole)
         first = named(shader, f"thread * {unit}u")
         batch, row, column = places.split(first, (product.count, product.m, product.n))
         sums = [f"total.{part}" for part in PARTS] if unit == 4 else ["total"]
