@@ -160,7 +160,7 @@ def test_empty_products_are_left_to_the_map(m, n, k):
 TILES = [
     Cut(Tile(64, 64, 16, 8, 4, 0.5)),
     Cut(Tile(64, 64, 16, 8, 8, 0.5, unroll=4), 2),
-    Cut(Tile(32, 64, 8, 4, 4, 0.5, buffers=2, across=0, pad=0)),
+    Cut(Tile(32, 64, 8, 4, 4, 0.5, across=0, pad=0)),
     Cut(Tile(16, 16, 16, 4, 4, 0.5), 3),
 ]
 

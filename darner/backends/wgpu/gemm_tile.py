@@ -41,7 +41,6 @@ class Tile:
         unroll: terms that are written out; all of them where it is 0.
         pad: vectors that a line of a transposed tile is longer by, so that threads write to different banks.
         across: threads along columns that stand beside each other in a group of 32; 0 for whole rows of threads.
-        buffers: tiles in workgroup memory: 2 need half as many barriers, and twice the memory.
     """
 
     bm: int
@@ -53,7 +52,6 @@ class Tile:
     unroll: int = 0
     pad: int = 1
     across: int = 8
-    buffers: int = 1
 
     @property
     def threads(self) -> int:
@@ -62,7 +60,7 @@ class Tile:
 
     def shared_bytes(self, itemsize: int) -> int:
         """Bytes of workgroup memory."""
-        return self.buffers * self.bk * (self.bm + self.bn + 8 * self.pad) * itemsize
+        return self.bk * (self.bm + self.bn + 8 * self.pad) * itemsize
 
 
 TILES = (

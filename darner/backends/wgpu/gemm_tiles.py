@@ -74,9 +74,7 @@ class Loader:
         self.line = width // 4 + (tile.pad if self.turned else 0)
         self.across = (tile.bk if self.turned else width) // vector
         self.count = width * tile.bk // vector
-        kind = f"array<array<vec4<{reader.kind}>, {self.line}>, {tile.bk}>"
-        shared = kind if tile.buffers == 1 else f"array<{kind}, {tile.buffers}>"
-        shader.shared(name, shared)
+        shader.shared(name, f"array<array<vec4<{reader.kind}>, {self.line}>, {tile.bk}>")
 
     @property
     def view(self) -> View:
@@ -128,11 +126,10 @@ class Loader:
             found.append(raw)
         return found
 
-    def store(self, loaded: Sequence[str], buffer: str) -> None:
+    def store(self, loaded: Sequence[str]) -> None:
         """Write what ``load`` gave to workgroup memory."""
         writer = self.shader.writer
-        at = self.name if self.tile.buffers == 1 else f"{self.name}[{buffer}]"
-        vector = self.view.vector
+        at, vector = self.name, self.view.vector
         for i, raw in enumerate(loaded):
             own = self._names(i)
             lines = []
@@ -195,20 +192,15 @@ def write_tiles(
         first, last = "block0", "block1"
     with writer.block(""), elements.scope():
         for loader in loaders:
-            loader.store(loader.load(elements, first), "0u")
+            loader.store(loader.load(elements, first))
     shader.barrier()
-    if tile.buffers > 1:
-        writer.line("var buffer = 0u;")
     with writer.block(f"for (var block = {first}; block < {last}; block++)"), elements.scope():
         following = named(shader, f"min(block + 1u, {last} - 1u)").text
         ahead = [loader.load(elements, following) for loader in loaders]
         _write_products(shader, tile, kind)
-        if tile.buffers > 1:
-            writer.line("buffer = buffer ^ 1u;")
-        else:
-            shader.barrier()
+        shader.barrier()
         for loader, loaded in zip(loaders, ahead, strict=True):
-            loader.store(loaded, "buffer")
+            loader.store(loaded)
         shader.barrier()
     write_sums(shader, product, tile, took, batch, kind)
 
@@ -254,14 +246,13 @@ def _write_threads(shader: Shader, tile: Tile) -> None:
 def _write_products(shader: Shader, tile: Tile, kind: str) -> None:
     """Write the products of the block in workgroup memory."""
     writer = shader.writer
-    buffer = "" if tile.buffers == 1 else "[buffer]"
 
     def terms(numbers: Sequence[str]) -> None:
         for k, number in enumerate(numbers):
             for i in range(tile.tm // 4):
-                writer.line(f"let a{k}_{i} = tile_a{buffer}[{number}][down{i}];")
+                writer.line(f"let a{k}_{i} = tile_a[{number}][down{i}];")
             for j in range(tile.tn // 4):
-                writer.line(f"let b{k}_{j} = tile_b{buffer}[{number}][across{j}];")
+                writer.line(f"let b{k}_{j} = tile_b[{number}][across{j}];")
             for i in range(tile.tm):
                 a = f"vec4<{kind}>(a{k}_{i // 4}.{PARTS[i % 4]})"
                 for j in range(tile.tn // 4):
