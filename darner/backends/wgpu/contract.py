@@ -15,9 +15,9 @@ from ...graph.errors import InternalError
 from ...lower.plan import Spec
 from ..cpu.elements import can_emit
 from . import gemm_thread, gemm_tiles, gemm_vector
-from .gemm_finish import Parts, Results, part_bytes, sum_of_parts
-from .gemm_load import Reader, kept_in
-from .gemm_product import Product, View, product_of, view_of
+from .gemm_finish import Parts, Results, sum_of_parts
+from .gemm_load import Reader
+from .gemm_product import Product, View, kept_in, part_bytes, product_of, view_of
 from .gemm_tile import Cut, choose, form_of
 from .machine import Machine
 from .shader import Shader, Stage, Written

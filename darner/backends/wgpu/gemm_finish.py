@@ -9,13 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...graph.dtypes import DType
+from ...graph.graph import Graph
+from ...graph.node import Node
 from ..cpu.math import register_type
 from ..cpu.places import Number
-from .elements import Memory, is_packed
-from .gemm_load import PARTS, kept_in, named, unsigned
-from .gemm_product import Axis, Product
+from ..cpu.template import sizes
+from .elements import Memory, ShaderElements, is_packed
+from .gemm_load import PARTS, named, unsigned
+from .gemm_product import Axis, Product, kept_in, part_elements
 from .shader import Shader, Stage
-from .writer import Text, spelled
+from .writer import Text
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Sink(Protocol):
 
     unit: int
     """Columns that are taken together."""
+    elements: ShaderElements
+    """Computes what is written; forgets what is known at the end of a block of code."""
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row to write to."""
@@ -59,14 +65,11 @@ class Results:
         if self.unit == 4:
             for memory in list(shader.results):
                 shader.as_vectors(memory, 4)
+        self._same, self._beside = _read_with(product, shader.body) if self.unit == 4 else ([], [])
+        for leaf in self._beside:
+            shader.as_vectors(shader.operands[int(str(leaf.name))], 4)
         self.elements = shader.elements()
         self.kind = register_type(kept_in(product))
-
-    @property
-    def plain(self) -> bool:
-        """Whether the sums are all there is to write."""
-        outputs = self.product.node, *self.shader.body.outputs
-        return len({output.id for output in outputs}) == 1
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row of the results."""
@@ -89,21 +92,50 @@ class Results:
         places, node = elements.places, self.product.node
         first = self._split(column, self.product.columns)
         offset = places.add(line.offset, first.offset)
+        index: list[Number] = [0] * node.rank
+        for place, i in (*line.index, *first.index):
+            index[place] = i
+        given = self._given(index)
         found: list[list[Any]] = []
         # All are computed before any is written: a result may lie where an operand does.
         for number, text in enumerate(sums):
             with elements.scope():
                 value = elements.registers.reduced("sum", Text(self.kind, text), node.dtype)
                 elements.give(node, value)
-                index: list[Number] = [0] * node.rank
-                for place, i in (*line.index, *first.index):
-                    index[place] = i
+                for leaf, parts in given:
+                    elements.give(leaf, parts[number % len(parts)])
+                own = list(index)
                 if number:
                     last = self.product.columns[-1].place
-                    index[last] = places.add(index[last], number)
-                found.append([elements.at(output, index) for output in body.outputs])
+                    own[last] = places.add(own[last], number)
+                found.append([elements.at(output, own) for output in body.outputs])
         for number, memory in enumerate(self.shader.results):
             self._store([row[number] for row in found], memory, offset)
+
+    def _given(self, index: Sequence[Number]) -> list[tuple[Node, list[Any]]]:
+        """The elements of operands that four columns read together: one for all, or one for each."""
+        elements = self.elements
+        places, registers = elements.places, elements.registers
+        found: list[tuple[Node, list[Any]]] = []
+        for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
+            for leaf in leaves:
+                memory = self.shader.operands[int(str(leaf.name))]
+                offset = places.offset(elements.spread(leaf, index), sizes(leaf))
+                value = read(memory, offset, leaf.dtype)
+                found.append((leaf, value if isinstance(value, list) else [value]))
+        return found
+
+    def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Any]:
+        """Four elements that lie together."""
+        registers, places = self.elements.registers, self.elements.places
+        four = self.shader.writer.let(None, f"{memory.name}[{places.text(offset)} >> 2u]").text
+        if not is_packed(dtype):
+            return [Text(register_type(dtype), f"{four}.{part}") for part in PARTS]
+        share = 4 // dtype.itemsize
+        words = (
+            [four] * 4 if memory.words == 1 else [f"{four}.{PARTS[x // share]}" for x in range(4)]
+        )
+        return [registers.unpacked(words[x], f"{x % share}u", dtype) for x in range(4)]
 
     def _store(self, values: Sequence[Any], memory: Memory, offset: Number) -> None:
         registers, writer = self.elements.registers, self.shader.writer
@@ -126,6 +158,27 @@ class Results:
         writer.line(f"{memory.name}[{self.elements.places.text(offset)} >> 2u] = {text};")
 
 
+def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
+    """The operands of which four columns read one element, and those of which they read four that lie together.
+
+    Only element-wise nodes of the product's shape read these, so an element is read with the product's own index.
+    """
+    node = product.node
+    same, beside = [], []
+    if product.columns[-1].place != node.rank - 1:
+        return [], []
+    for leaf in body.inputs.values():
+        users = body.users(leaf)
+        alike = (user.shape == node.shape and "elementwise" in user.op.traits for user in users)
+        if not users or not all(alike):
+            continue
+        if leaf.rank == 0 or leaf.shape[-1] == 1:
+            same.append(leaf)
+        elif leaf.shape[-1] == node.shape[-1]:
+            beside.append(leaf)
+    return same, beside
+
+
 class Parts:
     """Takes parts of sums to scratch memory, where they lie row by row, part after part.
 
@@ -140,7 +193,7 @@ class Parts:
         self.part = part
         self.unit = 4 if product.n % 4 == 0 else 1
         self.elements = shader.elements()
-        self.memory = scratch_of(shader, product, parts)
+        self.memory = scratch_of(shader, product, parts, self.unit)
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row of a part."""
@@ -159,43 +212,35 @@ class Parts:
         self.shader.writer.line(f"{self.memory.name}[{at}] = {text};")
 
 
-def part_elements(product: Product) -> int:
-    """Elements of a part."""
-    return product.count * product.m * product.n
+def scratch_of(shader: Shader, product: Product, parts: int, unit: int) -> Memory:
+    """The scratch memory of all parts, in units."""
+    return shader.scratch(0, parts * part_elements(product), kept_in(product), unit)
 
 
-def part_bytes(product: Product) -> int:
-    """Bytes of a part."""
-    return part_elements(product) * kept_in(product).itemsize
-
-
-def scratch_of(shader: Shader, product: Product, parts: int) -> Memory:
-    """The scratch memory of all parts."""
-    vector = 4 if product.n % 4 == 0 else 1
-    return shader.scratch(0, parts * part_elements(product), kept_in(product), vector)
+TOGETHER = 8
+"""Parts that are on their way from memory at the same time."""
 
 
 def sum_of_parts(shader: Shader, product: Product, parts: int) -> Stage:
     """The dispatch that adds up the parts, in their order, and takes the sums to the results."""
-    writer, unit = shader.writer, 4 if product.in_fours else 1
-    memory = scratch_of(shader, product, parts)
-    results = Results(shader, product)
-    places = results.elements.places
-    count = part_elements(product)
-    units = count // unit
-    kind = spelled(register_type(kept_in(product)))
+    writer, results = shader.writer, Results(shader, product)
+    unit, places = results.unit, results.elements.places
+    memory = scratch_of(shader, product, parts, unit)
+    units = part_elements(product) // unit
+
+    def add(first: str, count: int) -> None:
+        texts = [f"{memory.name}[({first} + {i}u) * {units}u + thread]" for i in range(count)]
+        for name in [writer.let(None, text).text for text in texts]:
+            writer.line(f"total += {name};")
+
     with writer.block(f"if (thread < {units}u)"):
-        if unit == 4 or memory.vector == 1:
-            at, step, item = "thread", units, memory.item
-            total, part = named(shader, f"{memory.name}[{at}]").text, memory.name + "[{}]"
-        else:
-            # Fours of the parts are no fours of the result.
-            at, step, item = "thread", count, kind
-            part = memory.name + "[({0}) >> 2u][({0}) & 3u]"
-            total = named(shader, part.format(at)).text
-        writer.line(f"var total: {item} = {total};")
-        with writer.block(f"for (var part = 1u; part < {parts}u; part++)"):
-            writer.line(f"total += {part.format(f'part * {step}u + {at}')};")
+        writer.line(f"var total = {memory.name}[thread];")
+        whole = (parts - 1) // TOGETHER * TOGETHER
+        if whole:
+            head = f"for (var part = 1u; part < {1 + whole}u; part += {TOGETHER}u)"
+            with writer.block(head):
+                add("part", TOGETHER)
+        add(f"{1 + whole}u", parts - 1 - whole)
         first = named(shader, f"thread * {unit}u")
         batch, row, column = places.split(first, (product.count, product.m, product.n))
         sums = [f"total.{part}" for part in PARTS] if unit == 4 else ["total"]

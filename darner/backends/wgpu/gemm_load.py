@@ -9,18 +9,12 @@ from ...graph import dtypes
 from ...graph.dtypes import DType
 from ..cpu.math import register_type
 from ..cpu.places import Number
-from ..cpu.registers import Registers
 from .elements import Memory, ShaderElements, is_packed
-from .gemm_product import Product, Steps, View
+from .gemm_product import Steps, View
 from .shader import Shader
 from .writer import Text, spelled
 
 PARTS = "xyzw"
-
-
-def kept_in(product: Product) -> DType:
-    """The type that sums are kept in."""
-    return Registers.kept_in(product.node.dtype)
 
 
 class Reader:
@@ -77,6 +71,8 @@ class Reader:
         dtype = self.view.leaf.dtype
         if not is_packed(dtype) or self.view.vector == 1:
             return raw
+        if not raw.isidentifier():
+            raw = self.shader.writer.let(None, raw).text
         if dtype is dtypes.f16:
             return f"vec4<f32>(unpack2x16float({raw}.x), unpack2x16float({raw}.y))"
         words = ", ".join(f"{raw}.{x} << 16u, {raw}.{x} & 0xffff0000u" for x in "xy")
@@ -148,37 +144,42 @@ class ThreadSums:
         rows, columns = self.counts
         return [f"sum{i}_{j}" for i in range(rows) for j in range(columns)]
 
-    def load(self, group: Any) -> list[list[list[str]]]:
-        """Read the terms of a group; returns, for A and for B, expressions by term and by row or column."""
+    def load(self, group: Any, inside: str = "") -> list[list[list[str]]]:
+        """Read the terms of a group; returns, for A and for B, expressions by term and by row or column.
+
+        Where ``inside`` is false all are 0; they are read even so.
+        """
         return [
-            self._side(reader, bases, group)
+            self._side(reader, bases, group, inside)
             for reader, bases in zip(self.readers, self.bases, strict=True)
         ]
 
-    def _side(self, reader: Reader, bases: Sequence[Number], group: Any) -> list[list[str]]:
+    def _side(
+        self, reader: Reader, bases: Sequence[Number], group: Any, inside: str
+    ) -> list[list[str]]:
         elements, places, view = self.elements, self.elements.places, reader.view
+
+        def read(place: Number) -> str:
+            raw = reader.load(elements, place)
+            if inside:
+                raw = f"select({reader.raw}(), {raw}, {inside})"
+            wide = reader.wide(raw) if view.vector > 1 else raw
+            return wide if wide.isidentifier() else self.shader.writer.let(None, wide).text
+
         found: list[list[str]] = [[] for _ in range(self.terms)]
         if view.along == "summed" and view.vector > 1:
             step = reader.step(elements, group)
             for base in bases:
-                wide = self._named(reader, reader.load(elements, places.add(base, step)))
+                wide = read(places.add(base, step))
                 for term in range(self.terms):
                     found[term].append(f"{wide}.{PARTS[term]}")
             return found
         for term in range(self.terms):
             step = reader.step(elements, places.add(places.mul(group, self.terms), term))
             for base in bases:
-                raw = reader.load(elements, places.add(base, step))
-                if view.vector == 1:
-                    found[term].append(raw)
-                else:
-                    wide = self._named(reader, raw)
-                    found[term] += [f"{wide}.{part}" for part in PARTS]
+                value = read(places.add(base, step))
+                found[term] += [f"{value}.{x}" for x in PARTS] if view.vector > 1 else [value]
         return found
-
-    def _named(self, reader: Reader, raw: str) -> str:
-        wide = reader.wide(raw)
-        return raw if wide == raw else self.shader.writer.let(None, wide).text
 
     def add(self, loaded: Sequence[Sequence[Sequence[str]]]) -> None:
         """Add the products of what ``load`` gave."""

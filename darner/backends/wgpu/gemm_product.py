@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from ...graph.dtypes import DType
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import Strided, row_major, strided
+from ..cpu.registers import Registers
 from ..cpu.template import sizes
 
 Steps = tuple[tuple[int, int], ...]
@@ -170,6 +172,21 @@ def _product(node: Node, a: Strided, b: Strided) -> Product:
 def _free(attrs: dict[str, tuple[int, ...]], side: str, rank: int) -> list[int]:
     used = (*attrs[f"{side}_batch"], *attrs[f"{side}_contract"])
     return [axis for axis in range(rank) if axis not in used]
+
+
+def kept_in(product: Product) -> DType:
+    """The type that sums are kept in."""
+    return Registers.kept_in(product.node.dtype)
+
+
+def part_elements(product: Product) -> int:
+    """Elements of all sums."""
+    return product.count * product.m * product.n
+
+
+def part_bytes(product: Product) -> int:
+    """Bytes of all sums."""
+    return part_elements(product) * kept_in(product).itemsize
 
 
 # --------------------------------------------------------------------------- operands as vectors

@@ -7,20 +7,36 @@ out, the number of the vector does not change, and no address is computed. While
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..cpu.math import register_type
 from ..cpu.places import Number
 from .elements import ShaderElements
 from .gemm_finish import Sink
-from .gemm_load import PARTS, Reader, kept_in, multiply_add, named, unsigned
-from .gemm_product import Product, View
+from .gemm_load import PARTS, Reader, multiply_add, named, unsigned
+from .gemm_product import Product, View, kept_in
 from .gemm_tile import Cut, Tile
 from .shader import Shader
 from .writer import spelled
 
-MOST_LINES = 400
+MOST_LINES = 600
 """Lines that writing the sums may take; beyond, they are written in a loop."""
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What the shader calls one of the vectors that a thread brings.
+
+    Attributes:
+        item: its number in the block.
+        line: the line of the operand's memory in which it lies.
+        place: its number in that line.
+    """
+
+    item: str
+    line: str
+    place: str
 
 
 class Loader:
@@ -58,14 +74,15 @@ class Loader:
         self.line = width // 4 + (tile.pad if self.turned else 0)
         self.across = (tile.bk if self.turned else width) // vector
         self.count = width * tile.bk // vector
-        kind = f"array<array<vec4<{reader.kind}>, {self.line}>, {tile.bk}>"
-        shared = kind if tile.buffers == 1 else f"array<{kind}, {tile.buffers}>"
-        shader.shared(name, shared)
+        shader.shared(name, f"array<array<vec4<{reader.kind}>, {self.line}>, {tile.bk}>")
 
     @property
     def view(self) -> View:
         """How the operand is read."""
         return self.reader.view
+
+    def _names(self, number: int) -> _Names:
+        return _Names(*(f"{self.name}_{word}{number}" for word in ("item", "line", "place")))
 
     def prepare(self, elements: ShaderElements, batch: Number) -> None:
         """Write what does not change from block to block: where a thread reads, and where it writes to."""
@@ -73,14 +90,14 @@ class Loader:
         vector, threads = self.view.vector, self.shader.threads
         self.bases: list[Number] = []
         for i in range(-(-self.count // threads)):
-            own = f"{self.name}_{i}"
-            writer.line(f"let e{own} = local + {i * threads}u;")
-            writer.line(f"let r{own} = e{own} / {self.across}u;")
-            writer.line(f"let q{own} = e{own} % {self.across}u;")
+            own = self._names(i)
+            writer.line(f"let {own.item} = local + {i * threads}u;")
+            writer.line(f"let {own.line} = {own.item} / {self.across}u;")
+            writer.line(f"let {own.place} = {own.item} % {self.across}u;")
             if self.turned:
-                free, last = f"{self.first} + r{own}", self.extent - 1
+                free, last = f"{self.first} + {own.line}", self.extent - 1
             else:
-                free, last = f"{self.first} / {vector}u + q{own}", self.extent // vector - 1
+                free, last = f"{self.first} / {vector}u + {own.place}", self.extent // vector - 1
             if self.extent % self.width or self.count % threads:
                 free = f"min({free}, {last}u)"
             base = self.reader.base(elements, batch, named(self.shader, free))
@@ -91,12 +108,12 @@ class Loader:
         writer, places, tile = self.shader.writer, elements.places, self.tile
         found = []
         for i, base in enumerate(self.bases):
-            own = f"{self.name}_{i}"
+            own = self._names(i)
             if self.turned:
                 step = tile.bk // self.view.vector
-                number, last = f"{block} * {step}u + q{own}", self.terms // self.view.vector
+                number, last = f"{block} * {step}u + {own.place}", self.terms // self.view.vector
             else:
-                number, last = f"{block} * {tile.bk}u + r{own}", self.terms
+                number, last = f"{block} * {tile.bk}u + {own.line}", self.terms
             part = self.count % self.shader.threads and i == len(self.bases) - 1
             whole = self.terms % tile.bk == 0 and not part
             term = named(self.shader, number)
@@ -109,27 +126,30 @@ class Loader:
             found.append(raw)
         return found
 
-    def store(self, loaded: Sequence[str], buffer: str) -> None:
+    def store(self, loaded: Sequence[str]) -> None:
         """Write what ``load`` gave to workgroup memory."""
         writer = self.shader.writer
-        at = self.name if self.tile.buffers == 1 else f"{self.name}[{buffer}]"
-        vector = self.view.vector
+        at, vector = self.name, self.view.vector
         for i, raw in enumerate(loaded):
-            own = f"{self.name}_{i}"
+            own = self._names(i)
             lines = []
             if vector == 1:
-                term, free = (f"q{own}", f"r{own}") if self.turned else (f"r{own}", f"q{own}")
+                term, free = (
+                    (f"{own.place}", f"{own.line}")
+                    if self.turned
+                    else (f"{own.line}", f"{own.place}")
+                )
                 lines.append(f"{at}[{term}][{free} / 4u][{free} % 4u] = {raw};")
             elif self.turned:
                 wide = writer.let(None, self.reader.wide(raw)).text
-                place = f"r{own} / 4u][r{own} % 4u"
+                place = f"{own.line} / 4u][{own.line} % 4u"
                 lines += [
-                    f"{at}[q{own} * 4u + {x}u][{place}] = {wide}.{PARTS[x]};" for x in range(4)
+                    f"{at}[{own.place} * 4u + {x}u][{place}] = {wide}.{PARTS[x]};" for x in range(4)
                 ]
             else:
-                lines.append(f"{at}[r{own}][q{own}] = {self.reader.wide(raw)};")
+                lines.append(f"{at}[{own.line}][{own.place}] = {self.reader.wide(raw)};")
             if (i + 1) * self.shader.threads > self.count:
-                with writer.block(f"if (e{own} < {self.count}u)"):
+                with writer.block(f"if ({own.item} < {self.count}u)"):
                     for line in lines:
                         writer.line(line)
             else:
@@ -172,20 +192,15 @@ def write_tiles(
         first, last = "block0", "block1"
     with writer.block(""), elements.scope():
         for loader in loaders:
-            loader.store(loader.load(elements, first), "0u")
+            loader.store(loader.load(elements, first))
     shader.barrier()
-    if tile.buffers > 1:
-        writer.line("var buffer = 0u;")
     with writer.block(f"for (var block = {first}; block < {last}; block++)"), elements.scope():
         following = named(shader, f"min(block + 1u, {last} - 1u)").text
         ahead = [loader.load(elements, following) for loader in loaders]
         _write_products(shader, tile, kind)
-        if tile.buffers > 1:
-            writer.line("buffer = buffer ^ 1u;")
-        else:
-            shader.barrier()
+        shader.barrier()
         for loader, loaded in zip(loaders, ahead, strict=True):
-            loader.store(loaded, "buffer")
+            loader.store(loaded)
         shader.barrier()
     write_sums(shader, product, tile, took, batch, kind)
 
@@ -197,15 +212,8 @@ def write_places(shader: Shader, product: Product, cut: Cut) -> tuple[str, Numbe
     both = across * down
     writer.line(f"let plane = group / {both}u;")
     writer.line(f"let tile = group % {both}u;")
-    if tile.band and down > 1 and across > 1:
-        band = tile.band * across
-        writer.line(f"let band = (tile / {band}u) * {tile.band}u;")
-        writer.line(f"let high = min({down}u - band, {tile.band}u);")
-        writer.line(f"let row0 = (band + (tile % {band}u) % high) * {tile.bm}u;")
-        writer.line(f"let column0 = ((tile % {band}u) / high) * {tile.bn}u;")
-    else:
-        writer.line(f"let row0 = (tile / {across}u) * {tile.bm}u;")
-        writer.line(f"let column0 = (tile % {across}u) * {tile.bn}u;")
+    writer.line(f"let row0 = (tile / {across}u) * {tile.bm}u;")
+    writer.line(f"let column0 = (tile % {across}u) * {tile.bn}u;")
     if product.count == 1:
         return "plane", 0
     writer.line(f"let matrix = plane % {product.count}u;")
@@ -238,21 +246,20 @@ def _write_threads(shader: Shader, tile: Tile) -> None:
 def _write_products(shader: Shader, tile: Tile, kind: str) -> None:
     """Write the products of the block in workgroup memory."""
     writer = shader.writer
-    buffer = "" if tile.buffers == 1 else "[buffer]"
 
     def terms(numbers: Sequence[str]) -> None:
         for k, number in enumerate(numbers):
             for i in range(tile.tm // 4):
-                writer.line(f"let a{k}_{i} = tile_a{buffer}[{number}][down{i}];")
+                writer.line(f"let a{k}_{i} = tile_a[{number}][down{i}];")
             for j in range(tile.tn // 4):
-                writer.line(f"let b{k}_{j} = tile_b{buffer}[{number}][across{j}];")
+                writer.line(f"let b{k}_{j} = tile_b[{number}][across{j}];")
             for i in range(tile.tm):
                 a = f"vec4<{kind}>(a{k}_{i // 4}.{PARTS[i % 4]})"
                 for j in range(tile.tn // 4):
                     total = f"c{i}_{j}"
                     writer.line(f"{total} = {multiply_add(kind, total, a, f'b{k}_{j}')};")
 
-    if tile.unroll >= tile.bk:
+    if not tile.unroll:
         terms([str(k) for k in range(tile.bk)])
         return
     with writer.block(f"for (var k = 0u; k < {tile.bk}u; k += {tile.unroll}u)"):
@@ -279,20 +286,20 @@ def write_sums(
             if sink.unit == 4:
                 sink.write(line, unsigned(column), [f"{sums}.{part}" for part in PARTS])
                 return
-            with writer.block("for (var x = 0u; x < 4u; x++)"):
-                one = named(shader, f"{column} + x")
-                with writer.block(f"if ({one.text} < {product.n}u)"):
-                    sink.write(line, one, [f"{sums}[x]"])
+            for x in range(4):
+                one = named(shader, f"{column} + {x}u")
+                with writer.block(f"if ({one.text} < {product.n}u)"), sink.elements.scope():
+                    sink.write(line, one, [f"{sums}.{PARTS[x]}"])
 
     def at(i: int, j: int) -> None:
         row = named(shader, f"row0 + down{i // 4} * 4u + {i % 4}u")
         column = named(shader, f"column0 + across{j} * 4u")
-        with scoped(sink):
+        with sink.elements.scope():
             four(row.text, column.text, f"c{i}_{j}")
 
     at(0, 0)
     written = len(writer.lines) - before
-    if written * tile.tm * fours <= MOST_LINES and sink.unit == 4:
+    if written * tile.tm * fours <= MOST_LINES:
         for number in range(1, tile.tm * fours):
             at(number // fours, number % fours)
         return
@@ -304,11 +311,6 @@ def write_sums(
         writer.line(f"let j = each % {fours}u;")
         row = named(shader, f"row0 + ((i / 4u) * {down}u + down) * 4u + i % 4u")
         column = named(shader, f"column0 + (j * {across}u + across) * 4u")
-        writer.line("var four = sums[each];")
-        with scoped(sink):
+        writer.line("let four = sums[each];")
+        with sink.elements.scope():
             four(row.text, column.text, "four")
-
-
-def scoped(sink: Any) -> Any:
-    """A block of code whose values a sink forgets after it."""
-    return sink.elements.scope()

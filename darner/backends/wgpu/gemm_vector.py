@@ -11,18 +11,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from .gemm_finish import Sink
-from .gemm_load import Reader, ThreadSums, kept_in, named, terms_of, unsigned
-from .gemm_product import Product, View
-from .gemm_tile import MOST_PART_BYTES, MOST_PARTS, PROCESSORS
+from .gemm_load import Reader, ThreadSums, named, terms_of, unsigned
+from .gemm_product import Product, View, kept_in, part_bytes
+from .gemm_tile import MOST_PART_BYTES, PROCESSORS
 from .machine import Machine
 from .shader import Shader
 
-THREADS = 256
-"""Threads of a workgroup."""
+THREADS = 512
+"""Threads of a workgroup, at most."""
+LINE = 128
+"""Bytes that neighbouring threads read together, where columns lie together."""
 AHEAD = 4
 """Vectors of the matrix that a thread asks for before it uses the first."""
-ENOUGH = 2 * PROCESSORS
-"""Workgroups that keep all multiprocessors busy."""
+STEP = 0.5
+"""Microseconds until what a thread asks for is there."""
+DISPATCH = 3.5
+"""Microseconds that one more dispatch takes."""
+BYTES = 4_000_000
+"""That are read in a microsecond."""
 
 
 @dataclass(frozen=True)
@@ -56,41 +62,58 @@ class Share:
 
 def share_of(product: Product, views: Sequence[View], machine: Machine) -> Share:
     """How a product with few rows is shared out."""
-    matrix = views[1]
+    matrix, terms = views[1], terms_of(views)
     by_columns = matrix.along == "free"
-    columns = 4 if by_columns and matrix.vector == 4 else 1
-    size = kept_in(product).itemsize
-    threads = min(THREADS, machine.threads)
-    while product.m * columns * threads * size > min(machine.shared, 16384):
-        threads //= 2
-    groups = product.k // terms_of(views)
-    most = _power(min(threads, -(-product.n // columns)))
-    # Fours of results are whole in a workgroup.
-    least = 4 // columns if product.in_fours else 1
+    groups = product.k // terms
     if by_columns:
-        units = min(32, most)
+        columns = matrix.vector
+        ahead = AHEAD if terms == 1 else AHEAD // 2
     else:
-        # A thread has at least a few steps, and 32 of them read a line of memory.
-        wanted = _power(max(1, groups // AHEAD))
-        units = max(1, threads // max(min(wanted, threads), 32))
-        if product.n * product.count < ENOUGH * units:
-            units = 1
-    units = min(max(units, least), threads)
+        # What is read of the rows serves several columns.
+        columns = 1 if product.m == 1 else 2 if product.m <= 2 else 4
+        ahead = AHEAD // columns
+    threads = min(THREADS if by_columns else THREADS // 2, machine.threads)
+    size = kept_in(product).itemsize
+    while product.m * columns * threads * size > min(machine.shared, MOST_SHARED):
+        threads //= 2
+    across = _power(-(-product.n // columns))
+    if by_columns:
+        units = min(LINE // (columns * matrix.leaf.dtype.itemsize), across, threads)
+        # No thread is left without terms, if there are columns for it.
+        units = min(max(units, threads // _power(groups)), across, threads)
+    else:
+        # A thread has a few steps at least, and 32 read a line of memory.
+        slices = min(max(_power(groups // AHEAD), 32), _power(groups), threads)
+        few = product.n * product.count * slices < PROCESSORS * threads * columns
+        units = 1 if few else threads // slices
+    # Fours of results are whole in a workgroup.
+    units = min(max(units, 4 // columns if product.in_fours else 1), threads)
     slices = threads // units
     workgroups = product.count * -(-product.n // (units * columns))
-    parts = min(-(-ENOUGH // workgroups), groups // (slices * AHEAD), MOST_PARTS)
-    ahead = AHEAD if terms_of(views) == 1 or not by_columns else 2
-    share = Share(threads, slices, columns, max(1, parts), ahead)
-    from .gemm_finish import part_bytes
+    batches = -(-groups // (slices * ahead))
 
-    if share.parts * part_bytes(product) > MOST_PART_BYTES:
-        return Share(threads, slices, columns, 1, ahead)
-    return share
+    read = product.count * product.n * product.k * matrix.leaf.dtype.itemsize / BYTES
+
+    def expected(parts: int) -> float:
+        """Microseconds."""
+        full = max(1.0, workgroups * parts / (2 * PROCESSORS))
+        waited = -(-batches // parts) * full * STEP
+        return max(waited, read) + (DISPATCH if parts > 1 else 0.0)
+
+    some = [parts for parts in PARTS if parts <= batches]
+    fit = [parts for parts in some if parts * part_bytes(product) <= MOST_PART_BYTES]
+    return Share(threads, slices, columns, min(fit or [1], key=expected), ahead)
+
+
+PARTS = (1, 2, 4, 8, 16, 32)
+"""Numbers of workgroups that may share the terms of a column."""
+MOST_SHARED = 32768
+"""Bytes of workgroup memory."""
 
 
 def _power(count: int) -> int:
-    """The power of two that is not below a number."""
-    return 1 << (max(count, 1) - 1).bit_length()
+    """The largest power of two that is not above a number."""
+    return 1 << (max(count, 1).bit_length() - 1)
 
 
 def group_count(product: Product, share: Share) -> int:
@@ -116,13 +139,17 @@ def write_vector(
     by = share.units if by_columns else share.slices
     writer.line(f"let unit = local {unit} {by}u;")
     writer.line(f"let slice = local {slice_} {by}u;")
-    column = f"column0 + unit * {share.columns}u"
+    reader, places = readers[1], elements.places
+    first = named(shader, f"column0 + unit * {share.columns}u")
+    if reader.view.vector > 1 and by_columns:
+        numbers, last = [named(shader, f"{first.text} / 4u")], product.n // 4 - 1
+    else:
+        numbers, last = [places.add(first, j) for j in range(share.columns)], product.n - 1
     if product.n % share.width:
-        column = f"min({column}, {product.n - share.columns}u)"
-    first = named(shader, f"({column}) / {share.columns}u")
+        numbers = [named(shader, f"min({places.text(number)}, {last}u)") for number in numbers]
     bases = (
         [readers[0].base(elements, batch, row) for row in range(product.m)],
-        [readers[1].base(elements, batch, first)],
+        [reader.base(elements, batch, number) for number in numbers],
     )
     sums = ThreadSums(shader, elements, readers, bases, (product.m, share.columns))
     _write_terms(shader, product, share, sums)
@@ -139,20 +166,25 @@ def _write_terms(shader: Shader, product: Product, share: Share, sums: ThreadSum
     writer.line(f"var group0 = slice + part * {each}u;")
     writer.line(f"let stop = min((part + 1u) * {each}u, {groups}u);")
     step, ahead = share.slices, share.ahead
-    if groups // share.parts >= step * ahead:
-        with (
-            writer.block(
-                f"for (; group0 + {(ahead - 1) * step}u < stop; group0 += {ahead * step}u)"
-            ),
-            elements.scope(),
-        ):
-            loaded = [
-                sums.load(named(shader, f"group0 + {number * step}u")) for number in range(ahead)
-            ]
-            for item in loaded:
-                sums.add(item)
-    with writer.block(f"for (; group0 < stop; group0 += {step}u)"), elements.scope():
-        sums.add(sums.load(named(shader, "group0")))
+    if each >= step * ahead:
+        last = f"group0 + {(ahead - 1) * step}u"
+        head = f"for (; {last} < stop; group0 += {ahead * step}u)"
+        with writer.block(head), elements.scope():
+            numbers = [named(shader, f"group0 + {i * step}u") for i in range(ahead)]
+            for loaded in [sums.load(number) for number in numbers]:
+                sums.add(loaded)
+    left = min(ahead - 1, -(-each // step)) if each >= step * ahead else -(-each // step)
+    if groups % (share.parts * step * ahead) == 0:
+        return
+    # What is left is asked for at once too.
+    with writer.block(""), elements.scope():
+        some = []
+        for i in range(left):
+            number = named(shader, f"group0 + {i * step}u").text
+            inside = named(shader, f"{number} < stop").text
+            some.append(sums.load(named(shader, f"min({number}, {groups - 1}u)"), inside))
+        for loaded in some:
+            sums.add(loaded)
 
 
 def _write_reduction(shader: Shader, share: Share, sums: ThreadSums, by_columns: bool) -> None:
@@ -191,7 +223,7 @@ def _write_results(
     across = share.width // unit
     with (
         writer.block(f"for (var o = local; o < {product.m * across}u; o += {share.threads}u)"),
-        sink.elements.scope(),  # type: ignore[attr-defined]
+        sink.elements.scope(),
     ):
         row = named(shader, f"o / {across}u") if product.m > 1 else unsigned("0u")
         inside = named(shader, f"(o % {across}u) * {unit}u").text
