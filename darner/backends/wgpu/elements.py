@@ -42,10 +42,16 @@ class Memory:
     vector: int = 1
 
     @property
+    def words(self) -> int:
+        """Words of each item, where elements share them."""
+        return max(1, self.vector * self.dtype.itemsize // 4)
+
+    @property
     def item(self) -> str:
         """The type of its items in WGSL."""
         if self.dtype.itemsize < 4:
-            return "atomic<u32>" if self.atomic else "u32"
+            word = "atomic<u32>" if self.atomic else "u32"
+            return word if self.words == 1 else f"vec{self.words}<u32>"
         kind = "f64" if self.dtype is dtypes.f64 else spelled(register_type(self.dtype))
         return kind if self.vector == 1 else f"vec{self.vector}<{kind}>"
 
@@ -92,7 +98,11 @@ class ShaderRegisters(Registers):
             return self.builder.let(
                 kind, f"{pointer.name}[{text} >> {shift}u][{text} & {pointer.vector - 1}u]"
             )
-        word = f"{pointer.name}[{text} >> {self._shift(dtype)}u]"
+        at = f"{text} >> {self._shift(dtype)}u"
+        word = f"{pointer.name}[{at}]"
+        if pointer.words > 1:
+            item = f"{text} >> {pointer.vector.bit_length() - 1}u"
+            word = f"{pointer.name}[{item}][({at}) & {pointer.words - 1}u]"
         if pointer.atomic:
             word = f"atomicLoad(&{word})"
         return self.unpacked(word, text, dtype)

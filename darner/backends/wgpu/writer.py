@@ -243,10 +243,10 @@ class Writer:
         return self._kept(a.type, f"~{self.text(a)}")
 
     def _by(self, value: Any) -> str:
+        """How far bits are moved: a u32, whatever is moved."""
         if not isinstance(value, Text):
-            return f"{int(value.constant)}u"
-        text = self.text(value)
-        return f"u32({text})" if width(value.type) == 64 else text
+            return f"{value.constant}u"
+        return f"u32({value.text})" if width(value.type) == 64 else value.text
 
     def shl(self, a: Any, b: Any) -> Text:
         """Bits moved up."""
