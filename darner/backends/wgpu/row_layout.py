@@ -176,7 +176,7 @@ def _in_pieces(layout: Layout, length: int, rows: int) -> Layout:
     groups, step = -(-rows // layout.side), layout.step
     split = -(-length // (step * LONGEST))
     if _is_split(layout, length, rows):
-        split = max(split, min(-(-ENOUGH_GROUPS // groups), length // step))
+        split = max(split, min(-(-ENOUGH_GROUPS // groups), -(-length // step)))
     piece = -(-length // (max(split, 1) * step)) * step
     pieces = -(-length // piece)
     return replace(layout, pieces=pieces, piece=piece) if pieces > 1 else layout
