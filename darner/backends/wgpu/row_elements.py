@@ -52,9 +52,7 @@ class RowElements(ShaderElements):
             return super()._element(node, index)
         _, first, place = found
         memory, leaf = self.leaves[node.id]
-        apart = sizes(leaf)[-1] % self.vector != 0
-        whole = has_whole_words(leaf.dtype, self.vector)
-        if apart or (not whole if is_packed(leaf.dtype) else memory.vector != self.vector):
+        if memory.vector != self.vector or sizes(leaf)[-1] % self.vector:
             return super()._element(node, index)
         key = ("vector", node.id, *[identity(number) for number in (*index[:-1], first)])
         for known in reversed(self._known):
@@ -68,45 +66,54 @@ class RowElements(ShaderElements):
         """A vector's elements."""
         offset = self.places.text(self.places.offset(index, sizes(leaf)))
         kind = register_type(leaf.dtype)
+        name = self.builder.name("q")
+        by = self.vector.bit_length() - 1
+        self.builder.line(f"let {name} = {memory.name}[{offset} >> {by}u];")
         if not is_packed(leaf.dtype):
-            name = self.builder.name("q")
-            by = self.vector.bit_length() - 1
-            self.builder.line(f"let {name} = {memory.name}[{offset} >> {by}u];")
             return [Text(kind, f"{name}.{PARTS[place]}") for place in range(self.vector)]
-        share = 4 // leaf.dtype.itemsize
-        values = []
-        for word in range(self.vector // share):
-            name = self.builder.name("w")
-            at = f"({offset} >> {share.bit_length() - 1}u) + {word}u"
-            self.builder.line(f"let {name} = {memory.name}[{at}];")
-            values += [
-                self.registers.unpacked(name, f"{place}u", leaf.dtype) for place in range(share)
-            ]
-        return values
+        return [
+            self.registers.unpacked(part, f"{place}u", leaf.dtype)
+            for part in (
+                [name] if memory.words == 1 else [f"{name}.{p}" for p in PARTS[: memory.words]]
+            )
+            for place in range(4 // leaf.dtype.itemsize)
+        ]
 
     def store_vector(
         self, values: Sequence[Any], memory: Memory, offset: Number, dtype: DType
     ) -> None:
         """Write a vector's elements, the first of them at an offset."""
-        if memory.atomic or (memory.vector == 1 and not is_packed(dtype)):
+        if memory.vector == 1:
             for place, value in enumerate(values):
                 self.registers.store(value, memory, self.places.add(offset, place), dtype)
             return
-        text = self.places.text(offset)
-        if not is_packed(dtype):
-            kind, by = spelled(register_type(dtype)), self.vector.bit_length() - 1
-            parts = ", ".join(self.builder.text(value) for value in values)
-            self.builder.line(
-                f"{memory.name}[{text} >> {by}u] = vec{self.vector}<{kind}>({parts});"
-            )
-            return
-        bits = 8 * dtype.itemsize
-        share = 32 // bits
-        for word in range(self.vector // share):
-            own = values[word * share : (word + 1) * share]
-            parts = " | ".join(
-                f"({self.registers.packed(value, dtype)} << {bits * place}u)"
-                for place, value in enumerate(own)
-            )
-            at = f"({text} >> {share.bit_length() - 1}u) + {word}u"
-            self.builder.line(f"{memory.name}[{at}] = {parts};")
+        kind, count = spelled(register_type(dtype)), self.vector
+        parts = [self.builder.text(value) for value in values]
+        if is_packed(dtype):
+            kind, count = "u32", memory.words
+            share = len(parts) // count
+            parts = [
+                self.word(values[share * word : share * (word + 1)], dtype) for word in range(count)
+            ]
+        at = f"{self.places.text(offset)} >> {self.vector.bit_length() - 1}u"
+        whole = parts[0] if count == 1 else f"vec{count}<{kind}>({', '.join(parts)})"
+        self.builder.line(f"{memory.name}[{at}] = {whole};")
+
+    def word(self, values: Sequence[Any], dtype: DType) -> str:
+        """The elements that share a word, as that word."""
+        return " | ".join(
+            f"({self.registers.packed(value, dtype)} << {8 * dtype.itemsize * place}u)"
+            for place, value in enumerate(values)
+        )
+
+    def word_of_threads(self, value: Any, dtype: DType) -> str:
+        """The word that the elements of neighbouring threads share, those that run in step: all of these have it."""
+        bits, share = 8 * dtype.itemsize, 4 // dtype.itemsize
+        text = f"{self.registers.packed(value, dtype)} << ((local & {share - 1}u) * {bits}u)"
+        by = 1
+        while by < share:
+            before, after = self.builder.name("w"), self.builder.name("w")
+            self.builder.line(f"let {before} = {text};")
+            self.builder.line(f"let {after} = {before} | subgroupShuffleXor({before}, {by}u);")
+            text, by = after, 2 * by
+        return text

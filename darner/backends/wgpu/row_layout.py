@@ -7,11 +7,13 @@ dispatch that leaves a partial result for each piece.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...graph.graph import Graph
+from ...graph.node import Node
 from ..cpu.row_program import COSTLY, Passes
+from ..cpu.template import sizes
 from .machine import Machine
 
 THREADS = 256
@@ -22,15 +24,19 @@ MOST_HELD = 32
 """Elements that a thread keeps in registers, at most."""
 AT_ONCE = 8
 """Elements, or vectors of half as many, that a thread asks for before it waits for any."""
+REGISTERS = 64
+"""Elements of all operands and sums together that a thread keeps: more, and fewer threads find room beside each other."""
 LINES = 1200
 """Lines of a shader that elements may take, written out one after another."""
 FEW_GROUPS = 128
 """Workgroups that leave a GPU idle where they are fewer."""
 ENOUGH_GROUPS = 512
-LEAST_SPLIT = 1 << 15
+LEAST_SPLIT = 1 << 14
 """Elements of a workgroup from which on it is worth another dispatch to share them out."""
 LONGEST = 256
 """Sums that a thread adds up one after another, at most: the error of a sum grows with it."""
+SHORT = frozenset({"div", "recip", "rsqrt", "sqrt", "gather", "take_along_axis"})
+"""Costly ops that take few lines."""
 SIDE = 32
 """Rows side by side that a workgroup has at least, so that whole lines of memory are read."""
 
@@ -97,60 +103,80 @@ def row_count(passes: Passes) -> int:
     return prod(passes.space) // row_length(passes)
 
 
-def cost(body: Graph) -> int:
-    """About how many lines one element of a body takes."""
-    return sum(
-        30 if node.op.name in COSTLY else 3 for node in body.nodes if node.op.name != "constant"
+def full_nodes(body: Graph, passes: Passes) -> tuple[list[Node], list[Node]]:
+    """The operands and the results of which a row has many elements."""
+    inputs = [
+        leaf for leaf in body.inputs.values() if leaf.rank and _last(leaf) == passes.space[-1]
+    ]
+    outputs = [node for node in body.outputs if tuple(sizes(node)) == passes.space]
+    return inputs, outputs
+
+
+def _last(node: Node) -> int:
+    return sizes(node)[-1]
+
+
+def _most_held(body: Graph, passes: Passes) -> int:
+    """Elements of a row that a thread can keep in registers, and a shader has lines for."""
+    inputs, _ = full_nodes(body, passes)
+    each = 1 + len(inputs) + len(passes.columns)
+    lines = sum(
+        30 if node.op.name in COSTLY and node.op.name not in SHORT else 3
+        for node in body.nodes
+        if node.op.name != "constant"
     )
+    return max(1, min(MOST_HELD, REGISTERS // each, LINES // lines))
+
+
+def _vector(body: Graph, passes: Passes) -> int:
+    """Elements side by side that are read at once: 16 bytes of the widest type where the rows' length allows it."""
+    if not lies_across(passes):
+        return 1
+    inputs, outputs = full_nodes(body, passes)
+    widest = max((node.dtype.itemsize for node in (*inputs, *outputs)), default=4)
+    most = min(8, 16 // widest)
+    return next(size for size in (8, 4, 2, 1) if size <= most and passes.space[-1] % size == 0)
 
 
 def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     """How a kernel's rows are shared out on a GPU."""
-    across = lies_across(passes)
     length, rows = row_length(passes), row_count(passes)
-    vector = _vector(passes.space[-1]) if across else 1
-    most = min(MOST_HELD, max(vector, LINES // cost(body) // vector * vector))
+    vector = _vector(body, passes)
+    most = max(vector, _most_held(body, passes) // vector * vector)
     threads = min(THREADS, machine.threads)
-    if across:
+    if lies_across(passes):
         peers = min(threads, power_above(-(-length // EACH)))
-        if length > peers * most and len(passes.levels) + _writes_rows(body, passes) > 1:
+        _, outputs = full_nodes(body, passes)
+        if length > peers * most and len(passes.levels) + bool(outputs) > 1:
             # As many threads as a workgroup can have, if that keeps the row in registers.
             wanted = power_above(-(-length // most))
             peers = wanted if wanted <= machine.threads else peers
         side = max(1, min(threads // peers, power_above(-(-rows // ENOUGH_GROUPS))))
         side = max(side, min(SIDE // peers, power_above(rows)))
     else:
-        side = min(SIDE, threads, power_above(rows))
+        side = min(SIDE, threads, power_above(passes.space[-1]))
         peers = min(threads // side, power_above(-(-length // EACH)))
         while side * peers < threads and -(-rows // (2 * side)) >= ENOUGH_GROUPS:
             side *= 2
-    return _pieces(passes, peers, side, vector, most, body)
-
-
-def _vector(last: int) -> int:
-    return next(size for size in (4, 2, 1) if last % size == 0)
-
-
-def _writes_rows(body: Graph, passes: Passes) -> bool:
-    return any(tuple(map(int, output.shape)) == passes.space for output in body.outputs)
-
-
-def _pieces(passes: Passes, peers: int, side: int, vector: int, most: int, body: Graph) -> Layout:
-    length, rows = row_length(passes), row_count(passes)
     held = -(-length // (peers * vector))
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector))
-    step = peers * vector * at_once
-    groups = -(-rows // side)
-    split = 1
-    if groups < FEW_GROUPS and length * side >= LEAST_SPLIT:
-        split = min(-(-ENOUGH_GROUPS // groups), length // step)
-    if held * vector > most:
-        # Long columns, where there are enough of them: cut for the sake of the sums' error alone.
-        split = max(split, -(-length // (step * LONGEST)))
-    if split > 1:
-        piece = -(-length // (split * step)) * step
-        pieces = -(-length // piece)
-        if pieces > 1:
-            return Layout(peers, side, vector, 0, at_once, pieces, piece)
-    held = held if held * vector <= most else 0
-    return Layout(peers, side, vector, held, at_once, 1, length)
+    layout = Layout(peers, side, vector, held, at_once, 1, length)
+    if held * vector <= most and not _is_split(layout, length, rows):
+        return layout
+    return _in_pieces(replace(layout, held=0), length, rows)
+
+
+def _is_split(layout: Layout, length: int, rows: int) -> bool:
+    """Whether there are too few rows, and enough in each of them, to leave each to one workgroup."""
+    return -(-rows // layout.side) < FEW_GROUPS and length * layout.side >= LEAST_SPLIT
+
+
+def _in_pieces(layout: Layout, length: int, rows: int) -> Layout:
+    """Rows that are not held: cut where there are few, and so that no thread adds up too much by itself."""
+    groups, step = -(-rows // layout.side), layout.step
+    split = -(-length // (step * LONGEST))
+    if _is_split(layout, length, rows):
+        split = max(split, min(-(-ENOUGH_GROUPS // groups), -(-length // step)))
+    piece = -(-length // (max(split, 1) * step)) * step
+    pieces = -(-length // piece)
+    return replace(layout, pieces=pieces, piece=piece) if pieces > 1 else layout

@@ -146,6 +146,11 @@ class Merger:
         self.waits = 0
         self._sizes = [0, 0]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
+        return 4 * sum(self._sizes)
+
     def declare(self) -> None:
         """Declare the shared memory, when all is merged."""
         for turn, size in enumerate(self._sizes):

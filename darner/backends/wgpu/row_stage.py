@@ -16,7 +16,7 @@ from ..cpu.template import sizes
 from .elements import Memory, is_packed
 from .machine import Machine
 from .row_elements import RowElements, has_whole_words
-from .row_layout import Layout, lies_across, row_count, row_length
+from .row_layout import AT_ONCE, Layout, full_nodes, lies_across, row_count, row_length
 from .row_merge import Merger, Reduction, State, words_of
 from .shader import Shader, Stage
 from .writer import Text
@@ -107,7 +107,9 @@ class RowStage:
         self.others = [axis for axis in range(len(passes.space)) if axis not in passes.axes]
         summed = {node.id for node in passes.columns}
         outputs = list(zip(spec.body.outputs, self.shader.results, strict=True))
-        self.full = [pair for pair in outputs if self._is_full(pair[0])]
+        self.full = [
+            (number, *pair) for number, pair in enumerate(outputs) if self._is_full(pair[0])
+        ]
         self.columns = [pair for pair in outputs if pair[0].id in summed]
         self.single = [
             pair for pair in outputs if not self._is_full(pair[0]) and pair[0].id not in summed
@@ -125,23 +127,30 @@ class RowStage:
         return tuple(sizes(node)) == self.passes.space
 
     def _as_vectors(self) -> None:
-        """Let what has the rows' last axis be seen as vectors, and results as whole words."""
+        """Let what has the rows' last axis be seen as vectors, and results that share words as whole ones."""
         shader, vector = self.shader, self.layout.vector
-        last = self.passes.space[-1]
-        if vector == 1:
-            return
-        pairs = [*zip(self.spec.inputs, shader.operands, strict=True)]
-        pairs += [
-            (node, memory)
-            for node, memory in zip(self.spec.body.outputs, shader.results, strict=True)
-            if self._is_full(node)
-        ]
-        for node, memory in pairs:
-            if not is_packed(node.dtype) and node.rank and sizes(node)[-1] == last:
+        inputs, outputs = full_nodes(self.spec.body, self.passes)
+        wide = {node.id for node in (*inputs, *outputs)}
+        results = [*zip(self.spec.body.outputs, shader.results, strict=True)]
+        self.joined: set[int] = set()
+        for node, memory in [*zip(self.spec.inputs, shader.operands, strict=True), *results]:
+            if vector > 1 and node.id in wide and has_whole_words(node.dtype, vector):
                 shader.as_vectors(memory, vector)
         for number, node in enumerate(self.spec.body.outputs):
-            if self._is_full(node) and has_whole_words(node.dtype, vector):
+            if not self._is_full(node) or not is_packed(node.dtype):
+                continue
+            joined = vector == 1 and self._share_words(node)
+            if joined or has_whole_words(node.dtype, vector):
                 shader.results[number] = replace(shader.results[number], atomic=False)
+            if joined:
+                self.joined.add(number)
+
+    def _share_words(self, node: Node) -> bool:
+        """Whether the elements that share a word are those of neighbouring threads, that run in step."""
+        share, machine = 4 // node.dtype.itemsize, self.shader.machine
+        beside = not self.adjacent and self.layout.side % share == 0
+        in_step = machine.subgroup and machine.subgroups[0] >= share
+        return beside and in_step and self.passes.space[-1] % share == 0
 
     # ------------------------------------------------------------- where a thread stands
 
@@ -312,20 +321,34 @@ class RowStage:
         def inside(vectors: list[Vector], _: list[Any]) -> Sequence[Any]:
             # All are computed before any is written: a result may lie where an operand does.
             made = [
-                [
-                    [self.elements.at(node, index) for index in vector.indices]
-                    for node, _ in self.full
-                ]
+                [self._to_write(number, node, vector) for number, node, _ in self.full]
                 for vector in vectors
             ]
             for vector, values in zip(vectors, made, strict=True):
-                offset = self.places.offset(vector.indices[0], self.passes.space)
                 with self.only_where(vector.valid, self.row_valid):
-                    for (node, memory), own in zip(self.full, values, strict=True):
-                        self.elements.store_vector(own, memory, offset, node.dtype)
+                    offset = self.places.offset(vector.indices[0], self.passes.space)
+                    for (number, node, memory), own in zip(self.full, values, strict=True):
+                        if number in self.joined:
+                            self._write_joined(own, memory, offset, node)
+                        else:
+                            self.elements.store_vector(own, memory, offset, node.dtype)
             return []
 
         self.over_row(inside, [], base, stop)
+
+    def _to_write(self, number: int, node: Node, vector: Vector) -> Any:
+        """The elements of a result; a word of them where neighbouring threads have the others."""
+        values = [self.elements.at(node, index) for index in vector.indices]
+        if number not in self.joined:
+            return values
+        return self.elements.word_of_threads(values[0], node.dtype)
+
+    def _write_joined(self, word: str, memory: Memory, offset: Number, node: Node) -> None:
+        """Write a word that several threads have, by the first of them."""
+        share = 4 // node.dtype.itemsize
+        at = f"{self.places.text(offset)} >> {share.bit_length() - 1}u"
+        with self.writer.block(f"if ((local & {share - 1}u) == 0u)"):
+            self.writer.line(f"{memory.name}[{at}] = {word};")
 
     # ------------------------------------------------------------- partial results
 
@@ -401,28 +424,31 @@ class RowStage:
     ) -> list[State]:
         """What this thread's share of so many parts comes to: every so many of them, as there are threads."""
         peers = self.layout.peers
+        at_once = min(AT_ONCE, -(-parts // peers))
+        step = peers * at_once
+
+        def one(first: Number, number: int) -> list[State]:
+            part = self.let(f"{self.places.text(first)} + {number * peers}u + member")
+            if parts % step == 0:
+                return one_part(part, "")
+            valid = self.writer.name("valid")
+            self.writer.line(f"let {valid} = {part.text} < {parts}u;")
+            return one_part(self.let(f"min({part.text}, {parts - 1}u)"), valid)
 
         def inside(first: Any, values: list[Any]) -> Sequence[Any]:
-            part: Number = first
-            valid = ""
-            if peers > 1:
-                part = self.let(f"{self.places.text(first)} + member")
-            if parts % peers:
-                valid = self.writer.name("valid")
-                self.writer.line(f"let {valid} = {part.text} < {parts}u;")
-                part = self.let(f"min({part.text}, {parts - 1}u)")
+            several = [one(first, number) for number in range(at_once)]
             before = _unflattened(found, values)
             return _flattened(
                 [
-                    one.merge(state, other)
-                    for one, state, other in zip(found, before, one_part(part, valid), strict=True)
+                    reduction.merge_all([before[slot], *(states[slot] for states in several)])
+                    for slot, reduction in enumerate(found)
                 ]
             )
 
-        nothing = _flattened([one.nothing() for one in found])
-        if parts <= peers:
+        nothing = _flattened([reduction.nothing() for reduction in found])
+        if parts <= step:
             return _unflattened(found, inside(0, nothing))
-        return _unflattened(found, self.elements.loop(0, parts, inside, nothing, step=peers))
+        return _unflattened(found, self.elements.loop(0, parts, inside, nothing, step=step))
 
     def finish(self, groups: int) -> Stage:
         """The dispatch."""

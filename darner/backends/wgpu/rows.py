@@ -60,7 +60,13 @@ def _write(spec: Spec, machine: Machine) -> Written:
     found = _passes(spec)
     if found is None:
         return Written(())
-    return _Rows(spec, machine, found).written()
+    while True:
+        rows = _Rows(spec, machine, found)
+        written = rows.written()
+        if rows.shared <= machine.shared or machine.threads <= 1:
+            return written
+        # Fewer threads have less to share.
+        machine = machine.without(max_compute_invocations_per_workgroup=machine.threads // 2)
 
 
 class _Rows:
@@ -74,6 +80,7 @@ class _Rows:
         self.length, self.rows = row_length(found), row_count(found)
         self.blocks = -(-self.rows // self.layout.side)
         self.words = 0
+        self.shared = 0
 
     def stage(self, layout: Layout | None = None) -> RowStage:
         """A new dispatch."""
@@ -86,6 +93,11 @@ class _Rows:
             self.words,
             adjacent=lies_across(self.passes) and not columnwise,
         )
+
+    def finished(self, stage: RowStage, groups: int) -> Stage:
+        """A dispatch that is all written."""
+        self.shared = max(self.shared, stage.merger.nbytes)
+        return stage.finish(groups)
 
     def written(self) -> Written:
         """All of it."""
@@ -116,7 +128,7 @@ class _Rows:
             stage.give(level, states)
         stage.write_single()
         stage.write_full()
-        first = stage.finish(self.blocks)
+        first = self.finished(stage, self.blocks)
         return [first] if totals is None else [first, *self.columns_apart(totals)]
 
     # ------------------------------------------------------------- pieces of rows
@@ -134,7 +146,7 @@ class _Rows:
             stage.gather(partials, level)
             states = stage.reduce(level, *ends)
             stage.write_partials(partials, self.passes.levels[level], states, self.piece)
-            stages.append(stage.finish(self.blocks * layout.pieces))
+            stages.append(self.finished(stage, self.blocks * layout.pieces))
         stage = self.stage()
         if stage.full:
             ends = self._at_piece(stage)
@@ -148,7 +160,7 @@ class _Rows:
             stage.write_partials(totals, nodes, states, 0)
         stage.write_single(first)
         stage.write_full(*ends)
-        stages.append(stage.finish(self.blocks * (layout.pieces if stage.full else 1)))
+        stages.append(self.finished(stage, self.blocks * (layout.pieces if stage.full else 1)))
         return stages if totals is None else [*stages, *self.columns_apart(totals)]
 
     def _at_piece(self, stage: RowStage) -> tuple[Any, Any]:
@@ -209,7 +221,7 @@ class _Rows:
             own = totals[slot * held : (slot + 1) * held]
             for k in range(layout.held):
                 self._write_run(stage, one, k, own[k * layout.vector :], first[slot])
-        return [stage.finish(groups), *self._added_up(groups, first)]
+        return [self.finished(stage, groups), *self._added_up(groups, first)]
 
     def _write_run(
         self, stage: RowStage, one: Reduction, k: int, values: Sequence[Any], first: int
@@ -301,7 +313,7 @@ class _Rows:
             for one, state, first in zip(found, states, self.first, strict=True):
                 at = self._run_at(one, first, run.text, column.text)
                 stage.write_words(at, one, state)
-        return [stage.finish(blocks * self.runs), *self._added_up(self.runs, self.first)]
+        return [self.finished(stage, blocks * self.runs), *self._added_up(self.runs, self.first)]
 
     def _run_at(self, one: Reduction, first: int, run: str, column: str) -> str:
         return f"{first}u + ({run} * {self.length}u + {column}) * {one.words}u"
@@ -336,7 +348,7 @@ class _Rows:
         with stage.only_where("member == 0u", valid):
             for node, memory in stage.columns:
                 stage.registers.store(sums[node.id], memory, column, node.dtype)
-        return [stage.finish(-(-self.length // layout.side))]
+        return [self.finished(stage, -(-self.length // layout.side))]
 
 
 ROWS = Template("rows", _fits, _write)
