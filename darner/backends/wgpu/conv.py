@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from ...graph import dtypes
 from ...graph.errors import InternalError
@@ -13,10 +14,11 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import Strided, row_major, strided
 from ..cpu.conv_plan import CONVOLUTIONS
+from ..cpu.places import Number
 from ..cpu.template import sizes
 from . import conv_images, conv_weights
 from .machine import Machine
-from .mains import is_bound, main_of
+from .mains import MainElements, is_bound, main_of, main_stages
 from .shader import Written
 from .template import Template
 
@@ -52,8 +54,15 @@ def _write(spec: Spec, machine: Machine) -> Written:
         raise InternalError("a kernel of convolutions without a convolution")
     if not prod(sizes(main)):
         return Written(())
+    if not all(prod(sizes(operand)) for operand in main.operands):
+        return Written(tuple(main_stages(spec, machine, main, lambda _: _nothing)))
     form = conv_weights if main.op.name == "conv_weight_grad" else conv_images
     return form.write(spec, machine, main, seen)
+
+
+def _nothing(e: MainElements, index: list[Number]) -> Any:
+    """A sum over no images."""
+    return e.registers.constant(0.0, e.main.dtype)
 
 
 CONV = Template("conv", _fits, _write)
