@@ -16,11 +16,14 @@ from ...lower.strided import Strided, row_major, strided
 from ..cpu.conv_plan import CONVOLUTIONS
 from ..cpu.places import Number
 from ..cpu.template import sizes
-from . import conv_images, conv_weights
+from . import conv_depthwise, conv_images, conv_weights
 from .machine import Machine
 from .mains import MainElements, is_bound, main_of, main_stages
 from .shader import Written
 from .template import Template
+
+MOST_RANK = 5
+"""Images of up to three axes: what the shared tables have places for."""
 
 
 def _seen(main: Node) -> list[Strided] | None:
@@ -44,7 +47,7 @@ def _fits(spec: Spec, machine: Machine) -> bool:
         return False
     if main.dtype is dtypes.f64 and not machine.wide:
         return False
-    return _seen(main) is not None
+    return main.rank <= MOST_RANK and _seen(main) is not None
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
@@ -56,6 +59,8 @@ def _write(spec: Spec, machine: Machine) -> Written:
         return Written(())
     if not all(prod(sizes(operand)) for operand in main.operands):
         return Written(tuple(main_stages(spec, machine, main, lambda _: _nothing)))
+    if conv_depthwise.fits(main):
+        return conv_depthwise.write(spec, machine, main, seen)
     form = conv_weights if main.op.name == "conv_weight_grad" else conv_images
     return form.write(spec, machine, main, seen)
 

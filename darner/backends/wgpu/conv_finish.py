@@ -119,3 +119,11 @@ def split_parts(
     begin = e.builder.let(kind, f"min({first}, {total})")
     end = e.builder.let(kind, f"min({first} + {steps}u, {total})")
     return begin.text, end.text
+
+
+def unmerged(
+    e: ShaderElements, pixel: Sequence[Number], merged: Sequence[int], main: Node
+) -> list[Number]:
+    """A pixel's place along the axes of the node, of which ``Patches`` took some together."""
+    own = [int(size) for size in main.shape[2:]]
+    return e.places.reshaped(pixel, merged, own)

@@ -21,7 +21,7 @@ from ..cpu.conv_plan import Patches, Taps, patches_of
 from ..cpu.places import Number
 from ..cpu.registers import Registers
 from .conv_cut import Cut, cut_of
-from .conv_finish import Finish, split_parts, summed, words_of
+from .conv_finish import Finish, split_parts, summed, unmerged, words_of
 from .conv_tile import COLUMNS, ROWS, Share, Tiles, number
 from .device import GRANULE
 from .elements import Memory, ShaderElements
@@ -524,7 +524,7 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
                 e.places.add(e.places.mul(i, stride), start)
                 for i, stride, start in zip(pixel, patches.strides, place.starts, strict=True)
             ]
-            found.append([image, *_unmerged(e, moved, patches.result, main)])
+            found.append([image, *unmerged(e, moved, patches.result, main)])
         return found, e.places.compare("<", whole, place.columns)
 
     def inside(found: tuple[list[list[Number]], Any], row: Text, values: list[Text]) -> None:
@@ -543,11 +543,3 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
         stages += summed(spec, machine, main, cut.parts, nbytes)
         nbytes += cut.parts * main.size * kept.itemsize
     return Written(tuple(stages), int(nbytes))
-
-
-def _unmerged(
-    e: ShaderElements, pixel: Sequence[Number], merged: Sequence[int], main: Node
-) -> list[Number]:
-    """A pixel's place along the axes of the node, of which ``Patches`` took some together."""
-    own = [int(size) for size in main.shape[2:]]
-    return e.places.reshaped(pixel, merged, own)
