@@ -81,7 +81,7 @@ def cut_of(
 
     ``besides`` are bytes of shared memory that a kernel needs for something else.
     """
-    tiles = WIDE_TILES if dtype is dtypes.f64 else TILES
+    tiles: tuple[Tile, ...] = WIDE_TILES if dtype is dtypes.f64 else TILES
     if machine.software:
         # Compiling takes longer there than running.
         tiles = tuple(tile for tile in tiles if tile.high * tile.wide <= 16)

@@ -17,8 +17,8 @@ from ...lower.strided import Strided
 from ..cpu.conv_plan import patches_of
 from ..cpu.places import Number
 from ..cpu.registers import Registers
-from .conv_finish import Finish, summed, unmerged, words_of
-from .conv_images import Problem
+from .conv_finish import Finish, added_up, unmerged, words_of
+from .conv_problem import Problem
 from .conv_tile import number
 from .machine import Machine
 from .shader import Shader, Written
@@ -272,9 +272,7 @@ def _write_sums(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided
                 if moved < 0 or most >= size:
                     if (axis, moved) not in hits:
                         place = places.plain(places.add(corner[axis], moved))
-                        hits[axis, moved] = e.builder.icmp_unsigned(
-                            "<", place, places.plain(size)
-                        )
+                        hits[axis, moved] = e.builder.icmp_unsigned("<", place, places.plain(size))
                     inside = registers.both(inside, hits[axis, moved])
             at = places.add(base, int(places.offset(far, patches.sizes)))
             if inside is not None:
@@ -286,11 +284,7 @@ def _write_sums(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided
             writer.line(f"tap{number_} = fma({left}, {right}, tap{number_});")
     _write_totals(shader, finish, taps, [channel], part)
     stages = [shader.finish(parts * channels)]
-    nbytes = 0
-    if parts > 1:
-        stages += summed(spec, machine, main, parts, 0)
-        nbytes = parts * prod(main.shape) * kept.itemsize
-    return Written(tuple(stages), int(nbytes))
+    return added_up(stages, spec, machine, main, parts, 0)
 
 
 def _write_totals(

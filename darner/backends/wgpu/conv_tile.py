@@ -81,9 +81,7 @@ class Tiles:
             shader.shared(name, kind)
         self.across = tile.columns // tile.wide
         self.down = tile.rows // tile.high
-        self.sums = [
-            [f"sum{i}_{j}" for j in range(tile.wide // 4)] for i in range(tile.high)
-        ]
+        self.sums = [[f"sum{i}_{j}" for j in range(tile.wide // 4)] for i in range(tile.high)]
 
     @property
     def zero(self) -> str:
@@ -114,7 +112,9 @@ class Tiles:
     def _threads(self) -> None:
         """Where a thread's vectors begin: 32 that run in step share rows and columns as much as they can."""
         line, beside = self.writer.line, self.tile.beside or self.across
-        line(f"let own_column = local / 32u % {self.across // beside}u * {beside}u + local % {beside}u;")
+        line(
+            f"let own_column = local / 32u % {self.across // beside}u * {beside}u + local % {beside}u;"
+        )
         high = 32 // beside if beside < self.across else 0
         if high:
             around = f"local / {32 * (self.across // beside)}u"

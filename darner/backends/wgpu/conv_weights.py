@@ -16,7 +16,7 @@ from ..cpu.conv_plan import patches_of
 from ..cpu.places import Number
 from ..cpu.registers import Registers
 from .conv_cut import cut_of
-from .conv_finish import Finish, split_parts, summed, words_of
+from .conv_finish import Finish, added_up, split_parts, words_of
 from .conv_tile import COLUMNS, ROWS, Share, Tiles, number
 from .elements import Memory, ShaderElements
 from .machine import Machine
@@ -72,9 +72,7 @@ class GradientRows:
         first = places.add(places.mul(product.group, product.rows), product.first_row)
         channels = patches.groups * product.rows
         plane = places.add(places.mul(image, channels), first)
-        begin = places.add(
-            places.mul(plane, patches.pixels), places.offset(pixel, patches.result)
-        )
+        begin = places.add(places.mul(plane, patches.pixels), places.offset(pixel, patches.result))
         begin = places.add(begin, self.seen.offset)
         whole = product.rows % product.tiles.tile.rows == 0
         for place, register in zip(share.places, share.registers, strict=True):
@@ -106,9 +104,7 @@ class PatchColumns:
             moved = [
                 places.mul(tap, delta) for tap, delta in zip(taps, patches.deltas, strict=True)
             ]
-            far = places.add(
-                places.mul(channel, patches.area), places.offset(moved, patches.sizes)
-            )
+            far = places.add(places.mul(channel, patches.area), places.offset(moved, patches.sizes))
             parts = [places.text(part) for part in (far, *moved, *[0] * (3 - len(moved)))]
             # A column that does not exist is outside in every pixel.
             exists = f"{places.text(column)} < {product.columns}u"
@@ -136,7 +132,9 @@ class PatchColumns:
         ]
         first = places.mul(product.group, patches.channels * patches.area)
         begin = places.add(places.mul(image, patches.image), first)
-        begin = places.add(places.add(begin, places.offset(corner, patches.sizes)), self.seen.offset)
+        begin = places.add(
+            places.add(begin, places.offset(corner, patches.sizes)), self.seen.offset
+        )
         for place, register in zip(share.places, share.registers, strict=True):
             taps = e.builder.name("taps")
             e.builder.line(f"let {taps} = {TAPS}[{place.text}];")
@@ -194,8 +192,4 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
 
     tiles.give(together, before, inside, e)
     stages = [shader.finish(product.workgroups)]
-    nbytes = 0
-    if cut.parts > 1:
-        stages += summed(spec, machine, main, cut.parts, 0)
-        nbytes = cut.parts * prod(main.shape) * kept.itemsize
-    return Written(tuple(stages), int(nbytes))
+    return added_up(stages, spec, machine, main, cut.parts, 0)
