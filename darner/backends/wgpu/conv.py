@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from ...graph import dtypes
 from ...graph.errors import InternalError
@@ -13,12 +14,16 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import Strided, row_major, strided
 from ..cpu.conv_plan import CONVOLUTIONS
+from ..cpu.places import Number
 from ..cpu.template import sizes
-from . import conv_images, conv_weights
+from . import conv_depthwise, conv_images, conv_weights
 from .machine import Machine
-from .mains import is_bound, main_of
+from .mains import MainElements, is_bound, main_of, main_stages
 from .shader import Written
 from .template import Template
+
+MOST_RANK = 5
+"""Images of up to three axes: what the shared tables have places for."""
 
 
 def _seen(main: Node) -> list[Strided] | None:
@@ -42,7 +47,7 @@ def _fits(spec: Spec, machine: Machine) -> bool:
         return False
     if main.dtype is dtypes.f64 and not machine.wide:
         return False
-    return _seen(main) is not None
+    return main.rank <= MOST_RANK and _seen(main) is not None
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
@@ -52,8 +57,17 @@ def _write(spec: Spec, machine: Machine) -> Written:
         raise InternalError("a kernel of convolutions without a convolution")
     if not prod(sizes(main)):
         return Written(())
+    if not all(prod(sizes(operand)) for operand in main.operands):
+        return Written(tuple(main_stages(spec, machine, main, lambda _: _nothing)))
+    if conv_depthwise.fits(main):
+        return conv_depthwise.write(spec, machine, main, seen)
     form = conv_weights if main.op.name == "conv_weight_grad" else conv_images
     return form.write(spec, machine, main, seen)
+
+
+def _nothing(e: MainElements, index: list[Number]) -> Any:
+    """A sum over no images."""
+    return e.registers.constant(0.0, e.main.dtype)
 
 
 CONV = Template("conv", _fits, _write)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ...graph import dtypes
 from ...graph.dtypes import DType
@@ -12,32 +11,43 @@ from .conv_tile import Tile
 from .machine import Machine
 
 TILES = (
-    Tile(128, 128, 16, 8, 8, 0.85),
-    Tile(64, 128, 16, 8, 8, 0.75),
-    Tile(128, 64, 16, 8, 8, 0.75),
-    Tile(64, 64, 16, 4, 8, 0.6),
-    Tile(32, 128, 16, 4, 8, 0.6),
+    Tile(128, 128, 16, 8, 8, 0.69, beside=8),
+    Tile(64, 128, 16, 8, 8, 0.705),
+    Tile(128, 64, 16, 8, 8, 0.68),
+    Tile(64, 64, 16, 8, 8, 0.66),
+    Tile(64, 64, 16, 8, 4, 0.58),
+    Tile(32, 128, 16, 4, 8, 0.5),
+    Tile(64, 64, 16, 4, 4, 0.46),
     Tile(32, 64, 16, 4, 4, 0.45),
-    Tile(32, 32, 16, 4, 4, 0.35),
-    Tile(16, 64, 16, 4, 4, 0.35),
+    Tile(64, 32, 16, 4, 4, 0.45),
+    Tile(32, 32, 16, 4, 4, 0.41),
+    Tile(16, 64, 16, 4, 4, 0.4),
+    Tile(64, 16, 16, 4, 4, 0.4),
+    Tile(16, 32, 16, 4, 4, 0.35),
 )
+"""With the share of its peak that an NVIDIA H200 reaches in plain products."""
 WIDE_TILES = (
     Tile(64, 64, 8, 8, 4, 0.6),
-    Tile(32, 32, 8, 4, 4, 0.35),
+    Tile(32, 32, 8, 4, 4, 0.4),
+    Tile(16, 32, 8, 4, 4, 0.35),
 )
 """Of f64, which takes twice the memory."""
 
-UNITS = 128
+PROCESSORS = 132
 """Multiprocessors of a large GPU: what has fewer workgroups leaves some idle."""
-RATE = 200.0
-"""Products that one of them does in a nanosecond, in vectors."""
-FULL = 512
-"""Threads that keep one busy."""
-DISPATCH = 3000.0
-"""Nanoseconds for one dispatch more."""
-TRAFFIC = 2000.0
-"""Bytes of sums that are written and read again in a nanosecond."""
+REGISTERS = 1 << 16
+"""Of one of them."""
+ALONE = 0.75
+"""The share of its peak that one reaches while no thread waits for memory."""
+LATENCY = 350
+"""Cycles that a step takes beside its products, where nothing else is there to do meanwhile."""
+DISPATCH = 6500
+"""Cycles for one dispatch more."""
+TRAFFIC = 2400
+"""Bytes of sums that are written or read in a cycle."""
 MOST_PARTS = 64
+MOST_PART_BYTES = 64 << 20
+"""What the parts of all sums may take together."""
 LEAST_STEPS = 4
 """Of a part of the sums: fewer are not worth the rest of the kernel."""
 
@@ -71,36 +81,45 @@ def cut_of(
 
     ``besides`` are bytes of shared memory that a kernel needs for something else.
     """
-    best: tuple[float, Cut] | None = None
-    for tile in WIDE_TILES if dtype is dtypes.f64 else TILES:
-        if tile.nbytes(dtype, pad) + besides > machine.shared or tile.threads > machine.threads:
-            continue
+    tiles: tuple[Tile, ...] = WIDE_TILES if dtype is dtypes.f64 else TILES
+    if machine.software:
+        # Compiling takes longer there than running.
+        tiles = tuple(tile for tile in tiles if tile.high * tile.wide <= 16)
+    fitting = [
+        tile
+        for tile in tiles
+        if tile.nbytes(dtype, pad) + besides <= machine.shared and tile.threads <= machine.threads
+    ]
+    nbytes = repeats * rows * sum(columns) * dtype.itemsize
+    found: list[tuple[float, int, Cut]] = []
+    for tile in fitting or tiles[-1:]:
         across = sum(-(-count // tile.columns) for count in columns)
         count = repeats * across * -(-rows // tile.rows)
-        steps = -(-length // tile.depth)
-        parts = 1
-        while True:
+        steps, parts = -(-length // tile.depth), 1
+        while parts == 1 or (
+            parts <= MOST_PARTS
+            and steps >= parts * LEAST_STEPS
+            and parts * nbytes <= MOST_PART_BYTES
+        ):
             each = -(-steps // parts)
-            found = Cut(tile, -(-steps // each) if each else 1, each)
-            time = _time(found, count)
-            if parts > 1:
-                total = repeats * rows * sum(columns) * dtype.itemsize
-                time += DISPATCH + (found.parts + 1) * total / TRAFFIC
-            if best is None or time < best[0]:
-                best = time, found
+            cut = Cut(tile, -(-steps // each) if each else 1, each)
+            found.append((_cycles(cut, count, nbytes), len(found), cut))
             parts *= 2
-            if parts > MOST_PARTS or steps < parts * LEAST_STEPS:
-                break
-    if best is None:
-        smallest = TILES[-1]
-        return Cut(smallest, 1, -(-length // smallest.depth))
-    return best[1]
+    return min(found)[2]
 
 
-def _time(cut: Cut, count: int) -> float:
-    """Nanoseconds that a large GPU would take, more or less."""
+def _cycles(cut: Cut, count: int, nbytes: int) -> float:
+    """The time that a large GPU would take, more or less: the slowest multiprocessor's steps."""
     tile = cut.tile
-    each = -(-count * cut.parts // UNITS)
-    busy = min(1.0, each * tile.threads / FULL)
-    products = prod((tile.rows, tile.columns, tile.depth, cut.steps + 2))
-    return each * products / (RATE * tile.rate * busy)
+    each = -(-count * cut.parts // PROCESSORS)
+    held = tile.threads * (2 * tile.high * tile.wide + 48)
+    together = min(each, max(1, REGISTERS // held))
+    work = tile.high * tile.wide * tile.depth
+    # A multiprocessor has four schedulers, each for groups of 32 threads.
+    groups = -(-tile.threads // 32)
+    full = work / tile.rate * max(groups * together / 4, 1)
+    alone = work / ALONE * -(-groups // 4) + LATENCY
+    found = each / together * (cut.steps + 1) * max(full, alone)
+    if cut.parts == 1:
+        return found
+    return found + DISPATCH + 2 * cut.parts * nbytes / TRAFFIC

@@ -10,11 +10,12 @@ from ...graph.dtypes import DType
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ..cpu.places import Number
+from ..cpu.registers import Registers
 from ..cpu.template import sizes
 from .elements import Memory, ShaderElements, is_packed
 from .machine import Machine
 from .mains import Element, main_stages
-from .shader import Shader, Stage
+from .shader import Shader, Stage, Written
 
 
 def words_of(spec: Spec) -> int:
@@ -83,8 +84,12 @@ def _store(
         e.builder.line(f"{memory.name}[{word} + {first // share}u] = {' | '.join(parts)};")
 
 
-def summed(spec: Spec, machine: Machine, main: Node, parts: int, start: int) -> list[Stage]:
-    """The dispatch that adds up what ``Finish`` left in scratch memory."""
+def added_up(
+    stages: Sequence[Stage], spec: Spec, machine: Machine, main: Node, parts: int, start: int
+) -> Written:
+    """Some dispatches, and one more that adds up what ``Finish`` left in scratch memory from byte ``start`` on, where sums are in parts."""
+    if parts == 1:
+        return Written(tuple(stages), start)
     shape = sizes(main)
 
     def element(shader: Shader) -> Element:
@@ -103,7 +108,8 @@ def summed(spec: Spec, machine: Machine, main: Node, parts: int, start: int) -> 
 
         return at
 
-    return main_stages(spec, machine, main, element)
+    nbytes = parts * prod(shape) * Registers.kept_in(main.dtype).itemsize
+    return Written((*stages, *main_stages(spec, machine, main, element)), start + nbytes)
 
 
 def split_parts(
@@ -117,3 +123,11 @@ def split_parts(
     begin = e.builder.let(kind, f"min({first}, {total})")
     end = e.builder.let(kind, f"min({first} + {steps}u, {total})")
     return begin.text, end.text
+
+
+def unmerged(
+    e: ShaderElements, pixel: Sequence[Number], merged: Sequence[int], main: Node
+) -> list[Number]:
+    """A pixel's place along the axes of the node, of which ``Patches`` took some together."""
+    own = [int(size) for size in main.shape[2:]]
+    return e.places.reshaped(pixel, merged, own)

@@ -7,9 +7,7 @@ of the stride, as on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -17,11 +15,11 @@ from ...graph.dtypes import DType
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import Strided
-from ..cpu.conv_plan import Patches, Taps, patches_of
 from ..cpu.places import Number
 from ..cpu.registers import Registers
 from .conv_cut import Cut, cut_of
-from .conv_finish import Finish, split_parts, summed, words_of
+from .conv_finish import Finish, added_up, split_parts, unmerged, words_of
+from .conv_problem import Place, Problem
 from .conv_tile import COLUMNS, ROWS, Share, Tiles, number
 from .device import GRANULE
 from .elements import Memory, ShaderElements
@@ -29,162 +27,32 @@ from .machine import Machine
 from .shader import Shader, Stage, Written
 from .writer import Text
 
-PACKED = 1 << 15
-"""Weights from which on it pays to bring them into the order in which tiles read them."""
-WASTE = 1.15
-"""How many more steps the taps may take one by one than with their channels together."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The products of a convolution, or of its gradient towards the input.
-
-    Attributes:
-        main: the node.
-        patches: what it reads of the images.
-        rows: channels of the result in a group.
-        turned: whether weights have their own channels of the result second: those of the gradient.
-    """
-
-    main: Node
-    patches: Patches
-    rows: int
-    turned: bool
-
-    @staticmethod
-    def of(main: Node) -> Problem:
-        """That of a node."""
-        patches = patches_of(main)
-        rows = int(main.shape[1]) // patches.groups
-        return Problem(main, patches, rows, main.op.name == "conv_input_grad")
-
-    @cached_property
-    def axes(self) -> list[list[Taps]]:
-        """What taps there are in each phase of each axis."""
-        count = len(self.patches.result)
-        return [
-            list(dict.fromkeys(phase.axes[axis] for phase in self.patches.phases))
-            for axis in range(count)
-        ]
-
-    @property
-    def taps(self) -> int:
-        """Of the kernel."""
-        return prod(self.patches.kernel)
-
-    @property
-    def columns(self) -> list[int]:
-        """Pixels of each phase."""
-        return [self.patches.batch * phase.pixels for phase in self.patches.phases]
-
-    def is_flat(self, depth: int) -> bool:
-        """Whether steps go over taps and channels together."""
-        taps, channels = self.patches.most_taps, self.patches.channels
-        return taps * -(-channels // depth) > WASTE * -(-taps * channels // depth)
-
-    def never_outside(self, axis: int) -> bool:
-        """Whether all patches lie inside the image along an axis."""
-        patches, taps = self.patches, self.axes[axis]
-        for phase in taps:
-            ends = [0, (phase.count - 1) * patches.deltas[axis]]
-            last = phase.offset + (phase.pixels - 1) * patches.steps[axis]
-            if phase.count and (
-                phase.offset + min(ends) < 0 or last + max(ends) >= patches.sizes[axis]
-            ):
-                return False
-        return True
-
-
-class Place:
-    """Which part of the products a workgroup computes, and what that depends on."""
-
-    def __init__(self, shader: Shader, e: ShaderElements, problem: Problem, cut: Cut) -> None:
-        self.e, self.problem, self.cut = e, problem, cut
-        patches, tile = problem.patches, cut.tile
-        row_tiles = -(-problem.rows // tile.rows)
-        column_tiles = -(-max(problem.columns) // tile.columns)
-        counts = [len(taps) for taps in problem.axes]
-        parts = [cut.parts, *counts, patches.groups, column_tiles, row_tiles]
-        self.workgroups = prod(parts)
-        self.part, *found = e.places.split(number("group"), parts)
-        phases, (self.group, column, row) = found[: len(counts)], found[len(counts) :]
-        self.first_row = e.places.mul(row, tile.rows)
-        self.first_column = e.places.mul(column, tile.columns)
-
-        def of(name: str) -> list[Number]:
-            return [
-                self.pick(phase, [getattr(taps, name) for taps in axis])
-                for phase, axis in zip(phases, problem.axes, strict=True)
-            ]
-
-        self.pixels, self.starts, self.counts = of("pixels"), of("start"), of("count")
-        self.offsets, self.kernel = of("offset"), of("kernel")
-        self.area = self.product(self.pixels)
-        self.columns = e.places.mul(self.area, patches.batch)
-        self.taps = self.product(self.counts)
-
-    def pick(self, which: Number, values: Sequence[int]) -> Number:
-        """One of some numbers."""
-        if isinstance(which, int):
-            return values[which]
-        found: Number = values[0]
-        for place, value in enumerate(values):
-            if value != values[0]:
-                text, plain = self.e.places.text, self.e.places.plain(value)
-                chosen = f"select({text(found)}, {text(plain)}, {text(which)} == {place}u)"
-                found = self.let(chosen)
-        return found
-
-    def let(self, text: str) -> Text:
-        """Give an index a name."""
-        found: Text = self.e.builder.let(number("").type, text)
-        return found
-
-    def product(self, values: Sequence[Number]) -> Number:
-        """All multiplied."""
-        total: Number = 1
-        for value in values:
-            total = self.e.places.mul(total, value)
-        return total
-
-    def divided(self, value: Number, by: Number) -> tuple[Number, Number]:
-        """A quotient and its rest."""
-        places = self.e.places
-        if isinstance(by, int):
-            return places.div(value, by), places.mod(value, by)
-        text, below = places.text(value), places.text(by)
-        return self.let(f"{text} / {below}"), self.let(f"{text} % {below}")
-
-    def split(self, value: Number, shape: Sequence[Number]) -> list[Number]:
-        """Indices of a place in a shape; the first is not bounded."""
-        found: list[Number] = []
-        for size in reversed(shape[1:]):
-            value, rest = self.divided(value, size)
-            found.append(rest)
-        return [value, *reversed(found)]
-
-    def pixel(self, column: Number) -> list[Number]:
-        """The image and the pixel of a column, within the phase."""
-        return self.split(column, [self.problem.patches.batch, *self.pixels])
-
-    def kernel_tap(self, taps: Sequence[Number]) -> Number:
-        """The number in the kernel of a tap of the phase."""
-        places, patches = self.e.places, self.problem.patches
-        own = [
-            places.add(first, places.mul(tap, spacing))
-            for first, tap, spacing in zip(self.kernel, taps, patches.spacing, strict=True)
-        ]
-        return places.offset(own, patches.kernel)
+PACKED = 1 << 28
+"""Products from which on it pays to bring weights into the order in which tiles read them."""
+TAPS, WEIGHTS = "step_taps", "step_weights"
+"""In shared memory: for each row of a step, how far from a pixel's first tap it reads, in memory and along each axis; and where its weights lie."""
+TABLES = 20 * 16
+"""Bytes of both, for the longest steps."""
+FAR = 1 << 30
+"""Further than any axis is long."""
+NONE = (1 << 32) - 1
+"""No place in memory."""
 
 
 class Steps:
-    """What the steps of the sums go over."""
+    """What the steps of the sums go over: the channels of one tap after the other, or channels and taps together.
 
-    def __init__(self, place: Place, flat: bool) -> None:
-        self.place, self.flat = place, flat
-        self.depth = place.cut.tile.depth
+    In the second case, where each row of a step reads is found once for all threads, and stands in shared memory.
+    """
+
+    def __init__(self, tiles: Tiles, place: Place, flat: bool) -> None:
+        self.tiles, self.place, self.flat = tiles, place, flat
+        self.depth = tiles.tile.depth
         self.channels = place.problem.patches.channels
         self.blocks = -(-self.channels // self.depth)
+        if flat:
+            tiles.shader.shared(TAPS, f"array<vec4<u32>, {self.depth}>")
+            tiles.shader.shared(WEIGHTS, f"array<u32, {self.depth}>")
 
     @property
     def count(self) -> Number:
@@ -195,15 +63,18 @@ class Steps:
         products = places.mul(self.place.taps, self.channels)
         return places.div(places.add(products, self.depth - 1), self.depth)
 
-    def of(self, step: Number, depths: Sequence[Text]) -> list[tuple[Number, list[Number], Any]]:
-        """The channel and tap of some rows of a step, and whether there are such (None: surely)."""
-        if self.flat:
-            known = {depth.text: self.product(step, depth) for depth in dict.fromkeys(depths)}
-            return [known[depth.text] for depth in depths]
-        taps, first = self.tap(step)
-        channels = {depth: self.place.e.places.add(first, depth) for depth in dict.fromkeys(depths)}
-        within = {depth: self.within(channels[depth]) for depth in channels}
-        return [(channels[depth], taps, within[depth]) for depth in depths]
+    @property
+    def exact(self) -> bool:
+        """Whether all rows of all steps exist."""
+        if not self.flat:
+            return self.channels % self.depth == 0
+        taps = {phase.taps for phase in self.place.problem.patches.phases}
+        return all(self.channels * count % self.depth == 0 for count in taps)
+
+    def moved(self, taps: Sequence[Number]) -> list[Number]:
+        """How far a tap is from the first of its phase along each axis."""
+        places, deltas = self.place.e.places, self.place.problem.patches.deltas
+        return [places.mul(tap, delta) for tap, delta in zip(taps, deltas, strict=True)]
 
     def tap(self, step: Number) -> tuple[list[Number], Number]:
         """The tap of a step, and its first channel; where steps are not flat."""
@@ -211,83 +82,95 @@ class Steps:
         tap, block = places.div(step, self.blocks), places.mod(step, self.blocks)
         return self.place.split(tap, self.place.counts), places.mul(block, self.depth)
 
-    def product(self, step: Number, depth: Number) -> tuple[Number, list[Number], Any]:
-        """The channel and tap of a row of a step, and whether there is one; where steps are flat."""
-        place, places = self.place, self.place.e.places
-        k = places.add(places.mul(step, self.depth), depth)
-        channel, rest = place.divided(k, place.taps)
-        taps = place.split(rest, place.counts)
-        exact = isinstance(place.taps, int) and place.taps * self.channels % self.depth == 0
-        return channel, taps, None if exact else self.within(channel)
-
-    def within(self, channel: Number) -> Any:
+    def exists(self, channel: Number) -> Any:
         """Whether there is such a channel; None where that is sure."""
-        if not self.flat and self.channels % self.depth == 0:
-            return None
-        return self.place.e.places.compare("<", channel, self.channels)
+        return None if self.exact else self.place.e.places.compare("<", channel, self.channels)
+
+    def prepare(self, step: Text, weight: Callable[[Number, Number], Number]) -> None:
+        """Write down what the rows of a step read, where steps are flat: ``weight(channel, tap of the kernel)`` says where weights are."""
+        place, places, patches = self.place, self.place.e.places, self.place.problem.patches
+        writer = self.tiles.writer
+        with writer.block(f"if (local < {self.depth}u)"):
+            k = places.add(places.mul(step, self.depth), number("local"))
+            taps: Number = place.taps
+            if not isinstance(taps, int):
+                taps = place.let(f"max({places.text(taps)}, 1u)")
+            channel, rest = place.divided(k, taps)
+            own = place.split(rest, place.counts)
+            moved = self.moved(own)
+            far = places.add(places.mul(channel, patches.area), places.offset(moved, patches.sizes))
+            parts = [places.text(part) for part in (far, *moved, *[0] * (3 - len(moved)))]
+            at = places.text(weight(channel, place.kernel_tap(own)))
+            if not self.exact:
+                exists = f"{places.text(channel)} < {self.channels}u"
+                parts[1] = f"select({FAR}u, {parts[1]}, {exists})"
+                at = f"select({NONE}u, {at}, {exists})"
+            writer.line(f"{TAPS}[local] = vec4<u32>({', '.join(parts)});")
+            writer.line(f"{WEIGHTS}[local] = {at};")
 
 
 class ImageColumns:
     """Brings patches into shared memory: every thread those of one pixel."""
 
-    def __init__(self, tiles: Tiles, place: Place, steps: Steps, memory: Memory, seen: Strided):
-        self.place, self.steps, self.memory, self.e = place, steps, memory, place.e
-        self.tiles = tiles
-        self.share = Share(tiles, COLUMNS, tiles.tile.columns)
-        problem, places = place.problem, self.e.places
-        patches = problem.patches
-        self.sizes = patches.sizes
-        column = places.add(place.first_column, self.share.places[0])
-        image, *pixel = place.pixel(column)
+    def __init__(self, steps: Steps, memory: Memory, seen: Strided) -> None:
+        self.tiles, self.place, self.steps, self.memory = steps.tiles, steps.place, steps, memory
+        self.e = self.place.e
+        problem, places = self.place.problem, self.e.places
+        patches, tile = problem.patches, self.tiles.tile
+        self.share = Share(self.tiles, COLUMNS, tile.columns)
+        column = places.add(self.place.first_column, self.share.places[0])
+        image, *pixel = self.place.pixel(column)
         # The first tap may lie outside, below 0: numbers without signs are then too large.
         self.corner = [
             places.add(places.mul(i, step), offset)
-            for i, step, offset in zip(pixel, patches.steps, place.offsets, strict=True)
+            for i, step, offset in zip(pixel, patches.steps, self.place.offsets, strict=True)
         ]
-        self.guarded = [not problem.never_outside(axis) for axis in range(len(self.sizes))]
-        ragged = any(count % tiles.tile.columns for count in problem.columns)
-        if ragged or len(set(problem.columns)) > 1:
+        first = places.mul(self.place.group, patches.channels * patches.area)
+        base = places.add(places.add(places.mul(image, patches.image), first), seen.offset)
+        self.base = places.add(base, places.offset(self.corner, patches.sizes))
+        self.guarded = [not problem.never_outside(axis) for axis in range(len(patches.sizes))]
+        self.guarded[0] |= steps.flat and not steps.exact
+        if any(count % tile.columns for count in problem.columns) or self.place.is_uneven:
             # A column that does not exist is outside in every tap.
-            text = places.text
-            far = f"select({1 << 30}u, {text(self.corner[0])}, {text(column)} < {text(place.columns)})"
-            self.corner[0] = place.let(far)
+            corner, own = places.text(self.corner[0]), places.text(column)
+            exists = f"{own} < {places.text(self.place.columns)}"
+            self.corner[0] = self.place.let(f"select({FAR}u, {corner}, {exists})")
             self.guarded[0] = True
-        first = places.mul(place.group, patches.channels * patches.area)
-        self.base = places.add(places.add(places.mul(image, patches.image), first), seen.offset)
 
-    def _at(self, taps: Sequence[Number]) -> tuple[Number, Any]:
-        """Where a tap lies, in the first channel; and whether it does (None: always)."""
-        e, places, patches = self.e, self.e.places, self.place.problem.patches
-        own = [
-            places.add(corner, places.mul(tap, delta))
-            for corner, tap, delta in zip(self.corner, taps, patches.deltas, strict=True)
-        ]
-        inside: Any = None
-        for number_, size, guarded in zip(own, self.sizes, self.guarded, strict=True):
+    def _inside(self, moved: Sequence[Number]) -> Any:
+        """Whether what is so far from the first tap is inside the image; None where that is sure."""
+        e, places, found = self.e, self.e.places, None
+        sizes = self.place.problem.patches.sizes
+        every = zip(self.corner, moved, sizes, self.guarded, strict=True)
+        for corner, far, size, guarded in every:
             if guarded:
-                hit = e.builder.icmp_unsigned("<", places.plain(number_), places.plain(size))
-                inside = hit if inside is None else e.builder.and_(inside, hit)
-        at = places.add(self.base, places.offset(own, self.sizes))
-        return at, inside
-
-    def _load(self, register: str, at: Number, channel: Number, inside: Any) -> None:
-        e, area = self.e, self.place.problem.patches.area
-        place = e.places.add(at, e.places.mul(channel, area))
-        self.tiles.load(e, register, self.memory, place, inside)
+                own = places.plain(places.add(corner, far))
+                hit = e.builder.icmp_unsigned("<", own, places.plain(size))
+                found = hit if found is None else e.builder.and_(found, hit)
+        return found
 
     def fetch(self, step: Text) -> None:
         """See ``Loader``."""
-        steps, share = self.steps, self.share
-        both = self.e.registers.both
-        known: dict[int, tuple[Number, Any]] = {}
-        for register, (channel, taps, exists) in zip(
-            share.registers, steps.of(step, share.depths), strict=True
-        ):
-            # One tap for all rows of a step, or one for each.
-            if id(taps) not in known:
-                known[id(taps)] = self._at(taps)
-            at, inside = known[id(taps)]
-            self._load(register, at, channel, both(exists, inside))
+        e, places, steps, share = self.e, self.e.places, self.steps, self.share
+        patches = self.place.problem.patches
+        both = zip(share.depths, share.registers, strict=True)
+        if steps.flat:
+            for depth, register in both:
+                taps = e.builder.name("taps")
+                e.builder.line(f"let {taps} = {TAPS}[{depth.text}];")
+                moved = [number(f"{taps}[{axis + 1}]") for axis in range(len(patches.sizes))]
+                at = places.add(self.base, number(f"{taps}[0]"))
+                self.tiles.load(e, register, self.memory, at, self._inside(moved))
+            return
+        tap, first = steps.tap(step)
+        far = steps.moved(tap)
+        inside = self._inside(far)
+        start = places.add(self.base, places.offset(far, patches.sizes))
+        for depth, register in both:
+            channel = places.add(first, depth)
+            exists = e.registers.both(steps.exists(channel), inside)
+            at = places.add(start, places.mul(channel, patches.area))
+            self.tiles.load(e, register, self.memory, at, exists)
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -295,30 +178,36 @@ class ImageColumns:
 
 
 class WeightRows:
-    """Brings weights into shared memory, as they lie in theirs."""
+    """Brings weights into shared memory, as they lie in theirs; steps are flat."""
 
-    def __init__(self, tiles: Tiles, place: Place, steps: Steps, memory: Memory, seen: Strided):
-        self.tiles, self.place, self.steps, self.memory = tiles, place, steps, memory
-        self.e, self.seen = place.e, seen
-        self.share = Share(tiles, ROWS, tiles.tile.rows, deep=not place.problem.turned)
+    def __init__(self, steps: Steps, memory: Memory, seen: Strided) -> None:
+        self.steps, self.memory, self.place, self.seen = steps, memory, steps.place, seen
+        tiles, problem = steps.tiles, steps.place.problem
+        self.share = Share(tiles, ROWS, tiles.tile.rows, deep=not problem.turned)
+
+    def weight(self, channel: Number, tap: Number) -> Number:
+        """Where that of the group's first row lies."""
+        e, problem = self.place.e, self.place.problem
+        at = weight_at(e, problem, self.place.group, 0, channel, tap)
+        return e.places.add(at, self.seen.offset)
 
     def fetch(self, step: Text) -> None:
         """See ``Loader``."""
-        e, steps, share, problem = self.e, self.steps, self.share, self.place.problem
+        e, share, problem, tiles = self.place.e, self.share, self.place.problem, self.steps.tiles
         places, registers = e.places, e.registers
-        whole = problem.rows % self.tiles.tile.rows == 0
-        known = steps.of(step, share.depths)
-        for own, register, (channel, taps, inside) in zip(
-            share.places, share.registers, known, strict=True
-        ):
-            row = places.add(self.place.first_row, own)
-            exists = None if whole else places.compare("<", row, problem.rows)
-            exists = registers.both(exists, inside)
-            at = places.add(
-                weight_at(e, problem, self.place.group, row, channel, self.place.kernel_tap(taps)),
-                self.seen.offset,
-            )
-            self.tiles.load(e, register, self.memory, at, exists)
+        pitch = problem.taps * (1 if problem.turned else problem.patches.channels)
+        known = {
+            depth: tiles.let(f"{WEIGHTS}[{depth.text}]") for depth in dict.fromkeys(share.depths)
+        }
+        for depth, own, register in zip(share.depths, share.places, share.registers, strict=True):
+            row, first = places.add(self.place.first_row, own), known[depth]
+            exists = None
+            if problem.rows % tiles.tile.rows:
+                exists = places.compare("<", row, problem.rows)
+            if not self.steps.exact:
+                exists = registers.both(exists, places.compare("!=", first, NONE))
+            at = places.add(first, places.mul(row, pitch))
+            tiles.load(e, register, self.memory, at, exists)
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -328,33 +217,45 @@ class WeightRows:
 class PackedRows:
     """Brings packed weights into shared memory, in vectors."""
 
-    def __init__(self, tiles: Tiles, place: Place, steps: Steps, memory: Memory, width: int):
-        self.tiles, self.place, self.steps, self.memory = tiles, place, steps, memory
-        self.width = width
-        self.share = Share(tiles, ROWS, tiles.tile.rows, vector=4)
+    def __init__(self, steps: Steps, memory: Memory, width: int) -> None:
+        self.steps, self.place, self.memory = steps, steps.place, memory
+        self.vectors = width // 4
+        self.share = Share(steps.tiles, ROWS, steps.tiles.tile.rows, vector=4)
+
+    def weight(self, channel: Number, tap: Number) -> Number:
+        """The row of packed weights."""
+        places, problem = self.place.e.places, self.place.problem
+        channels, taps = problem.patches.channels, problem.taps
+        shape = [channels, taps] if self.steps.flat else [taps, channels]
+        order = [channel, tap] if self.steps.flat else [tap, channel]
+        first = places.mul(self.place.group, channels * taps)
+        return places.add(first, places.offset(order, shape))
 
     def fetch(self, step: Text) -> None:
         """See ``Loader``."""
-        e, steps, share, place = self.place.e, self.steps, self.share, self.place
-        places, problem = e.places, place.problem
-        channels, taps = problem.patches.channels, problem.taps
-        begin = places.mul(place.group, channels * taps)
-        vectors = self.width // 4
-        column = places.add(places.div(place.first_row, 4), share.places[0])
-        for register, (channel, own, inside) in zip(
-            share.registers, steps.of(step, share.depths), strict=True
-        ):
-            order = (channel, taps, place.kernel_tap(own))
-            if not steps.flat:
-                order = (place.kernel_tap(own), channels, channel)
-            row = places.add(places.mul(order[0], order[1]), order[2])
-            at = places.add(places.mul(places.add(begin, row), vectors), column)
-            if inside is not None:
-                at = e.builder.select(inside, places.plain(at), places.plain(0))
+        e, steps, share, tiles = self.place.e, self.steps, self.share, self.steps.tiles
+        places = e.places
+        column = places.add(places.div(self.place.first_row, 4), share.places[0])
+        begin: Number = 0
+        first: Number = 0
+        if not steps.flat:
+            taps, first = steps.tap(step)
+            begin = self.weight(first, self.place.kernel_tap(taps))
+        for depth, register in zip(share.depths, share.registers, strict=True):
+            exists = None
+            if steps.flat:
+                row: Number = tiles.let(f"{WEIGHTS}[{depth.text}]")
+                if not steps.exact:
+                    exists = places.compare("!=", row, NONE)
+            else:
+                row = places.add(begin, depth)
+                exists = steps.exists(places.add(first, depth))
+            at = places.add(places.mul(row, self.vectors), column)
+            if exists is not None:
+                at = e.builder.select(exists, places.plain(at), places.plain(0))
             text = f"{self.memory.name}[{places.text(at)}]"
-            if inside is not None:
-                chosen = e.builder.text(inside)
-                text = f"select({self.tiles.vector}(), {text}, {chosen})"
+            if exists is not None:
+                text = f"select({tiles.vector}(), {text}, {e.builder.text(exists)})"
             e.builder.line(f"{register} = {text};")
 
     def put(self) -> None:
@@ -413,20 +314,20 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
     problem = Problem.of(main)
     patches = problem.patches
     kept = Registers.kept_in(main.dtype)
-    packed = patches.groups * problem.rows * patches.channels * problem.taps >= PACKED
+    packed = problem.products >= PACKED
     pad = 0 if packed or problem.turned else 1
     length = patches.most_taps * patches.channels
-    cut = cut_of(problem.rows, problem.columns, length, patches.groups, machine, kept, pad)
-    flat = problem.is_flat(cut.tile.depth)
+    cut = cut_of(problem.rows, problem.columns, length, patches.groups, machine, kept, pad, TABLES)
+    flat = not packed or problem.is_flat(cut.tile.depth)
     if not flat:
         steps = patches.most_taps * -(-patches.channels // cut.tile.depth)
         cut = Cut(cut.tile, cut.parts, -(-steps // cut.parts))
     operands = [int(str(view.base.name)) for view in seen]
-    stages, packed_bytes = [], 0
+    stages, nbytes = [], 0
     width = -(-problem.rows // cut.tile.rows) * cut.tile.rows
+    count = patches.groups * problem.taps * patches.channels * width
     if packed:
-        count = patches.groups * problem.taps * patches.channels * width
-        packed_bytes = -(-count * kept.itemsize // GRANULE) * GRANULE
+        nbytes = -(-count * kept.itemsize // GRANULE) * GRANULE
         stages.append(_pack(spec, machine, problem, operands[1], seen[1], flat, width, kept))
 
     together = words_of(spec)
@@ -434,23 +335,24 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
         together = 1
     shader = Shader(spec, machine, threads=cut.tile.threads, whole=together > 1)
     tiles = Tiles(shader, cut.tile, kept, pad)
-    finish = Finish(shader, main, cut.parts, packed_bytes, together)
+    finish = Finish(shader, main, cut.parts, nbytes, together)
     e = finish.elements
-    place = Place(shader, e, problem, cut)
-    steps_ = Steps(place, flat)
-    if len(set(problem.columns)) > 1:
-        first, count_ = e.places.text(place.first_column), e.places.text(place.columns)
-        shader.writer.line(f"if ({first} >= {count_}) {{ return; }}")
-    columns = ImageColumns(tiles, place, steps_, shader.operands[operands[0]], seen[0])
+    place = Place(e, problem, cut)
+    if place.is_uneven:
+        first, all_ = e.places.text(place.first_column), e.places.text(place.columns)
+        shader.writer.line(f"if ({first} >= {all_}) {{ return; }}")
+    steps_ = Steps(tiles, place, flat)
+    columns = ImageColumns(steps_, shader.operands[operands[0]], seen[0])
     rows: WeightRows | PackedRows
     if packed:
-        count = patches.groups * problem.taps * patches.channels * width
-        memory = shader.scratch(0, count, kept, vector=4)
-        rows = PackedRows(tiles, place, steps_, memory, width)
+        rows = PackedRows(steps_, shader.scratch(0, count, kept, vector=4), width)
     else:
-        rows = WeightRows(tiles, place, steps_, shader.operands[operands[1]], seen[1])
-    first_step, last_step = split_parts(e, place.part, cut.parts, cut.steps, steps_.count)
-    tiles.run(first_step, last_step, [rows, columns])
+        rows = WeightRows(steps_, shader.operands[operands[1]], seen[1])
+    tiles.run(
+        *split_parts(e, place.part, cut.parts, cut.steps, steps_.count),
+        [rows, columns],
+        (lambda step: steps_.prepare(step, rows.weight)) if flat else None,
+    )
 
     def before(column: Text) -> tuple[list[list[Number]], Any]:
         found = []
@@ -461,7 +363,7 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
                 e.places.add(e.places.mul(i, stride), start)
                 for i, stride, start in zip(pixel, patches.strides, place.starts, strict=True)
             ]
-            found.append([image, *_unmerged(e, moved, patches.result, main)])
+            found.append([image, *unmerged(e, moved, patches.result, main)])
         return found, e.places.compare("<", whole, place.columns)
 
     def inside(found: tuple[list[list[Number]], Any], row: Text, values: list[Text]) -> None:
@@ -476,16 +378,4 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
 
     tiles.give(together, before, inside, e)
     stages.append(shader.finish(place.workgroups))
-    nbytes = packed_bytes
-    if cut.parts > 1:
-        stages += summed(spec, machine, main, cut.parts, packed_bytes)
-        nbytes += cut.parts * main.size * kept.itemsize
-    return Written(tuple(stages), int(nbytes))
-
-
-def _unmerged(
-    e: ShaderElements, pixel: Sequence[Number], merged: Sequence[int], main: Node
-) -> list[Number]:
-    """A pixel's place along the axes of the node, of which ``Patches`` took some together."""
-    own = [int(size) for size in main.shape[2:]]
-    return e.places.reshaped(pixel, merged, own)
+    return added_up(stages, spec, machine, main, cut.parts, nbytes)

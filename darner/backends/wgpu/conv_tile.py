@@ -37,6 +37,7 @@ class Tile:
         high: rows that a thread has, a multiple of 4.
         wide: columns that it has, a multiple of 4.
         rate: of the multiplications that a GPU can do, how many it does with such tiles.
+        beside: threads of 32 that run in step that stand side by side along the columns; 0 for as many as there are.
     """
 
     rows: int
@@ -45,6 +46,7 @@ class Tile:
     high: int
     wide: int
     rate: float
+    beside: int = 0
 
     @property
     def threads(self) -> int:
@@ -107,11 +109,32 @@ class Tiles:
             text = f"select({self.zero}, {text}, {e.builder.text(inside)})"
         e.builder.line(f"{register} = {text};")
 
-    def run(self, first: str, last: str, loaders: Sequence[Loader]) -> None:
-        """All products of the steps from ``first`` to before ``last``."""
+    def _threads(self) -> None:
+        """Where a thread's vectors begin: 32 that run in step share rows and columns as much as they can."""
+        line, beside = self.writer.line, self.tile.beside or self.across
+        line(
+            f"let own_column = local / 32u % {self.across // beside}u * {beside}u + local % {beside}u;"
+        )
+        high = 32 // beside if beside < self.across else 0
+        if high:
+            around = f"local / {32 * (self.across // beside)}u"
+            line(f"let own_row = {around} * {high}u + local % 32u / {beside}u;")
+        else:
+            line(f"let own_row = local / {self.across}u;")
+
+    def run(
+        self,
+        first: str,
+        last: str,
+        loaders: Sequence[Loader],
+        prepare: Callable[[Text], None] | None = None,
+    ) -> None:
+        """All products of the steps from ``first`` to before ``last``; ``prepare`` writes to shared memory what fetching a step needs."""
         writer = self.writer
-        writer.line(f"let own_column = local % {self.across}u;")
-        writer.line(f"let own_row = local / {self.across}u;")
+        self._threads()
+        if prepare is not None:
+            prepare(number(first))
+            self.shader.barrier()
         for names in self.sums:
             for name in names:
                 writer.line(f"var {name} = {self.vector}();")
@@ -126,6 +149,8 @@ class Tiles:
             with writer.block(f"if (step < {last})"):
                 for loader in loaders:
                     loader.put()
+                if prepare is not None:
+                    prepare(number("(step + 1u)"))
             self.shader.barrier()
 
     def _multiply(self) -> None:

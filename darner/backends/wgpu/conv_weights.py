@@ -16,7 +16,7 @@ from ..cpu.conv_plan import patches_of
 from ..cpu.places import Number
 from ..cpu.registers import Registers
 from .conv_cut import cut_of
-from .conv_finish import Finish, split_parts, summed, words_of
+from .conv_finish import Finish, added_up, split_parts, words_of
 from .conv_tile import COLUMNS, ROWS, Share, Tiles, number
 from .elements import Memory, ShaderElements
 from .machine import Machine
@@ -192,8 +192,4 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
 
     tiles.give(together, before, inside, e)
     stages = [shader.finish(product.workgroups)]
-    nbytes = 0
-    if cut.parts > 1:
-        stages += summed(spec, machine, main, cut.parts, 0)
-        nbytes = cut.parts * prod(main.shape) * kept.itemsize
-    return Written(tuple(stages), int(nbytes))
+    return added_up(stages, spec, machine, main, cut.parts, 0)

@@ -15,7 +15,7 @@ from .machine import Machine
 from .maps import stages_of
 from .shader import Shader, Stage
 
-Element = Callable[[ShaderElements, list[Number]], Any]
+Element = Callable[["MainElements", list[Number]], Any]
 """Writes the element of a main node at an index."""
 
 
