@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Spec
+from .attention import ATTENTION
 from .machine import Machine
 from .maps import MAPS
 from .shader import Written
 from .template import Template
 
-TEMPLATES: tuple[Template, ...] = (MAPS,)
+TEMPLATES: tuple[Template, ...] = (ATTENTION, MAPS)
 """The families of kernels, those with the best code first."""
 
 

@@ -243,6 +243,8 @@ class Writer:
         return self._kept(a.type, f"~{self.text(a)}")
 
     def _by(self, value: Any) -> str:
+        if not isinstance(value, Text):
+            return f"{int(value.constant)}u"
         text = self.text(value)
         return f"u32({text})" if width(value.type) == 64 else text
 
