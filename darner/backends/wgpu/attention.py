@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ...lower.plan import Spec
-from ..cpu.attention_plan import BACKWARD, GRADIENTS, can_emit_attention, described, main_node
+from ..cpu.attention_plan import BACKWARD, can_emit_attention, described, main_node
 from ..cpu.template import sizes
 from .attention_backward import backward_cuts, write_backward
 from .attention_forward import forward_cut, write_forward
@@ -26,8 +26,6 @@ def _fits(spec: Spec, machine: Machine) -> bool:
     if len(spec.inputs) + len(spec.body.outputs) > machine.most_buffers:
         return False
     if node.op.name == BACKWARD:
-        if any(GRADIENTS[output.attrs["index"]] == "bias" for output in spec.body.outputs):
-            return False
         return backward_cuts(attention, machine) is not None
     return forward_cut(attention, machine) is not None
 

@@ -13,6 +13,7 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ..cpu.attention_plan import GRADIENTS, Described
 from ..cpu.template import sizes
+from .attention_bias import write_bias
 from .attention_forward import write_place, write_query_block
 from .attention_plan import Cut, choose
 from .attention_results import are_whole, write_sums
@@ -77,7 +78,9 @@ class Gradients:
             stages.append(self._of_queries(found["q"]))
         if "k" in found or "v" in found:
             stages.append(self._of_keys(found))
-        return Written(tuple(stages), self.rows * len(STATISTICS) * self._size)
+        if "bias" in found:
+            stages.append(write_bias(self, found["bias"]))
+        return Written(tuple(stages), max(1, self.rows * len(STATISTICS)) * self._size)
 
     @property
     def _size(self) -> int:
@@ -89,7 +92,7 @@ class Gradients:
             self.spec, self.machine, self.attention, cut, by_query=by_query, whole=whole
         )
 
-    def _known(self, tile: Tile) -> Memory:
+    def known(self, tile: Tile) -> Memory:
         """The statistics in scratch memory: all maxima, then all shares, then all means."""
         return tile.shader.scratch(0, max(1, len(STATISTICS) * self.rows), tile.kind)
 
@@ -98,7 +101,7 @@ class Gradients:
     def _statistics(self) -> Stage:
         cut = self.cuts.statistics
         tile = self._tile(cut, [])
-        known = self._known(tile)
+        known = self.known(tile)
         tile.need_exchange()
         rows = write_query_block(tile)
         zero = tile.constant(0.0)
@@ -184,7 +187,7 @@ class Gradients:
         tile.need_weights()
         rows = write_query_block(tile)
         if attention.keys:
-            self.read_rows(tile, self._known(tile))
+            self.read_rows(tile, self.known(tile))
         tile.start_sums("sum", "q")
         for _ in tile.blocks_of_columns():
             tile.product("s", rows["q"], rows["k"])
@@ -232,7 +235,7 @@ class Gradients:
             place = f"(batch * {attention.heads}u + query_head) * {attention.queries}u"
             tile.line(f"let known_base = {place};")
             for _ in tile.blocks_of_columns():
-                self._key_block(tile, self._known(tile), found)
+                self._key_block(tile, self.known(tile), found)
         for name, number in found.items():
             if name in ("k", "v"):
                 if name == "k":

@@ -42,10 +42,16 @@ def write_place(tile: Tile, blocks: int, heads: int, batch: int) -> None:
 
 
 def write_query_block(tile: Tile) -> dict[str, Rows]:
-    """What a block of queries begins with: where it is, and where its operands lie. Gives the rows; columns begin at ``column``."""
+    """What a workgroup with a block of queries begins with: where it is, and what ``write_query_operands`` says."""
     attention = tile.attention
     blocks = -(-attention.queries // tile.cut.row_block)
     write_place(tile, blocks, attention.heads, attention.batch)
+    return write_query_operands(tile)
+
+
+def write_query_operands(tile: Tile) -> dict[str, Rows]:
+    """Where the operands of a block of queries lie; rows begin at ``first``, columns at ``column``."""
+    attention = tile.attention
     tile.line(f"let kv_head = head / {attention.group}u;")
     tile.write_start("batch")
     tile.write_rows("first")
