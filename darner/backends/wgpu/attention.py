@@ -8,6 +8,7 @@ from ...lower.plan import Spec
 from ..cpu.attention_plan import BACKWARD, can_emit_attention, described, main_node
 from ..cpu.template import sizes
 from .attention_backward import backward_cuts, write_backward
+from .attention_decode import decode_parts, write_decode
 from .attention_forward import forward_cut, write_forward
 from .machine import Machine
 from .shader import Written
@@ -38,6 +39,9 @@ def _write(spec: Spec, machine: Machine) -> Written:
     if node.op.name == BACKWARD:
         cuts = backward_cuts(attention, machine)
         return Written(()) if cuts is None else write_backward(spec, machine, attention, cuts)
+    parts = decode_parts(attention, machine)
+    if parts is not None:
+        return write_decode(spec, machine, attention, parts)
     cut = forward_cut(attention, machine)
     if cut is None:
         return Written(())

@@ -116,6 +116,10 @@ class Reader:
         text = "select(exp(x), vec4<f32>(), x < vec4<f32>(-87.0f))"
         return f"{self.function('four_raised', 'x: vec4<f32>', 'vec4<f32>', lambda _: text)}({x})"
 
+    def tanh(self, x: str) -> str:
+        """The hyperbolic tangent."""
+        return f"{self._elementary('tanh')}({x})"
+
     def tanh_of_four(self, x: str) -> str:
         """The hyperbolic tangent of each of a vector's numbers."""
         return f"{self.each_of_four('four_tanh', self._elementary('tanh'))}({x})"

@@ -86,30 +86,10 @@ class Tile(Reader):
 
     # ------------------------------------------------------------- shared memory
 
-    def stage(
-        self, target: str, pitch: int, count: int, width: int, value: Callable[[str, str], str]
-    ) -> None:
-        """Fill ``count`` rows of ``width`` vectors of shared memory; ``value(row, vector)`` reads one."""
-        threads, total = self.cut.threads, count * width
-        turns = -(-total // threads)
-        together = min(AT_ONCE, turns)
-        with self.counted("e", "local", f"{total}u", threads * together):
-            names = []
-            for k in range(together):
-                at, row = f"e{k}", f"row{k}"
-                self.line(f"let {at} = e + {k * threads}u;")
-                self.line(f"let {row} = {at} / {width}u;")
-                self.line(f"let quad{k} = {at} % {width}u;")
-                self.line(f"let value{k} = {value(row, f'quad{k}')};")
-                names.append((at, f"{row} * {pitch}u + quad{k}", f"value{k}"))
-            for k, (at, place, name) in enumerate(names):
-                store = f"{target}[{place}] = {name};"
-                inside = total % (threads * together) == 0 or k == 0
-                self.line(store if inside else f"if ({at} < {total}u) {{ {store} }}")
-
     def _stage_rows(self, target: str, count: int, rows: Rows, first: str) -> None:
         cut, four = self.cut, self.four(rows.name)
-        self.stage(
+        stage(
+            self,
             target,
             cut.pitch,
             count,
@@ -214,7 +194,7 @@ class Tile(Reader):
                     column = f"{place} / {cut.columns}u + {cut.across}u * ({place} % {cut.columns}u)"
                     return f"{four}({columns.base}, {columns.first} + {column}, {quad})"
 
-                self.stage("right", pitch, cut.chunk, quads, value)
+                stage(self, "right", pitch, cut.chunk, quads, value)
                 self.shader.barrier()
                 with self.counted("p", "0u", f"{cut.chunk // 4}u", 1):
                     self.line(f"let of_row = down * {cut.weight_pitch}u + {part} / 4u + p;")
@@ -359,6 +339,34 @@ class Tile(Reader):
         self.shader.barrier()
         for i in range(cut.rows):
             self.line(f"let {result}_{i} = agreed[down + {i * cut.down}u];")
+
+
+def stage(
+    reader: Reader,
+    target: str,
+    pitch: int,
+    count: int,
+    width: int,
+    value: Callable[[str, str], str],
+) -> None:
+    """Fill ``count`` rows of ``width`` vectors of shared memory, ``pitch`` apart; ``value(row, vector)`` reads one."""
+    threads, total = reader.shader.threads, count * width
+    turns = -(-total // threads)
+    together = min(AT_ONCE, turns)
+    step = threads * together
+    with reader.writer.block(f"for (var e = local; e < {total}u; e += {step}u)"):
+        names = []
+        for k in range(together):
+            at, row = f"e{k}", f"row{k}"
+            reader.line(f"let {at} = e + {k * threads}u;")
+            reader.line(f"let {row} = {at} / {width}u;")
+            reader.line(f"let quad{k} = {at} % {width}u;")
+            reader.line(f"let value{k} = {value(row, f'quad{k}')};")
+            names.append((at, f"{row} * {pitch}u + quad{k}", f"value{k}"))
+        for k, (at, place, name) in enumerate(names):
+            store = f"{target}[{place}] = {name};"
+            inside = total % step == 0 or k == 0
+            reader.line(store if inside else f"if ({at} < {total}u) {{ {store} }}")
 
 
 def sum_of_four(x: str) -> str:
