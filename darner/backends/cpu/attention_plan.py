@@ -65,8 +65,8 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Attention:
-    """One attention, or its gradient, with all sizes known."""
+class Described:
+    """One attention, or its gradient, with all sizes known: the same for every backend."""
 
     node: Node
     batch: int
@@ -78,12 +78,6 @@ class Attention:
     value_width: int
     operands: dict[str, Operand] = field(hash=False)
     offset: Node | None
-    tile: Tile
-    vector_bytes: int
-    stack: int = 1
-    """Heads of the graph whose queries are worked on as those of one, which then has all of them, head after head."""
-
-    # ------------------------------------------------------------- what is computed
 
     @property
     def layout(self) -> str:
@@ -142,16 +136,24 @@ class Attention:
         return max(1, self.heads // max(self.kv_heads, 1))
 
     @property
-    def queries_of_head(self) -> int:
-        """Queries of one head of the graph."""
-        return self.queries // self.stack
-
-    @property
     def is_empty(self) -> bool:
         """Whether no query exists."""
         return 0 in (self.batch, self.heads, self.queries)
 
-    # ------------------------------------------------------------- how it is cut
+
+@dataclass(frozen=True)
+class Attention(Described):
+    """An attention as it is cut for a CPU."""
+
+    tile: Tile
+    vector_bytes: int
+    stack: int = 1
+    """Heads of the graph whose queries are worked on as those of one, which then has all of them, head after head."""
+
+    @property
+    def queries_of_head(self) -> int:
+        """Queries of one head of the graph."""
+        return self.queries // self.stack
 
     @property
     def size(self) -> int:
@@ -241,8 +243,8 @@ def main_node(spec: Spec) -> Node | None:
     return found[0] if len(found) == 1 else None
 
 
-def describe(node: Node, machine: Machine) -> Attention:
-    """The attention that a node of a body computes, cut for a machine."""
+def described(node: Node) -> Described:
+    """The attention that a node of a body computes."""
     given = dict(zip(node.slots, node.operands, strict=True))
     layout = str(node.attrs["layout"])
     batch, heads, queries, width = _heads_first(layout, [int(n) for n in given["q"].shape])
@@ -255,8 +257,7 @@ def describe(node: Node, machine: Machine) -> Attention:
             found = _operand(item)
             strides = _heads_first(layout, found.strides)
             operands[name] = Operand(found.base, found.offset, strides, found.dtype)
-    lanes = machine.vector_bytes // STORAGE_BYTES[ACCUMULATOR[given["q"].dtype.name]]
-    return Attention(
+    return Described(
         node=node,
         batch=batch,
         heads=heads,
@@ -267,9 +268,15 @@ def describe(node: Node, machine: Machine) -> Attention:
         value_width=int(given["v"].shape[-1]),
         operands=operands,
         offset=given.get("offset"),
-        tile=query_tile(machine, lanes, queries, keys, bool(node.attrs["causal"])),
-        vector_bytes=machine.vector_bytes,
     )
+
+
+def describe(node: Node, machine: Machine) -> Attention:
+    """The attention that a node of a body computes, cut for a machine."""
+    found = described(node)
+    lanes = machine.vector_bytes // STORAGE_BYTES[found.accumulator]
+    tile = query_tile(machine, lanes, found.queries, found.keys, found.causal)
+    return Attention(**vars(found), tile=tile, vector_bytes=machine.vector_bytes)
 
 
 def query_tile(

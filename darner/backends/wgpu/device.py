@@ -156,6 +156,7 @@ class Device:
         self._usage = _wgpu().BufferUsage
         self._layouts: dict[int, tuple[Any, Any]] = {}
         self._pipelines: OrderedDict[str, Any] = OrderedDict()
+        self._nothing: Region | None = None
         self.lost: str = ""
         self.bytes_held = 0
 
@@ -282,7 +283,12 @@ class Device:
             list(pool.map(self.pipeline, missing.values()))
 
     def bind_group(self, regions: Sequence[Region]) -> Any:
-        """Ranges of buffers as a dispatch has them bound."""
+        """Ranges of buffers as a dispatch has them bound; for what has no elements, a range that one of any type fits into."""
+        if not all(one.nbytes for one in regions):
+            if self._nothing is None:
+                self._nothing = self.region(GRANULE)
+            nothing = self._nothing
+            regions = [one if one.nbytes else nothing for one in regions]
         entries = [
             {
                 "binding": i,

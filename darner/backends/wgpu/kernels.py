@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Spec
+from .attention import ATTENTION
 from .contract import CONTRACT
 from .conv import CONV
 from .machine import Machine
@@ -28,6 +29,7 @@ TEMPLATES: tuple[Template, ...] = (
     SOLVING,
     CONV,
     POOLING,
+    ATTENTION,
     MAPS,
 )
 """The families of kernels, those with the best code first."""

@@ -1,0 +1,51 @@
+"""Attention as shaders: an online softmax over blocks of keys, and its gradients; scores never go through memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...lower.plan import Spec
+from ..cpu.attention_plan import BACKWARD, can_emit_attention, described, main_node
+from ..cpu.template import sizes
+from .attention_backward import backward_cuts, write_backward
+from .attention_decode import decode_parts, write_decode
+from .attention_forward import forward_cut, write_forward
+from .machine import Machine
+from .shader import Written
+from .template import Template
+
+
+def _fits(spec: Spec, machine: Machine) -> bool:
+    if not can_emit_attention(spec):
+        return False
+    node = main_node(spec)
+    if node is None:
+        return False
+    attention = described(node)
+    if attention.accumulator == "f64" and not machine.wide:
+        return False
+    if len(spec.inputs) + len(spec.body.outputs) > machine.most_buffers:
+        return False
+    if node.op.name == BACKWARD:
+        return backward_cuts(attention, machine) is not None
+    return forward_cut(attention, machine) is not None
+
+
+def _write(spec: Spec, machine: Machine) -> Written:
+    node = main_node(spec)
+    if node is None or not any(prod(sizes(output)) for output in spec.body.outputs):
+        return Written(())
+    attention = described(node)
+    if node.op.name == BACKWARD:
+        cuts = backward_cuts(attention, machine)
+        return Written(()) if cuts is None else write_backward(spec, machine, attention, cuts)
+    parts = decode_parts(attention, machine)
+    if parts is not None:
+        return write_decode(spec, machine, attention, parts)
+    cut = forward_cut(attention, machine)
+    if cut is None:
+        return Written(())
+    return write_forward(spec, machine, attention, cut)
+
+
+ATTENTION = Template("attention", _fits, _write)

@@ -1,0 +1,122 @@
+"""Attention's result: a block of queries meets block after block of keys, and keeps a running softmax."""
+
+from __future__ import annotations
+
+from ...lower.plan import Spec
+from ..cpu.attention_plan import Described
+from .attention_plan import Cut, choose
+from .attention_results import are_whole, write_sums
+from .attention_tile import Rows, Tile, most_of_four, sum_of_four
+from .machine import Machine
+from .shader import Stage, Written
+
+
+def forward_cut(attention: Described, machine: Machine) -> Cut | None:
+    """How the queries are cut."""
+    heads = attention.batch * attention.heads
+    return choose(
+        *(attention, machine, attention.queries, heads),
+        (attention.width,),
+        (attention.value_width,),
+    )
+
+
+def write_place(tile: Tile, blocks: int, heads: int, batch: int) -> None:
+    """``block``, ``head`` and ``batch`` of a workgroup, and ``first``, its first row.
+
+    Later queries see more keys where attention is causal: those blocks begin first, so that the short ones fill in at the end.
+    """
+    total = heads * batch
+    if tile.attention.causal and tile.by_query:
+        tile.line(f"let block = {blocks - 1}u - group / {total}u;")
+        tile.line(f"let number = group % {total}u;")
+    elif tile.attention.causal:
+        tile.line(f"let block = group / {total}u;")
+        tile.line(f"let number = group % {total}u;")
+    else:
+        tile.line(f"let block = group % {blocks}u;")
+        tile.line(f"let number = group / {blocks}u;")
+    tile.line(f"let head = number % {heads}u;")
+    tile.line(f"let batch = number / {heads}u;")
+    tile.line(f"let first = block * {tile.cut.row_block}u;")
+
+
+def write_query_block(tile: Tile) -> dict[str, Rows]:
+    """What a workgroup with a block of queries begins with: where it is, and what ``write_query_operands`` says."""
+    attention = tile.attention
+    blocks = -(-attention.queries // tile.cut.row_block)
+    write_place(tile, blocks, attention.heads, attention.batch)
+    return write_query_operands(tile)
+
+
+def write_query_operands(tile: Tile) -> dict[str, Rows]:
+    """Where the operands of a block of queries lie; rows begin at ``first``, columns at ``column``."""
+    attention = tile.attention
+    tile.line(f"let kv_head = head / {attention.group}u;")
+    tile.write_start("batch")
+    tile.write_rows("first")
+    tile.write_range("first")
+    found = {}
+    for name in ("q", "k", "v", "dy"):
+        if name in attention.operands:
+            of_keys = name in ("k", "v")
+            base = tile.head_of(name, "batch", "kv_head" if of_keys else "head")
+            tile.line(f"let {name}_base = {base};")
+            found[name] = Rows(name, f"{name}_base", "column" if of_keys else "first")
+    for name in ("mask", "bias"):
+        if name in attention.operands:
+            tile.write_bases(name, "batch", "head")
+    return found
+
+
+def write_forward(spec: Spec, machine: Machine, attention: Described, cut: Cut) -> Written:
+    """The dispatch of the result."""
+    numbers = range(len(spec.body.outputs))
+    tile = Tile(spec, machine, attention, cut, whole=are_whole(spec, numbers))
+    return Written((_stage(tile),))
+
+
+def _stage(tile: Tile) -> Stage:
+    cut, attention = tile.cut, tile.attention
+    tile.need_weights()
+    tile.need_exchange()
+    rows = write_query_block(tile)
+    for i in range(cut.rows):
+        tile.line(f"var top_{i} = {tile.lowest};")
+        tile.line(f"var total_{i} = {tile.constant(0.0)};")
+    tile.start_sums("sum", "v")
+    kept = tile.is_kept("q")
+    if kept and attention.width and attention.keys:
+        tile.stage_left(rows["q"])
+    for _ in tile.blocks_of_columns():
+        tile.product("s", rows["q"], rows["k"], kept=kept)
+        tile.write_columns("column")
+        tile.finish("s")
+        for i in range(cut.rows):
+            most = most_of_four(f"s_{i}_0")
+            for c in range(1, cut.quads):
+                most = f"max({most}, {most_of_four(f's_{i}_{c}')})"
+            tile.line(f"let most_{i} = max(top_{i}, {most});")
+        tile.exchange("most", "peak", lambda a, b: f"max({a}, {b})")
+        for i in range(cut.rows):
+            tile.line(f"let factor_{i} = {tile.exp(f'top_{i} - peak_{i}')};")
+            tile.line(f"top_{i} = peak_{i};")
+            for c in range(cut.quads):
+                own = f"s_{i}_{c}"
+                tile.line(f"{own} = {tile.exp_of_four(f'{own} - peak_{i}')};")
+            added = " + ".join(sum_of_four(f"s_{i}_{c}") for c in range(cut.quads))
+            tile.line(f"total_{i} = fma(total_{i}, factor_{i}, {added});")
+            for w in range(cut.summed(attention.value_width)):
+                tile.line(f"sum_{i}_{w} = sum_{i}_{w} * factor_{i};")
+        tile.add_weighted("sum", "s", rows["v"])
+    tile.shader.barrier()
+    tile.exchange("total", "whole", lambda a, b: f"{a} + {b}")
+    zero, one = tile.constant(0.0), tile.constant(1.0)
+    for i in range(cut.rows):
+        tile.line(f"let share_{i} = {one} / select({one}, whole_{i}, whole_{i} > {zero});")
+        for w in range(cut.summed(attention.value_width)):
+            tile.line(f"sum_{i}_{w} = sum_{i}_{w} * share_{i};")
+    numbers = range(len(tile.shader.body.outputs))
+    write_sums(tile, "sum", attention.node, numbers, "first", "batch", "head")
+    blocks = -(-attention.queries // cut.row_block)
+    return tile.shader.finish(blocks * attention.heads * attention.batch)
