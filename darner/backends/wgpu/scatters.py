@@ -77,7 +77,10 @@ class _Scatter:
     def _parts(self, elements: ShaderElements, column: Any) -> tuple[list[Any], list[Any]]:
         """The indices of a column along the axes before and after the one that is written along."""
         places = elements.places
-        outer, inner = places.div(column, max(self.inner, 1)), places.mod(column, max(self.inner, 1))
+        outer, inner = (
+            places.div(column, max(self.inner, 1)),
+            places.mod(column, max(self.inner, 1)),
+        )
         lead = places.split(outer, self.lead) if self.lead else []
         return lead, places.split(inner, self.tail) if self.tail else []
 
@@ -226,7 +229,12 @@ class _Scatter:
             return shader.writer.let(found.type, f"min({found.text}, {self.size}u)")
 
         def finish(
-            shader: Shader, elements: ShaderElements, row: Text, place: Text, key: Text, number: Text
+            shader: Shader,
+            elements: ShaderElements,
+            row: Text,
+            place: Text,
+            key: Text,
+            number: Text,
         ) -> None:
             keys, numbers = self._sorted(shader)
             at = f"{row.text} * {self.count}u + {place.text}"
@@ -263,7 +271,9 @@ class _Scatter:
         """For each piece, what its first place gets where pieces before have slices of it too, and what its last gets where later ones have."""
         count = self._threads(pieces)
         return tuple(  # type: ignore[return-value]
-            shader.scratch(self._partial + k * rounded(count * self._held.itemsize), count, self._held)
+            shader.scratch(
+                self._partial + k * rounded(count * self._held.itemsize), count, self._held
+            )
             for k in range(2)
         )
 

@@ -120,9 +120,7 @@ class _Work:
         registers = self.elements.registers
         with self.each(f"{self.order * columns}u"):
             at = self.at(f"i / {columns}u", f"{start}u + i % {columns}u")
-            value = registers.cast(
-                self.writer.let(self.ir_type, at), self.dtype, self.node.dtype
-            )
+            value = registers.cast(self.writer.let(self.ir_type, at), self.dtype, self.node.dtype)
             offset = self.writer.let(word("").type, f"group * {self.order * columns}u + i")
             registers.store(value, self.shader.results[0], offset, self.node.dtype)
 
