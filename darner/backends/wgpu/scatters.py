@@ -13,7 +13,6 @@ from typing import Any
 
 from ...graph import dtypes
 from ...graph.dtypes import DType
-from ...graph.node import Node
 from ...lower.plan import Spec
 from ..cpu.math import emit, register_type
 from ..cpu.template import sizes
@@ -179,14 +178,16 @@ class _Scatter:
             place = self.index(elements, 0, number)
             elements.check(place, self.size)
             writer.line(f"var last = {writer.text(place)} < {self.size}u;")
-            with writer.block(
-                f"for (var other = {writer.text(number)} + 1u; other < {self.count}u; other++)"
+            with (
+                writer.block(
+                    f"for (var other = {writer.text(number)} + 1u; other < {self.count}u; other++)"
+                ),
+                elements.scope(),
             ):
-                with elements.scope():
-                    found = self.index(elements, 0, word("other"))
-                    writer.line(
-                        f"if ({writer.text(found)} == {writer.text(place)}) {{ last = false; }}"
-                    )
+                found = self.index(elements, 0, word("other"))
+                writer.line(
+                    f"if ({writer.text(found)} == {writer.text(place)}) {{ last = false; }}"
+                )
             with writer.block("if (last)"), elements.scope():
                 value = self.value(elements, 0, number, column)
                 self.store(shader, elements, value, self.offset(elements, 0, place, column))
