@@ -24,6 +24,8 @@ from .shader import Stage
 KEPT_PIPELINES = 4096
 GRANULE = 256
 """Every range of a buffer begins at a multiple of this many bytes: as much as any device wants."""
+LEAST = 32
+"""Bytes of the smallest range that a shader has bound."""
 
 
 class DeviceLostError(RunError):
@@ -44,8 +46,8 @@ class Region:
 
     @property
     def bound(self) -> int:
-        """Bytes that a shader sees of it: whole words, and at least one element of any type."""
-        return max(8, -(-self.nbytes // 4) * 4)
+        """Bytes that a shader sees of it: whole words, and at least one item of the widest kind."""
+        return max(LEAST, -(-self.nbytes // 4) * 4)
 
 
 _lock = threading.RLock()
@@ -164,7 +166,7 @@ class Device:
 
     def region(self, nbytes: int) -> Region:
         """New memory, zeroed."""
-        size = max(8, -(-nbytes // 4) * 4)
+        size = max(LEAST, -(-nbytes // 4) * 4)
         most = self.machine.limits.get("max-buffer-size", 256 << 20)
         if size > most:
             raise DeviceMemoryError(

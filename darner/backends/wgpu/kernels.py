@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Spec
 from .attention import ATTENTION
+from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
 from .machine import Machine
@@ -20,16 +21,17 @@ from .template import Template
 from .updates import UPDATES
 
 TEMPLATES: tuple[Template, ...] = (
+    COMPLEX,
+    ATTENTION,
     CONTRACT,
-    ROWS,
+    CONV,
+    POOLING,
     SORTING,
     SCATTERS,
     SCANS,
     UPDATES,
     SOLVING,
-    CONV,
-    POOLING,
-    ATTENTION,
+    ROWS,
     MAPS,
 )
 """The families of kernels, those with the best code first."""

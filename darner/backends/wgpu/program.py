@@ -18,7 +18,7 @@ from ..cpu.faults import INDEXED, fault_of
 from ..memory import Bytes
 from ..mirrors import Mirror, mirror
 from .clock import Clock
-from .device import Device, Region
+from .device import LEAST, Device, Region
 from .kernels import written
 from .native import Call, dispatch_all, handle
 from .readback import MOST, Readback
@@ -74,7 +74,9 @@ class WgpuProgram:
         self._regions = self._memory()
         self._homes = list(self._regions)
         self._pending: dict[int, Array] = {}
-        self._scratch = self._own(max((w.scratch for w in self._written.values()), default=0))
+        self._scratch = self._own(
+            max((w.scratch for w in self._written.values()), default=0) + LEAST
+        )
         self._checked = self._kernels_with_indices()
         self._faults = self._own(FAULT_BYTES * len(self._checked))
         small = {
@@ -115,7 +117,8 @@ class WgpuProgram:
     def _memory(self) -> list[Region]:
         """Where each buffer lies."""
         plan = self.plan
-        arena = self._own(plan.arena_bytes)
+        # What is empty, or less than an item, may stand at the end: it is bound as something.
+        arena = self._own(plan.arena_bytes + LEAST)
         regions = []
         for number, buffer in enumerate(plan.buffers):
             if buffer.place == "arena":

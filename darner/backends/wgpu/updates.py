@@ -150,8 +150,8 @@ def _store_word(
         at = [*index[:-1], elements.places.add(index[-1], k)]
         found = elements.registers.packed(elements.at(update, at), update.dtype)
         parts.append(f"({found} << {bits * k}u)")
-    at = elements.places.text(offset)
-    shader.writer.line(f"{result.name}[{at} / {share}u] = {' | '.join(parts)};")
+    place = elements.places.text(offset)
+    shader.writer.line(f"{result.name}[{place} / {share}u] = {' | '.join(parts)};")
 
 
 UPDATES = Template("updates", _fits, _write)

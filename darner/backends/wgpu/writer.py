@@ -178,6 +178,15 @@ class Writer:
 
     def fdiv(self, a: Any, b: Any) -> Text:
         """A / b of floats."""
+        if not isinstance(b, Text) and b.constant == 0:
+            # Compilers take 0 / 0 for 0 where they see it coming.
+            from llvmlite import ir  # type: ignore[import-untyped]
+
+            limit = ir.Constant(a.type, math.copysign(math.inf, b.constant))
+            nothing = self.text(ir.Constant(a.type, math.nan))
+            product = self.text(self._binary("*", a, limit))
+            zero = number(0.0, a.type)
+            return self.let(a.type, f"select({product}, {nothing}, {self.text(a)} == {zero})")
         return self._binary("/", a, b)
 
     def fneg(self, a: Any) -> Text:
