@@ -84,6 +84,10 @@ def _as_float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+def _is_zero(value: Any) -> bool:
+    return bool(getattr(value, "constant", None) == 0.0)
+
+
 class Writer:
     """Writes the body of one function of a shader, line by line.
 
@@ -170,15 +174,19 @@ class Writer:
 
     def fsub(self, a: Any, b: Any) -> Text:
         """A - b of floats."""
-        return self._binary("-", a, b)
+        # What is subtracted from itself is no 0 where it is infinite or NaN.
+        return self._binary("-", self.opaque(a) if self.text(a) == self.text(b) else a, b)
 
     def fmul(self, a: Any, b: Any) -> Text:
         """A * b of floats."""
-        return self._binary("*", a, b)
+        # A product with 0 is no 0 where the other is infinite or NaN.
+        return self._binary("*", *(self.opaque(x) if _is_zero(x) else x for x in (a, b)))
 
     def fdiv(self, a: Any, b: Any) -> Text:
         """A / b of floats."""
-        return self._binary("/", a, b)
+        # Of a 0 that they know, above or below, compilers make 0, whatever the other is.
+        over = self.opaque(a) if _is_zero(a) or _is_zero(b) else a
+        return self._binary("/", over, self.opaque(b) if _is_zero(b) else b)
 
     def fneg(self, a: Any) -> Text:
         """The float with the other sign."""
