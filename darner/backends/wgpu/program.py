@@ -17,7 +17,7 @@ from ..cpu.faults import INDEXED
 from ..memory import Bytes
 from ..mirrors import Mirror, mirror
 from .device import Device, Region
-from .kernels import written
+from .kernels import check_types, written
 from .native import Call, dispatch_all, handle
 from .shader import Binding, Stage, Written
 
@@ -86,6 +86,7 @@ class WgpuProgram:
     # ------------------------------------------------------------- making it
 
     def _write_all(self) -> dict[str, Written]:
+        check_types(self.plan, self.device.machine)
         found = {}
         for kernel in self.plan.kernels:
             if kernel.spec not in found:
