@@ -212,10 +212,11 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
     target = target_of(device)
     if target == "reference":
         return lower(graph, target=target, options=options)
-    runs, alignment = _kernels_of(device)
+    runs, check, alignment = _kernels_of(device)
     whole = set(WHOLE)
     while True:
         plan = lower(graph, target=target, whole=whole, options=options, alignment=alignment)
+        check(plan)
         without = {digest for digest, spec in plan.specs.items() if not runs(spec)}
         lacking = [kernel for kernel in plan.kernels if kernel.spec in without]
         if not lacking:
@@ -230,17 +231,22 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
         whole -= named
 
 
-def _kernels_of(device: str) -> tuple[Callable[[Spec], bool], int]:
-    """Whether a device has code for a spec, and the alignment that its memory wants."""
+def _kernels_of(device: str) -> tuple[Callable[[Spec], bool], Callable[[Plan], None], int]:
+    """Whether a device has code for a spec, what refuses plans with types it lacks, and the alignment that its memory wants."""
     if target_of(device) == "cpu":
         from .cpu.kernels import template_of
 
-        return (lambda spec: template_of(spec) is not None), ALIGNMENT
+        return (lambda spec: template_of(spec) is not None), (lambda plan: None), ALIGNMENT
     from .wgpu.device import GRANULE, opened
+    from .wgpu.kernels import check_types
     from .wgpu.kernels import template_of as shader_of
 
     machine = opened(device).machine
-    return (lambda spec: shader_of(spec, machine) is not None), GRANULE
+    return (
+        (lambda spec: shader_of(spec, machine) is not None),
+        (lambda plan: check_types(plan, machine)),
+        GRANULE,
+    )
 
 
 def compile_for(

@@ -63,7 +63,7 @@ def emit(
     Args:
         op_name: the op's name in the registry.
         builder: an ``llvmlite.ir.IRBuilder``, which stays in the basic block where it stands, or another writer of these instructions, whose ``lane`` is
-            the class of its values.
+            the class of its values; one that has ``routine`` decides there what becomes a function.
         arguments: one IR value per operand, all scalars or all vectors of one width.
         dtypes: the element type of each operand.
         result: the element type of the value returned.
@@ -84,10 +84,17 @@ def emit(
     if len(arguments) != len(dtypes):
         raise InternalError(f"{op_name}: {len(arguments)} values but {len(dtypes)} element types")
     made = getattr(builder, "lane", Lane)
-    lanes = [
-        _loaded(made(builder, value), dtype) for value, dtype in zip(arguments, dtypes, strict=True)
-    ]
-    return row(op_name, lanes, dtypes, result).value
+
+    def code(into: Any, values: Sequence[Value]) -> Value:
+        pairs = zip(values, dtypes, strict=True)
+        lanes = [_loaded(made(into, value), dtype) for value, dtype in pairs]
+        return row(op_name, lanes, dtypes, result).value
+
+    routine = getattr(builder, "routine", None)
+    if routine is None:
+        return code(builder, arguments)
+    # What takes many instructions is written once, and called.
+    return routine("_".join(map(str, (op_name, *dtypes, result))), arguments, code)
 
 
 # --------------------------------------------------------------------------- conversions

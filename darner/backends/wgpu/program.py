@@ -19,7 +19,7 @@ from ..memory import Bytes
 from ..mirrors import Mirror, mirror
 from .clock import Clock
 from .device import LEAST, Device, Region
-from .kernels import written
+from .kernels import check_types, written
 from .native import Call, dispatch_all, handle
 from .readback import MOST, Readback
 from .shader import Binding, Stage, Written
@@ -102,6 +102,7 @@ class WgpuProgram:
     # ------------------------------------------------------------- making it
 
     def _write_all(self, choices: Mapping[str, str]) -> dict[str, Written]:
+        check_types(self.plan, self.device.machine)
         found = {}
         for kernel in self.plan.kernels:
             if kernel.spec not in found:

@@ -16,7 +16,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...graph.errors import InternalError
 
@@ -84,6 +84,30 @@ def _as_float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+FEW = 3
+"""Lines that are rather written again than called."""
+OWN = "op_"
+"""How the names of functions begin that are ops."""
+NOTHING = "nothing"
+"""The name of the variable that is always 0, which compilers do not know: it is the third number of the workgroup."""
+_NOTHING = f"var<private> {NOTHING}: u32;"
+
+
+class Routine(NamedTuple):
+    """A function of a shader: its text (none where it is not worth a function), the type of its result, and the declarations that it needs."""
+
+    text: str | None
+    type: Any
+    needs: dict[str, str]
+
+
+_ROUTINES: dict[str, Routine] = {}
+
+
+def _is_zero(value: Any) -> bool:
+    return bool(getattr(value, "constant", None) == 0.0)
+
+
 class Writer:
     """Writes the body of one function of a shader, line by line.
 
@@ -145,12 +169,42 @@ class Writer:
 
     def opaque(self, value: Any) -> Text:
         """The same float, of which a compiler knows nothing: what is subtracted from it stays subtracted."""
-        # The third number of a workgroup is always 0, which compilers do not know.
-        kind, bits, zero = "f32", "u32", "workgroup.z"
+        self.globals.setdefault(NOTHING, _NOTHING)
+        kind, bits, zero = "f32", "u32", NOTHING
         if spelled(value.type) == "f64":
-            kind, bits, zero = "f64", "u64", "u64(workgroup.z)"
+            kind, bits, zero = "f64", "u64", f"u64({NOTHING})"
         text = f"bitcast<{kind}>(bitcast<{bits}>({self.text(value)}) ^ {zero})"
         return self.let(value.type, text)
+
+    def routine(
+        self, name: str, arguments: Sequence[Any], code: Callable[[Any, Sequence[Any]], Any]
+    ) -> Any:
+        """What ``code(writer, arguments)`` writes, as a function of the shader where that is shorter: one of each name, in every shader the same."""
+        found = _ROUTINES.get(name)
+        if found is None:
+            found = _ROUTINES[name] = self._routine(name, arguments, code)
+        if found.text is None:
+            return code(self, arguments)
+        if name not in self.globals:
+            self.globals[name] = found.text
+            for needed, text in found.needs.items():
+                self.globals.setdefault(needed, text)
+        passed = ", ".join(self.text(value) for value in arguments)
+        return self.let(found.type, f"{OWN}{name}({passed})")
+
+    def _routine(
+        self, name: str, arguments: Sequence[Any], code: Callable[[Any, Sequence[Any]], Any]
+    ) -> Routine:
+        inside = Writer()
+        inside.lane = self.lane
+        taken = [Text(value.type, f"x{i}") for i, value in enumerate(arguments)]
+        made = code(inside, taken)
+        if len(inside.lines) <= FEW:
+            return Routine(None, made.type, {})
+        listed = ", ".join(f"{value.text}: {spelled(value.type)}" for value in taken)
+        head = f"fn {OWN}{name}({listed}) -> {spelled(made.type)} {{"
+        lines = [head, *inside.lines, f"  return {inside.text(made)};", "}"]
+        return Routine("\n".join(lines), made.type, inside.globals)
 
     # ------------------------------------------------------------- arithmetic
 
@@ -170,24 +224,19 @@ class Writer:
 
     def fsub(self, a: Any, b: Any) -> Text:
         """A - b of floats."""
-        return self._binary("-", a, b)
+        # What is subtracted from itself is no 0 where it is infinite or NaN.
+        return self._binary("-", self.opaque(a) if self.text(a) == self.text(b) else a, b)
 
     def fmul(self, a: Any, b: Any) -> Text:
         """A * b of floats."""
-        return self._binary("*", a, b)
+        # A product with 0 is no 0 where the other is infinite or NaN.
+        return self._binary("*", *(self.opaque(x) if _is_zero(x) else x for x in (a, b)))
 
     def fdiv(self, a: Any, b: Any) -> Text:
         """A / b of floats."""
-        if not isinstance(b, Text) and b.constant == 0:
-            # Compilers take 0 / 0 for 0 where they see it coming.
-            from llvmlite import ir  # type: ignore[import-untyped]
-
-            limit = ir.Constant(a.type, math.copysign(math.inf, b.constant))
-            nothing = self.text(ir.Constant(a.type, math.nan))
-            product = self.text(self._binary("*", a, limit))
-            zero = number(0.0, a.type)
-            return self.let(a.type, f"select({product}, {nothing}, {self.text(a)} == {zero})")
-        return self._binary("/", a, b)
+        # Of a 0 that they know, above or below, compilers make 0, whatever the other is.
+        over = self.opaque(a) if _is_zero(a) or _is_zero(b) else a
+        return self._binary("/", over, self.opaque(b) if _is_zero(b) else b)
 
     def fneg(self, a: Any) -> Text:
         """The float with the other sign."""
@@ -344,6 +393,8 @@ class Writer:
 
     def zext(self, a: Any, type_: Any) -> Text:
         """An integer with zeros above."""
+        if spelled(a.type) == spelled(type_):
+            return Text(type_, self.text(a))
         return self.let(type_, f"{spelled(type_)}({self.text(a)})")
 
     def sext(self, a: Any, type_: Any) -> Text:
@@ -371,7 +422,9 @@ class Writer:
     def fpext(self, a: Any, type_: Any) -> Text:
         """A float in a wider type."""
         text = self.text(a)
-        return self.let(type_, text if spelled(a.type) == spelled(type_) else f"f64({text})")
+        if spelled(a.type) == spelled(type_):
+            return Text(type_, text)
+        return self.let(type_, f"f64({text})")
 
     def fptrunc(self, a: Any, type_: Any) -> Text:
         """A float in a narrower type, rounded to nearest even."""
