@@ -164,7 +164,7 @@ class Device:
     def region(self, nbytes: int) -> Region:
         """New memory, zeroed."""
         size = max(4, -(-nbytes // 4) * 4)
-        most = self.machine.limits.get("max-buffer-size", 256 << 20)
+        most = self.machine.most_bytes
         if size > most:
             raise DeviceMemoryError(
                 f"a buffer of {size:,} bytes is more than '{self.machine.name}' allows ({most:,})",

@@ -108,6 +108,11 @@ class Machine:
         return self.limits.get("max-storage-buffer-binding-size", 128 << 20)
 
     @property
+    def most_bytes(self) -> int:
+        """The most bytes of a buffer."""
+        return self.limits.get("max-buffer-size", 256 << 20)
+
+    @property
     def alignment(self) -> int:
         """What the first byte of a bound range is a multiple of."""
         return self.limits.get("min-storage-buffer-offset-alignment", 256)

@@ -6,6 +6,7 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,15 @@ from ..memory import Bytes
 from ..mirrors import Mirror, mirror
 from .clock import Clock
 from .device import Device, Region
+from .fitting import fitted
 from .kernels import written
+from .limits import check_scratch, last_op, segment_of
 from .native import Call, dispatch_all, handle
 from .readback import MOST, Readback
-from .shader import Binding, Stage, Written
+from .shader import FAULT_BYTES, Binding, Move, Stage, Written
 
 FAULTS = -1
 """What is read back besides outputs."""
-FAULT_BYTES = 256
-"""What a kernel tells of a fault, at a distance that every device can bind at."""
 
 
 class Arrays(Sequence[Array]):
@@ -65,7 +66,6 @@ class WgpuProgram:
         self.device = device
         self.storage: dict[str, Array] = dict(storage or {})
         self.arena: Bytes = np.empty(0, np.uint8)
-        self.arrays = Arrays(self)
         self._written = _from_bytes(saved) if saved else self._write_all()
         self._owned: list[Region] = []
         self._mirrors: dict[int, Mirror] = {}
@@ -85,11 +85,15 @@ class WgpuProgram:
         device.compile(stage for one in self._written.values() for stage in one.stages)
         self._calls: list[list[Call]] = []
         self._groups: list[list[Any]] = []
-        self._moved: set[int] = set()
         for number in range(len(plan.kernels)):
             groups, calls = self._bound(number)
             self._groups.append(groups)
             self._calls.append(calls)
+        self._moving = {
+            number
+            for number, kernel in enumerate(plan.kernels)
+            if any(stage.moves for stage in self._written[kernel.spec].stages)
+        }
         self._uses: dict[int, list[int]] = {}
         for number, kernel in enumerate(plan.kernels):
             for buffer in {*kernel.operands, *kernel.results}:
@@ -98,10 +102,17 @@ class WgpuProgram:
     # ------------------------------------------------------------- making it
 
     def _write_all(self) -> dict[str, Written]:
-        found = {}
+        found: dict[str, Written] = {}
+        machine = self.device.machine
         for kernel in self.plan.kernels:
-            if kernel.spec not in found:
-                found[kernel.spec] = written(self.plan.spec(kernel), self.device.machine)
+            if kernel.spec in found:
+                continue
+            spec = self.plan.spec(kernel)
+            try:
+                made = found[kernel.spec] = fitted(written(spec, machine), spec, machine)
+                check_scratch(made.scratch, machine)
+            except UnsupportedError as error:
+                raise error.located(last_op(spec), kernel.label, "", kernel.source) from None
         return found
 
     def _own(self, nbytes: int) -> Region:
@@ -112,13 +123,22 @@ class WgpuProgram:
     def _memory(self) -> list[Region]:
         """Where each buffer lies."""
         plan = self.plan
-        arena = self._own(plan.arena_bytes)
+        segment = segment_of(self.device.machine)
+        arena = [
+            self._own(min(segment, plan.arena_bytes - start))
+            for start in range(0, plan.arena_bytes, segment)
+        ] or [self._own(0)]
         regions = []
         for number, buffer in enumerate(plan.buffers):
             if buffer.place == "arena":
                 if buffer.offset is None or buffer.offset % self.device.machine.alignment:
                     raise InternalError(f"a buffer of the arena lies at {buffer.offset}")
-                regions.append(Region(arena.buffer, buffer.offset, buffer.nbytes))
+                which, offset = divmod(buffer.offset, segment)
+                if offset + buffer.nbytes > segment:
+                    raise InternalError(
+                        f"a value of the arena lies across two buffers of {segment:,} bytes: the plan was lowered for another GPU"
+                    )
+                regions.append(Region(arena[which].buffer, offset, buffer.nbytes))
             elif buffer.place in ("parameter", "state"):
                 regions.append(self._mirrored(number, buffer))
             else:
@@ -166,18 +186,25 @@ class WgpuProgram:
 
     def _region(self, number: int, binding: Binding) -> Region:
         kernel = self.plan.kernels[number]
-        if binding.what == "operand":
-            return self._regions[kernel.operands[binding.number]]
-        if binding.what == "result":
-            return self._regions[kernel.results[binding.number]]
         if binding.what == "scratch":
             return Region(self._scratch.buffer, binding.number, binding.nbytes)
+        if binding.what in ("operand", "result"):
+            buffers = kernel.operands if binding.what == "operand" else kernel.results
+            whole = self._regions[buffers[binding.number]]
+            if not binding.nbytes:
+                return whole
+            return Region(whole.buffer, whole.offset + binding.offset, binding.nbytes)
         place = self._checked.get(number)
         if place is None:
             raise InternalError("a kernel without indices tells of faults")
         return Region(self._faults.buffer, place * FAULT_BYTES, FAULT_BYTES)
 
     # ------------------------------------------------------------- what it is
+
+    @property
+    def arrays(self) -> Arrays:
+        """The values of the plan's buffers."""
+        return Arrays(self)
 
     @property
     def on_host(self) -> bool:
@@ -290,17 +317,48 @@ class WgpuProgram:
                     hint="time whole steps instead",
                 )
             self._clock = Clock(self.device, len(self.plan.kernels) + 1)
+        clock = self._clock if timed else None
         compute = encoder.begin_compute_pass()
-        if not timed or self._clock is None:
-            dispatch_all(compute, itertools.chain.from_iterable(self._calls[first:end]))
-            compute.end()
-            return
-        self._clock.write(compute, 0)
+        if clock is not None:
+            clock.write(compute, 0)
+        start = first
         for number in range(first, end):
-            dispatch_all(compute, self._calls[number])
-            self._clock.write(compute, number - first + 1)
+            alone = number in self._moving
+            if not alone and clock is None and number < end - 1:
+                continue
+            plain = number if alone else number + 1
+            dispatch_all(compute, itertools.chain.from_iterable(self._calls[start:plain]))
+            if alone:
+                compute.end()
+                self._record_moving(encoder, number)
+                compute = encoder.begin_compute_pass()
+            if clock is not None:
+                clock.write(compute, number - first + 1)
+            start = number + 1
         compute.end()
-        self._clock.resolve(encoder)
+        if clock is not None:
+            clock.resolve(encoder)
+
+    def _record_moving(self, encoder: Any, number: int) -> None:
+        """A kernel that has some of its values copied to scratch memory, each dispatch a pass of its own."""
+        stages = self._written[self.plan.kernels[number].spec].stages
+        for stage, call in zip(stages, self._calls[number], strict=True):
+            pairs = [
+                (
+                    move.binding,
+                    self._region(number, move.binding),
+                    Region(self._scratch.buffer, move.start, move.nbytes),
+                )
+                for move in stage.moves
+            ]
+            for _, there, here in pairs:
+                _copy(encoder, there, here)
+            compute = encoder.begin_compute_pass()
+            dispatch_all(compute, [call])
+            compute.end()
+            for binding, there, here in pairs:
+                if binding.what != "operand":
+                    _copy(encoder, here, there)
 
     def _send(self) -> None:
         for buffer, array in self._pending.items():
@@ -372,7 +430,8 @@ def _to_bytes(all_: Mapping[str, Written]) -> bytes:
                 [
                     texts.setdefault(stage.text, len(texts)),
                     stage.groups,
-                    [[b.what, b.number, b.nbytes] for b in stage.bindings],
+                    [astuple(binding) for binding in stage.bindings],
+                    [astuple(move) for move in stage.moves],
                 ]
                 for stage in kernel.stages
             ],
@@ -387,8 +446,13 @@ def _from_bytes(saved: bytes) -> dict[str, Written]:
     found = {}
     for digest, (scratch, stages) in content.items():
         made = [
-            Stage(texts[text], tuple(groups), tuple(Binding(*one) for one in bindings))
-            for text, groups, bindings in stages
+            Stage(
+                texts[text],
+                tuple(groups),
+                tuple(Binding(*one) for one in bindings),
+                tuple(Move(Binding(*binding), *rest) for binding, *rest in moves),
+            )
+            for text, groups, bindings, moves in stages
         ]
         found[digest] = Written(tuple(made), scratch)
     return found
