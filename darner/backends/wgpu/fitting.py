@@ -171,7 +171,7 @@ def _bound_anew(
             start = one.start or 0
             ways[one.name] = Shelf(f"shelf{number}", (start - first) // item_bytes(one.item))
             if one.binding.what != "scratch":
-                moves.append(Move(one.binding, start, one.nbytes))
+                moves.append(Move(one.binding, Binding("scratch", start, one.nbytes)))
     window = _window(machine)
     for one in large:
         ways[one.name] = Windows(

@@ -22,6 +22,7 @@ Cooperative matrices are not among them: adapters announce them, but wgpu 0.32 o
 """
 
 LIMITS = (
+    "max-bindings-per-bind-group",
     "max-buffer-size",
     "max-compute-invocations-per-workgroup",
     "max-compute-workgroup-size-x",
@@ -100,7 +101,8 @@ class Machine:
     @property
     def most_buffers(self) -> int:
         """The most buffers that a shader can have bound."""
-        return self.limits.get("max-storage-buffers-per-shader-stage", 8)
+        of_shader = self.limits.get("max-storage-buffers-per-shader-stage", 8)
+        return min(of_shader, self.limits.get("max-bindings-per-bind-group", 640))
 
     @property
     def most_bound(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import InternalError, RunError, UnsupportedError
+from ...graph.errors import ArgumentError, InternalError, RunError, UnsupportedError
 from ...lower.plan import Buffer, Plan
 from ..cpu.faults import INDEXED
 from ..memory import Bytes
@@ -85,15 +85,11 @@ class WgpuProgram:
         device.compile(stage for one in self._written.values() for stage in one.stages)
         self._calls: list[list[Call]] = []
         self._groups: list[list[Any]] = []
+        self._moves: dict[int, list[tuple[Move, ...]]] = {}
         for number in range(len(plan.kernels)):
             groups, calls = self._bound(number)
             self._groups.append(groups)
             self._calls.append(calls)
-        self._moving = {
-            number
-            for number, kernel in enumerate(plan.kernels)
-            if any(stage.moves for stage in self._written[kernel.spec].stages)
-        }
         self._uses: dict[int, list[int]] = {}
         for number, kernel in enumerate(plan.kernels):
             for buffer in {*kernel.operands, *kernel.results}:
@@ -159,9 +155,15 @@ class WgpuProgram:
             array[...] = device.read(region).view(array.dtype).reshape(array.shape)
 
         def make(array: Array) -> Mirror:
-            return Mirror(array, device.region(array.nbytes), pull, device.write)
+            return Mirror(array, device, device.region(array.nbytes), pull, device.write)
 
         found = mirror(self.storage[name], make)
+        if found.owner is not device:
+            found.owner.check()
+            raise ArgumentError(
+                f"the {buffer.place} '{name}' is on the GPU '{found.owner.machine.name}' already, and '{device.machine.name}' is another",
+                hint="sessions that share parameters are on one device",
+            )
         self._mirrors[number] = found
         return found.copy
 
@@ -176,12 +178,15 @@ class WgpuProgram:
     def _bound(self, number: int) -> tuple[list[Any], list[Call]]:
         """The dispatches of a kernel with their buffers."""
         kernel = self.plan.kernels[number]
-        groups, calls = [], []
+        groups, calls, moves = [], [], []
         for stage in self._written[kernel.spec].stages:
             regions = [self._region(number, binding) for binding in stage.bindings]
             groups.append(self.device.bind_group(regions))
             pipeline = self.device.pipeline(stage)
             calls.append((handle(pipeline), handle(groups[-1]), *stage.groups))
+            moves.append(stage.moves)
+        if any(moves):
+            self._moves[number] = moves
         return groups, calls
 
     def _region(self, number: int, binding: Binding) -> Region:
@@ -293,13 +298,14 @@ class WgpuProgram:
         """Start all kernels, or some, as one submission. Without ``last`` updated leaves take their new values at the end."""
         self._send()
         end = len(self.plan.kernels) if last is None else min(last, len(self.plan.kernels))
-        encoder = self.device.encoder()
-        if first < end:
-            self._record(encoder, first, end, times is not None)
-        if last is None:
-            self._update(encoder)
-        self._back.record(encoder)
-        self.device.submit(encoder)
+        with self.device.guard:
+            encoder = self.device.encoder()
+            if first < end:
+                self._record(encoder, first, end, times is not None)
+            if last is None:
+                self._update(encoder)
+            self._back.record(encoder)
+            self.device.submit(encoder)
         for number in range(first, end):
             for buffer in self.plan.kernels[number].results:
                 if buffer in self._mirrors:
@@ -323,7 +329,7 @@ class WgpuProgram:
             clock.write(compute, 0)
         start = first
         for number in range(first, end):
-            alone = number in self._moving
+            alone = number in self._moves
             if not alone and clock is None and number < end - 1:
                 continue
             plain = number if alone else number + 1
@@ -341,23 +347,18 @@ class WgpuProgram:
 
     def _record_moving(self, encoder: Any, number: int) -> None:
         """A kernel that has some of its values copied to scratch memory, each dispatch a pass of its own."""
-        stages = self._written[self.plan.kernels[number].spec].stages
-        for stage, call in zip(stages, self._calls[number], strict=True):
+        for call, moves in zip(self._calls[number], self._moves[number], strict=True):
             pairs = [
-                (
-                    move.binding,
-                    self._region(number, move.binding),
-                    Region(self._scratch.buffer, move.start, move.nbytes),
-                )
-                for move in stage.moves
+                (self._region(number, move.binding), self._region(number, move.room), move)
+                for move in moves
             ]
-            for _, there, here in pairs:
+            for there, here, _ in pairs:
                 _copy(encoder, there, here)
             compute = encoder.begin_compute_pass()
             dispatch_all(compute, [call])
             compute.end()
-            for binding, there, here in pairs:
-                if binding.what != "operand":
+            for there, here, move in pairs:
+                if move.binding.what != "operand":
                     _copy(encoder, here, there)
 
     def _send(self) -> None:
@@ -408,7 +409,7 @@ class WgpuProgram:
     def close(self) -> None:
         """Free code and memory; copies of parameters stay until the session lets go of them."""
         for region in self._owned:
-            self.device.free(region)
+            self.device.free(region.buffer)
         self._back.close()
         self._owned, self._calls, self._groups = [], [], []
 
@@ -450,7 +451,7 @@ def _from_bytes(saved: bytes) -> dict[str, Written]:
                 texts[text],
                 tuple(groups),
                 tuple(Binding(*one) for one in bindings),
-                tuple(Move(Binding(*binding), *rest) for binding, *rest in moves),
+                tuple(Move(Binding(*binding), Binding(*room)) for binding, room in moves),
             )
             for text, groups, bindings, moves in stages
         ]

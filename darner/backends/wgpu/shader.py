@@ -54,13 +54,11 @@ class Move:
 
     Attributes:
         binding: what is copied; back too, afterwards, unless it is an operand.
-        start: where to, in bytes of scratch memory.
-        nbytes: how much.
+        room: the scratch memory that it is copied to.
     """
 
     binding: Binding
-    start: int
-    nbytes: int
+    room: Binding
 
 
 @dataclass(frozen=True)
