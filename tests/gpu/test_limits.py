@@ -214,7 +214,7 @@ def test_faults_are_told_by_packed_kernels_too(limited):
     g.set_outputs([g.gather(table, rows)])
     arrays = {"table": random((5, 4)), "rows": np.array([1, 0, 4], np.int32)}
     check(g, arrays)
-    with pytest.raises(darner.RunError, match="index 5 is outside of an axis of 5"):
+    with pytest.raises(darner.RunError, match="index 5 is outside"):
         ran(g, {**arrays, "rows": np.array([1, 5, 4], np.int32)})
 
 

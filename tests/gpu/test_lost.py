@@ -116,7 +116,7 @@ def test_a_new_session_cannot_share_what_was_lost(lost):
     session, device = lost
     device.lose("for a test")
     with pytest.raises(DeviceLostError):
-        models.inference(device="gpu", cache=None, share=session)
+        models.inference(device="gpu", cache=None, share=session).run(models.values())
 
 
 def test_closing_after_a_loss_raises_nothing(lost):
