@@ -18,7 +18,8 @@ class Mirror:
 
     Args:
         array: of the process.
-        copy: what the device has.
+        owner: the device.
+        copy: what it has.
         pull: copies from the device to the array.
         push: copies from the array to the device.
     """
@@ -26,10 +27,12 @@ class Mirror:
     def __init__(
         self,
         array: Array,
+        owner: Any,
         copy: Any,
         pull: Callable[[Any, Array], None],
         push: Callable[[Any, Array], None],
     ) -> None:
+        self.owner = owner
         self.copy = copy
         self._array = weakref.ref(array)
         self._pull = pull

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from sys import maxsize
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -212,15 +213,25 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
     target = target_of(device)
     if target == "reference":
         return lower(graph, target=target, options=options)
-    runs, check, alignment = _kernels_of(device)
-    whole = set(WHOLE)
+    device_kernels = _kernels_of(device)
+    whole, segment = set(WHOLE), None
     while True:
-        plan = lower(graph, target=target, whole=whole, options=options, alignment=alignment)
-        check(plan)
-        without = {digest for digest, spec in plan.specs.items() if not runs(spec)}
+        plan = lower(
+            graph,
+            target=target,
+            whole=whole,
+            options=options,
+            alignment=device_kernels.alignment,
+            segment=segment,
+        )
+        without = {digest for digest, spec in plan.specs.items() if not device_kernels.runs(spec)}
         lacking = [kernel for kernel in plan.kernels if kernel.spec in without]
         if not lacking:
-            return plan
+            device_kernels.check(plan, graph)
+            if segment is not None or plan.arena_bytes <= device_kernels.most:
+                return plan
+            segment = device_kernels.most
+            continue
         named = {name for kernel in lacking for name in plan.spec(kernel).ops} & whole
         if not named:
             spec = plan.spec(lacking[0])
@@ -231,21 +242,41 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
         whole -= named
 
 
-def _kernels_of(device: str) -> tuple[Callable[[Spec], bool], Callable[[Plan], None], int]:
-    """Whether a device has code for a spec, what refuses plans with types it lacks, and the alignment that its memory wants."""
+class _Kernels(NamedTuple):
+    """What lowering has to know of a device.
+
+    Attributes:
+        runs: whether it has code for a spec.
+        alignment: where every value of the arena begins at a multiple of.
+        most: bytes of its largest piece of memory; a larger arena lies in several.
+        check: raises where a value of a plan, made of a graph, is more than the device can hold.
+    """
+
+    runs: Callable[[Spec], bool]
+    alignment: int
+    most: int
+    check: Callable[[Plan, Graph], None]
+
+
+def _kernels_of(device: str) -> _Kernels:
     if target_of(device) == "cpu":
         from .cpu.kernels import template_of
 
-        return (lambda spec: template_of(spec) is not None), (lambda plan: None), ALIGNMENT
+        return _Kernels(
+            lambda spec: template_of(spec) is not None, ALIGNMENT, maxsize, lambda plan, graph: None
+        )
     from .wgpu.device import GRANULE, opened
     from .wgpu.kernels import check_types
     from .wgpu.kernels import template_of as shader_of
+    from .wgpu.limits import check_values, segment_of
 
     machine = opened(device).machine
-    return (
-        (lambda spec: shader_of(spec, machine) is not None),
-        (lambda plan: check_types(plan, machine)),
-        GRANULE,
+    def check(plan: Plan, graph: Graph) -> None:
+        check_types(plan, machine)
+        check_values(plan, graph, machine)
+
+    return _Kernels(
+        lambda spec: shader_of(spec, machine) is not None, GRANULE, segment_of(machine), check
     )
 
 

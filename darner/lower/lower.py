@@ -39,10 +39,12 @@ def lower(
     whole: Collection[str] = WHOLE,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
+    segment: int | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
-    ``whole`` names the composites for which the target has kernels of their own; every value of the arena begins at a multiple of ``alignment`` bytes.
+    ``whole`` names the composites for which the target has kernels of their own; every value of the arena begins at a multiple of ``alignment`` bytes,
+    and with ``segment`` none lies across a multiple of that many.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one.
     """
@@ -53,16 +55,23 @@ def lower(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     prepared = prepare(graph, whole)
-    made = _Assembly(prepared, kernels(prepared), alignment)
+    made = _Assembly(prepared, kernels(prepared), alignment, segment)
     return made.plan(graph, target, dict(options or {})).verify()
 
 
 class _Assembly:
     """A plan in the making: one buffer for each value, then a place for each."""
 
-    def __init__(self, graph: Graph, works: Sequence[Work], alignment: int = ALIGNMENT) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        works: Sequence[Work],
+        alignment: int = ALIGNMENT,
+        segment: int | None = None,
+    ) -> None:
         self.graph = graph
         self.alignment = alignment
+        self.segment = segment
         self.works = works
         self.buffers: list[Buffer] = []
         self.of_node: dict[int, int] = {}
@@ -191,7 +200,7 @@ class _Assembly:
             requests.append(
                 Request(self.buffers[buffer].nbytes, first[buffer], last[buffer], shared)
             )
-        arena = plan_arena(requests, alignment=self.alignment)
+        arena = plan_arena(requests, alignment=self.alignment, segment=self.segment)
         for buffer, offset in zip(order, arena.offsets, strict=True):
             self.buffers[buffer] = replace(self.buffers[buffer], offset=offset)
         return arena.nbytes, arena.naive

@@ -18,6 +18,12 @@ close to the lower bound, blocks around the top of the arena are moved within th
 counted in blocks placed, never in seconds, so the same requests always give the same arena.
 
 Sizes are rounded up to the alignment, here and in every figure: a value owns its room to the end of its last cache line.
+
+Where memory comes in segments of a bounded size, no value lies across the end of one: there is a wall, a value of no bytes
+that lives at every step.
+
+    >>> plan_arena([Request(256, 0, 1), Request(256, 0, 1), Request(256, 0, 1)], segment=640).offsets
+    (0, 256, 640)
 """
 
 from __future__ import annotations
@@ -85,10 +91,16 @@ class Arena:
     alignment: int = 64
 
 
-def plan_arena(requests: Sequence[Request], *, alignment: int = 64) -> Arena:
-    """Find room for every request in one arena that is as small as can be found quickly."""
+def plan_arena(
+    requests: Sequence[Request], *, alignment: int = 64, segment: int | None = None
+) -> Arena:
+    """Find room for every request in one arena that is as small as can be found quickly.
+
+    With ``segment``, a multiple of the alignment, no request lies across a multiple of that many bytes.
+    """
     _check_requests(requests, alignment)
     rooms = [_aligned(request.nbytes, alignment) for request in requests]
+    walls = None if segment is None else _walls(rooms, alignment, segment)
     givers = _take_over(requests)
     chains = _chains(requests, givers)
     blocks = [_block(requests, rooms, chain) for chain in chains]
@@ -97,7 +109,7 @@ def plan_arena(requests: Sequence[Request], *, alignment: int = 64) -> Arena:
     offsets = [0] * len(requests)
     nbytes = 0
     if blocks:
-        nbytes, found = _best(blocks, live)
+        nbytes, found = _best(blocks, live, walls)
         for chain, offset in zip(chains, found, strict=True):
             for index in chain:
                 offsets[index] = offset
@@ -106,7 +118,7 @@ def plan_arena(requests: Sequence[Request], *, alignment: int = 64) -> Arena:
     )
 
 
-def check_arena(requests: Sequence[Request], arena: Arena) -> None:
+def check_arena(requests: Sequence[Request], arena: Arena, segment: int | None = None) -> None:
     """Raise unless no two values that live at one step overlap, and every offset is aligned and inside the arena."""
     _check_requests(requests, arena.alignment)
     if len(arena.offsets) != len(requests):
@@ -118,8 +130,23 @@ def check_arena(requests: Sequence[Request], arena: Arena) -> None:
             raise InternalError(
                 f"value {index} of {request.nbytes} bytes at {offset} is outside the arena of {arena.nbytes}"
             )
+        if segment is not None and request.nbytes > segment - offset % segment:
+            raise InternalError(
+                f"value {index} of {request.nbytes} bytes at {offset} is in two segments of {segment}"
+            )
     _check_shared(requests, arena)
     _check_overlaps(requests, arena)
+
+
+def _walls(rooms: Sequence[int], alignment: int, segment: int) -> np.ndarray:
+    """The ends of as many segments as any order needs, one for each value at worst, as columns of a floor."""
+    if segment < 1 or segment % alignment or max(rooms, default=0) > segment:
+        raise InternalError(
+            f"values of up to {max(rooms, default=0)} bytes, aligned to {alignment}, in segments of {segment}"
+        )
+    ends = segment * np.arange(1, len(rooms) + 1, dtype=np.int64)
+    always = np.full_like(ends, np.iinfo(np.int64).max)
+    return np.stack([np.zeros_like(ends), always, ends, ends])
 
 
 def _check_requests(requests: Sequence[Request], alignment: int) -> None:
@@ -355,10 +382,13 @@ class _Floor:
 
 
 def _place_all(
-    blocks: Sequence[_Block], order: Sequence[int], limit: int | None = None
+    blocks: Sequence[_Block],
+    order: Sequence[int],
+    walls: np.ndarray | None,
+    limit: int | None = None,
 ) -> tuple[int, list[int]] | None:
     """The size of the arena and the offset of each block, or None as soon as it exceeds the limit."""
-    floor = _Floor(sum(len(block.pieces) for block in blocks))
+    floor = _Floor(sum(len(block.pieces) for block in blocks), walls)
     offsets = [0] * len(blocks)
     top = 0
     for index in order:
@@ -373,22 +403,24 @@ def _place_all(
 # Orders --------------------------------------------------------------------------------------------
 
 
-def _best(blocks: Sequence[_Block], live: Sequence[int]) -> tuple[int, list[int]]:
+def _best(
+    blocks: Sequence[_Block], live: Sequence[int], walls: np.ndarray | None
+) -> tuple[int, list[int]]:
     """The smallest arena of all orders, and of what can be made of the best of them."""
     good = int(max(live) * (1 + CLOSE))
     work = max(WORK, WORK_EACH * len(blocks)) - len(blocks)
     cost = len(blocks) + len(blocks) * len(blocks) // (2 * SCANNED)
     peaks = _peaks(blocks, live)
     order = sorted(range(len(blocks)), key=lambda i: (peaks[i], -blocks[i].nbytes, i))
-    best, best_order = _place_around_peaks(blocks, order, peaks, live), order
+    best, best_order = _place_around_peaks(blocks, order, peaks, live, walls), order
     for order in _orders(blocks):
         if best[0] <= good or work < cost:
             break
         work -= cost
-        placed = _place_all(blocks, order, limit=best[0] - 1)
+        placed = _place_all(blocks, order, walls, limit=best[0] - 1)
         if placed is not None:
             best, best_order = placed, order
-    return _improve(blocks, best_order, best, good, work // cost)
+    return _improve(blocks, best_order, best, walls, good, work // cost)
 
 
 def _orders(blocks: Sequence[_Block]) -> Iterator[list[int]]:
@@ -421,7 +453,11 @@ def _peaks(blocks: Sequence[_Block], live: Sequence[int]) -> list[int]:
 
 
 def _place_around_peaks(
-    blocks: Sequence[_Block], order: Sequence[int], peaks: Sequence[int], live: Sequence[int]
+    blocks: Sequence[_Block],
+    order: Sequence[int],
+    peaks: Sequence[int],
+    live: Sequence[int],
+    walls: np.ndarray | None,
 ) -> tuple[int, list[int]]:
     """Place all that lives at the busiest step, then at the busiest of the steps before it and after it, and so on.
 
@@ -432,7 +468,7 @@ def _place_around_peaks(
     ranked = _ranked(live)
     offsets = [0] * len(blocks)
     done = [-1, len(live)]  # the peaks so far, and what lies around them
-    floors = {-1: _Floor(0)}  # by the peak on the left
+    floors = {-1: _Floor(0, walls)}  # by the peak on the left
     for rank, group in groupby(order, key=peaks.__getitem__):
         members = list(group)
         step = ranked[rank]
@@ -456,6 +492,7 @@ def _improve(
     blocks: Sequence[_Block],
     order: Sequence[int],
     found: tuple[int, list[int]],
+    walls: np.ndarray | None,
     good: int,
     attempts: int,
 ) -> tuple[int, list[int]]:
@@ -477,7 +514,7 @@ def _improve(
         target = draw.choice(around if attempt % 2 else around[: around.index(source) + 1])
         trial = list(current)
         trial.insert(target, trial.pop(source))
-        placed = _place_all(blocks, trial, limit=nbytes)
+        placed = _place_all(blocks, trial, walls, limit=nbytes)
         if placed is not None:
             current = trial
             nbytes, offsets = placed

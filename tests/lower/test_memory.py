@@ -136,6 +136,23 @@ def test_every_offset_and_the_size_are_multiples_of_the_alignment(requests, alig
     check_arena(requests, arena)
 
 
+@given(request_lists(), st.integers(10, 16))
+def test_no_value_lies_across_the_end_of_a_segment(requests, segment):
+    arena = plan_arena(requests, segment=64 * segment)
+    check_arena(requests, arena, segment=64 * segment)
+    assert not conflicts(requests, arena)
+    whole = plan_arena(requests)
+    if whole.nbytes <= 64 * segment:
+        assert arena == whole
+
+
+def test_a_value_larger_than_a_segment_is_refused():
+    with pytest.raises(InternalError, match="up to 320 bytes, aligned to 64, in segments of 256"):
+        plan_arena([Request(300, 0, 1)], segment=256)
+    with pytest.raises(InternalError, match="in two segments of 256"):
+        check_arena([Request(128, 0, 1)], Arena((192,), 320, 128, 128, ()), segment=256)
+
+
 @given(request_lists())
 def test_the_same_requests_give_the_same_arena(requests):
     assert plan_arena(requests) == plan_arena(list(requests))

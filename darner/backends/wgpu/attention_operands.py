@@ -81,8 +81,8 @@ class Reader:
         """Declare a function once; ``inside`` writes it and gives what it returns."""
         if name not in self._declared:
             self._declared.add(name)
-            writer = Writer(wide=self.writer.wide)
-            writer.lane = ShaderLane
+            writer = Writer()
+            writer.lane = self.writer.lane
             found = inside(writer)
             for key, text in writer.globals.items():
                 self.writer.declare(key, text)

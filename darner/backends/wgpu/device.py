@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import ArgumentError, RunError, optional
+from ...graph.errors import ArgumentError, DarnerError, RunError, optional
 from .machine import ASKED, LIMITS, Machine
-from .native import handle, unchecked_module, vulkan_only, wait
+from .native import handle, losses, unchecked_module, vulkan_only, wait
 from .shader import Stage
 
 KEPT_PIPELINES = 4096
@@ -137,9 +138,41 @@ def opened(name: str = "gpu") -> Device:
     with _lock:
         number = find(name)
         device = _open.get(number)
-        if device is None or device.lost:
-            device = _open[number] = Device(adapters()[number])
+        if device is not None:
+            device.look()
+            if not device.lost:
+                return device
+            _forget_adapters()
+            number = find(name)
+        device = _open[number] = Device(adapters()[number])
         return device
+
+
+def _forget_adapters() -> None:
+    """What was known of the machine's adapters is no longer so: one was reset, or taken out."""
+    global _adapters
+    _adapters = None
+
+
+class _Guard:
+    """Calls of the driver: refused where the device was lost, and with errors of darner's own."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._device.check()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, DarnerError):
+            return
+        if isinstance(error, _wgpu().GPUOutOfMemoryError):
+            raise DeviceMemoryError(
+                f"the GPU '{self._device.machine.name}' has no memory left: {self._device.bytes_held:,} bytes are in use here",
+                hint="a smaller batch, a type of fewer bits, or fewer sessions at a time",
+            ) from error
+        self._device.look()
+        self._device.check()
 
 
 class Device:
@@ -147,6 +180,8 @@ class Device:
 
     Attributes:
         machine: what it is.
+        lost: why it can no longer be used, once that is known.
+        guard: around every call of the driver: ``with device.guard``.
     """
 
     def __init__(self, adapter: Any) -> None:
@@ -159,50 +194,60 @@ class Device:
         self._layouts: dict[int, tuple[Any, Any]] = {}
         self._pipelines: OrderedDict[str, Any] = OrderedDict()
         self._nothing: Region | None = None
+        self._buffers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._losses = losses()[0]
         self.lost: str = ""
-        self.bytes_held = 0
+        self.guard = _Guard(self)
 
     # ------------------------------------------------------------- memory
 
     def region(self, nbytes: int) -> Region:
         """New memory, zeroed."""
         size = max(LEAST, -(-nbytes // 4) * 4)
-        most = self.machine.limits.get("max-buffer-size", 256 << 20)
+        most = self.machine.most_bytes
         if size > most:
             raise DeviceMemoryError(
                 f"a buffer of {size:,} bytes is more than '{self.machine.name}' allows ({most:,})",
                 hint="a smaller batch, or a type of fewer bits",
             )
-        self.check()
         usage = self._usage.STORAGE | self._usage.COPY_SRC | self._usage.COPY_DST
-        buffer = self._device.create_buffer(size=size, usage=usage)
-        self.bytes_held += size
-        return Region(buffer, 0, nbytes)
+        return Region(self._buffer(size, usage), 0, nbytes)
+
+    def _buffer(self, size: int, usage: int) -> Any:
+        with self.guard:
+            made = self._device.create_buffer(size=size, usage=usage)
+        self._buffers.add(made)
+        return made
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of all buffers that were made here and not given back."""
+        return sum(buffer.size for buffer in list(self._buffers))
 
     def staging(self, nbytes: int) -> Any:
         """Memory that the device writes and the process reads."""
-        self.check()
-        usage = self._usage.MAP_READ | self._usage.COPY_DST
-        return self._device.create_buffer(size=max(4, -(-nbytes // 4) * 4), usage=usage)
+        return self._buffer(
+            max(4, -(-nbytes // 4) * 4), self._usage.MAP_READ | self._usage.COPY_DST
+        )
 
     def mapped(self, buffer: Any) -> npt.NDArray[np.uint8]:
         """What the device has written to such memory, once it is done."""
-        self.check()
-        buffer.map_async("READ_NOSYNC").sync_wait()
-        try:
-            return np.frombuffer(buffer.read_mapped(), np.uint8)
-        finally:
-            buffer.unmap()
+        with self.guard:
+            buffer.map_async("READ_NOSYNC").sync_wait()
+            try:
+                return np.frombuffer(buffer.read_mapped(), np.uint8)
+            finally:
+                buffer.unmap()
 
     def query_room(self, nbytes: int) -> Region:
         """Memory for timestamps."""
         usage = self._usage.QUERY_RESOLVE | self._usage.COPY_SRC
-        return Region(self._device.create_buffer(size=nbytes, usage=usage), 0, nbytes)
+        return Region(self._buffer(nbytes, usage), 0, nbytes)
 
-    def free(self, region: Region) -> None:
+    def free(self, buffer: Any) -> None:
         """Give memory back."""
-        self.bytes_held -= region.buffer.size
-        region.buffer.destroy()
+        self._buffers.discard(buffer)
+        buffer.destroy()
 
     def write(self, region: Region, array: Array) -> None:
         """Copy an array to the device; it may change as soon as this returns."""
@@ -210,26 +255,40 @@ class Device:
         if data.nbytes % 4:
             data = np.concatenate([data, np.zeros(-data.nbytes % 4, np.uint8)])
         if data.nbytes:
-            self.check()
-            self._queue.write_buffer(region.buffer, region.offset, data)
+            with self.guard:
+                self._queue.write_buffer(region.buffer, region.offset, data)
 
     def read(self, region: Region) -> npt.NDArray[np.uint8]:
         """Bytes of the device, once all that was started is done."""
-        self.check()
         size = -(-region.nbytes // 4) * 4
         if not size:
             return np.empty(0, np.uint8)
-        found = self._queue.read_buffer(region.buffer, region.offset, size)
+        with self.guard:
+            found = self._queue.read_buffer(region.buffer, region.offset, size)
         return np.frombuffer(found, np.uint8)[: region.nbytes]
 
     def wait(self) -> None:
         """Wait until all that was started is done."""
-        self.check()
-        wait(self._device)
+        with self.guard:
+            wait(self._device)
         self.check()
 
+    def look(self) -> None:
+        """Find out whether the device was lost: it would refuse the least buffer."""
+        if self.lost:
+            return
+        try:
+            self._device.create_buffer(size=4, usage=self._usage.COPY_DST).destroy()
+        except _wgpu().GPUError as error:
+            if "lost" in str(error):
+                self.lost = losses()[1] or "its driver says so"
+
     def check(self) -> None:
-        """Raise if the device was lost."""
+        """Raise if the device was lost, as far as anybody was told."""
+        count = losses()[0]
+        if count != self._losses:
+            self._losses = count
+            self.look()
         if self.lost:
             raise DeviceLostError(
                 f"the GPU '{self.machine.name}' was lost: {self.lost}",
@@ -260,12 +319,12 @@ class Device:
         """The compiled shader of a dispatch; the same for the same text."""
         found = self._pipelines.get(stage.text)
         if found is None:
-            self.check()
-            module = unchecked_module(self._device, stage.text)
-            found = self._device.create_compute_pipeline(
-                layout=self.layout(len(stage.bindings))[1],
-                compute={"module": module, "entry_point": "main"},
-            )
+            with self.guard:
+                module = unchecked_module(self._device, stage.text)
+                found = self._device.create_compute_pipeline(
+                    layout=self.layout(len(stage.bindings))[1],
+                    compute={"module": module, "entry_point": "main"},
+                )
         with _lock:
             self._pipelines[stage.text] = found
             self._pipelines.move_to_end(stage.text)
@@ -298,8 +357,9 @@ class Device:
             }
             for i, one in enumerate(regions)
         ]
-        layout = self.layout(len(regions))[0]
-        return self._device.create_bind_group(layout=layout, entries=entries)
+        with self.guard:
+            layout = self.layout(len(regions))[0]
+            return self._device.create_bind_group(layout=layout, entries=entries)
 
     def encoder(self) -> Any:
         """What records commands."""
@@ -307,8 +367,8 @@ class Device:
 
     def submit(self, encoder: Any) -> None:
         """Start what was recorded."""
-        self.check()
-        self._queue.submit([encoder.finish()])
+        with self.guard:
+            self._queue.submit([encoder.finish()])
 
     @property
     def raw(self) -> Any:

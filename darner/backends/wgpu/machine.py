@@ -22,6 +22,7 @@ Cooperative matrices are not among them: adapters announce them, but wgpu 0.32 o
 """
 
 LIMITS = (
+    "max-bindings-per-bind-group",
     "max-buffer-size",
     "max-compute-invocations-per-workgroup",
     "max-compute-workgroup-size-x",
@@ -105,12 +106,18 @@ class Machine:
     @property
     def most_buffers(self) -> int:
         """The most buffers that a shader can have bound."""
-        return self.limits.get("max-storage-buffers-per-shader-stage", 8)
+        of_shader = self.limits.get("max-storage-buffers-per-shader-stage", 8)
+        return min(of_shader, self.limits.get("max-bindings-per-bind-group", 640))
 
     @property
     def most_bound(self) -> int:
         """The most bytes of one buffer that a shader can see."""
         return self.limits.get("max-storage-buffer-binding-size", 128 << 20)
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes of a buffer."""
+        return self.limits.get("max-buffer-size", 256 << 20)
 
     @property
     def alignment(self) -> int:

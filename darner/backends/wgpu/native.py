@@ -5,6 +5,7 @@ It is written for wgpu 0.32, which ``pyproject.toml`` pins.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,10 +14,40 @@ Call = tuple[Any, Any, int, int]
 
 
 def vulkan_only() -> None:
-    """Leave OpenGL out, whose loader writes to the terminal where there is no display. Only before the first adapter is asked for."""
-    from wgpu.backends.wgpu_native import extras  # type: ignore[import-untyped]
+    """Leave OpenGL out, whose loader writes to the terminal where there is no display. Nobody can once an adapter was asked for."""
+    from wgpu.backends.wgpu_native import _helpers, extras  # type: ignore[import-untyped]
 
+    if _helpers._the_instance is not None:
+        return
     extras.set_instance_extras(backends=("Vulkan", "Metal", "DX12"))
+
+
+class _Losses(logging.Filter):
+    """Notices what wgpu has no other way to tell than its log: that a device was lost. Who uses the device is told by an error instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.reason = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = str(record.msg)
+        if text.startswith("The WGPU device was lost"):
+            self.reason = text.partition("\n")[2].strip() or self.reason
+            return False
+        if text == "DEVICE LOST!":
+            self.count += 1
+            return False
+        return True
+
+
+_losses = _Losses()
+
+
+def losses() -> tuple[int, str]:
+    """How many devices of the process were lost so far, and what the driver said of the last."""
+    logging.getLogger("wgpu").addFilter(_losses)
+    return _losses.count, _losses.reason
 
 
 def unchecked_module(device: Any, text: str) -> Any:

@@ -6,28 +6,29 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import InternalError, UnsupportedError
+from ...graph.errors import ArgumentError, InternalError, UnsupportedError
 from ...lower.plan import Buffer, Plan
 from ..cpu.faults import INDEXED, fault_of
 from ..memory import Bytes
 from ..mirrors import Mirror, mirror
 from .clock import Clock
 from .device import LEAST, Device, Region
+from .fitting import fitted
 from .kernels import check_types, written
+from .limits import check_scratch, last_op, segment_of
 from .native import Call, dispatch_all, handle
 from .readback import MOST, Readback
-from .shader import Binding, Stage, Written
+from .shader import FAULT_BYTES, Binding, Move, Stage, Written
 
 FAULTS = -1
 """What is read back besides outputs."""
-FAULT_BYTES = 256
-"""What a kernel tells of a fault, at a distance that every device can bind at."""
 
 
 class Arrays(Sequence[Array]):
@@ -67,7 +68,6 @@ class WgpuProgram:
         self.device = device
         self.storage: dict[str, Array] = dict(storage or {})
         self.arena: Bytes = np.empty(0, np.uint8)
-        self.arrays = Arrays(self)
         self._written = _from_bytes(saved) if saved else self._write_all(choices or {})
         self._owned: list[Region] = []
         self._mirrors: dict[int, Mirror] = {}
@@ -89,7 +89,7 @@ class WgpuProgram:
         device.compile(stage for one in self._written.values() for stage in one.stages)
         self._calls: list[list[Call]] = []
         self._groups: list[list[Any]] = []
-        self._moved: set[int] = set()
+        self._moves: dict[int, list[tuple[Move, ...]]] = {}
         for number in range(len(plan.kernels)):
             groups, calls = self._bound(number)
             self._groups.append(groups)
@@ -103,11 +103,18 @@ class WgpuProgram:
 
     def _write_all(self, choices: Mapping[str, str]) -> dict[str, Written]:
         check_types(self.plan, self.device.machine)
-        found = {}
+        found: dict[str, Written] = {}
+        machine = self.device.machine
         for kernel in self.plan.kernels:
-            if kernel.spec not in found:
-                spec, choice = self.plan.spec(kernel), choices.get(kernel.spec)
-                found[kernel.spec] = written(spec, self.device.machine, choice)
+            if kernel.spec in found:
+                continue
+            spec, choice = self.plan.spec(kernel), choices.get(kernel.spec)
+            try:
+                made = fitted(written(spec, machine, choice), spec, machine)
+                found[kernel.spec] = made
+                check_scratch(made.scratch, machine)
+            except UnsupportedError as error:
+                raise error.located(last_op(spec), kernel.label, "", kernel.source) from None
         return found
 
     def _own(self, nbytes: int) -> Region:
@@ -118,14 +125,23 @@ class WgpuProgram:
     def _memory(self) -> list[Region]:
         """Where each buffer lies."""
         plan = self.plan
+        segment = segment_of(self.device.machine)
         # What is empty, or less than an item, may stand at the end: it is bound as something.
-        arena = self._own(plan.arena_bytes + LEAST)
+        arena = [
+            self._own(min(segment, plan.arena_bytes - start) + LEAST)
+            for start in range(0, plan.arena_bytes, segment)
+        ] or [self._own(LEAST)]
         regions = []
         for number, buffer in enumerate(plan.buffers):
             if buffer.place == "arena":
                 if buffer.offset is None or buffer.offset % self.device.machine.alignment:
                     raise InternalError(f"a buffer of the arena lies at {buffer.offset}")
-                regions.append(Region(arena.buffer, buffer.offset, buffer.nbytes))
+                which, offset = divmod(buffer.offset, segment)
+                if offset + buffer.nbytes > segment:
+                    raise InternalError(
+                        f"a value of the arena lies across two buffers of {segment:,} bytes: the plan was lowered for another GPU"
+                    )
+                regions.append(Region(arena[which].buffer, offset, buffer.nbytes))
             elif buffer.place in ("parameter", "state"):
                 regions.append(self._mirrored(number, buffer))
             else:
@@ -146,9 +162,15 @@ class WgpuProgram:
             array[...] = device.read(region).view(array.dtype).reshape(array.shape)
 
         def make(array: Array) -> Mirror:
-            return Mirror(array, device.region(array.nbytes), pull, device.write)
+            return Mirror(array, device, device.region(array.nbytes), pull, device.write)
 
         found = mirror(self.storage[name], make)
+        if found.owner is not device:
+            found.owner.check()
+            raise ArgumentError(
+                f"the {buffer.place} '{name}' is on the GPU '{found.owner.machine.name}' already, and '{device.machine.name}' is another",
+                hint="sessions that share parameters are on one device",
+            )
         self._mirrors[number] = found
         return found.copy
 
@@ -163,7 +185,7 @@ class WgpuProgram:
     def _bound(self, number: int) -> tuple[list[Any], list[Call]]:
         """The dispatches of a kernel with their buffers."""
         kernel = self.plan.kernels[number]
-        groups, calls = [], []
+        groups, calls, moves = [], [], []
         for stage in self._written[kernel.spec].stages:
             if stage.copies is not None and self._in_place(number, *stage.copies):
                 continue
@@ -171,6 +193,9 @@ class WgpuProgram:
             groups.append(self.device.bind_group(regions))
             pipeline = self.device.pipeline(stage)
             calls.append((handle(pipeline), handle(groups[-1]), *stage.groups))
+            moves.append(stage.moves)
+        if any(moves):
+            self._moves[number] = moves
         return groups, calls
 
     def _in_place(self, number: int, operand: int, result: int) -> bool:
@@ -181,18 +206,25 @@ class WgpuProgram:
 
     def _region(self, number: int, binding: Binding) -> Region:
         kernel = self.plan.kernels[number]
-        if binding.what == "operand":
-            return self._regions[kernel.operands[binding.number]]
-        if binding.what == "result":
-            return self._regions[kernel.results[binding.number]]
         if binding.what == "scratch":
             return Region(self._scratch.buffer, binding.number, binding.nbytes)
+        if binding.what in ("operand", "result"):
+            buffers = kernel.operands if binding.what == "operand" else kernel.results
+            whole = self._regions[buffers[binding.number]]
+            if not binding.nbytes:
+                return whole
+            return Region(whole.buffer, whole.offset + binding.offset, binding.nbytes)
         place = self._checked.get(number)
         if place is None:
             raise InternalError("a kernel without indices tells of faults")
         return Region(self._faults.buffer, place * FAULT_BYTES, FAULT_BYTES)
 
     # ------------------------------------------------------------- what it is
+
+    @property
+    def arrays(self) -> Arrays:
+        """The values of the plan's buffers."""
+        return Arrays(self)
 
     @property
     def on_host(self) -> bool:
@@ -281,13 +313,14 @@ class WgpuProgram:
         """Start all kernels, or some, as one submission. Without ``last`` updated leaves take their new values at the end."""
         self._send()
         end = len(self.plan.kernels) if last is None else min(last, len(self.plan.kernels))
-        encoder = self.device.encoder()
-        if first < end:
-            self._record(encoder, first, end, times is not None)
-        if last is None:
-            self._update(encoder)
-        self._back.record(encoder)
-        self.device.submit(encoder)
+        with self.device.guard:
+            encoder = self.device.encoder()
+            if first < end:
+                self._record(encoder, first, end, times is not None)
+            if last is None:
+                self._update(encoder)
+            self._back.record(encoder)
+            self.device.submit(encoder)
         for number in range(first, end):
             for buffer in self.plan.kernels[number].results:
                 if buffer in self._mirrors:
@@ -305,17 +338,43 @@ class WgpuProgram:
                     hint="time whole steps instead",
                 )
             self._clock = Clock(self.device, len(self.plan.kernels) + 1)
+        clock = self._clock if timed else None
         compute = encoder.begin_compute_pass()
-        if not timed or self._clock is None:
-            dispatch_all(compute, itertools.chain.from_iterable(self._calls[first:end]))
-            compute.end()
-            return
-        self._clock.write(compute, 0)
+        if clock is not None:
+            clock.write(compute, 0)
+        start = first
         for number in range(first, end):
-            dispatch_all(compute, self._calls[number])
-            self._clock.write(compute, number - first + 1)
+            alone = number in self._moves
+            if not alone and clock is None and number < end - 1:
+                continue
+            plain = number if alone else number + 1
+            dispatch_all(compute, itertools.chain.from_iterable(self._calls[start:plain]))
+            if alone:
+                compute.end()
+                self._record_moving(encoder, number)
+                compute = encoder.begin_compute_pass()
+            if clock is not None:
+                clock.write(compute, number - first + 1)
+            start = number + 1
         compute.end()
-        self._clock.resolve(encoder)
+        if clock is not None:
+            clock.resolve(encoder)
+
+    def _record_moving(self, encoder: Any, number: int) -> None:
+        """A kernel that has some of its values copied to scratch memory, each dispatch a pass of its own."""
+        for call, moves in zip(self._calls[number], self._moves[number], strict=True):
+            pairs = [
+                (self._region(number, move.binding), self._region(number, move.room), move)
+                for move in moves
+            ]
+            for there, here, _ in pairs:
+                _copy(encoder, there, here)
+            compute = encoder.begin_compute_pass()
+            dispatch_all(compute, [call])
+            compute.end()
+            for there, here, move in pairs:
+                if move.binding.what != "operand":
+                    _copy(encoder, here, there)
 
     def _send(self) -> None:
         for buffer, array in self._pending.items():
@@ -361,7 +420,7 @@ class WgpuProgram:
     def close(self) -> None:
         """Free code and memory; copies of parameters stay until the session lets go of them."""
         for region in self._owned:
-            self.device.free(region)
+            self.device.free(region.buffer)
         self._back.close()
         self._owned, self._calls, self._groups = [], [], []
 
@@ -383,8 +442,9 @@ def _to_bytes(all_: Mapping[str, Written]) -> bytes:
                 [
                     texts.setdefault(stage.text, len(texts)),
                     stage.groups,
-                    [[b.what, b.number, b.nbytes] for b in stage.bindings],
+                    [astuple(binding) for binding in stage.bindings],
                     stage.copies,
+                    [astuple(move) for move in stage.moves],
                 ]
                 for stage in kernel.stages
             ],
@@ -404,8 +464,9 @@ def _from_bytes(saved: bytes) -> dict[str, Written]:
                 tuple(groups),
                 tuple(Binding(*one) for one in bindings),
                 copies and tuple(copies),
+                tuple(Move(Binding(*binding), Binding(*room)) for binding, room in moves),
             )
-            for text, groups, bindings, copies in stages
+            for text, groups, bindings, copies, moves in stages
         ]
         found[digest] = Written(tuple(made), scratch)
     return found

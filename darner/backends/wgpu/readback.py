@@ -64,4 +64,4 @@ class Readback:
     def close(self) -> None:
         """Give the memory back."""
         if self._buffer is not None:
-            self._buffer.destroy()
+            self._device.free(self._buffer)

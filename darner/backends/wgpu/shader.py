@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...graph.dtypes import DType, u32
+from ...graph.errors import UnsupportedError
 from ...graph.graph import Graph
 from ...lower.plan import Spec
 from ..cpu.faults import INDEXED
@@ -26,6 +27,8 @@ from .writer import NOTHING, Writer
 
 WORKGROUP = 256
 """Threads of a workgroup, where nothing speaks for another number."""
+FAULT_BYTES = 256
+"""What a kernel tells of a fault, at a distance that every device can bind at."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,27 @@ class Binding:
     Attributes:
         what: ``operand``, ``result``, ``scratch`` or ``fault``.
         number: of the operand or result, or the scratch memory's first byte.
-        nbytes: of scratch memory.
+        nbytes: of scratch memory, or of a part of an operand or result; all of it where it is 0.
+        offset: the first byte of that part.
     """
 
     what: str
     number: int = 0
     nbytes: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a dispatch has copied to scratch memory, because it cannot have it bound where it lies.
+
+    Attributes:
+        binding: what is copied; back too, afterwards, unless it is an operand.
+        room: the scratch memory that it is copied to.
+    """
+
+    binding: Binding
+    room: Binding
 
 
 @dataclass(frozen=True)
@@ -49,15 +67,17 @@ class Stage:
 
     Attributes:
         text: its shader.
-        groups: its workgroups.
+        groups: its workgroups, across and down.
         bindings: what it has bound, in the order of the bindings' numbers.
         copies: an operand and a result, where all it does is to copy the one to the other: it is left out where both are the same memory.
+        moves: what is copied to scratch memory before it, and back.
     """
 
     text: str
     groups: tuple[int, int]
     bindings: tuple[Binding, ...]
     copies: tuple[int, int] | None = None
+    moves: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,7 +170,13 @@ class Shader:
         self, groups: int, enables: Sequence[str] = (), copies: tuple[int, int] | None = None
     ) -> Stage:
         """The dispatch, for so many workgroups; the body is not to be written to any more."""
-        high = -(-groups // self.machine.most_groups)
+        most = self.machine.most_groups
+        high = -(-groups // most)
+        if high > most:
+            raise UnsupportedError(
+                f"a kernel of {groups:,} workgroups is more than '{self.machine.name}' runs ({most:,} times {most:,})",
+                hint="a smaller batch, or the tensor in several pieces",
+            )
         across = -(-groups // max(high, 1)) if groups else 0
         head = [f"let group = workgroup.x + workgroup.y * {across}u;"]
         if across * high != groups:
