@@ -8,6 +8,7 @@ models, and leaves out what is marked slow.
 
 import os
 import zlib
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -94,3 +95,11 @@ def thinned(items):
         step = len(found) / kept
         chosen = {int(i * step) for i in range(kept)}
         yield from (item for i, item in enumerate(found) if len(found) > kept and i not in chosen)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Every reason why tests were skipped, once."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"skipped {count}: {reason}", yellow=True)
