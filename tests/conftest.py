@@ -6,13 +6,19 @@ takes one in twenty-four of the rewrite rules and models, some of the tests that
 models, and leaves out what is marked slow.
 """
 
+import gc
 import os
 import zlib
+from collections import Counter
 
 import pytest
 from hypothesis import settings
 
 from tests import conformance
+
+# What darner is compared with computes on one thread: the tests are spread over the cores already. Workers inherit it.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 # A timing never decides a test; on CI the examples are the same every time.
 settings.register_profile("all", deadline=None, derandomize="CI" in os.environ)
@@ -25,9 +31,11 @@ THINNED = ("cpu", "lower", "optim", "optimizer", "session", "zoo")
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory):
-    """Compiled code of the tests is not the user's."""
+    """Compiled code of the tests is not the user's; what one worker built, the others find."""
     before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     yield
     if before is None:
         del os.environ["XDG_CACHE_HOME"]
@@ -76,6 +84,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item not in set(left_out)]
 
 
+def pytest_collection_finish():
+    """What was imported and collected stays: no collection of garbage need look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def sampled(item):
     """Whether the quick tier takes a test: by its name, so that it is always the same ones."""
     of = SAMPLED.get(item.path.parent.name, 1)
@@ -94,3 +108,11 @@ def thinned(items):
         step = len(found) / kept
         chosen = {int(i * step) for i in range(kept)}
         yield from (item for i, item in enumerate(found) if len(found) > kept and i not in chosen)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Every reason why tests were skipped, once."""
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"skipped {count}: {reason}", yellow=True)

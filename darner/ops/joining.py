@@ -229,15 +229,14 @@ def _wrapped(x: Node, axis: int, low: int, high: int) -> Node:
 
 
 def _reflected(x: Node, axis: int, low: int, high: int) -> Node:
-    if x.shape[axis] == 1:
+    size = x.shape[axis]
+    if size == 1:
         return _with_edges(x, axis, low, high)
-    reach = x.shape[axis] - 1
-    while low or high:
-        # One reflection reaches as far as the other end, where the next one begins.
-        size = x.shape[axis]
-        left, right = (min(n, reach) if isinstance(reach, int) else n for n in (low, high))
-        before = flip(cut(x, axis, 1, 1 + left), axis)
-        after = flip(cut(x, axis, size - 1 - right, size - 1), axis)
-        x = _joined([before, x, after], axis)
-        low, high = low - left, high - right
-    return x
+    if isinstance(size, int) and max(low, high) >= size:
+        # To and fro, again and again: a reflection of the reflections would double the work with each.
+        there_and_back = _joined([x, flip(cut(x, axis, 1, size - 1), axis)], axis)
+        missing = max(0, high - (size - 2))
+        return cut(_wrapped(there_and_back, axis, low, missing), axis, 0, low + size + high)
+    before = flip(cut(x, axis, 1, 1 + low), axis)
+    after = flip(cut(x, axis, size - 1 - high, size - 1), axis)
+    return _joined([before, x, after], axis)

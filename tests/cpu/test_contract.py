@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
+from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.program import CpuProgram
 from darner.graph import dtypes
@@ -29,7 +30,9 @@ def contract_kernels(program):
     ]
 
 
-def check(make, *arrays, dtype="f32", threads=2, terms=64, template="contract", kernels=1):
+def check(
+    make, *arrays, dtype="f32", threads=2, terms=64, template="contract", kernels=1, cache=None
+):
     """Assert that what ``make(graph, *nodes)`` builds is one product's kernel and computes what the reference does."""
     g = Graph()
     kind = dtypes.dtype(dtype)
@@ -38,7 +41,7 @@ def check(make, *arrays, dtype="f32", threads=2, terms=64, template="contract", 
     made = make(g, *nodes)
     g.set_outputs(made if isinstance(made, list) else [made])
     inputs = {str(i): array for i, array in enumerate(given)}
-    program = compiled(g, threads=threads)
+    program = compiled(g, threads=threads, cache=cache)
     try:
         assert contract_kernels(program) == [template] * kernels
         found = run_program(program, inputs)
@@ -55,6 +58,12 @@ def check(make, *arrays, dtype="f32", threads=2, terms=64, template="contract", 
             a.astype(np.float64), b.astype(np.float64), rtol=0, atol=tolerance
         )
     return found
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """Code for one number of threads is that for any other: it is made once."""
+    return ObjectCache(tmp_path)
 
 
 def normal(*shape):
@@ -189,7 +198,7 @@ def test_outer_products_and_dot_products():
     "shape", [(1, 20003, 1), (8, 9001, 8), (3, 5000, 40), (40, 4999, 3), (100, 1193, 8)]
 )
 @pytest.mark.parametrize("form", ["NN", "TN"])
-def test_long_sums_of_few_elements_are_cut_into_parts(shape, form):
+def test_long_sums_of_few_elements_are_cut_into_parts(shape, form, cache):
     m, k, n = shape
     a = normal(k, m) if form == "TN" else normal(m, k)
     results = [
@@ -202,6 +211,7 @@ def test_long_sums_of_few_elements_are_cut_into_parts(shape, form):
             normal(k, n),
             threads=threads,
             terms=k,
+            cache=cache,
         )
         for threads in (1, 2, 3)
     ]
@@ -313,12 +323,12 @@ def test_summed_axes_that_do_not_follow_each_other():
         )
 
 
-def test_results_do_not_depend_on_the_number_of_threads():
+def test_results_do_not_depend_on_the_number_of_threads(cache):
     def make(g, x, w):
         return [(x @ w).tanh()]
 
     first, *others = [
-        check(make, normal(61, 75), normal(75, 131), threads=threads, terms=75)
+        check(make, normal(61, 75), normal(75, 131), threads=threads, terms=75, cache=cache)
         for threads in (1, 2, 3, 5)
     ]
     for other in others:
@@ -385,7 +395,7 @@ def test_what_changes_seldom_is_packed_once_and_again_when_it_changed(dtype, tra
 @pytest.mark.parametrize(
     "shape", [(70, 29, 500), (37, 700, 997), (129, 48, 433), (33, 1, 400), (1100, 11, 1003)]
 )
-def test_panels_are_claimed_by_any_number_of_threads(form, shape):
+def test_panels_are_claimed_by_any_number_of_threads(form, shape, cache):
     m, k, n = shape
     a, b = normal(m, k), normal(k, n)
 
@@ -395,13 +405,15 @@ def test_panels_are_claimed_by_any_number_of_threads(form, shape):
         return g.matmul(x, y) + 1.0
 
     given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
-    found = [check(make, *given, threads=threads, terms=k)[0] for threads in (1, 2, 3, 5)]
+    found = [
+        check(make, *given, threads=threads, terms=k, cache=cache)[0] for threads in (1, 2, 3, 5)
+    ]
     for other in found[1:]:
         assert other.tobytes() == found[0].tobytes()
 
 
 @pytest.mark.parametrize("shape", [(640, 31, 611), (1150, 64, 512), (96, 7, 96), (300, 20, 200)])
-def test_updates_at_the_end_of_a_product(shape):
+def test_updates_at_the_end_of_a_product(shape, cache):
     """They read and write arrays as large as its result, more than the cache holds or less."""
     m, k, n = shape
     a, b, p, q, r = normal(k, m), normal(k, n), normal(m, n), normal(m, n + 0), normal(m, n)
@@ -412,6 +424,9 @@ def test_updates_at_the_end_of_a_product(shape):
         second = others[1] * 0.99 + gradient * gradient * 0.01
         return [first, second, others[2] - first * 0.5]
 
-    found = [check(make, a, b, p, q, r, threads=threads, terms=4 * k) for threads in (1, 2, 3)]
+    found = [
+        check(make, a, b, p, q, r, threads=threads, terms=4 * k, cache=cache)
+        for threads in (1, 2, 3)
+    ]
     for other in found[1:]:
         assert [array.tobytes() for array in other] == [array.tobytes() for array in found[0]]

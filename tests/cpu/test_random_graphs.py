@@ -1,12 +1,14 @@
 """Random graphs of odd sizes, with their gradients, by native code: the reference's numbers on 1, 2 and 3 threads."""
 
 import random
+import tempfile
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import darner
+from darner.backends.cpu.cache import ObjectCache
 from darner.lower.roles import WHOLE
 from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
@@ -15,8 +17,8 @@ from tests.optimizer.random_graphs import grown, with_loss
 SIZES = (1, 2, 3, 5, 7, 17, 33)
 
 
-def outputs_on(graph, inputs, params, threads):
-    program = compiled(graph, threads=threads, whole=WHOLE)
+def outputs_on(graph, inputs, params, threads, cache=None):
+    program = compiled(graph, threads=threads, whole=WHOLE, cache=cache)
     try:
         return run_program(program, inputs, params)
     finally:
@@ -28,9 +30,12 @@ def check(graph, values, close=1e-9):
     inputs = {name: values[name] for name in graph.inputs}
     params = {name: values[name] for name in graph.parameters}
     wanted = darner.run(graph, inputs, params)
-    first = outputs_on(graph, inputs, params, 1)
-    for threads in (2, 3):
-        for a, b in zip(outputs_on(graph, inputs, params, threads), first, strict=True):
+    with tempfile.TemporaryDirectory() as folder:  # the code is the same for any number of threads
+        first, *others = [
+            outputs_on(graph, inputs, params, threads, ObjectCache(folder)) for threads in (1, 2, 3)
+        ]
+    for found in others:
+        for a, b in zip(found, first, strict=True):
             np.testing.assert_array_equal(a, b)
     for a, b in zip(first, wanted, strict=True):
         scale = float(np.abs(b[np.isfinite(b)]).max(initial=1.0))

@@ -17,7 +17,7 @@ from tests.leaks import models
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks")
 
-MANY = [20, pytest.param(200, marks=pytest.mark.slow)]
+MANY = [20, pytest.param(100, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,10 @@ several = settings(
 )
 
 
+few = settings(several, max_examples=3 if conformance.QUICK else 24)
+"""Where an example takes half a second: two optimisations and gradients."""
+
+
 def assert_equal(found, wanted):
     """Equal to rounding in f64, on one scale for all results of a graph."""
     scale = max([1.0, *(np.abs(array).max(initial=0.0) for array in wanted)])
@@ -42,7 +46,7 @@ def assert_equal(found, wanted):
 # --------------------------------------------------------------------------- equal results
 
 
-@several
+@few
 @given(st.integers(0, 2**32), st.sampled_from(["train", "inference"]))
 def test_an_optimized_graph_computes_the_same(seed, mode):
     graph, values = grown(random.Random(seed))
@@ -53,7 +57,7 @@ def test_an_optimized_graph_computes_the_same(seed, mode):
     assert_equal(run(result, values), run(graph, values))
 
 
-@several
+@few
 @given(st.integers(0, 2**32))
 def test_gradients_are_the_same_optimized_before_after_or_not_at_all(seed):
     graph, values = grown(random.Random(seed), 10)

@@ -11,7 +11,7 @@ from darner.graph.op import OPS
 from tests.strategies import built_graphs, graphs, snapshot
 
 several = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-many = settings(several, max_examples=400)
+many = settings(several, max_examples=150)
 
 
 def run(built, graph=None, **options):

@@ -341,6 +341,19 @@ def test_symbolic_size_is_computed_with_before_it_is_known(name):
     assert_close(run_symbolic(build, array), wanted(array), "f32", array.size)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_reflections_go_on_as_far_as_the_padding_does(size):
+    array = counted(size)
+    for low, high in [(0, 1), (3, 0), (4, 4), (1, 9), (20, 5), (6, 31)]:
+        graph = Graph()
+        graph.set_outputs([graph.input("x", (size,)).pad_with(((low, high),), "reflect")])
+        (found,) = darner.run(graph, {"x": array})
+        np.testing.assert_array_equal(found, np.pad(array, (low, high), "reflect"))
+        # Each part of a concat is computed once for an element: reflections of reflections would double them.
+        reads = [len(n.inputs) for n in darner.expand(graph).nodes if n.op.name == "concat"]
+        assert sum(reads) <= 4 + (low + high) // size
+
+
 def test_reshape_that_only_some_sizes_fill_is_refused():
     x = Graph().input("x", ("seq", 4))
     with pytest.raises(ShapeError, match=r"4\*seq elements do not divide into \(-1, 3\)"):

@@ -580,4 +580,4 @@ def test_a_writer_killed_at_random_moments_leaves_a_complete_checkpoint(tmp_path
 
 @pytest.mark.slow
 def test_a_writer_killed_hundreds_of_times_leaves_a_complete_checkpoint(tmp_path, writer):
-    check_random_kills(tmp_path, writer, 600)
+    check_random_kills(tmp_path, writer, 300)
