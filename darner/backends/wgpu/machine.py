@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -155,3 +157,11 @@ class Machine:
                 "subgroups": tuple(content["subgroups"]),
             }
         )
+
+
+def kept_key(what: str, machine: Machine) -> str:
+    """The name under which something is kept of a GPU, its driver and this version of darner."""
+    from ... import __version__
+
+    text = f"{what} {__version__} {json.dumps(machine.to_json())}"
+    return hashlib.sha256(text.encode()).hexdigest()

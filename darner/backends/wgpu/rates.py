@@ -14,7 +14,7 @@ from typing import Any
 from ...optimizer.targets import Target, find_target
 from ..cpu.cache import ObjectCache
 from .device import Device, Region
-from .machine import Machine
+from .machine import Machine, kept_key
 from .native import dispatch_all, handle
 from .shader import Binding, Stage
 
@@ -51,16 +51,14 @@ class Rates:
         return Target("this GPU", self.flops, self.bandwidth, self.launch, vector=declared.vector)
 
 
-def _key(cache: ObjectCache, machine: Machine) -> str:
-    from ... import __version__
-
-    return cache.key(f"rates {__version__} {json.dumps(machine.to_json())}", passes=False)
+def _key(machine: Machine) -> str:
+    return kept_key("rates", machine)
 
 
 def known_rates(machine: Machine, cache: ObjectCache | None = None) -> Rates | None:
     """What was measured on an earlier day."""
     kept = cache or ObjectCache()
-    found = kept.get(_key(kept, machine))
+    found = kept.get(_key(machine))
     return None if found is None else Rates(**json.loads(found))
 
 
@@ -70,7 +68,7 @@ def measured_rates(device: Device, cache: ObjectCache | None = None) -> Rates:
     if found is None:
         found = _measure(device)
         kept = cache or ObjectCache()
-        kept.put(_key(kept, device.machine), json.dumps(found.__dict__).encode())
+        kept.put(_key(device.machine), json.dumps(found.__dict__).encode())
     return found
 
 

@@ -16,7 +16,7 @@ from ...lower.plan import Plan, Spec
 from ..cpu.cache import ObjectCache
 from .device import Device, Region
 from .kernels import template_of
-from .machine import Machine
+from .machine import Machine, kept_key
 from .native import Call, dispatch_all, handle
 from .shader import Binding, Stage, Written
 
@@ -49,17 +49,15 @@ class Tuned:
     left: int = 0
 
 
-def _key(cache: ObjectCache, machine: Machine) -> str:
-    from ... import __version__
-
-    return cache.key(f"tuned {__version__} {json.dumps(machine.to_json())}", passes=False)
+def _key(machine: Machine) -> str:
+    return kept_key("tuned", machine)
 
 
 def known_choices(machine: Machine, cache: ObjectCache | None) -> Choices:
     """What earlier tuning found on this GPU."""
     if cache is None:
         return {}
-    found = cache.get(_key(cache, machine))
+    found = cache.get(_key(machine))
     return {} if found is None else dict(json.loads(found))
 
 
@@ -67,7 +65,7 @@ def keep_choices(machine: Machine, choices: Choices, cache: ObjectCache | None) 
     """Add to what is known of this GPU."""
     if cache is not None:
         all_ = known_choices(machine, cache) | choices
-        cache.put(_key(cache, machine), json.dumps(all_).encode())
+        cache.put(_key(machine), json.dumps(all_).encode())
 
 
 def tune(
