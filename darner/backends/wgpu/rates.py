@@ -90,8 +90,8 @@ def _measure(device: Device) -> Rates:
             processors=max(1, round(groups * one / all_)),
         )
     finally:
-        device.free(source)
-        device.free(target)
+        device.free(source.buffer)
+        device.free(target.buffer)
 
 
 def _seconds(device: Device, texts: list[str], regions: list[Region], groups: int) -> float:

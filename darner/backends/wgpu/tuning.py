@@ -128,7 +128,7 @@ def _timed(spec: Spec, device: Device, variants: Mapping[str, Written]) -> dict[
         return best
     finally:
         for region in (*regions, scratch, fault):
-            device.free(region)
+            device.free(region.buffer)
 
 
 def _call(
