@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner.backends.protocol import lower_for
-from darner.backends.wgpu import contract, gemm_tile, gemm_vector
+from darner.backends.wgpu import contract, gemm_tile, gemm_vector, kernels
 from darner.backends.wgpu.gemm_product import product_of, view_of
 from darner.backends.wgpu.gemm_tile import Cut, Tile
 from darner.backends.wgpu.kernels import template_of, written
@@ -168,7 +168,7 @@ TILES = [
 @pytest.mark.parametrize("cut", TILES, ids=lambda cut: f"{cut.tile.bm}x{cut.tile.bn}/{cut.parts}")
 @pytest.mark.parametrize("layout", ["NN", "TT"])
 def test_tiles_of_other_sizes(cut, layout, monkeypatch):
-    monkeypatch.setattr(contract, "choose", lambda product, machine: cut)
+    monkeypatch.setattr(contract, "ranked", lambda product, machine: [cut])
     check(product(70, 68, 60, layout), 60)
 
 
@@ -182,6 +182,20 @@ def test_sums_do_not_change_from_run_to_run():
     graph = product(20, 24, 3000)
     arrays = values(graph)
     np.testing.assert_array_equal(run(graph, arrays)[0][0], run(graph, arrays)[0][0])
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 68, 300), (12, 16, 8), (70, 66, 300)])
+def test_all_ways_to_write_a_product_give_it(m, n, k, monkeypatch):
+    graph = product(m, n, k, finish=lambda g, p: [p + g.input("bias", (n,))])
+    spec = spec_of(graph)
+    ways = contract.CONTRACT.variants(spec, here())
+    assert len(ways) > 3
+    assert next(iter(ways.values()))() == contract.CONTRACT.write(spec, here())
+    # Every third is enough to know that names and code go together.
+    for name in list(ways)[1::3]:
+        way = replace(contract.CONTRACT, write=lambda spec, machine, way=ways[name]: way())
+        monkeypatch.setattr(kernels, "TEMPLATES", (way,))
+        check(graph, k)
 
 
 # --------------------------------------------------------------------------- element types
@@ -296,18 +310,39 @@ def test_large_products_have_no_guards_and_whole_vectors():
 
 def test_few_tiles_and_long_sums_are_shared_by_more_workgroups():
     found = product_of(spec_of(product(128, 576, 1536)))
-    cut = gemm_tile.choose(found, LARGE)
+    cut = gemm_tile.ranked(found, LARGE)[0]
     tiles = -(-128 // cut.tile.bm) * -(-576 // cut.tile.bn)
     assert cut.parts > 1
     assert tiles * cut.parts >= 100
-    assert gemm_tile.choose(product_of(spec_of(product(4096, 4096, 4096))), LARGE).parts == 1
+    large = product_of(spec_of(product(4096, 4096, 4096)))
+    assert gemm_tile.ranked(large, LARGE)[0].parts == 1
+
+
+MEASURED = [
+    # Rows, columns, terms, tile, parts, microseconds on an NVIDIA H200.
+    (128, 576, 576, "64x64x16 by 8x4", 8, 8.9),
+    (128, 576, 576, "32x64x16 by 4x4", 1, 14.5),
+    (128, 576, 1536, "64x64x16 by 8x8", 1, 87.5),
+    (128, 576, 1536, "32x64x16 by 4x4", 8, 16.4),
+    (128, 1536, 576, "64x64x16 by 4x4", 2, 16.4),
+    (1024, 1024, 1024, "64x64x16 by 8x8", 2, 59.1),
+    (1024, 1024, 1024, "128x128x16 by 8x8", 1, 102.7),
+    (4096, 4096, 4096, "64x128x16 by 8x8", 1, 2907.3),
+]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "name", "parts", "time"), MEASURED)
+def test_what_is_expected_of_a_tile_is_near_what_was_measured(m, n, k, name, parts, time):
+    (tile,) = (tile for tile in gemm_tile.TILES if tile.name == name)
+    found = gemm_tile.cycles(product_of(spec_of(product(m, n, k))), Cut(tile, parts))
+    assert found / 1755 == pytest.approx(time, rel=0.2)
 
 
 def test_a_matrix_that_is_read_once_is_read_in_whole_lines():
     for layout, along in (("NN", "free"), ("NT", "summed")):
         found = product_of(spec_of(product(1, 8192, 2048, layout)))
         views = view_of(found, 0, free=False), view_of(found, 1)
-        share = gemm_vector.share_of(found, views, LARGE)
+        share = gemm_vector.shares_of(found, views, LARGE)[0]
         assert (views[1].along, views[1].vector) == (along, 4)
         assert gemm_vector.group_count(found, share) >= 132
         beside = share.units if along == "free" else share.slices

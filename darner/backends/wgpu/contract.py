@@ -8,6 +8,7 @@ would add up are cut into parts, which a second dispatch adds, always in the sam
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...graph import dtypes
@@ -18,10 +19,11 @@ from . import gemm_thread, gemm_tiles, gemm_vector
 from .gemm_finish import Parts, Results, sum_of_parts
 from .gemm_load import Reader
 from .gemm_product import Product, View, kept_in, part_bytes, product_of, view_of
-from .gemm_tile import Cut, choose, form_of
+from .gemm_tile import FEW, Cut, form_of, ranked
+from .gemm_vector import Share
 from .machine import Machine
 from .shader import Shader, Stage, Written
-from .template import Template
+from .template import Template, Variants
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
@@ -35,15 +37,36 @@ def _fits(spec: Spec, machine: Machine) -> bool:
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
+    return next(iter(_variants(spec, machine).values()))()
+
+
+def _variants(spec: Spec, machine: Machine) -> Variants:
+    """The ways to write a product, by their names: those of the form that suits it, then what else is worth a try."""
     product = product_of(spec)
     if product is None:
         raise InternalError("a kernel that is no product of matrices came to the template of those")
+    tiles: dict[str, Callable[[], Written]] = {}
+    for cut in ranked(product, machine):
+        same = sum(name.startswith(cut.tile.name) for name in tiles)
+        if same < 2 and len(tiles) < MOST_TILES:
+            tiles[cut.name] = partial(_tiles, spec, product, cut, machine)
     form = form_of(product)
-    if form == "thread":
-        return _thread(spec, product, machine)
-    if form == "vector":
-        return _vector(spec, product if product.m <= product.n else product.turned(), machine)
-    return _tiles(spec, product, choose(product, machine), machine)
+    if form == "tiles":
+        return tiles
+    thread = {"by threads": partial(_thread, spec, product, machine)}
+    if min(product.m, product.n) > FEW:
+        return thread | tiles
+    few = product if product.m <= product.n else product.turned()
+    views = view_of(few, 0, free=False), view_of(few, 1)
+    vectors = {
+        share.name: partial(_vector, spec, few, share, views, machine)
+        for share in gemm_vector.shares_of(few, views, machine)
+    }
+    return thread | vectors | tiles if form == "thread" else vectors | tiles
+
+
+MOST_TILES = 8
+"""Tiles that are worth a try."""
 
 
 def _shader(spec: Spec, product: Product, machine: Machine, threads: int) -> Shader:
@@ -75,9 +98,9 @@ def _thread(spec: Spec, product: Product, machine: Machine) -> Written:
     return Written((gemm_thread.write_thread(shader, product, readers),))
 
 
-def _vector(spec: Spec, product: Product, machine: Machine) -> Written:
-    views = view_of(product, 0, free=False), view_of(product, 1)
-    share = gemm_vector.share_of(product, views, machine)
+def _vector(
+    spec: Spec, product: Product, share: Share, views: tuple[View, View], machine: Machine
+) -> Written:
     shader = _shader(spec, product, machine, share.threads)
     readers = _readers(shader, product, *views)
     sink = _sink(shader, product, share.parts)
@@ -95,4 +118,4 @@ def _tiles(spec: Spec, product: Product, cut: Cut, machine: Machine) -> Written:
     return _written(spec, product, machine, cut.parts, stage)
 
 
-CONTRACT = Template("contract", _fits, _write)
+CONTRACT = Template("contract", _fits, _write, _variants)

@@ -54,6 +54,11 @@ class Tile:
     across: int = 8
 
     @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return f"{self.bm}x{self.bn}x{self.bk} by {self.tm}x{self.tn}"
+
+    @property
     def threads(self) -> int:
         """Threads of a workgroup."""
         return (self.bm // self.tm) * (self.bn // self.tn)
@@ -89,6 +94,15 @@ class Cut:
     tile: Tile
     parts: int = 1
 
+    @property
+    def name(self) -> str:
+        """What tells it from others.
+
+        >>> Cut(TILES[0], 2).name
+        '128x128x16 by 8x8, 2 parts'
+        """
+        return self.tile.name + (f", {self.parts} parts" if self.parts > 1 else "")
+
 
 def form_of(product: Product) -> str:
     """The form of a product's kernel: ``thread``, ``vector`` or ``tiles``."""
@@ -98,8 +112,8 @@ def form_of(product: Product) -> str:
     return "vector" if min(m, n) <= FEW else "tiles"
 
 
-def choose(product: Product, machine: Machine) -> Cut:
-    """The tile of a product, and the parts of its sums, by what they are expected to take."""
+def ranked(product: Product, machine: Machine) -> list[Cut]:
+    """The tiles that a product may have, with the parts of its sums: what is expected to take the least time first."""
     size = kept_in(product).itemsize
     tiles = [
         tile
@@ -112,7 +126,7 @@ def choose(product: Product, machine: Machine) -> Cut:
         # Compiling takes longer there than running.
         tiles = [replace(tile, unroll=4) for tile in tiles if tile.tm * tile.tn <= 16]
     found = [Cut(tile, parts) for tile in tiles for parts in _parts(product, tile)]
-    return min(found, key=lambda cut: cycles(product, cut))
+    return sorted(found, key=lambda cut: cycles(product, cut))
 
 
 def _parts(product: Product, tile: Tile) -> list[int]:

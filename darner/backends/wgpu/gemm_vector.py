@@ -7,7 +7,7 @@ neighbouring columns where those lie together, and neighbouring terms where thes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .gemm_finish import Sink
@@ -50,6 +50,12 @@ class Share:
     ahead: int
 
     @property
+    def name(self) -> str:
+        """What tells it from others."""
+        parts = f", {self.parts} parts" if self.parts > 1 else ""
+        return f"{self.units} x {self.columns} columns by {self.slices} slices{parts}"
+
+    @property
     def units(self) -> int:
         """Threads of a workgroup that have different columns."""
         return self.threads // self.slices
@@ -60,8 +66,8 @@ class Share:
         return self.units * self.columns
 
 
-def share_of(product: Product, views: Sequence[View], machine: Machine) -> Share:
-    """How a product with few rows is shared out."""
+def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list[Share]:
+    """How a product with few rows may be shared out: what is expected to be best first."""
     matrix, terms = views[1], terms_of(views)
     by_columns = matrix.along == "free"
     groups = product.k // terms
@@ -87,12 +93,21 @@ def share_of(product: Product, views: Sequence[View], machine: Machine) -> Share
         few = product.n * product.count * slices < PROCESSORS * threads * columns
         units = 1 if few else threads // slices
     # Fours of results are whole in a workgroup.
-    units = min(max(units, 4 // columns if product.in_fours else 1), threads)
-    slices = threads // units
-    workgroups = product.count * -(-product.n // (units * columns))
-    batches = -(-groups // (slices * ahead))
+    least = 4 // columns if product.in_fours else 1
+    found: dict[Share, None] = {}
+    for some, count in ((units, 2), (2 * units, 1), (units // 2, 1), (4 * units, 1)):
+        number = min(max(some, least), threads)
+        share = Share(threads, threads // number, columns, 1, ahead)
+        found.update(dict.fromkeys(_in_parts(product, share, groups)[:count]))
+    return list(found)
 
-    read = product.count * product.n * product.k * matrix.leaf.dtype.itemsize / BYTES
+
+def _in_parts(product: Product, share: Share, groups: int) -> list[Share]:
+    """A share with its terms in parts: the numbers of parts that are expected to be best first."""
+    workgroups = group_count(product, share)
+    batches = -(-groups // (share.slices * share.ahead))
+    stored = product.operands[1].leaf.dtype.itemsize
+    read = product.count * product.n * product.k * stored / BYTES
 
     def expected(parts: int) -> float:
         """Microseconds."""
@@ -102,7 +117,7 @@ def share_of(product: Product, views: Sequence[View], machine: Machine) -> Share
 
     some = [parts for parts in PARTS if parts <= batches]
     fit = [parts for parts in some if parts * part_bytes(product) <= MOST_PART_BYTES]
-    return Share(threads, slices, columns, min(fit or [1], key=expected), ahead)
+    return [replace(share, parts=parts) for parts in sorted({1, *fit}, key=expected)]
 
 
 PARTS = (1, 2, 4, 8, 16, 32)
