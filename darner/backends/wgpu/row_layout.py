@@ -26,7 +26,7 @@ AT_ONCE = 8
 """Elements, or vectors of half as many, that a thread asks for before it waits for any."""
 REGISTERS = 64
 """Elements of all operands and sums together that a thread keeps: more, and fewer threads find room beside each other."""
-LINES = 1200
+LINES = 1450
 """Lines of a shader that elements may take, written out one after another."""
 FEW_GROUPS = 128
 """Workgroups that leave a GPU idle where they are fewer."""
@@ -116,16 +116,21 @@ def _last(node: Node) -> int:
     return sizes(node)[-1]
 
 
-def _most_held(body: Graph, passes: Passes) -> int:
+def most_held(body: Graph, passes: Passes) -> int:
     """Elements of a row that a thread can keep in registers, and a shader has lines for."""
     inputs, _ = full_nodes(body, passes)
     each = 1 + len(inputs) + len(passes.columns)
-    lines = sum(
-        30 if node.op.name in COSTLY and node.op.name not in SHORT else 3
-        for node in body.nodes
-        if node.op.name != "constant"
-    )
+    lines = sum(_lines(node) for node in body.nodes if tuple(sizes(node)) == passes.space)
+    lines += 4 * sum(map(len, passes.levels))
     return max(1, min(MOST_HELD, REGISTERS // each, LINES // lines))
+
+
+def _lines(node: Node) -> int:
+    """About how many lines one element of a node takes; what is rounded to 16 bits takes more."""
+    if node.op.name in ("broadcast_to", "reshape"):
+        return 0
+    costly = node.op.name in COSTLY and node.op.name not in SHORT
+    return (30 if costly else 2) + (14 if node.dtype.is_half else 0)
 
 
 def _vector(body: Graph, passes: Passes) -> int:
@@ -142,7 +147,7 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     """How a kernel's rows are shared out on a GPU."""
     length, rows = row_length(passes), row_count(passes)
     vector = _vector(body, passes)
-    most = max(vector, _most_held(body, passes) // vector * vector)
+    most = max(vector, most_held(body, passes) // vector * vector)
     threads = min(THREADS, machine.threads)
     if lies_across(passes):
         peers = min(threads, power_above(-(-length // EACH)))

@@ -23,13 +23,28 @@ from .writer import Text
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Places side by side in any row.
+
+    Attributes:
+        start: the first of them.
+        inner: the index of each along the reduced axes.
+        valid: a condition, where they may be behind the row's end; they are then others of the row.
+    """
+
+    start: Number
+    inner: Sequence[list[Number]]
+    valid: str
+
+
+@dataclass(frozen=True)
 class Vector:
     """Elements of a row side by side.
 
     Attributes:
         start: the place of the first in its row.
         indices: of each.
-        valid: a condition, where they may be behind the row's end; they are then others of the row.
+        valid: as that of a stretch.
     """
 
     start: Number
@@ -119,6 +134,17 @@ class RowStage:
             inner, outer = f"local / {layout.side}u", f"local % {layout.side}u"
         self.writer.line(f"let member = {inner};")
         self.writer.line(f"let beside = {outer};")
+        self.operands = [
+            leaf
+            for leaf in full_nodes(spec.body, passes)[0]
+            if all(
+                size in (1, whole)
+                for size, whole in zip(sizes(leaf)[::-1], passes.space[::-1], strict=False)
+            )
+            and leaf.rank <= len(passes.space)
+        ]
+        self._held: list[Vector] = []
+        self._stretches: list[Stretch] = []
         self.row: list[Number] = []
         self.row_number: Number = 0
         self.row_valid = ""
@@ -178,9 +204,9 @@ class RowStage:
             result[axis] = number
         return result
 
-    def vector(self, base: Number, number: int) -> Vector:
-        """A vector of this thread: so many after the one that it has from ``base`` on."""
-        layout, e = self.layout, self.elements
+    def stretch(self, base: Number, number: int) -> Stretch:
+        """Places of a row that this thread has: so many after those that it has from ``base`` on."""
+        layout = self.layout
         start = self.places.add(base, number * layout.stride)
         own = "member" if layout.vector == 1 else f"member * {layout.vector}u"
         found: Number = (
@@ -196,8 +222,13 @@ class RowStage:
             self.writer.line(f"let {valid} = {text} < {self.length}u;")
             found = self.let(f"min({text}, {self.length - layout.vector}u)")
         *outer, last = self.places.split(found, [self.passes.space[a] for a in self.passes.axes])
-        lanes = e.along(last)
-        return Vector(found, [self.place([*outer, lane]) for lane in lanes], valid)
+        inner = [[*outer, lane] for lane in self.elements.along(last)]
+        return Stretch(found, inner, valid)
+
+    def vector(self, stretch: Stretch) -> Vector:
+        """The elements of this row that lie there."""
+        indices = [self.place(inner) for inner in stretch.inner]
+        return Vector(stretch.start, indices, stretch.valid)
 
     # ------------------------------------------------------------- passes
 
@@ -214,21 +245,47 @@ class RowStage:
             return list(inside(self.held(), list(carried)))
 
         def step(first: Any, values: list[Any]) -> Sequence[Any]:
-            return inside([self.vector(first, k) for k in range(layout.at_once)], values)
+            vectors = [self.vector(self.stretch(first, k)) for k in range(layout.at_once)]
+            return inside(vectors, values)
 
         end = self.length if stop is None else stop
         return self.elements.loop(base, end, step, carried, step=layout.step)
 
     def held(self) -> list[Vector]:
-        """All vectors of this thread in a row that stays in registers."""
-        if not hasattr(self, "_held"):
-            self._held = [self.vector(0, k) for k in range(self.layout.held)]
+        """All vectors of this thread in a row that stays in registers, asked for before anything is computed."""
+        if not self._held:
+            self._held = [self.vector(stretch) for stretch in self.stretches()]
+            self._ask(self._held, self.operands)
         return self._held
+
+    def stretches(self) -> list[Stretch]:
+        """The places that this thread has in every row that stays in registers."""
+        if not self._stretches:
+            self._stretches = [self.stretch(0, k) for k in range(self.layout.held)]
+        return self._stretches
+
+    def hold_shared(self) -> None:
+        """Read what is the same for all rows, such as a norm's weights."""
+        one = {axis: 0 for axis in self.others}
+        vectors = []
+        for stretch in self.stretches():
+            indices = []
+            for inner in stretch.inner:
+                along = dict(zip(self.passes.axes, inner, strict=True))
+                indices.append([{**one, **along}[a] for a in range(len(self.passes.space))])
+            vectors.append(Vector(stretch.start, indices, stretch.valid))
+        shared = [leaf for leaf in self.operands if leaf.size == sizes(leaf)[-1]]
+        self._ask(vectors, shared)
+
+    def _ask(self, vectors: Sequence[Vector], leaves: Sequence[Node]) -> None:
+        for vector in vectors:
+            for index in vector.indices:
+                for leaf in leaves:
+                    self.elements.at(leaf, self.elements.spread(leaf, index))
 
     def next_row(self) -> None:
         """Forget what was held of a row."""
-        if hasattr(self, "_held"):
-            del self._held
+        self._held = []
 
     def reduce(self, level: int, base: Number = 0, stop: Number | None = None) -> list[State]:
         """The running results of a pass, those of all threads of the row merged."""
