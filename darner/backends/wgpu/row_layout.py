@@ -153,9 +153,12 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
         peers = min(threads, power_above(-(-length // EACH)))
         _, outputs = full_nodes(body, passes)
         if length > peers * most and len(passes.levels) + bool(outputs) > 1:
-            # As many threads as a workgroup can have, if that keeps the row in registers.
+            # As many threads as a workgroup can have, if that keeps the row in registers; where it does not, the fewer rows
+            # are under way at the same time, the more of them the next pass finds in the cache.
             wanted = power_above(-(-length // most))
-            peers = wanted if wanted <= machine.threads else peers
+            largest = 1 << (machine.threads.bit_length() - 1)
+            if wanted <= largest or rows >= FEW_GROUPS:
+                peers = min(wanted, largest)
         side = max(1, min(threads // peers, power_above(-(-rows // ENOUGH_GROUPS))))
         side = max(side, min(SIDE // peers, power_above(rows)))
     else:
@@ -166,21 +169,16 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     held = -(-length // (peers * vector))
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector))
     layout = Layout(peers, side, vector, held, at_once, 1, length)
-    if held * vector <= most and not _is_split(layout, length, rows):
+    if held * vector <= most:
         return layout
     return _in_pieces(replace(layout, held=0), length, rows)
-
-
-def _is_split(layout: Layout, length: int, rows: int) -> bool:
-    """Whether there are too few rows, and enough in each of them, to leave each to one workgroup."""
-    return -(-rows // layout.side) < FEW_GROUPS and length * layout.side >= LEAST_SPLIT
 
 
 def _in_pieces(layout: Layout, length: int, rows: int) -> Layout:
     """Rows that are not held: cut where there are few, and so that no thread adds up too much by itself."""
     groups, step = -(-rows // layout.side), layout.step
     split = -(-length // (step * LONGEST))
-    if _is_split(layout, length, rows):
+    if groups < FEW_GROUPS and length * layout.side >= LEAST_SPLIT:
         split = max(split, min(-(-ENOUGH_GROUPS // groups), -(-length // step)))
     piece = -(-length // (max(split, 1) * step)) * step
     pieces = -(-length // piece)
