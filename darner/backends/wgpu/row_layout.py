@@ -88,6 +88,11 @@ def power_above(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
+def largest_group(machine: Machine) -> int:
+    """The most threads of a workgroup, as a power of two."""
+    return 1 << (machine.threads.bit_length() - 1)
+
+
 def lies_across(passes: Passes) -> bool:
     """Whether elements of one row lie side by side in memory; otherwise those of different rows do."""
     return passes.axes[-1] == len(passes.space) - 1
@@ -148,7 +153,8 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     length, rows = row_length(passes), row_count(passes)
     vector = _vector(body, passes)
     most = max(vector, most_held(body, passes) // vector * vector)
-    threads = min(THREADS, machine.threads)
+    largest = largest_group(machine)
+    threads = min(THREADS, largest)
     if lies_across(passes):
         peers = min(threads, power_above(-(-length // EACH)))
         _, outputs = full_nodes(body, passes)
@@ -156,11 +162,10 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
             # As many threads as a workgroup can have, if that keeps the row in registers; where it does not, the fewer rows
             # are under way at the same time, the more of them the next pass finds in the cache.
             wanted = power_above(-(-length // most))
-            largest = 1 << (machine.threads.bit_length() - 1)
             if wanted <= largest or rows >= FEW_GROUPS:
                 peers = min(wanted, largest)
         side = max(1, min(threads // peers, power_above(-(-rows // ENOUGH_GROUPS))))
-        side = max(side, min(SIDE // peers, power_above(rows)))
+        side = max(side, min(min(SIDE, threads) // peers, power_above(rows)))
     else:
         side = min(SIDE, threads, power_above(passes.space[-1]))
         peers = min(threads // side, power_above(-(-length // EACH)))

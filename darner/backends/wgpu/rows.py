@@ -26,6 +26,7 @@ from .row_layout import (
     SIDE,
     THREADS,
     Layout,
+    largest_group,
     layout_for,
     lies_across,
     most_held,
@@ -269,8 +270,9 @@ class _Rows:
 
     def _beside(self) -> Layout:
         """Threads side by side have different elements of a row, and the same one of different rows otherwise."""
-        side = min(SIDE, power_above(self.length))
-        peers = min(THREADS, self.machine.threads) // side
+        threads = min(THREADS, largest_group(self.machine))
+        side = min(SIDE, threads, power_above(self.length))
+        peers = threads // side
         at_once = min(AT_ONCE, most_held(self.spec.body, self.passes))
         return Layout(peers, side, 1, 0, at_once, 1, self.rows)
 
