@@ -1,5 +1,6 @@
 """Reductions and what is computed with them on a GPU: every way that rows can lie and be shared out, against the float64 reference."""
 
+import copy
 import re
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 import darner
 from darner import Graph
 from darner.backends.protocol import lower_for
+from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.kernels import template_of, written
 from darner.backends.wgpu.machine import Machine
 from darner.testing import tolerance
@@ -299,3 +301,20 @@ def test_a_result_may_take_the_place_of_an_operand():
     g.set_outputs([(h + x.softmax(-1)).tanh().sum(1), (x @ w).exp() * 1e-9 + h.softmax(-1)])
     arrays = {"x": normal((30, 64)), "w": normal((64, 64), seed=1) / 8}
     check(g, arrays, close=3e-5)
+
+
+@needs_gpu
+@pytest.mark.parametrize("threads", [1, 8, 64])
+def test_workgroups_of_few_threads(threads, monkeypatch):
+    limited = copy.copy(opened())
+    limited.machine = opened().machine.without(
+        max_compute_invocations_per_workgroup=threads, max_compute_workgroup_storage_size=1024
+    )
+    monkeypatch.setattr("tests.gpu.running.device", lambda *_: limited)
+
+    def make(x):
+        return [x.softmax(1), x.sum(0), x.argmax(1), x.max(0), (x * x).sum()]
+
+    x = normal((19, 333))
+    check(graph_of(make, x=(x.shape, "f32")), {"x": x})
+    check(*gradients((23, 12)))

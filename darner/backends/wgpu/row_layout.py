@@ -26,7 +26,7 @@ AT_ONCE = 8
 """Elements, or vectors of half as many, that a thread asks for before it waits for any."""
 REGISTERS = 64
 """Elements of all operands and sums together that a thread keeps: more, and fewer threads find room beside each other."""
-LINES = 1200
+LINES = 1450
 """Lines of a shader that elements may take, written out one after another."""
 FEW_GROUPS = 128
 """Workgroups that leave a GPU idle where they are fewer."""
@@ -88,6 +88,11 @@ def power_above(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
+def largest_group(machine: Machine) -> int:
+    """The most threads of a workgroup, as a power of two."""
+    return 1 << (machine.threads.bit_length() - 1)
+
+
 def lies_across(passes: Passes) -> bool:
     """Whether elements of one row lie side by side in memory; otherwise those of different rows do."""
     return passes.axes[-1] == len(passes.space) - 1
@@ -116,16 +121,21 @@ def _last(node: Node) -> int:
     return sizes(node)[-1]
 
 
-def _most_held(body: Graph, passes: Passes) -> int:
+def most_held(body: Graph, passes: Passes) -> int:
     """Elements of a row that a thread can keep in registers, and a shader has lines for."""
     inputs, _ = full_nodes(body, passes)
     each = 1 + len(inputs) + len(passes.columns)
-    lines = sum(
-        30 if node.op.name in COSTLY and node.op.name not in SHORT else 3
-        for node in body.nodes
-        if node.op.name != "constant"
-    )
+    lines = sum(_lines(node) for node in body.nodes if tuple(sizes(node)) == passes.space)
+    lines += 4 * sum(map(len, passes.levels))
     return max(1, min(MOST_HELD, REGISTERS // each, LINES // lines))
+
+
+def _lines(node: Node) -> int:
+    """About how many lines one element of a node takes; what is rounded to 16 bits takes more."""
+    if node.op.name in ("broadcast_to", "reshape"):
+        return 0
+    costly = node.op.name in COSTLY and node.op.name not in SHORT
+    return (30 if costly else 2) + (14 if node.dtype.is_half else 0)
 
 
 def _vector(body: Graph, passes: Passes) -> int:
@@ -142,17 +152,20 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     """How a kernel's rows are shared out on a GPU."""
     length, rows = row_length(passes), row_count(passes)
     vector = _vector(body, passes)
-    most = max(vector, _most_held(body, passes) // vector * vector)
-    threads = min(THREADS, machine.threads)
+    most = max(vector, most_held(body, passes) // vector * vector)
+    largest = largest_group(machine)
+    threads = min(THREADS, largest)
     if lies_across(passes):
         peers = min(threads, power_above(-(-length // EACH)))
         _, outputs = full_nodes(body, passes)
         if length > peers * most and len(passes.levels) + bool(outputs) > 1:
-            # As many threads as a workgroup can have, if that keeps the row in registers.
+            # As many threads as a workgroup can have, if that keeps the row in registers; where it does not, the fewer rows
+            # are under way at the same time, the more of them the next pass finds in the cache.
             wanted = power_above(-(-length // most))
-            peers = wanted if wanted <= machine.threads else peers
+            if wanted <= largest or rows >= FEW_GROUPS:
+                peers = min(wanted, largest)
         side = max(1, min(threads // peers, power_above(-(-rows // ENOUGH_GROUPS))))
-        side = max(side, min(SIDE // peers, power_above(rows)))
+        side = max(side, min(min(SIDE, threads) // peers, power_above(rows)))
     else:
         side = min(SIDE, threads, power_above(passes.space[-1]))
         peers = min(threads // side, power_above(-(-length // EACH)))
@@ -161,21 +174,16 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     held = -(-length // (peers * vector))
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector))
     layout = Layout(peers, side, vector, held, at_once, 1, length)
-    if held * vector <= most and not _is_split(layout, length, rows):
+    if held * vector <= most:
         return layout
     return _in_pieces(replace(layout, held=0), length, rows)
-
-
-def _is_split(layout: Layout, length: int, rows: int) -> bool:
-    """Whether there are too few rows, and enough in each of them, to leave each to one workgroup."""
-    return -(-rows // layout.side) < FEW_GROUPS and length * layout.side >= LEAST_SPLIT
 
 
 def _in_pieces(layout: Layout, length: int, rows: int) -> Layout:
     """Rows that are not held: cut where there are few, and so that no thread adds up too much by itself."""
     groups, step = -(-rows // layout.side), layout.step
     split = -(-length // (step * LONGEST))
-    if _is_split(layout, length, rows):
+    if groups < FEW_GROUPS and length * layout.side >= LEAST_SPLIT:
         split = max(split, min(-(-ENOUGH_GROUPS // groups), -(-length // step)))
     piece = -(-length // (max(split, 1) * step)) * step
     pieces = -(-length // piece)

@@ -1,40 +1,23 @@
-"""One dispatch of a kernel of rows in the making: where a thread stands, its elements, its reductions, what it writes."""
+"""One dispatch of a kernel of rows in the making: its reductions, its results, and partial results of both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...graph import dtypes
 from ...graph.node import Node
 from ...lower.plan import Spec
-from ..cpu.math import register_type
 from ..cpu.places import Number
 from ..cpu.row_program import Passes
 from ..cpu.template import sizes
-from .elements import Memory, is_packed
+from .elements import Memory
 from .machine import Machine
-from .row_elements import RowElements, has_whole_words
-from .row_layout import AT_ONCE, Layout, full_nodes, lies_across, row_count, row_length
+from .row_layout import AT_ONCE, Layout, row_count
 from .row_merge import Merger, Reduction, State, words_of
-from .shader import Shader, Stage
-from .writer import Text
-
-
-@dataclass(frozen=True)
-class Vector:
-    """Elements of a row side by side.
-
-    Attributes:
-        start: the place of the first in its row.
-        indices: of each.
-        valid: a condition, where they may be behind the row's end; they are then others of the row.
-    """
-
-    start: Number
-    indices: Sequence[list[Number]]
-    valid: str
+from .row_place import RowPlace, Vector
+from .shader import Stage
 
 
 @dataclass(frozen=True)
@@ -61,10 +44,8 @@ def partials_of(passes: Passes, parts: int, start: int = 0) -> Partials:
     return Partials(first, parts, start)
 
 
-class RowStage:
-    """A dispatch.
-
-    Threads that share a row are ``member`` 0, 1, ... of it, and the row is number ``beside`` of its workgroup.
+class RowStage(RowPlace):
+    """A dispatch, with what it reduces and writes.
 
     Args:
         spec: what the kernel computes.
@@ -72,7 +53,7 @@ class RowStage:
         passes: the reductions.
         layout: how rows are shared out.
         words: of scratch memory.
-        adjacent: whether threads of one row stand side by side; otherwise those of different rows do.
+        adjacent: as that of a ``RowPlace``.
     """
 
     def __init__(
@@ -85,26 +66,13 @@ class RowStage:
         *,
         adjacent: bool,
     ) -> None:
-        self.adjacent = adjacent
-        self.spec = spec
-        self.passes = passes
-        self.layout = layout
-        self.length, self.rows = row_length(passes), row_count(passes)
-        self.across = lies_across(passes)
-        self.shader = Shader(spec, machine, threads=layout.threads)
-        self.writer = self.shader.writer
-        self._as_vectors()
-        self.elements = RowElements(self.writer, spec.body, self.shader.operands, self.shader.fault)
-        self.elements.beside = {}
-        self.elements.vector = layout.vector
-        self.places, self.registers = self.elements.places, self.elements.registers
+        super().__init__(spec, machine, passes, layout, adjacent=adjacent)
         self.scratch = self.shader.scratch(0, words, dtypes.u32) if words else None
         self.merger = Merger(self.shader)
         self.reductions = {
             node.id: Reduction(self.elements, node)
             for node in (*(node for level in passes.levels for node in level), *passes.columns)
         }
-        self.others = [axis for axis in range(len(passes.space)) if axis not in passes.axes]
         summed = {node.id for node in passes.columns}
         outputs = list(zip(spec.body.outputs, self.shader.results, strict=True))
         self.full = [
@@ -114,121 +82,8 @@ class RowStage:
         self.single = [
             pair for pair in outputs if not self._is_full(pair[0]) and pair[0].id not in summed
         ]
-        inner, outer = f"local % {layout.peers}u", f"local / {layout.peers}u"
-        if not adjacent:
-            inner, outer = f"local / {layout.side}u", f"local % {layout.side}u"
-        self.writer.line(f"let member = {inner};")
-        self.writer.line(f"let beside = {outer};")
-        self.row: list[Number] = []
-        self.row_number: Number = 0
-        self.row_valid = ""
-
-    def _is_full(self, node: Node) -> bool:
-        return tuple(sizes(node)) == self.passes.space
-
-    def _as_vectors(self) -> None:
-        """Let what has the rows' last axis be seen as vectors, and results that share words as whole ones."""
-        shader, vector = self.shader, self.layout.vector
-        inputs, outputs = full_nodes(self.spec.body, self.passes)
-        wide = {node.id for node in (*inputs, *outputs)}
-        results = [*zip(self.spec.body.outputs, shader.results, strict=True)]
-        self.joined: set[int] = set()
-        for node, memory in [*zip(self.spec.inputs, shader.operands, strict=True), *results]:
-            if vector > 1 and node.id in wide and has_whole_words(node.dtype, vector):
-                shader.as_vectors(memory, vector)
-        for number, node in enumerate(self.spec.body.outputs):
-            if not self._is_full(node) or not is_packed(node.dtype):
-                continue
-            joined = vector == 1 and self._share_words(node)
-            if joined or has_whole_words(node.dtype, vector):
-                shader.results[number] = replace(shader.results[number], atomic=False)
-            if joined:
-                self.joined.add(number)
-
-    def _share_words(self, node: Node) -> bool:
-        """Whether the elements that share a word are those of neighbouring threads, that run in step."""
-        share, machine = 4 // node.dtype.itemsize, self.shader.machine
-        beside = not self.adjacent and self.layout.side % share == 0
-        in_step = machine.subgroup and machine.subgroups[0] >= share
-        return beside and in_step and self.passes.space[-1] % share == 0
-
-    # ------------------------------------------------------------- where a thread stands
-
-    def let(self, text: str) -> Text:
-        """A number of 32 bits by a name."""
-        return self.writer.let(register_type(dtypes.u32), text)
-
-    def at_row(self, number: str, *, certain: bool) -> None:
-        """Stand at a row; one that may be behind the last is the last, and nothing is written for it."""
-        found = self.let(number)
-        self.row_valid = ""
-        if not certain:
-            self.row_valid = self.writer.name("valid")
-            self.writer.line(f"let {self.row_valid} = {found.text} < {self.rows}u;")
-            found = self.let(f"min({found.text}, {self.rows - 1}u)")
-        self.row_number = found if self.rows > 1 else 0
-        self.row = self.places.split(self.row_number, [self.passes.space[a] for a in self.others])
-
-    def place(self, inner: Sequence[Number]) -> list[Number]:
-        """The index of an element of this row."""
-        result: list[Number] = [0] * len(self.passes.space)
-        for axis, number in zip(self.others, self.row, strict=True):
-            result[axis] = number
-        for axis, number in zip(self.passes.axes, inner, strict=True):
-            result[axis] = number
-        return result
-
-    def vector(self, base: Number, number: int) -> Vector:
-        """A vector of this thread: so many after the one that it has from ``base`` on."""
-        layout, e = self.layout, self.elements
-        start = self.places.add(base, number * layout.stride)
-        own = "member" if layout.vector == 1 else f"member * {layout.vector}u"
-        found: Number = (
-            self.let(f"{self.places.text(start)} + {own}") if layout.peers > 1 else start
-        )
-        reach = self.length % layout.step == 0
-        if isinstance(start, int):
-            reach = start + layout.stride <= self.length
-        valid = ""
-        if not reach:
-            valid = self.writer.name("valid")
-            text = self.places.text(found)
-            self.writer.line(f"let {valid} = {text} < {self.length}u;")
-            found = self.let(f"min({text}, {self.length - layout.vector}u)")
-        *outer, last = self.places.split(found, [self.passes.space[a] for a in self.passes.axes])
-        lanes = e.along(last)
-        return Vector(found, [self.place([*outer, lane]) for lane in lanes], valid)
 
     # ------------------------------------------------------------- passes
-
-    def over_row(
-        self,
-        inside: Callable[[list[Vector], list[Any]], Sequence[Any]],
-        carried: Sequence[Any],
-        base: Number = 0,
-        stop: Number | None = None,
-    ) -> list[Any]:
-        """Go through this thread's elements of the row, all at once where they are held."""
-        layout = self.layout
-        if layout.held:
-            return list(inside(self.held(), list(carried)))
-
-        def step(first: Any, values: list[Any]) -> Sequence[Any]:
-            return inside([self.vector(first, k) for k in range(layout.at_once)], values)
-
-        end = self.length if stop is None else stop
-        return self.elements.loop(base, end, step, carried, step=layout.step)
-
-    def held(self) -> list[Vector]:
-        """All vectors of this thread in a row that stays in registers."""
-        if not hasattr(self, "_held"):
-            self._held = [self.vector(0, k) for k in range(self.layout.held)]
-        return self._held
-
-    def next_row(self) -> None:
-        """Forget what was held of a row."""
-        if hasattr(self, "_held"):
-            del self._held
 
     def reduce(self, level: int, base: Number = 0, stop: Number | None = None) -> list[State]:
         """The running results of a pass, those of all threads of the row merged."""

@@ -26,8 +26,10 @@ from .row_layout import (
     SIDE,
     THREADS,
     Layout,
+    largest_group,
     layout_for,
     lies_across,
+    most_held,
     power_above,
     row_count,
     row_length,
@@ -37,6 +39,9 @@ from .row_stage import Partials, RowStage, partials_of
 from .shader import Stage, Written
 from .template import Template
 from .writer import Text
+
+MOST_RUNS = 256
+"""Runs of rows whose sums are kept apart: each is written and read once more."""
 
 
 @lru_cache(maxsize=4096)
@@ -179,7 +184,7 @@ class _Rows:
     def with_columns(self) -> list[Stage]:
         """Every workgroup has a run of rows, and the sums over them in registers."""
         layout, nodes = self.layout, self.passes.columns
-        groups = min(self.blocks, ENOUGH_GROUPS)
+        groups = min(self.blocks, MOST_RUNS)
         each = -(-self.blocks // groups)
         groups = -(-self.blocks // each)
         first = self._column_room(groups)
@@ -189,7 +194,6 @@ class _Rows:
         certain = groups * each * layout.side == self.rows
 
         def one_row(number: Any, values: list[Any]) -> Sequence[Any]:
-            stage.next_row()
             block = f"(group * {each}u + {stage.places.text(number)})"
             beside = "" if layout.side == 1 else f" * {layout.side}u + beside"
             stage.at_row(f"{block}{beside}", certain=certain)
@@ -211,12 +215,12 @@ class _Rows:
                 stage.shader.barrier()
             return following
 
+        stage.hold_shared()
         nothing = [value for one in found for _ in range(held) for value in one.nothing()]
         if each == 1:
             totals = list(one_row(0, nothing))
         else:
             totals = stage.elements.loop(0, each, one_row, nothing)
-        stage.next_row()
         for slot, one in enumerate(found):
             own = totals[slot * held : (slot + 1) * held]
             for k in range(layout.held):
@@ -238,11 +242,11 @@ class _Rows:
             layout.peers,
             adjacent=False,
         )
-        vector = stage.vector(0, k)
+        stretch = stage.stretches()[k]
         conditions = ["beside == 0u"] if layout.side > 1 else []
-        with stage.only_where(*conditions, vector.valid):
+        with stage.only_where(*conditions, stretch.valid):
             for lane, state in enumerate(states):
-                place = stage.places.add(vector.start, lane)
+                place = stage.places.add(stretch.start, lane)
                 at = self._run_at(one, first, "group", stage.places.text(place))
                 stage.write_words(at, one, state)
 
@@ -266,9 +270,11 @@ class _Rows:
 
     def _beside(self) -> Layout:
         """Threads side by side have different elements of a row, and the same one of different rows otherwise."""
-        side = min(SIDE, power_above(self.length))
-        peers = min(THREADS, self.machine.threads) // side
-        return Layout(peers, side, 1, 0, AT_ONCE, 1, self.rows)
+        threads = min(THREADS, largest_group(self.machine))
+        side = min(SIDE, threads, power_above(self.length))
+        peers = threads // side
+        at_once = min(AT_ONCE, most_held(self.spec.body, self.passes))
+        return Layout(peers, side, 1, 0, at_once, 1, self.rows)
 
     def _runs(self) -> int:
         layout = self._beside()
