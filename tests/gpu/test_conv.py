@@ -176,7 +176,7 @@ def test_what_comes_after_is_computed_on_the_way_to_several_results(dtype, sizes
     residual = graph.input("residual", (2, 4, *sizes), dtype)
     sums = x.conv(w, padding=1, groups=groups) + bias
     graph.set_outputs([sums.relu() + residual, sums > 0, sums])
-    assert len(lower_for("gpu", graph).kernels) == 1
+    assert {"conv", "maximum"} <= set(next(iter(lower_for("gpu", graph).specs.values())).ops)
     arrays = arrays_for(graph)
     wanted = darner.run(graph, arrays, float64=True)
     found = run(graph, arrays)
