@@ -289,24 +289,30 @@ def _pack(
 ) -> Stage:
     """Weights as [group, channel and tap in the order of the steps, row], with zeros up to ``width`` rows."""
     shader = Shader(spec, machine)
-    writer = shader.writer
-    patches = problem.patches
-    order = [patches.channels, problem.taps] if flat else [problem.taps, patches.channels]
+    patches, taps = problem.patches, problem.taps
+    order = [patches.channels, taps] if flat else [taps, patches.channels]
     shape = [patches.groups, *order, width]
     memory = shader.scratch(0, prod(shape), kept)
-    with writer.block(f"if (thread < {prod(shape)}u)"):
+    threads = [patches.groups, patches.channels, width]
+    with shader.writer.block(f"if (thread < {prod(threads)}u)"):
         e = shader.elements()
-        thread = number("thread")
-        group, first, second, row = e.places.split(thread, shape)
-        channel, tap = (first, second) if flat else (second, first)
-        exists = e.places.compare("<", row, problem.rows)
-        at = e.places.add(weight_at(e, problem, group, row, channel, tap), seen.offset)
-        at = e.builder.select(exists, e.places.plain(at), e.places.plain(0))
-        value = e.registers.load(shader.operands[operand], at, seen.base.dtype)
-        value = e.registers.cast(value, seen.base.dtype, kept)
-        value = e.registers.choose(exists, value, e.registers.constant(0.0, kept))
-        e.registers.store(value, memory, thread, kept)
-    return shader.finish(-(-prod(shape) // shader.threads))
+        places, registers = e.places, e.registers
+        group, channel, row = places.split(number("thread"), threads)
+        exists = places.compare("<", row, problem.rows)
+        nothing = registers.constant(0.0, kept)
+
+        # All taps of a weight lie beside each other.
+        def one(tap: Number, _: Sequence[Any]) -> Sequence[Any]:
+            at = places.add(weight_at(e, problem, group, row, channel, tap), seen.offset)
+            at = e.builder.select(exists, places.plain(at), places.plain(0))
+            value = registers.load(shader.operands[operand], at, seen.base.dtype)
+            value = registers.choose(exists, registers.cast(value, seen.base.dtype, kept), nothing)
+            own = [channel, tap] if flat else [tap, channel]
+            registers.store(value, memory, places.offset([group, *own, row], shape), kept)
+            return []
+
+        e.loop(0, taps, one)
+    return shader.finish(-(-prod(threads) // shader.threads))
 
 
 def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> Written:
@@ -314,7 +320,8 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
     problem = Problem.of(main)
     patches = problem.patches
     kept = Registers.kept_in(main.dtype)
-    packed = problem.products >= PACKED
+    # What belongs to one tap lies in a good order as it is.
+    packed = problem.products >= PACKED and problem.taps > 1
     pad = 0 if packed or problem.turned else 1
     length = patches.most_taps * patches.channels
     cut = cut_of(problem.rows, problem.columns, length, patches.groups, machine, kept, pad, TABLES)

@@ -85,21 +85,45 @@ class Pooling:
             where.append(place)
         return where, hits
 
+    @property
+    def covers(self) -> list[int]:
+        """How many windows can cover one element, along each axis."""
+        return [-(-((a.window - 1) * a.dilation + 1) // a.stride) for a in self.axes]
+
     def covering(
-        self, e: ShaderElements, index: Sequence[Number], tap: Sequence[Number]
-    ) -> tuple[list[Number], Any]:
-        """The window that has an element at a tap, and whether there is one; some window where not."""
-        places, where, hits = e.places, list[Number](index[:2]), None
-        for axis, i, k in zip(self.axes, index[2:], tap, strict=True):
-            moved = places.sub(places.add(i, axis.low), places.mul(k, axis.dilation))
-            last = (axis.count - 1) * axis.stride
-            place, hit = _within(e, moved, last + 1)
-            if axis.stride > 1:
-                rest = places.compare("==", places.mod(place, axis.stride), 0)
-                hit = e.registers.both(hit, rest)
-            hits = e.registers.both(hits, hit)
-            where.append(places.div(place, axis.stride))
-        return where, hits
+        self,
+        e: ShaderElements,
+        index: Sequence[Number],
+        inside: Callable[[list[Number], Number, Any, list[Any]], Sequence[Any]],
+        carried: Sequence[Any],
+    ) -> list[Any]:
+        """``inside(window, the element's number in it, whether it covers the element, carried values)`` for all that may; some window where it does not."""
+        places, both = e.places, e.registers.both
+        moved = [places.add(i, axis.low) for i, axis in zip(index[2:], self.axes, strict=True)]
+        latest = [
+            places.div(place, axis.stride) for place, axis in zip(moved, self.axes, strict=True)
+        ]
+
+        def one(back: Sequence[Number], values: list[Any]) -> Sequence[Any]:
+            where, tap, hits = list[Number](index[:2]), list[Number](), None
+            for axis, last, place, number in zip(self.axes, latest, moved, back, strict=True):
+                window, hit = _within(e, places.sub(last, number), axis.count)
+                rest = places.sub(place, places.mul(window, axis.stride))
+                span = (axis.window - 1) * axis.dilation + 1
+                near = places.compare("<", rest, span)
+                if axis.dilation > 1:
+                    near = both(near, places.compare("==", places.mod(rest, axis.dilation), 0))
+                hits = both(hits, both(hit, near))
+                where.append(window)
+                tap.append(places.div(rest, axis.dilation))
+            return inside(where, places.offset(tap, self.window), hits, values)
+
+        if prod(self.covers) > WRITTEN_OUT:
+            return e.loops(self.covers, one, carried)
+        values = list(carried)
+        for back in product(*map(range, self.covers)):
+            values = list(one(back, values))
+        return values
 
     # ------------------------------------------------------------- the ops
 
@@ -149,13 +173,12 @@ class Pooling:
         kept = registers.kept_in(main.dtype)
         nothing = registers.constant(0.0, kept)
 
-        def inside(tap: list[Number], _: Number, values: list[Any]) -> Sequence[Any]:
-            where, hits = self.covering(e, index, tap)
+        def inside(where: list[Number], _: Number, hits: Any, values: list[Any]) -> Sequence[Any]:
             value = registers.cast(e.at(self.pooled, where), main.dtype, kept)
             share = registers.choose(hits, self.shared(e, value, where[2:]), nothing)
             return [e.builder.fadd(values[0], share)]
 
-        (total,) = self.taps(e, inside, [nothing])
+        (total,) = self.covering(e, index, inside, [nothing])
         return registers.reduced("sum", total, main.dtype)
 
     def first_maximum(self, e: ShaderElements, index: Sequence[Number]) -> Any:
@@ -178,20 +201,24 @@ class Pooling:
         _, found = self.taps(e, inside, [padding, e.places.plain(0)])
         return found
 
-    def maxima_backward(self, e: ShaderElements, index: list[Number], memory: Memory) -> Any:
-        """An element of ``max_pool_backward``: what the windows have whose first maximum it is; ``memory`` holds where those are."""
-        registers, places, dtype = e.registers, e.places, self.main.dtype
+    def maxima_backward(self, e: ShaderElements, index: list[Number], memory: Memory | None) -> Any:
+        """An element of ``max_pool_backward``: what the windows have whose first maximum it is; ``memory`` holds where those are, if anything does."""
+        registers, dtype = e.registers, self.main.dtype
         kept, windows = registers.kept_in(dtype), sizes(self.pooled)
         nothing = registers.constant(0.0, kept)
 
-        def inside(tap: list[Number], number: Number, values: list[Any]) -> Sequence[Any]:
-            where, hits = self.covering(e, index, tap)
-            found = registers.load(memory, places.offset(where, windows), dtypes.u32)
-            hits = registers.both(hits, places.compare("==", found, number))
+        def inside(
+            where: list[Number], number: Number, hits: Any, values: list[Any]
+        ) -> Sequence[Any]:
+            if memory is None:
+                found = self.first_maximum(e, where)
+            else:
+                found = registers.load(memory, e.places.offset(where, windows), dtypes.u32)
+            hits = registers.both(hits, e.places.compare("==", found, number))
             value = registers.cast(e.at(self.pooled, where), dtype, kept)
             return [e.builder.fadd(values[0], registers.choose(hits, value, nothing))]
 
-        (total,) = self.taps(e, inside, [nothing])
+        (total,) = self.covering(e, index, inside, [nothing])
         return registers.reduced("sum", total, dtype)
 
 
@@ -224,7 +251,18 @@ def _write(spec: Spec, machine: Machine) -> Written:
 
 
 def _maxima_backward(spec: Spec, machine: Machine, plan: Pooling) -> Written:
-    """First where each window has its first maximum, then what each element receives."""
+    """First where each window has its first maximum, then what each element receives; at once where no windows lie over each other."""
+    if prod(plan.covers) == 1:
+        return Written(
+            tuple(
+                main_stages(
+                    spec,
+                    machine,
+                    plan.main,
+                    lambda _: lambda e, index: plan.maxima_backward(e, index, None),
+                )
+            )
+        )
     windows = sizes(plan.pooled)
     shader = Shader(spec, machine)
     with shader.writer.block(f"if (thread < {prod(windows)}u)"):
