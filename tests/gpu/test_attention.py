@@ -103,51 +103,235 @@ def check(graph, arrays, found, dtype, length):
 
 
 CASES = {
-    "plain": dict(batch=1, heads=2, queries=70, keys=67, width=16),
-    "causal, shared keys": dict(
-        *[],
-        batch=2,
-        heads=4,
-        kv_heads=2,
-        queries=33,
-        keys=41,
-        width=20,
-        value_width=12,
-        causal=True,
-        layout="bshd",
-    ),
-    "more queries than keys": dict(
-        batch=1, heads=1, queries=50, keys=19, width=7, value_width=5, causal=True, scale=-0.4
-    ),
-    "window": dict(
-        batch=1, heads=2, queries=37, keys=150, width=6, window=9, offset=(1,), layout="bshd"
-    ),
-    "everything": dict(
-        batch=2,
-        heads=2,
-        kv_heads=1,
-        queries=21,
-        keys=35,
-        width=9,
-        mask=(2, 1, 21, 35),
-        bias=(2, 21, 35),
-        causal=True,
-        window=11,
-        softcap=1.5,
-        offset=(2,),
-    ),
-    "wide rows": dict(batch=1, heads=1, queries=18, keys=23, width=132, value_width=68),
-    "bias of keys": dict(batch=2, heads=2, queries=11, keys=70, width=4, bias=(2, 1, 1, 70)),
-    "bias of queries": dict(
-        batch=2, heads=2, queries=37, keys=13, width=4, bias=(37, 1), mask=(13,)
-    ),
+    "plain": {"batch": 1, "heads": 2, "queries": 70, "keys": 67, "width": 16},
+    "causal, shared keys": {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "queries": 33,
+        "keys": 41,
+        "width": 20,
+        "value_width": 12,
+        "causal": True,
+        "layout": "bshd",
+    },
+    "more queries than keys": {
+        "batch": 1,
+        "heads": 1,
+        "queries": 50,
+        "keys": 19,
+        "width": 7,
+        "value_width": 5,
+        "causal": True,
+        "scale": -0.4,
+    },
+    "window": {
+        "batch": 1,
+        "heads": 2,
+        "queries": 37,
+        "keys": 150,
+        "width": 6,
+        "window": 9,
+        "offset": (1,),
+        "layout": "bshd",
+    },
+    "everything": {
+        "batch": 2,
+        "heads": 2,
+        "kv_heads": 1,
+        "queries": 21,
+        "keys": 35,
+        "width": 9,
+        "mask": (2, 1, 21, 35),
+        "bias": (2, 21, 35),
+        "causal": True,
+        "window": 11,
+        "softcap": 1.5,
+        "offset": (2,),
+    },
+    "wide rows": {
+        "batch": 1,
+        "heads": 1,
+        "queries": 18,
+        "keys": 23,
+        "width": 132,
+        "value_width": 68,
+    },
+    "bias of keys": {
+        "batch": 2,
+        "heads": 2,
+        "queries": 17,
+        "keys": 70,
+        "width": 4,
+        "bias": (2, 1, 1, 70),
+        "mask": (17, 1),
+    },
+}
+DECODING = {
+    "one query": {"batch": 1, "heads": 2, "queries": 1, "keys": 300, "width": 16},
+    "shared keys, a cache": {
+        "batch": 2,
+        "heads": 6,
+        "kv_heads": 2,
+        "queries": 1,
+        "keys": 700,
+        "width": 20,
+        "value_width": 12,
+        "causal": True,
+        "offset": (2,),
+        "layout": "bshd",
+    },
+    "few queries, everything": {
+        "batch": 1,
+        "heads": 2,
+        "queries": 3,
+        "keys": 333,
+        "width": 7,
+        "value_width": 5,
+        "causal": True,
+        "softcap": 1.5,
+        "bias": (2, 1, 333),
+        "mask": (3, 333),
+    },
+    "wide rows, a window": {
+        "batch": 1,
+        "heads": 1,
+        "queries": 2,
+        "keys": 399,
+        "width": 130,
+        "value_width": 70,
+        "window": 200,
+    },
 }
 
 
-@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("enough", [1, 10**6], ids=["large", "small"])
+def check_case(options, **changes):
+    options = {**options, **changes}
+    graph, arrays = attention_graph(**options)
+    dtype = options.get("dtype", "f32")
+    check(graph, arrays, run(graph, arrays), dtype, options["keys"])
+
+
+@pytest.mark.parametrize(("cut", "case"), list(enumerate(CASES)), ids=str)
+def test_every_option_is_what_the_reference_gives(cut, case, monkeypatch):
+    # The widest rows fit the last cut, and every cut has its turn.
+    monkeypatch.setattr(attention_plan, "CUTS", attention_plan.CUTS[cut : cut + 1])
+    if case == "wide rows":
+        monkeypatch.undo()
+    check_case(CASES[case])
+
+
+@pytest.mark.parametrize("case", ["everything", "causal, shared keys", "bias of keys"])
+def test_gradients_are_what_the_reference_gives(case):
+    check_case(CASES[case], backward=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", range(1, 7))
 @pytest.mark.parametrize("case", CASES)
-def test_every_option_is_what_the_reference_gives(case, enough, backward, monkeypatch):
-    monkeypatch.setattr(attention_plan, "ENOUGH", enough)
-    graph, arrays = attention_graph(**CASES[case], backward=backward)
-    check(graph, arrays, run(graph, arrays), "f32", CASES[case]["keys"])
+def test_gradients_of_every_cut_are_what_the_reference_gives(cut, case, monkeypatch):
+    # Where rows are too wide for a cut, the smaller ones take over.
+    monkeypatch.setattr(attention_plan, "CUTS", attention_plan.CUTS[cut:])
+    monkeypatch.setattr(attention_plan, "_cost", lambda cut, *_: -cut.rows * cut.columns)
+    check_case(CASES[case], backward=True)
+
+
+@pytest.mark.parametrize("case", DECODING)
+def test_a_few_queries_over_many_keys(case):
+    check_case(DECODING[case])
+
+
+def test_a_part_of_the_keys_sees_nothing_and_parts_are_put_together():
+    graph, arrays = attention_graph(
+        2, 2, 1, 1000, 8, causal=True, offset=(2,), bias=(2, 1, 1, 1000)
+    )
+    arrays["offset"] = np.array([3, 700], np.int32)
+    arrays["bias"][1] = -np.inf
+    (found,) = run(graph, arrays)
+    check(graph, arrays, [found], "f32", 1000)
+    assert not found[1].any()
+    assert found[0].all()
+
+
+def test_queries_that_see_nothing_give_zeros_and_have_no_gradient():
+    graph, arrays = attention_graph(1, 1, 20, 30, 4, mask=(20, 30), backward=True)
+    arrays["mask"][:7] = False
+    found = run(graph, arrays)
+    check(graph, arrays, found, "f32", 30)
+    assert not found[0][0, 0, :7].any()
+
+
+def test_a_bias_that_is_the_same_for_all_keys_has_no_gradient():
+    graph, arrays = attention_graph(2, 1, 19, 13, 4, bias=(19, 1), backward=True)
+    found = run(graph, arrays)
+    wanted = darner.run(graph, arrays, float64=True)
+    for actual, expected in zip(found[:3], wanted[:3], strict=True):
+        assert_close(actual, expected, "f32", 13)
+    np.testing.assert_allclose(found[3], 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
+def test_other_element_types(dtype):
+    check_case(CASES["everything"], dtype=dtype, width=8, value_width=6)
+    check_case(DECODING["one query"], dtype=dtype, value_width=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
+def test_gradients_of_other_element_types(dtype):
+    check_case(CASES["causal, shared keys"], dtype=dtype, backward=True)
+
+
+def test_a_small_device_has_smaller_blocks():
+    limits = {"max_compute_workgroup_storage_size": 16384}
+    less = ("subgroup", "subgroup-barrier", "shader-f16", "shader-f64", "shader-int64")
+    for options in (CASES["wide rows"], DECODING["wide rows, a window"]):
+        graph, arrays = attention_graph(**options)
+        check(graph, arrays, run(graph, arrays, less, **limits), "f32", options["keys"])
+
+
+def test_nothing_to_see_and_nobody_who_looks():
+    for queries, keys in ((3, 0), (0, 3)):
+        graph, arrays = attention_graph(1, 2, queries, keys, 4, backward=True)
+        for actual, node in zip(run(graph, arrays), graph.outputs, strict=True):
+            np.testing.assert_array_equal(actual, np.zeros(node.shape, np.float32))
+
+
+@pytest.mark.parametrize("width", [8, 6])
+def test_views_are_read_where_they_lie_and_what_follows_is_computed_on_the_way(width):
+    graph = darner.Graph()
+    qkv = graph.input("qkv", (2, 19, 3, 2, width))
+    residual = graph.input("residual", (2, 19, 2, width))
+    q, k, v = (qkv[:, :, i] for i in range(3))
+    found = graph.scaled_dot_attention(q, k, v, layout="bshd", causal=True)
+    raised = (found + residual).relu()
+    graph.set_outputs([raised, raised > 0.5])
+    arrays = {
+        "qkv": RNG.standard_normal((2, 19, 3, 2, width)).astype(np.float32),
+        "residual": RNG.standard_normal((2, 19, 2, width)).astype(np.float32),
+    }
+    actual = run(graph, arrays)
+    wanted = darner.run(graph, arrays, float64=True)
+    assert_close(actual[0], wanted[0], "f32", 19)
+    near = np.abs(wanted[0] - 0.5) < 1e-4
+    np.testing.assert_array_equal(actual[1] | near, wanted[1] | near)
+
+
+@given(data=st.data())
+@settings(max_examples=5, deadline=None)
+def test_any_sizes(data):
+    size = st.integers(1, 40)
+    kv_heads = data.draw(st.integers(1, 2))
+    options = {
+        "batch": data.draw(st.integers(1, 2)),
+        "heads": kv_heads * data.draw(st.integers(1, 2)),
+        "kv_heads": kv_heads,
+        "queries": data.draw(size),
+        "keys": data.draw(size),
+        "width": data.draw(size),
+        "value_width": data.draw(size),
+        "causal": data.draw(st.booleans()),
+        "layout": data.draw(st.sampled_from(["bhsd", "bshd"])),
+        "window": data.draw(st.none() | st.integers(1, 20)),
+    }
+    check_case(options)

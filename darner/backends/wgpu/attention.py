@@ -14,6 +14,9 @@ from .machine import Machine
 from .shader import Written
 from .template import Template
 
+MOST_SCRATCH = 2
+"""Ranges of scratch memory that a dispatch has bound, at most."""
+
 
 def _fits(spec: Spec, machine: Machine) -> bool:
     if not can_emit_attention(spec):
@@ -24,7 +27,7 @@ def _fits(spec: Spec, machine: Machine) -> bool:
     attention = described(node)
     if attention.accumulator == "f64" and not machine.wide:
         return False
-    if len(spec.inputs) + len(spec.body.outputs) > machine.most_buffers:
+    if len(spec.inputs) + len(spec.body.outputs) + MOST_SCRATCH > machine.most_buffers:
         return False
     if node.op.name == BACKWARD:
         return backward_cuts(attention, machine) is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ...graph.node import Node
 from ...lower.plan import Spec
 from ..cpu.attention_plan import GRADIENTS, Described
 from ..cpu.template import sizes
@@ -37,19 +36,14 @@ class Cuts:
 
 def backward_cuts(attention: Described, machine: Machine) -> Cuts | None:
     """How the gradients are cut; None where nothing fits."""
-    heads = attention.batch * attention.heads
-    both = attention.width, attention.value_width
-    found = (
-        choose(attention, machine, attention.queries, heads, both, ()),
-        choose(attention, machine, attention.queries, heads, both, both[:1]),
-        choose(
-            *(attention, machine, attention.keys, attention.batch * attention.kv_heads),
-            *(both, both),
-        ),
-    )
-    if found[0] is None or found[1] is None or found[2] is None:
+    heads, both = attention.batch * attention.heads, (attention.width, attention.value_width)
+    shared = attention.batch * attention.kv_heads
+    first = choose(attention, machine, attention.queries, heads, both, ())
+    second = choose(attention, machine, attention.queries, heads, both, both[:1])
+    third = choose(attention, machine, attention.keys, shared, both, both)
+    if first is None or second is None or third is None:
         return None
-    return Cuts(*found)
+    return Cuts(first, second, third)
 
 
 def wanted(spec: Spec) -> dict[str, int]:
@@ -88,9 +82,7 @@ class Gradients:
 
     def _tile(self, cut: Cut, numbers: list[int], *, by_query: bool = True) -> Tile:
         whole = are_whole(self.spec, numbers)
-        return Tile(
-            self.spec, self.machine, self.attention, cut, by_query=by_query, whole=whole
-        )
+        return Tile(self.spec, self.machine, self.attention, cut, by_query=by_query, whole=whole)
 
     def known(self, tile: Tile) -> Memory:
         """The statistics in scratch memory: all maxima, then all shares, then all means."""
@@ -138,9 +130,8 @@ class Gradients:
         tile.exchange("part", "whole", lambda a, b: f"{a} + {b}")
         tile.shader.barrier()
         tile.exchange("tilt", "sum", lambda a, b: f"{a} + {b}")
-        one, base = tile.constant(1.0), "(batch * {0}u + head) * {1}u".format(
-            self.attention.heads, self.attention.queries
-        )
+        one = tile.constant(1.0)
+        base = f"(batch * {self.attention.heads}u + head) * {self.attention.queries}u"
         with tile.writer.block("if (across == 0u)"):
             for i in range(cut.rows):
                 with tile.writer.block(f"if (u32(row_{i}) < {self.attention.queries}u)"):
@@ -281,8 +272,6 @@ class Gradients:
                 if name == "share":
                     text = f"select({tile.vector}(), {text}, columns_{c} <= {last})"
                 tile.line(f"let {name}_{c} = {text};")
-
-
 
 
 def write_backward(spec: Spec, machine: Machine, attention: Described, cuts: Cuts) -> Written:

@@ -24,8 +24,10 @@ MOST_SUMS = 16
 """Vectors of a sum that a thread keeps."""
 GROUPS = 528
 """Workgroups that keep a large GPU's memory busy."""
-SHORTEST = 2
-"""Blocks of keys that a part has at least."""
+MERGING = 128
+"""Threads that put the parts of a head together."""
+AHEAD = 4
+"""Parts that each of them reads at a time."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def decode_parts(attention: Described, machine: Machine) -> Parts | None:
         return None
     blocks = -(-attention.keys // THREADS)
     heads = attention.batch * attention.kv_heads
-    parts = max(1, min(blocks // SHORTEST, -(-GROUPS // heads)))
+    parts = max(1, min(blocks, -(-GROUPS // heads)))
     return Parts(rows, team, columns, min(depth, deepest), parts)
 
 
@@ -145,9 +147,7 @@ class _Decode:
             reader.line(f"var total_{r} = {reader.constant(0.0)};")
             for w in range(parts.columns):
                 reader.line(f"var sum_{r}_{w} = {vector}();")
-        with reader.writer.block(
-            f"for (var first = low; first < high; first += {THREADS}u)"
-        ):
+        with reader.writer.block(f"for (var first = low; first < high; first += {THREADS}u)"):
             self._scores(reader)
             self._sums(reader)
         self._together(reader)
@@ -214,8 +214,8 @@ class _Decode:
                     reader.line(f"dots_{r} = fma({query}, key, dots_{r});")
         reader.line("let key = i32(first + local);")
         reader.line(f"let near = u32(min(key, {attention.keys - 1}i));")
-        for r, _, query in self._rows():
-            reader.line(f"let score_{r} = {self._finished(reader, r, query)};")
+        for r, _, at in self._rows():
+            reader.line(f"let score_{r} = {self._finished(reader, r, at)};")
         for r in range(parts.rows):
             reader.line(f"scores[{r * THREADS}u + local] = score_{r};")
         reader.shader.barrier()
@@ -223,7 +223,9 @@ class _Decode:
     def _finished(self, reader: Reader, r: int, query: int) -> str:
         """A score from a product: scale, cap, bias, and what hides the key."""
         attention, window = self.attention, self.attention.window
-        reader.line(f"var own_{r} = {sum_of_four(f'dots_{r}')} * {reader.constant(attention.scale)};")
+        reader.line(
+            f"var own_{r} = {sum_of_four(f'dots_{r}')} * {reader.constant(attention.scale)};"
+        )
         if attention.softcap is not None:
             cap = reader.constant(attention.softcap)
             reader.line(f"own_{r} = {reader.tanh(f'own_{r} / {cap}')} * {cap};")
@@ -342,37 +344,76 @@ class _Decode:
         )
 
     def merge(self) -> Stage:
-        """The dispatch that puts parts together: a workgroup for each head."""
+        """The dispatch that puts parts together: a workgroup for each head, whose threads have some parts of some columns each."""
         attention, parts = self.attention, self.parts
-        threads = 64
-        reader = self._reader(threads)
+        reader = self._reader(MERGING)
+        vector, number = reader.vector, reader.number
         sums = reader.shader.scratch(0, self.records * self.quads * 4, reader.kind, vector=4)
         known = reader.shader.scratch(self.sums_bytes, 2 * self.records, reader.kind)
-        total = attention.queries * self.quads
-        reader.shader.shared("results", f"array<{reader.vector}, {total}>")
+        items = attention.queries * self.quads
+        slices = max(1, min(parts.parts, MERGING // items))
+        held = max(items, MERGING)
+        reader.shader.shared("results", f"array<{vector}, {held}>")
+        reader.shader.shared("tops", f"array<{number}, {held}>")
+        reader.shader.shared("totals", f"array<{number}, {held}>")
         reader.line(f"let head = group % {attention.heads}u;")
         reader.line(f"let batch = group / {attention.heads}u;")
-        with reader.writer.block(f"for (var e = local; e < {total}u; e += {threads}u)"):
-            reader.line(f"let row = group * {attention.queries}u + e / {self.quads}u;")
+        each = f"for (var e = local; e < {items * slices}u; e += {MERGING}u)"
+        with reader.writer.block(each):
+            reader.line(f"let row = group * {attention.queries}u + e % {items}u / {self.quads}u;")
             reader.line(f"let quad = e % {self.quads}u;")
             reader.line(f"let record = row * {parts.parts}u;")
             reader.line(f"var top = {reader.lowest};")
-            each = f"for (var part = 0u; part < {parts.parts}u; part++)"
-            with reader.writer.block(each):
-                reader.line(f"top = max(top, {known.name}[(record + part) * 2u]);")
             reader.line(f"var total = {reader.constant(0.0)};")
-            reader.line(f"var sum = {reader.vector}();")
-            with reader.writer.block(each):
-                reader.line("let own = record + part;")
-                factor = reader.exp(f"{known.name}[own * 2u] - top")
-                reader.line(f"let factor = {factor};")
-                reader.line(f"total = fma({known.name}[own * 2u + 1u], factor, total);")
-                found = f"{sums.name}[own * {self.quads}u + quad]"
-                reader.line(f"sum = fma({found}, {reader.vector}(factor), sum);")
+            reader.line(f"var sum = {vector}();")
+            step = AHEAD * slices
+            with reader.writer.block(
+                f"for (var part = e / {items}u; part < {parts.parts}u; part += {step}u)"
+            ):
+                self._merge_some(reader, known.name, sums.name, slices)
+            reader.line("results[e] = sum;")
+            reader.line("tops[e] = top;")
+            reader.line("totals[e] = total;")
+        reader.shader.barrier()
+        with reader.writer.block(f"for (var e = local; e < {items}u; e += {MERGING}u)"):
+            reader.line("var top = tops[e];")
+            for k in range(1, slices):
+                reader.line(f"top = max(top, tops[e + {k * items}u]);")
+            reader.line(f"var total = {reader.constant(0.0)};")
+            reader.line(f"var sum = {vector}();")
+            with reader.writer.block(f"for (var k = 0u; k < {slices}u; k++)"):
+                reader.line(f"let own = e + k * {items}u;")
+                reader.line(f"let factor = {reader.exp('tops[own] - top')};")
+                reader.line("total = fma(totals[own], factor, total);")
+                reader.line(f"sum = fma(results[own], {vector}(factor), sum);")
             reader.line(f"results[e] = sum * {_share(reader)};")
         reader.shader.barrier()
         self._write(reader, "0u")
         return reader.shader.finish(attention.batch * attention.heads)
+
+    def _merge_some(self, reader: Reader, known: str, sums: str, slices: int) -> None:
+        """Add a few parts to ``sum`` and ``total``; one that there is not weighs nothing."""
+        last, zero = self.parts.parts - 1, reader.constant(0.0)
+        for k in range(AHEAD):
+            reader.line(f"let own_{k} = record + min(part + {k * slices}u, {last}u);")
+            reader.line(f"let top_{k} = {known}[own_{k} * 2u];")
+            reader.line(f"let total_{k} = {known}[own_{k} * 2u + 1u];")
+            reader.line(f"let sum_{k} = {sums}[own_{k} * {self.quads}u + quad];")
+        most = "top"
+        for k in range(AHEAD):
+            most = f"max({most}, top_{k})"
+        reader.line(f"let peak = {most};")
+        reader.line(f"let before = {reader.exp('top - peak')};")
+        reader.line("top = peak;")
+        reader.line("total = total * before;")
+        reader.line("sum = sum * before;")
+        for k in range(AHEAD):
+            raised = reader.exp(f"top_{k} - peak")
+            reader.line(
+                f"let factor_{k} = select({zero}, {raised}, part + {k * slices}u <= {last}u);"
+            )
+            reader.line(f"total = fma(total_{k}, factor_{k}, total);")
+            reader.line(f"sum = fma(sum_{k}, {reader.vector}(factor_{k}), sum);")
 
 
 def _share(reader: Reader) -> str:

@@ -56,7 +56,7 @@ def write_query_operands(tile: Tile) -> dict[str, Rows]:
     tile.write_start("batch")
     tile.write_rows("first")
     tile.write_range("first")
-    found = {}
+    found: dict[str, Rows] = {}
     for name in ("q", "k", "v", "dy"):
         if name in attention.operands:
             of_keys = name in ("k", "v")
@@ -85,11 +85,10 @@ def _stage(tile: Tile) -> Stage:
         tile.line(f"var top_{i} = {tile.lowest};")
         tile.line(f"var total_{i} = {tile.constant(0.0)};")
     tile.start_sums("sum", "v")
-    kept = tile.is_kept("q")
-    if kept and attention.width and attention.keys:
+    if cut.kept and attention.width and attention.keys:
         tile.stage_left(rows["q"])
     for _ in tile.blocks_of_columns():
-        tile.product("s", rows["q"], rows["k"], kept=kept)
+        tile.product("s", rows["q"], rows["k"])
         tile.write_columns("column")
         tile.finish("s")
         for i in range(cut.rows):

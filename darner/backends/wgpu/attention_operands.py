@@ -47,9 +47,9 @@ class Reader:
         for name in ROWS:
             item = attention.operands.get(name)
             memory = None if item is None else self._leaf(item)
-            if item is not None and memory is not None and not is_packed(memory.dtype):
-                if memory.vector == 1 and self._is_aligned(name):
-                    self.shader.as_vectors(memory, 4)
+            plain = memory is not None and memory.vector == 1 and not is_packed(memory.dtype)
+            if plain and self._is_aligned(name):
+                self.shader.as_vectors(memory, 4)
 
     # ------------------------------------------------------------- text
 
@@ -104,9 +104,7 @@ class Reader:
         """The exponential of a number that is not above 0; what is too small for a normal number is 0."""
         if self.number == "f64":
             return f"{self._elementary('exp')}({x})"
-        self.function(
-            "raised", "x: f32", "f32", lambda _: "select(exp(x), 0.0f, x < -87.0f)"
-        )
+        self.function("raised", "x: f32", "f32", lambda _: "select(exp(x), 0.0f, x < -87.0f)")
         return f"raised({x})"
 
     def exp_of_four(self, x: str) -> str:

@@ -7,13 +7,17 @@ values it is the other way round. A thread has a few rows and columns of each bl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..cpu.attention_plan import Described
 from .machine import Machine
 
-ENOUGH = 264
-"""Workgroups that fill a large GPU: blocks are smaller where there would be fewer."""
+BUSY = 132 * 256
+"""Threads that keep a large GPU busy."""
+BYTES_PER_PRODUCT = 0.12
+"""What a large GPU reads from its cache, in bytes, while it multiplies and adds two numbers."""
+BALANCED = 16
+"""Products for each vector read from shared memory, from which on reading does not hold them up."""
 MOST_NUMBERS = 208
 """Numbers that a thread keeps: what its registers can hold."""
 
@@ -28,6 +32,7 @@ class Cut:
         rows: of each thread, ``down`` apart.
         columns: of each thread, ``across`` apart; a multiple of 4.
         depth: vectors of 4 numbers of a row that lie in shared memory at a time.
+        kept: whether the rows do as a whole, once for all columns.
         chunk: columns whose rows do, where they are summed.
         room: vectors of shared memory for the columns.
     """
@@ -37,6 +42,7 @@ class Cut:
     rows: int
     columns: int
     depth: int = 1
+    kept: bool = False
     chunk: int = 4
     room: int = 0
 
@@ -109,18 +115,17 @@ def choose(
         multiplied: the widths of the products that make scores.
         summed: the widths of what is summed with them.
     """
-    best: Cut | None = None
-    most = 0
-    for cut in CUTS:
-        found = _fitted(cut, machine, attention, multiplied, summed)
-        if found is None:
-            continue
-        groups = heads * -(-rows // cut.row_block)
-        if groups > most:
-            best, most = found, groups
-        if groups >= ENOUGH:
-            break
-    return best
+    found = [_fitted(cut, machine, attention, multiplied, summed) for cut in CUTS]
+    fitting = [cut for cut in found if cut is not None]
+    return min(fitting, key=lambda cut: _cost(cut, rows, heads), default=None)
+
+
+def _cost(cut: Cut, rows: int, heads: int) -> float:
+    """What all scores take, in products of numbers on a GPU that is fully busy: for each column and number of a row."""
+    groups = max(1, heads * -(-rows // cut.row_block))
+    reads = 4 * cut.rows * cut.columns / (cut.rows + cut.columns)
+    speed = min(1.0, reads / BALANCED) * min(1.0, groups * cut.threads / BUSY)
+    return max(groups * cut.row_block / speed, groups * 4 / BYTES_PER_PRODUCT)
 
 
 def _fitted(
@@ -140,18 +145,18 @@ def _fitted(
     deepest = max(1, *(_quads(width) for width in multiplied))
     apart = max([0, *(cut.across * cut.summed(width) for width in summed)])
     rows_out = max([0, *(cut.down * _quads(width) for width in summed)])
-    # Exchanged maxima and sums, and the stage of one number that all read.
+    # Exchanged maxima and sums, and a number that all read.
     others = (cut.row_block * (cut.across + 2) + 4) * size // 4
     weights = cut.row_block * cut.weight_pitch * size
-    depths = [deepest, *(depth for depth in (16, 8, 4, 2, 1) if depth < deepest)]
-    for depth in depths:
-        left, columns = cut.row_block * (depth | 1), cut.column_block * (depth | 1)
-        chunk = cut.column_block
-        while True:
+    for depth in (deepest, *(depth for depth in (16, 8, 4, 2, 1) if depth < deepest)):
+        # Rows of one product can stay: those of two take turns.
+        for kept in (True, False) if len(multiplied) == 1 else (False,):
+            left = cut.row_block * ((deepest if kept else depth) | 1)
+            columns = cut.column_block * (depth | 1)
+            chunk = cut.column_block
+            while chunk > 4 and chunk * apart > columns:
+                chunk //= 2
             room = max(columns, chunk * apart, rows_out)
             if (left + room) * size + weights + others <= machine.shared:
-                return Cut(cut.down, cut.across, cut.rows, cut.columns, depth, chunk, room)
-            if chunk <= 4 or chunk * apart <= columns:
-                break
-            chunk //= 2
+                return replace(cut, depth=depth, kept=kept, chunk=chunk, room=room)
     return None

@@ -17,7 +17,7 @@ from .attention_plan import Cut
 from .machine import Machine
 
 AXES = "xyzw"
-AT_ONCE = 4
+AT_ONCE = 8
 """Vectors that a thread reads before it puts them into shared memory."""
 
 
@@ -57,7 +57,9 @@ class Tile(Reader):
         counts = attention.queries, attention.keys
         self.row_count, self.column_count = counts if by_query else counts[::-1]
         shared = self.shader.shared
-        shared("left", f"array<{self.vector}, {cut.row_block * cut.pitch}>")
+        deepest = max(1, -(-attention.width // 4))
+        self.left_pitch = (deepest | 1) if cut.kept else cut.pitch
+        shared("left", f"array<{self.vector}, {cut.row_block * self.left_pitch}>")
         shared("right", f"array<{self.vector}, {cut.room}>")
         self.line(f"let down = local / {cut.across}u;")
         self.line(f"let across = local % {cut.across}u;")
@@ -73,9 +75,7 @@ class Tile(Reader):
     @contextmanager
     def counted(self, name: str, start: str, stop: str, step: int) -> Iterator[None]:
         """A loop over u32 numbers."""
-        with self.writer.block(
-            f"for (var {name} = {start}; {name} < {stop}; {name} += {step}u)"
-        ):
+        with self.writer.block(f"for (var {name} = {start}; {name} < {stop}; {name} += {step}u)"):
             yield
 
     def blocks_of_columns(self) -> Iterator[None]:
@@ -99,16 +99,20 @@ class Tile(Reader):
 
     def stage_left(self, rows: Rows) -> None:
         """Put whole rows into shared memory, once for all columns."""
-        self._stage_rows("left", self.cut.row_block, rows, "0u")
-
-    def is_kept(self, name: str) -> bool:
-        """Whether whole rows of an operand fit into shared memory."""
-        return self.width(name) <= 4 * self.cut.depth
+        four, quads = self.four(rows.name), -(-self.width(rows.name) // 4)
+        stage(
+            self,
+            "left",
+            self.left_pitch,
+            self.cut.row_block,
+            quads,
+            lambda row, quad: f"{four}({rows.base}, {rows.first} + {row}, {quad})",
+        )
 
     # ------------------------------------------------------------- products
 
-    def product(self, target: str, rows: Rows, columns: Rows, *, kept: bool = False) -> None:
-        """Products of all rows and columns of a block as ``target``; ``kept`` rows are in shared memory already."""
+    def product(self, target: str, rows: Rows, columns: Rows) -> None:
+        """Products of all rows and columns of a block as ``target``; rows that are kept are in shared memory already."""
         cut = self.cut
         for i, c in self.each():
             self.line(f"var {target}_{i}_{c} = {self.vector}();")
@@ -121,19 +125,19 @@ class Tile(Reader):
         ):
             first = "depth" if several else "0u"
             self.shader.barrier()
-            if not kept:
+            if not cut.kept:
                 self._stage_rows("left", cut.row_block, rows, first)
             self._stage_rows("right", cut.column_block, columns, first)
             self.shader.barrier()
             limit = f"min({cut.depth}u, {quads}u - depth)" if several else f"{quads}u"
             self.line(f"let limit = {limit};")
             with self.counted("d", "0u", "limit", 1):
-                self._multiply(target)
+                self._multiply(target, f"{first} + d" if cut.kept else "d")
 
-    def _multiply(self, target: str) -> None:
-        """One vector of each row and column."""
+    def _multiply(self, target: str, place: str) -> None:
+        """One vector of each row, at its place in shared memory, and of each column."""
         cut = self.cut
-        self.line(f"let of_row = down * {cut.pitch}u + d;")
+        self.line(f"let of_row = down * {self.left_pitch}u + {place};")
         self.line(f"let of_column = across * {cut.pitch}u + d;")
         for j in range(cut.columns):
             self.line(f"let r{j} = right[of_column + {j * cut.across * cut.pitch}u];")
@@ -142,7 +146,7 @@ class Tile(Reader):
                 parts = ", ".join(f"r{4 * c + k}.{axis}" for k in range(4))
                 self.line(f"let c{c}{axis} = {self.vector}({parts});")
         for i in range(cut.rows):
-            self.line(f"let l{i} = left[of_row + {i * cut.down * cut.pitch}u];")
+            self.line(f"let l{i} = left[of_row + {i * cut.down * self.left_pitch}u];")
             for c in range(cut.quads):
                 name = f"{target}_{i}_{c}"
                 for axis in AXES:
@@ -191,7 +195,9 @@ class Tile(Reader):
 
                 def value(row: str, quad: str) -> str:
                     place = f"({part} + {row})"
-                    column = f"{place} / {cut.columns}u + {cut.across}u * ({place} % {cut.columns}u)"
+                    column = (
+                        f"{place} / {cut.columns}u + {cut.across}u * ({place} % {cut.columns}u)"
+                    )
                     return f"{four}({columns.base}, {columns.first} + {column}, {quad})"
 
                 stage(self, "right", pitch, cut.chunk, quads, value)
@@ -327,9 +333,7 @@ class Tile(Reader):
         cut = self.cut
         pitch = cut.across + 1
         for i in range(cut.rows):
-            self.line(
-                f"partial[(down + {i * cut.down}u) * {pitch}u + across] = {values}_{i};"
-            )
+            self.line(f"partial[(down + {i * cut.down}u) * {pitch}u + across] = {values}_{i};")
         self.shader.barrier()
         with self.counted("e", "local", f"{cut.row_block}u", cut.threads):
             self.line(f"var all = partial[e * {pitch}u];")
