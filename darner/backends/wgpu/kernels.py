@@ -43,9 +43,6 @@ def written(spec: Spec, machine: Machine) -> Written:
         ops = ", ".join(dict.fromkeys(spec.ops))
         missing = lacking(spec, machine)
         if missing:
-            raise UnsupportedError(
-                f"{ops} needs {missing}, which the GPU '{machine.name}' has not",
-                hint="cast to f32 or i32 before, or run it on the CPU",
-            )
+            raise UnsupportedError(f"{ops} needs {missing}, which '{machine.name}' has not")
         raise UnsupportedError(f"the GPU has no kernel of kind '{spec.kind}' for {ops}")
     return template.write(spec, machine)
