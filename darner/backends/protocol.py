@@ -224,10 +224,10 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
             alignment=device_kernels.alignment,
             segment=segment,
         )
+        device_kernels.check(plan, graph)
         without = {digest for digest, spec in plan.specs.items() if not device_kernels.runs(spec)}
         lacking = [kernel for kernel in plan.kernels if kernel.spec in without]
         if not lacking:
-            device_kernels.check(plan, graph)
             if segment is not None or plan.arena_bytes <= device_kernels.most:
                 return plan
             segment = device_kernels.most

@@ -195,10 +195,10 @@ def test_many_16_bit_terms_are_summed_in_f32(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i32", "bool"])
-@pytest.mark.parametrize("count", [12, 400])
-def test_scatter_replaces_or_combines_in_order(dtype, count):
-    """Small problems are looked through, larger ones sorted; of several slices the last replaces."""
-    floating, columns = dtype in FLOATS, 19 if count == 12 else 900
+@pytest.mark.parametrize(("count", "columns"), [(12, 19), (40, 9001), (400, 900)])
+def test_scatter_replaces_or_combines_in_order(dtype, count, columns):
+    """Each problem is looked through, done by one of equal slices, or sorted; of several slices the last replaces."""
+    floating = dtype in FLOATS
     shapes = (7, columns), (count, columns)
     near_one = [RNG.uniform(0.5, 1.5, s) if floating else RNG.integers(0, 3, s) for s in shapes]
     x, src = (value.astype(dtypes.dtype(dtype).numpy) for value in near_one)

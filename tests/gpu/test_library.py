@@ -268,13 +268,19 @@ def test_a_smaller_gpu_gives_the_same(threads):
 
 
 @pytest.mark.parametrize(("dtype", "what"), [("i64", "integers of 64 bits"), ("f64", "f64")])
-def test_types_that_a_gpu_has_not_are_refused_by_name(dtype, what):
+def test_types_that_a_gpu_has_not_are_refused_by_name(dtype, what, monkeypatch):
     g = Graph()
     x = g.input("x", (5, 3), dtype)
     g.set_outputs([x.sort(0)])
     (spec,) = lower_for("gpu", g).specs.values()
-    machine = smaller().machine
+    device = smaller()
+    machine = device.machine
     assert template_of(spec, machine) is None
     assert template_of(spec, opened().machine) is not None
     with pytest.raises(UnsupportedError, match=rf"sort.*{what}"):
         written(spec, machine)
+    monkeypatch.setattr("darner.backends.wgpu.device.opened", lambda name="gpu": device)
+    with pytest.raises(
+        UnsupportedError, match=rf"(?s)no kernel of kind 'index' for sort.*has not {what}"
+    ):
+        lower_for("gpu", g)

@@ -1,7 +1,7 @@
 """Kernels that write where an index says: ``scatter``, ``scatter_add`` and ``scatter_add_along_axis``.
 
 A tensor is seen as [outer, size, inner], the slices of ``src`` as [outer, count, inner]. No order of threads is ever seen in a result. Few slices are looked through by
-whoever writes a place. Many are put in the order of their indices first, so that all that go to one place stand side by side, in their own order. The sorted slices are
+whoever writes a place, or by each other. Many are put in the order of their indices first, so that all that go to one place stand side by side, in their own order. The sorted slices are
 then divided into pieces of equal length: what lies in one piece is combined by one thread for each column, and a place that several pieces have slices of is put
 together afterwards. Where every column has indices of its own, and there are many columns, a thread goes along each. An index outside is left out, and told of.
 """
@@ -33,11 +33,11 @@ COMBINES = {
 }
 """What each mode combines: the reduction whose neutral element it begins with, and the op."""
 FEW = 8
-"""So few slices are looked through for every element of the result."""
+"""So few elements of a column are looked through for every element of the result."""
 SMALL = 1 << 21
-"""Up to so many comparisons the same is done with more slices."""
-REPLACED = 64
-"""Up to so many slices that replace, each looks whether a later one has its index."""
+"""Up to so many comparisons the same is done with slices, and with more of them."""
+UNSORTED = 64
+"""Up to so many slices each looks through the indices of the others."""
 PIECE = 32
 """Sorted slices that one thread combines."""
 AHEAD = 4
@@ -167,30 +167,35 @@ class _Scatter:
 
         return filled(self.spec, self.machine, 0, value)
 
-    def replaced(self) -> Stage:
-        """Every element of a slice is written, unless a later slice goes to the same place."""
+    def directly(self) -> Stage:
+        """Of all slices that go to one place one writes what they give together: the last where it replaces, the first where it combines all."""
         shader, count = Shader(self.spec, self.machine), self.count * self.columns
-        writer = shader.writer
+        writer, sets = shader.writer, self.mode == "set"
         with writer.block(f"if (thread < {count}u)"):
             elements = shader.elements()
             number, column = elements.places.split(word("thread"), (self.count, self.columns))
             number = elements.places.plain(number)
+            own = writer.text(number)
             place = self.index(elements, 0, number)
             elements.check(place, self.size)
-            writer.line(f"var last = {writer.text(place)} < {self.size}u;")
-            with (
-                writer.block(
-                    f"for (var other = {writer.text(number)} + 1u; other < {self.count}u; other++)"
-                ),
-                elements.scope(),
-            ):
+            writer.line(f"var writes = {place.text} < {self.size}u;")
+            others = f"{own} + 1u; other < {self.count}u" if sets else f"0u; other < {own}"
+            with writer.block(f"for (var other = {others}; other++)"), elements.scope():
                 found = self.index(elements, 0, word("other"))
-                writer.line(
-                    f"if ({writer.text(found)} == {writer.text(place)}) {{ last = false; }}"
-                )
-            with writer.block("if (last)"), elements.scope():
+                writer.line(f"writes = writes && {found.text} != {place.text};")
+            with writer.block("if (writes)"), elements.scope():
                 value = self.value(elements, 0, number, column)
-                self.store(shader, elements, value, self.offset(elements, 0, place, column))
+                writer.line(f"var total = {writer.text(value)};")
+                total = Text(value.type, "total")
+                if not sets:
+                    rest = f"for (var other = {own} + 1u; other < {self.count}u; other++)"
+                    with writer.block(rest), elements.scope():
+                        found = self.index(elements, 0, word("other"))
+                        with writer.block(f"if ({found.text} == {place.text})"), elements.scope():
+                            each = self.value(elements, 0, word("other"), column)
+                            following = self.combined(elements, total, each)
+                            writer.line(f"total = {writer.text(following)};")
+                self.store(shader, elements, total, self.offset(elements, 0, place, column))
         return shader.finish(-(-count // shader.threads))
 
     # ------------------------------------------------------------- columns with indices of their own
@@ -417,11 +422,11 @@ def _write(spec: Spec, machine: Machine) -> Written:
     start = prepared(spec, machine, found.x)
     if not found.count:
         return Written((start,))
-    if found.mode == "set" and found.count <= REPLACED:
-        return Written((start, found.replaced()))
-    few = found.x is None and found.count <= FEW
-    if few or (found.mode != "set" and elements * found.count <= SMALL):
+    few = found.along and found.count <= FEW
+    if found.mode != "set" and (few or elements * found.count <= SMALL):
         return Written((found.looked_through(),))
+    if not found.along and found.count <= UNSORTED:
+        return Written((start, found.directly()))
     if found.along and found.rows >= COLUMNS and not is_packed(found.node.dtype):
         return Written((start, found.by_columns()))
     stages, scratch = found.in_order()

@@ -136,8 +136,9 @@ class Sort:
         """Sort the blocks of all rows: of the elements at first, later of what was kept of the blocks before."""
         padded = min(power_above(length), self.block)
         blocks = -(-length // padded)
-        share = max(1, TOGETHER // padded)
-        items, segments = share * padded, self.rows * blocks
+        segments = self.rows * blocks
+        share = min(max(1, TOGETHER // padded), segments)
+        items = share * padded
         kept = min(self.keep, padded)
         shader = Shader(self.spec, self.machine, threads=min(256, max(32, items // 2)))
         elements, writer = shader.elements(), shader.writer

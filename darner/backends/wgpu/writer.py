@@ -331,7 +331,7 @@ class Writer:
     # ------------------------------------------------------------- comparison
 
     def _compare(self, text: str) -> Text:
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         return self.let(ir.IntType(1), text)
 
