@@ -287,7 +287,10 @@ SHORT_LN2: Table = {
 """The first part has so few bits that its product with an exponent is exact."""
 TWO_OVER_LN2: Table = {32: (2.884765625, 0.0006244567921385169)}
 """The first part has 12 bits, and so have those of the next."""
-LOG2_CENTERS = ((-0.3560791015625, -6.470866355812177e-05), (0.3575439453125, 8.059305400820449e-06))
+LOG2_CENTERS = (
+    (-0.3560791015625, -6.470866355812177e-05),
+    (0.3575439453125, 8.059305400820449e-06),
+)
 """log2 of 25/32 and of 41/32."""
 LOG2E: Table = {
     32: (1.4426950216293335, 1.925963033500011e-08, -4.237339493363577e-16),

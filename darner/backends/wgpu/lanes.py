@@ -209,7 +209,9 @@ def _quadrant(bits: int) -> str:
     zeros = "countLeadingZeros(high)"
     if bits == 64:
         upper, lower = "u32(high >> 32u)", "u32(high & 0xfffffffflu)"
-        zeros = f"select(countLeadingZeros({upper}), 32u + countLeadingZeros({lower}), {upper} == 0u)"
+        zeros = (
+            f"select(countLeadingZeros({upper}), 32u + countLeadingZeros({lower}), {upper} == 0u)"
+        )
     return f"""struct Quadrant_{kind} {{ rest: {kind}, turns: {word} }}
 var<private> two_over_pi_{kind}: array<{word}, {count}> = array<{word}, {count}>({", ".join(f"{part}{end}" for part in parts)});
 fn quadrant_{kind}(x: {kind}) -> Quadrant_{kind} {{
