@@ -259,10 +259,11 @@ class Writer:
 
     def fneg(self, a: Any) -> Text:
         """The float with the other sign."""
-        if spelled(a.type) == "f64":
-            return self.let(a.type, f"-{self.text(a)}")
         # Not 0 - a, which some compilers make of it: 0 has no other sign then.
-        return self.let(a.type, f"bitcast<f32>(bitcast<u32>({self.text(a)}) ^ 0x80000000u)")
+        kind, bits, sign = "f32", "u32", "0x80000000u"
+        if spelled(a.type) == "f64":
+            kind, bits, sign = "f64", "u64", "0x8000000000000000lu"
+        return self.let(a.type, f"bitcast<{kind}>(bitcast<{bits}>({self.text(a)}) ^ {sign})")
 
     def add(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Text:
         """A + b of integers."""
@@ -387,11 +388,7 @@ class Writer:
     def _nan(self, value: Any) -> str:
         text = self.text(value)
         if spelled(value.type) == "f64":
-            return (
-                f"((bitcast<u64>({text}) & 0x7fffffffffffffffLU) > 0x7ff0000000000000LU)".replace(
-                    "LU", "lu"
-                )
-            )
+            return f"((bitcast<u64>({text}) & 0x7ffffffffffffffflu) > 0x7ff0000000000000lu)"
         return f"((bitcast<u32>({text}) & 0x7fffffffu) > 0x7f800000u)"
 
     def select(self, condition: Any, chosen: Any, otherwise: Any) -> Text:
