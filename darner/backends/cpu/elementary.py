@@ -3,7 +3,8 @@
 Every function takes and returns ``Lane`` values of f32 or f64: range reduction with fused multiply-add, then
 a polynomial of ``math_tables``, chosen by the width. No library is called, and NaN, infinities and signed zeros
 come out as IEEE 754 says. Functions marked ``through_double`` do their f32 work in f64, where what would need two
-f32 numbers to hold fits in one.
+f32 numbers to hold fits in one; a target that does not widen (``Lane.can_widen``) runs the same code on f32, and has
+another for powers. Where a compiler might reorder sums, ``Lane.hidden`` and ``Lane.fused`` say what must stay.
 """
 
 from __future__ import annotations
@@ -453,13 +454,8 @@ def _narrow_power_of_size(size: Lane, y: Lane) -> Lane:
     return exp(y * log(size))
 
 
-def _head(x: Lane) -> Lane:
-    """The first 12 bits of f32 lanes: the product of two of these is exact."""
-    return (x.as_integer() & 0xFFFFF000).as_float()
-
-
 def _log2_in_parts(x: Lane) -> tuple[Lane, Lane]:
-    """log2(x) of positive f32 lanes as an unrounded sum, good to about 2**-32; the first part has 12 bits.
+    """log2(x) of positive f32 lanes as an unrounded sum, good to about 2**-31; the first part has 12 bits.
 
     With t = x / 2**e and one of three numbers c near it, log2(t / c) is 2 / log(2) * atanh(s), where s = (t - c) / (t + c).
     """
@@ -472,9 +468,9 @@ def _log2_in_parts(x: Lane) -> tuple[Lane, Lane]:
     top = f - of_center(0.0, -0.21875, 0.28125)
     around = of_center(2.0, 1.78125, 2.28125)
     bottom = f + around
-    bottom_high = _head(bottom)
+    bottom_high = bottom.head()
     bottom_low = f - (bottom_high - around).hidden()
-    s_high = _head(top / bottom)
+    s_high = (top / bottom).head()
     s_low = ((top - s_high * bottom_high) - s_high * bottom_low) / bottom
     s = s_high + s_low
     z = s * s
@@ -484,7 +480,7 @@ def _log2_in_parts(x: Lane) -> tuple[Lane, Lane]:
     rest = s_high * first[1] + (s_low * factor + tail)
     rest = rest + of_center(0.0, *(of_two[1] for of_two in tables.LOG2_CENTERS))
     whole = e + of_center(0.0, *(of_two[0] for of_two in tables.LOG2_CENTERS))
-    result = _head(whole + (main + rest))
+    result = (whole + (main + rest)).head()
     return result, ((whole - result).hidden() + main) + rest
 
 
@@ -495,7 +491,7 @@ def _power_in_parts(size: Lane, y: Lane) -> Lane:
     grows = (y > 0.0) ^ (size < 1.0)
     # A larger one makes no difference: the logarithm is at least 2**-24.
     y = _clamped(y, -(2.0**40), 2.0**40)
-    y_high = _head(y)
+    y_high = y.head()
     product = y_high * high
     rest = y_high * low + (y - y_high) * (high + low)
     inside = _clamped(product, -200.0, 200.0)

@@ -188,6 +188,11 @@ class Lane:
         """As ``fma``, and where the target has none too: for a term that takes most of the product away."""
         return self.fma(factor, term)
 
+    def head(self) -> Lane:
+        """A float without the second half of its bits: the product of two of these is exact."""
+        kept = {32: 0xFFFFF000, 64: 0xFFFFFFFFF8000000}[self.bits]
+        return (self.as_integer() & kept).as_float()
+
     def hidden(self) -> Lane:
         """The same value, of which no compiler may know how it was made: what its rounding lost can be computed from it."""
         return self

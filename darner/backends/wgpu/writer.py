@@ -13,6 +13,7 @@ found by its bits, and ``Writer.opaque`` hides where a number comes from.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -84,8 +85,6 @@ def _as_float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
-FEW = 3
-"""Lines that are rather written again than called."""
 OWN = "op_"
 """How the names of functions begin that are ops."""
 NOTHING = "nothing"
@@ -94,14 +93,26 @@ _NOTHING = f"var<private> {NOTHING}: u32;"
 
 
 class Routine(NamedTuple):
-    """A function of a shader: its text (none where it is not worth a function), the type of its result, and the declarations that it needs."""
+    """The code of an op.
 
-    text: str | None
+    Attributes:
+        text: a function; empty where it is a single instruction.
+        call: the expression that gives the result, with places for its arguments; empty where it is one of them.
+        type: of the result.
+        needs: declarations, by name.
+    """
+
+    text: str
+    call: str
     type: Any
     needs: dict[str, str]
 
 
 _ROUTINES: dict[str, Routine] = {}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, Text)
 
 
 def _is_zero(value: Any) -> bool:
@@ -183,14 +194,17 @@ class Writer:
         found = _ROUTINES.get(name)
         if found is None:
             found = _ROUTINES[name] = self._routine(name, arguments, code)
-        if found.text is None:
+        texts = [self.text(value) for value in arguments]
+        if not found.text and (
+            # Numbers that are known, or the same, may need other code.
+            not found.call or len(set(texts)) < len(texts) or not all(map(_is_text, arguments))
+        ):
             return code(self, arguments)
-        if name not in self.globals:
+        if found.text and name not in self.globals:
             self.globals[name] = found.text
-            for needed, text in found.needs.items():
-                self.globals.setdefault(needed, text)
-        passed = ", ".join(self.text(value) for value in arguments)
-        return self.let(found.type, f"{OWN}{name}({passed})")
+        for needed, text in found.needs.items():
+            self.globals.setdefault(needed, text)
+        return self.let(found.type, found.call.format(*texts))
 
     def _routine(
         self, name: str, arguments: Sequence[Any], code: Callable[[Any, Sequence[Any]], Any]
@@ -199,12 +213,17 @@ class Writer:
         inside.lane = self.lane
         taken = [Text(value.type, f"x{i}") for i, value in enumerate(arguments)]
         made = code(inside, taken)
-        if len(inside.lines) <= FEW:
-            return Routine(None, made.type, {})
+        if len(inside.lines) == 1:
+            single = inside.lines[0].partition(" = ")[2].rstrip(";")
+            call = re.sub(r"\bx(\d+)\b", r"{\1}", single)
+            return Routine("", call, made.type, inside.globals)
+        if not inside.lines:
+            return Routine("", "", made.type, {})
         listed = ", ".join(f"{value.text}: {spelled(value.type)}" for value in taken)
         head = f"fn {OWN}{name}({listed}) -> {spelled(made.type)} {{"
         lines = [head, *inside.lines, f"  return {inside.text(made)};", "}"]
-        return Routine("\n".join(lines), made.type, inside.globals)
+        passed = ", ".join(f"{{{i}}}" for i in range(len(taken)))
+        return Routine("\n".join(lines), f"{OWN}{name}({passed})", made.type, inside.globals)
 
     # ------------------------------------------------------------- arithmetic
 
@@ -240,10 +259,11 @@ class Writer:
 
     def fneg(self, a: Any) -> Text:
         """The float with the other sign."""
-        if spelled(a.type) == "f64":
-            return self.let(a.type, f"-{self.text(a)}")
         # Not 0 - a, which some compilers make of it: 0 has no other sign then.
-        return self.let(a.type, f"bitcast<f32>(bitcast<u32>({self.text(a)}) ^ 0x80000000u)")
+        kind, bits, sign = "f32", "u32", "0x80000000u"
+        if spelled(a.type) == "f64":
+            kind, bits, sign = "f64", "u64", "0x8000000000000000lu"
+        return self.let(a.type, f"bitcast<{kind}>(bitcast<{bits}>({self.text(a)}) ^ {sign})")
 
     def add(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Text:
         """A + b of integers."""
@@ -368,11 +388,7 @@ class Writer:
     def _nan(self, value: Any) -> str:
         text = self.text(value)
         if spelled(value.type) == "f64":
-            return (
-                f"((bitcast<u64>({text}) & 0x7fffffffffffffffLU) > 0x7ff0000000000000LU)".replace(
-                    "LU", "lu"
-                )
-            )
+            return f"((bitcast<u64>({text}) & 0x7ffffffffffffffflu) > 0x7ff0000000000000lu)"
         return f"((bitcast<u32>({text}) & 0x7fffffffu) > 0x7f800000u)"
 
     def select(self, condition: Any, chosen: Any, otherwise: Any) -> Text:
