@@ -42,11 +42,11 @@ class _Losses(logging.Filter):
 
 
 _losses = _Losses()
+logging.getLogger("wgpu").addFilter(_losses)
 
 
 def losses() -> tuple[int, str]:
     """How many devices of the process were lost so far, and what the driver said of the last."""
-    logging.getLogger("wgpu").addFilter(_losses)
     return _losses.count, _losses.reason
 
 
