@@ -42,7 +42,11 @@ class _Losses(logging.Filter):
 
 
 _losses = _Losses()
-logging.getLogger("wgpu").addFilter(_losses)
+
+
+def notice_losses() -> None:
+    """Count devices that are lost from now on; wgpu wants to be the first to ask for its logger."""
+    logging.getLogger("wgpu").addFilter(_losses)
 
 
 def losses() -> tuple[int, str]:
