@@ -23,11 +23,9 @@ COUNTED = ("reshape", "random_bits")
 
 
 def segment_of(machine: Machine) -> int:
-    """Bytes of a segment of the arena, as a multiple of what every value begins at.
-
-    A little less than a buffer: at its end there is room for what is less than an item of the type that it is bound as.
-    """
-    return (machine.most_bytes // GRANULE - 1) * GRANULE
+    """Bytes of the largest buffer, as a multiple of what every value begins at."""
+    # One granule is left for what is bound past the last value.
+    return machine.most_bytes // GRANULE * GRANULE - GRANULE
 
 
 @dataclass(frozen=True)
