@@ -12,6 +12,7 @@ from darner.backends.protocol import compile_for, lower_for
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.fitting import fitted, item_bytes
 from darner.backends.wgpu.kernels import written
+from darner.backends.wgpu.limits import segment_of
 from darner.backends.wgpu.program import WgpuProgram
 from darner.backends.wgpu.rewriting import Shelf, Windows, rewritten
 from darner.graph import dtypes
@@ -360,7 +361,9 @@ def chain(length=6, size=1000):
 
 
 def test_an_arena_larger_than_a_buffer_lies_in_several(limited):
-    machine = limited(**{BYTES: 9000})
+    """Each holds two values of 4,000 bytes, and is no larger than a buffer may be."""
+    machine = limited(**{BYTES: 8448})
+    assert segment_of(machine) == 8192
     g, arrays = chain()
     program = check(g, arrays)
     plan = program.plan
@@ -370,8 +373,8 @@ def test_an_arena_larger_than_a_buffer_lies_in_several(limited):
     for buffer in plan.buffers:
         if buffer.place == "arena":
             first, end = buffer.range
-            assert first // 8960 == (end - 1) // 8960
-    assert all(region.buffer.size <= 9000 for region in program._owned)
+            assert first // 8192 == (end - 1) // 8192
+    assert all(region.buffer.size <= 8448 for region in program._owned)
 
 
 def test_a_tensor_larger_than_a_buffer_is_refused_by_name(limited):
@@ -385,7 +388,7 @@ def test_a_tensor_larger_than_a_buffer_is_refused_by_name(limited):
     assert "'twice'" in text
     assert "test_limits.py" in text
     assert "2048 takes 8,192 bytes" in text
-    assert "4,096 at most (max-buffer-size)" in text
+    assert "3,840 at most (max-buffer-size)" in text
     assert "smaller batch" in text
 
 

@@ -5,7 +5,16 @@ import logging
 import numpy as np
 import pytest
 
-from darner.backends.wgpu.device import DeviceLostError, DeviceMemoryError, opened
+from darner.backends.protocol import lower_for
+from darner.backends.wgpu.device import (
+    Device,
+    DeviceLostError,
+    DeviceMemoryError,
+    adapters,
+    opened,
+)
+from darner.backends.wgpu.program import WgpuProgram
+from darner.graph.errors import ArgumentError
 from tests.gpu import needs_gpu
 from tests.leaks import models
 
@@ -117,6 +126,15 @@ def test_a_new_session_cannot_share_what_was_lost(lost):
     device.lose("for a test")
     with pytest.raises(DeviceLostError):
         models.inference(device="gpu", cache=None, share=session).run(models.values())
+
+
+def test_two_devices_cannot_have_the_same_parameters():
+    plan = lower_for("gpu", models.graph())
+    one, other = opened(), Device(adapters()[0])
+    first = WgpuProgram(plan, one)
+    with pytest.raises(ArgumentError, match="the parameter 'w' is on the GPU"):
+        WgpuProgram(plan, other, storage=first.storage)
+    first.close()
 
 
 def test_closing_after_a_loss_raises_nothing(lost):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ...graph.data import Array
 from ...graph.errors import ArgumentError, DarnerError, RunError, optional
 from .machine import ASKED, LIMITS, Machine
-from .native import handle, losses, unchecked_module, vulkan_only, wait
+from .native import handle, losses, notice_losses, unchecked_module, vulkan_only, wait
 from .shader import Stage
 
 KEPT_PIPELINES = 4096
@@ -79,6 +79,7 @@ def adapters() -> list[Any]:
     with _lock:
         if _adapters is None:
             wgpu = _wgpu()
+            notice_losses()
             vulkan_only()
             with _runtime_folder():
                 found = wgpu.gpu.enumerate_adapters_sync()

@@ -37,6 +37,7 @@ class _Value:
     source: Source | None
     shape: tuple[int, ...]
     nbytes: int
+    most: int
 
 
 def check_values(plan: Plan, graph: Graph, machine: Machine) -> None:
@@ -47,38 +48,38 @@ def check_values(plan: Plan, graph: Graph, machine: Machine) -> None:
         graph: what it was made of: it knows where inputs, parameters and states were written.
         machine: the GPU.
     """
-    most = segment_of(machine)
-    for value in _values(plan, graph):
+    for value in _values(plan, graph, machine):
         shape = "x".join(map(str, value.shape))
         if prod(value.shape) > MOST_ELEMENTS:
             rule = f"a tensor of {shape} has {prod(value.shape):,} elements, and the GPU counts {MOST_ELEMENTS:,}"
             hint = "split it along an axis; device='cpu' has no such limit"
-        elif value.nbytes > most:
-            rule = f"a tensor of {shape} takes {value.nbytes:,} bytes, and a buffer of '{machine.name}' has {most:,} at most (max-buffer-size)"
+        elif value.nbytes > value.most:
+            rule = f"a tensor of {shape} takes {value.nbytes:,} bytes, and a buffer of '{machine.name}' has {value.most:,} at most (max-buffer-size)"
             hint = "a smaller batch, a type of fewer bits, or the tensor in several pieces; device='cpu' has no such limit"
         else:
             continue
         raise UnsupportedError(rule, hint=hint).located(value.op, value.label, "", value.source)
 
 
-def _values(plan: Plan, graph: Graph) -> Iterator[_Value]:
+def _values(plan: Plan, graph: Graph, machine: Machine) -> Iterator[_Value]:
+    most, segment = machine.most_bytes, segment_of(machine)
     leaves = {**graph.inputs, **graph.parameters, **graph.states}
     for buffer in plan.buffers:
         if buffer.place != "arena":
             name = str(buffer.name)
             source = leaves[name].source if name in leaves else None
             shape = tuple(int(size) for size in buffer.type.shape)
-            yield _Value(buffer.place, name, source, shape, buffer.nbytes)
+            yield _Value(buffer.place, name, source, shape, buffer.nbytes, most)
     for kernel in plan.kernels:
         spec = plan.spec(kernel)
         for number in kernel.results:
             buffer = plan.buffers[number]
             shape = tuple(int(size) for size in buffer.type.shape)
-            yield _Value(last_op(spec), kernel.label, kernel.source, shape, buffer.nbytes)
+            yield _Value(last_op(spec), kernel.label, kernel.source, shape, buffer.nbytes, segment)
         for node in spec.body.nodes:
             if node.op.name in COUNTED:
                 shape = tuple(int(size) for size in node.shape)
-                yield _Value(node.op.name, kernel.label, kernel.source, shape, 0)
+                yield _Value(node.op.name, kernel.label, kernel.source, shape, 0, segment)
 
 
 def last_op(spec: Spec) -> str:
@@ -88,8 +89,9 @@ def last_op(spec: Spec) -> str:
 
 def check_scratch(nbytes: int, machine: Machine) -> None:
     """Raise where a kernel wants more scratch memory than a buffer can have."""
-    if nbytes > machine.most_bytes:
+    most = segment_of(machine)
+    if nbytes > most:
         raise UnsupportedError(
-            f"a kernel takes {nbytes:,} bytes of scratch memory, and a buffer of '{machine.name}' has {machine.most_bytes:,} at most (max-buffer-size)",
+            f"a kernel takes {nbytes:,} bytes of scratch memory, and a buffer of '{machine.name}' has {most:,} at most (max-buffer-size)",
             hint="a smaller batch, or the tensor in several pieces; device='cpu' has no such limit",
         )

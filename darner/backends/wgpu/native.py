@@ -44,9 +44,13 @@ class _Losses(logging.Filter):
 _losses = _Losses()
 
 
+def notice_losses() -> None:
+    """Count devices that are lost from now on; wgpu wants to be the first to ask for its logger."""
+    logging.getLogger("wgpu").addFilter(_losses)
+
+
 def losses() -> tuple[int, str]:
     """How many devices of the process were lost so far, and what the driver said of the last."""
-    logging.getLogger("wgpu").addFilter(_losses)
     return _losses.count, _losses.reason
 
 
