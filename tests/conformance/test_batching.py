@@ -21,7 +21,7 @@ def has_operands(op, index):
 
 
 CALLS = [
-    pytest.param(op, index, id=f"{op.name}-{index}")
+    (op, index)
     for op in BUILTIN
     for index in conformance.sample_indices(op)
     if has_operands(op, index)
@@ -71,7 +71,7 @@ def check(case, values, axes, out_axis=0):
         assert_close(ours, np.stack(theirs, out_axis), node.dtype, case.length)
 
 
-@pytest.mark.parametrize(("op", "index"), CALLS)
+@conformance.per_op(CALLS)
 def test_vmap_agrees_with_a_loop(op, index):
     case, values = batches(op, index)
     names = [name for name in case.arrays if name not in steps_of(case)]

@@ -6,6 +6,7 @@ derivatives themselves. In f32 and bf16: vjp against PyTorch's autograd over the
 
 import zlib
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pytest
@@ -90,13 +91,14 @@ def probe_of(op, index):
 
 def calls(wanted):
     return [
-        pytest.param(op, index, id=f"{op.name}-{index}")
+        (op, index)
         for op in BUILTIN
         for index in conformance.sample_indices(op)
         if moving_operands(op, index) and wanted(op, index)
     ]
 
 
+@cache
 def is_differentiable(op, index):
     """Whether a sample has a float result that follows its operands."""
     if NO_GRADIENT in op.traits or (op.name, index) in UNDEFINED:
@@ -190,7 +192,7 @@ def assert_lean(graph, original):
         assert values.size == 1 or np.any(values != values.flat[0]), "one number, stored many times"
 
 
-@pytest.mark.parametrize(("op", "index"), CALLS)
+@conformance.per_op(CALLS)
 def test_vjp_and_jvp_agree_with_differences_and_each_other(op, index):
     probe = probe_of(op, index)
     count = len(probe.graph.outputs)
@@ -208,7 +210,7 @@ def test_vjp_and_jvp_agree_with_differences_and_each_other(op, index):
         assert_near(moved, slope, floats_of(probe.graph, probe.arrays))
 
 
-@pytest.mark.parametrize(("op", "index"), CALLS)
+@conformance.per_op(CALLS)
 def test_second_derivatives_agree_with_differences_and_each_other(op, index):
     probe = probe_of(op, index)
     graph = darner.vjp(probe.graph, probe.moving)
@@ -229,7 +231,7 @@ def test_second_derivatives_agree_with_differences_and_each_other(op, index):
 # --------------------------------------------------------------------------- nothing passes
 
 
-@pytest.mark.parametrize(("op", "index"), BLOCKED)
+@conformance.per_op(BLOCKED)
 def test_ops_without_a_derivative_pass_nothing_or_say_so(op, index):
     probe = probe_of(op, index)
     graph = probe.graph.copy()
@@ -268,14 +270,14 @@ ROUNDS_AWAY = {
 """Samples whose derivative is gone once their values are rounded."""
 
 TYPED_CALLS = [
-    pytest.param(*call.values, dtype, id=f"{call.id}-{dtype}")
+    (op, index, dtype)
     for dtype in conformance.element_types("f32", "bf16")
-    for call in CALLS
-    if (call.values[0].name, call.values[1], dtype) not in ROUNDS_AWAY
+    for op, index in CALLS
+    if (op.name, index, dtype) not in ROUNDS_AWAY
 ]
 
 
-@pytest.mark.parametrize(("op", "index", "dtype"), TYPED_CALLS)
+@conformance.per_op(TYPED_CALLS)
 def test_vjp_agrees_with_autograd(op, index, dtype):
     case = make_case(op, index, dtype)
     probe = placed_mid_graph(case, moving_operands(op, index))

@@ -9,7 +9,6 @@ import pkgutil
 
 import ml_dtypes
 import numpy as np
-import pytest
 import torch
 
 import darner
@@ -34,11 +33,7 @@ def load_rows():
 
 ROWS = load_rows()
 BUILTIN = [op for op in OPS.values() if op.builtin]
-CALLS = [
-    pytest.param(op, i, id=f"{op.name}-{i}")
-    for op in BUILTIN
-    for i in conformance.sample_indices(op)
-]
+CALLS = [(op, i) for op in BUILTIN for i in conformance.sample_indices(op)]
 
 
 def has_float_operand(value):
@@ -48,7 +43,7 @@ def has_float_operand(value):
 
 
 TYPED_CALLS = [
-    pytest.param(op, i, dtype, id=f"{op.name}-{i}-{dtype}")
+    (op, i, dtype)
     for op in BUILTIN
     for i in conformance.sample_indices(op)
     for dtype in conformance.element_types("f64", "f32", "f16", "bf16")
@@ -88,7 +83,7 @@ def test_every_op_has_a_row_and_samples():
     assert not ROWS.keys() - OPS.keys()
 
 
-@pytest.mark.parametrize(("op", "index", "dtype"), TYPED_CALLS)
+@conformance.per_op(TYPED_CALLS)
 def test_reference_agrees_with_torch(op, index, dtype):
     case = make_case(op, index, dtype)
     floats = [a for a in case.arrays.values() if dtypes.dtype(a.dtype).is_float]
@@ -102,14 +97,14 @@ def test_reference_agrees_with_torch(op, index, dtype):
         assert_close(found, wanted, narrow, case.length)
 
 
-@pytest.mark.parametrize(("op", "index"), CALLS)
+@conformance.per_op(CALLS)
 def test_layout_of_operands_does_not_matter(op, index):
     plain, strided = make_case(op, index), make_case(op, index, contiguous=False)
     for a, b in zip(plain.run(), strided.run(), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(("op", "index"), CALLS)
+@conformance.per_op(CALLS)
 def test_float64_run_agrees_with_own_types(op, index):
     case = make_case(op, index, "f32")
     for node, found, wanted in zip(
@@ -119,7 +114,7 @@ def test_float64_run_agrees_with_own_types(op, index):
         assert_close(found, wanted, narrow if node.dtype.is_float else node.dtype, case.length)
 
 
-@pytest.mark.parametrize(("op", "index"), CALLS)
+@conformance.per_op(CALLS)
 def test_calls_verify_print_and_round_trip(op, index):
     graph = make_case(op, index).graph
     graph.verify()
@@ -133,7 +128,7 @@ def test_calls_verify_print_and_round_trip(op, index):
     assert again.to_json() == graph.to_json()
 
 
-@pytest.mark.parametrize(("op", "index"), [c for c in CALLS if c.values[0].is_composite])
+@conformance.per_op([call for call in CALLS if call[0].is_composite])
 def test_composites_expand_to_primitives_with_the_same_result(op, index):
     case = make_case(op, index, "f64")
     expanded = darner.expand(case.graph).verify()
