@@ -56,6 +56,8 @@ class Readback:
 
     def read(self, key: int) -> npt.NDArray[np.uint8]:
         """The bytes of a region as they were at the end of the last step; waits for it."""
+        if self._buffer is None:
+            return np.empty(0, np.uint8)
         if self._bytes is None:
             self._bytes = self._device.mapped(self._buffer)
         start = self._places[key]
