@@ -134,11 +134,7 @@ class Loader:
             own = self._names(i)
             lines = []
             if vector == 1:
-                term, free = (
-                    (f"{own.place}", f"{own.line}")
-                    if self.turned
-                    else (f"{own.line}", f"{own.place}")
-                )
+                term, free = (own.place, own.line) if self.turned else (own.line, own.place)
                 lines.append(f"{at}[{term}][{free} / 4u][{free} % 4u] = {raw};")
             elif self.turned:
                 wide = writer.let(None, self.reader.wide(raw)).text
@@ -170,7 +166,7 @@ def write_tiles(
     """Write the kernel of a product; ``sink(part)`` makes what takes the sums of a part, whose number is an expression."""
     tile, writer = cut.tile, shader.writer
     kind = spelled(register_type(kept_in(product)))
-    part, batch = write_places(shader, product, cut)
+    part, batch = _write_places(shader, product, cut)
     took: Sink = sink(part)
     elements = shader.elements()
     loaders = [
@@ -202,10 +198,10 @@ def write_tiles(
         for loader, loaded in zip(loaders, ahead, strict=True):
             loader.store(loaded)
         shader.barrier()
-    write_sums(shader, product, tile, took, batch, kind)
+    _write_sums(shader, product, tile, took, batch, kind)
 
 
-def write_places(shader: Shader, product: Product, cut: Cut) -> tuple[str, Number]:
+def _write_places(shader: Shader, product: Product, cut: Cut) -> tuple[str, Number]:
     """Write which part, matrix and tile a workgroup has; returns the part and the matrix."""
     tile, writer = cut.tile, shader.writer
     across, down = -(-product.n // tile.bn), -(-product.m // tile.bm)
@@ -266,7 +262,7 @@ def _write_products(shader: Shader, tile: Tile, kind: str) -> None:
         terms([f"k + {k}u" for k in range(tile.unroll)])
 
 
-def write_sums(
+def _write_sums(
     shader: Shader, product: Product, tile: Tile, sink: Sink, batch: Number, kind: str
 ) -> None:
     """Write a thread's sums to where they go."""

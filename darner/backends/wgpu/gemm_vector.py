@@ -19,6 +19,8 @@ from .shader import Shader
 
 THREADS = 512
 """Threads of a workgroup, at most."""
+FEWEST = 64
+"""Threads of a workgroup at least, if there is work for them."""
 LINE = 128
 """Bytes that neighbouring threads read together, where columns lie together."""
 AHEAD = 4
@@ -85,7 +87,6 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
     across = _power(-(-product.n // columns))
     if by_columns:
         units = min(LINE // (columns * matrix.leaf.dtype.itemsize), across, threads)
-        # No thread is left without terms, if there are columns for it.
         units = min(max(units, threads // _power(groups)), across, threads)
     else:
         # A thread has a few steps at least, and 32 read a line of memory.
@@ -94,10 +95,15 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
         units = 1 if few else threads // slices
     # Fours of results are whole in a workgroup.
     least = 4 // columns if product.in_fours else 1
+    units = max(units, least)
     found: dict[Share, None] = {}
     for some, count in ((units, 2), (2 * units, 1), (units // 2, 1), (4 * units, 1)):
-        number = min(max(some, least), threads)
-        share = Share(threads, threads // number, columns, 1, ahead)
+        # No thread is without columns, nor without terms, if it can be helped.
+        number = min(max(min(some, _enough(-(-product.n // columns))), least), threads)
+        slices = min(threads // number, _enough(groups))
+        if number * slices < FEWEST:
+            number = max(number, min(FEWEST // slices, _enough(-(-product.n // columns))))
+        share = Share(number * slices, slices, columns, 1, ahead)
         found.update(dict.fromkeys(_in_parts(product, share, groups)[:count]))
     return list(found)
 
@@ -113,11 +119,16 @@ def _in_parts(product: Product, share: Share, groups: int) -> list[Share]:
         """Microseconds."""
         full = max(1.0, workgroups * parts / (2 * PROCESSORS))
         waited = -(-batches // parts) * full * STEP
-        return max(waited, read) + (DISPATCH if parts > 1 else 0.0)
+        if parts == 1:
+            return max(waited, read)
+        return max(waited, read + 2 * parts * part_bytes(product) / BYTES) + DISPATCH
 
     some = [parts for parts in PARTS if parts <= batches]
     fit = [parts for parts in some if parts * part_bytes(product) <= MOST_PART_BYTES]
-    return [replace(share, parts=parts) for parts in sorted({1, *fit}, key=expected)]
+    best = min(map(expected, (1, *fit)))
+    # Fewer parts, where more gain next to nothing.
+    order = sorted({1, *fit}, key=lambda parts: (expected(parts) > 1.1 * best, parts))
+    return [replace(share, parts=parts) for parts in order]
 
 
 PARTS = (1, 2, 4, 8, 16, 32)
@@ -129,6 +140,11 @@ MOST_SHARED = 32768
 def _power(count: int) -> int:
     """The largest power of two that is not above a number."""
     return 1 << (max(count, 1).bit_length() - 1)
+
+
+def _enough(count: int) -> int:
+    """The smallest power of two that is not below a number."""
+    return 1 << (max(count, 1) - 1).bit_length()
 
 
 def group_count(product: Product, share: Share) -> int:
