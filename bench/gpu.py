@@ -210,15 +210,15 @@ def checked(
     np.testing.assert_allclose(found[:64], wanted, rtol=1e-4, atol=1e-5)
 
 
-def models(device: str, names: tuple[str, ...]) -> None:
+def models(device: str, names: tuple[str, ...], tune: bool = False) -> None:
     """Steps of whole models, started and waited for."""
     for name in names:
         workload = WORKLOADS[name]
         with tempfile.TemporaryDirectory() as folder:
             os.environ["BENCH_CACHE"] = folder
-            session, cold = filled(workload, None, device)
+            session, cold = filled(workload, None, device, tune)
             session.close()
-            session, warm = filled(workload, None, device)
+            session, warm = filled(workload, None, device, tune)
         row: dict[str, Any] = {"what": name, "build cold s": cold, "build warm s": warm}
         session.step()
         session.wait()
@@ -274,6 +274,7 @@ def main() -> None:
     parser.add_argument("--device", default="gpu")
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--small", action="store_true", help="sizes for a software driver")
+    parser.add_argument("--tune", action="store_true", help="time the ways to write kernels")
     parser.add_argument("--json", help="a file for the results")
     options = parser.parse_args()
     machine = opened(options.device).machine
@@ -284,7 +285,7 @@ def main() -> None:
     if "memory" in options.sections:
         memory(options.device, *((64, 100) if options.small else (16384, 8192)))
     if "models" in options.sections:
-        models(options.device, tuple(options.models))
+        models(options.device, tuple(options.models), options.tune)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"machine": machine.to_json(), "rows": ROWS}, file, indent=1)

@@ -98,6 +98,7 @@ def optimizer(workload: Workload) -> optim.Optimizer:
 def filled(workload: Any, threads: int | None, device: str = "cpu") -> tuple[darner.Session, float]:
     """A session, its inputs, weights and caches filled, and the seconds it took to build; compiled code is kept where ``BENCH_CACHE`` says."""
     options: dict[str, Any] = {"threads": threads, "progress": False, "device": device}
+    options["tune"] = tune
     options["cache"] = os.environ.get("BENCH_CACHE") or True
     made = graph(workload)
     started = time.perf_counter()
