@@ -95,7 +95,9 @@ def optimizer(workload: Workload) -> optim.Optimizer:
     return kinds[workload.optimizer](workload.rate)
 
 
-def filled(workload: Any, threads: int | None, device: str = "cpu") -> tuple[darner.Session, float]:
+def filled(
+    workload: Any, threads: int | None, device: str = "cpu", tune: bool = False
+) -> tuple[darner.Session, float]:
     """A session, its inputs, weights and caches filled, and the seconds it took to build; compiled code is kept where ``BENCH_CACHE`` says."""
     options: dict[str, Any] = {"threads": threads, "progress": False, "device": device}
     options["tune"] = tune

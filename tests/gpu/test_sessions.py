@@ -5,7 +5,10 @@ import pytest
 
 import darner
 from darner import ArgumentError, Graph, RunError, optim
+from darner.backends.cpu.cache import ObjectCache
+from darner.backends.protocol import lower_for
 from darner.backends.wgpu.device import opened
+from darner.backends.wgpu.tuning import known_choices, tune
 from tests.gpu import needs_gpu
 
 pytestmark = needs_gpu
@@ -204,3 +207,26 @@ def test_a_gpu_is_told_by_number_or_name_and_what_is_not_there_is_an_error():
         darner.build(classifier(), device="gpu:nothing like it", mode="infer")
     with pytest.raises(ArgumentError, match="there is no device 'vulkan'"):
         darner.build(classifier(), device="vulkan", mode="infer")
+
+
+def test_tuning_chooses_among_ways_to_write_a_product_and_remembers(tmp_path):
+    g = Graph("product")
+    x, w = g.input("x", (70, 96)), g.parameter("w", (96, 40), init="normal(1)")
+    g.set_outputs([(x @ w).relu()])
+    device, cache = opened(), ObjectCache(tmp_path)
+    values = RNG.standard_normal((70, 96)).astype(np.float32)
+    with darner.build(g, device="gpu", mode="infer", tune=True, cache=tmp_path) as session:
+        found = session.run({"x": values})["output0"]
+        wanted = np.maximum(values @ session.read_param("w"), 0)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
+    plan = lower_for("gpu", g)
+    (digest,) = known_choices(device.machine, cache)
+    assert digest in plan.specs
+    told = []
+    again = tune(plan, device, seconds=5.0, progress=lambda *about: told.append(about))
+    assert list(again.choices) == [digest]
+    assert len(again.times[digest]) > 1
+    assert told == [(0, 1, "maximum")]
+    assert tune(plan, device, known=again.choices).times == {}
+    with pytest.raises(ArgumentError, match="only a GPU's kernels are tuned"):
+        darner.build(g, mode="infer", tune=True)
