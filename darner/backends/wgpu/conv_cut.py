@@ -39,7 +39,7 @@ REGISTERS = 1 << 16
 """Of one of them."""
 ALONE = 0.75
 """The share of its peak that one reaches while no thread waits for memory."""
-LATENCY = 350
+LATENCY = 500
 """Cycles that a step takes beside its products, where nothing else is there to do meanwhile."""
 DISPATCH = 6500
 """Cycles for one dispatch more."""
