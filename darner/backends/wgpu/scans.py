@@ -2,7 +2,7 @@
 
 A tensor is seen as [outer, length, inner]. Where there are many columns, or short ones, a thread goes along each. Otherwise a workgroup does: every thread takes a few
 neighbours, what the threads have is scanned in the memory of the workgroup, and what all have together goes on to the next part of the row. Few long rows are divided: each
-piece is summed up first, then what comes before each piece, then the pieces are scanned. So sums and products are formed in another order than one after
+piece is summed up first, and then scanned from what those before it come to. So sums and products are formed in another order than one after
 another. 16-bit floats are summed in f32, each result rounded once.
 """
 
@@ -11,14 +11,15 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ...graph import dtypes
 from ...lower.plan import Spec
 from ..cpu.math import emit, register_type
 from ..cpu.scans import NAMES
 from ..cpu.template import sizes
 from .elements import Memory, ShaderElements, is_packed
 from .machine import Machine
-from .shader import Shader, Stage, Written
-from .sorting import word
+from .shader import WORKGROUP, Shader, Stage, Written
+from .sorting import power_above, power_below, word
 from .template import Template
 from .writer import Text, spelled
 
@@ -26,10 +27,10 @@ ALONE = 32
 """Along so few elements a thread goes by itself."""
 MANY = 8192
 """Columns that keep a GPU busy with a thread for each."""
-NEIGHBOURS = 4
+NEIGHBOURS = 8
 """Elements that a thread takes at once, in a workgroup that goes along a row."""
-PIECE = 8192
-"""Elements of a piece of a long row."""
+PIECE = 2048
+"""Elements of a piece of a long row: what a workgroup takes at a time."""
 ROWS = 256
 """Rows that keep a GPU busy with a workgroup for each."""
 
@@ -114,68 +115,61 @@ class _Scan:
             elements.loop(0, self.length, one)
         return shader.finish(-(-self.rows // shader.threads))
 
-    def by_workgroups(self, pieces: int = 1, offsets: int = 0) -> Stage:
-        """A workgroup goes along each piece of a row; where there are several, it begins with what comes before."""
-        shader = Shader(self.spec, self.machine)
-        elements = shader.elements()
-        self.start(shader, elements)
-        before = self._sums(shader, pieces, offsets) if pieces > 1 else None
-        self._row(pieces)
-        first = self.neutral if before is None else f"{before.name}[group]"
-        self.writer.line(f"var carried = {self._from_word(first) if before else first};")
-
-        def inside(value: list[str], own: str) -> None:
-            """Write the elements of this thread, of which ``own`` is what comes before."""
-            writer = self.writer
-            writer.line(f"var total = {self.combined('carried', own)};")
-            for k, each in enumerate(value):
-                with writer.block(f"if (at + {k}u < last)"), elements.scope():
-                    following = self.combined("total", each)
-                    shown = "total" if self.exclusive else following
-                    step = writer.let(word("").type, f"at + {k}u")
-                    self.write(word("row"), step, writer.let(self.kind, shown))
-                    writer.line(f"total = {following};")
-
-        self._parts(inside)
-        return shader.finish(self.rows * pieces)
-
-    def sums(self, pieces: int, offsets: int) -> Stage:
-        """What every piece of a row comes to."""
-        shader = Shader(self.spec, self.machine)
-        elements = shader.elements()
-        self.start(shader, elements)
-        found = self._sums(shader, pieces, offsets)
-        self._row(pieces)
-        self.writer.line(f"var carried = {self.neutral};")
-        self._parts(None)
-        text = self._to_word("carried")
-        self.writer.line(f"if (local == 0u) {{ {found.name}[group] = {text}; }}")
-        return shader.finish(self.rows * pieces)
-
-    def before(self, pieces: int, offsets: int) -> Stage:
-        """What comes before every piece, in place of what it comes to."""
-        shader = Shader(self.spec, self.machine, threads=64)
-        elements = shader.elements()
-        self.start(shader, elements)
-        found = self._sums(shader, pieces, offsets)
-        writer = self.writer
-        with writer.block(f"if (thread < {self.rows}u)"), elements.scope():
-            writer.line(f"var total = {self.neutral};")
-            head = f"for (var piece = 0u; piece < {pieces}u; piece++)"
+    def by_workgroups(self, pieces: int = 1) -> Stage:
+        """A workgroup goes along each piece of a row; where there are several, it begins with what those before come to."""
+        shader = self._begin(pieces)
+        writer, elements = self.writer, self.elements
+        if pieces == 1:
+            writer.line(f"var carried = {self.neutral};")
+        else:
+            sums = self._sums(shader, pieces)
+            writer.line(f"var own = {self.neutral};")
+            head = f"for (var i = local; i < piece; i += {shader.threads}u)"
             with writer.block(head), elements.scope():
-                at = f"{found.name}[thread * {pieces}u + piece]"
-                value = writer.let(self.kind, self._from_word(at))
-                writer.line(f"{at} = {self._to_word('total')};")
-                writer.line(f"total = {self.combined('total', value)};")
-        return shader.finish(-(-self.rows // shader.threads))
+                value = writer.let(self.kind, self._from_word(f"{sums.name}[group - piece + i]"))
+                writer.line(f"own = {self.combined('own', value)};")
+            self._reduce()
+            writer.line("var carried = sums[0];")
+            shader.barrier()
+        head = f"for (var part = first; part < last; part += {shader.threads * NEIGHBOURS}u)"
+        with writer.block(head), elements.scope():
+            self._part(shader.threads)
+        return shader.finish(self.rows * pieces)
+
+    def sums(self, pieces: int) -> Stage:
+        """What every piece of a row comes to."""
+        shader = self._begin(pieces)
+        writer, elements = self.writer, self.elements
+        found = self._sums(shader, pieces)
+        writer.line(f"var own = {self.neutral};")
+        head = f"for (var step = first + local; step < last; step += {shader.threads}u)"
+        with writer.block(head), elements.scope():
+            value = self.read(word("row"), word("step"))
+            writer.line(f"own = {self.combined('own', value)};")
+        self._reduce()
+        text = self._to_word("sums[0]")
+        writer.line(f"if (local == 0u) {{ {found.name}[group] = {text}; }}")
+        return shader.finish(self.rows * pieces)
 
     # ------------------------------------------------------------- pieces
 
-    def _sums(self, shader: Shader, pieces: int, offsets: int) -> Memory:
-        from ...graph import dtypes
+    def _begin(self, pieces: int) -> Shader:
+        """A dispatch with a workgroup for each piece of each row, which knows where its own begins and ends."""
+        size = -(-self.length // pieces)
+        needed = max(32, power_above(-(-size // NEIGHBOURS)))
+        threads = min(power_below(min(WORKGROUP, self.machine.threads)), needed)
+        shader = Shader(self.spec, self.machine, threads=threads)
+        self.start(shader, shader.elements())
+        shader.shared("sums", f"array<{spelled(self.kind)}, {threads}>")
+        self.writer.line(f"let row = group / {pieces}u;")
+        self.writer.line(f"let piece = group % {pieces}u;")
+        self.writer.line(f"let first = min(piece * {size}u, {self.length}u);")
+        self.writer.line(f"let last = min(first + {size}u, {self.length}u);")
+        return shader
 
+    def _sums(self, shader: Shader, pieces: int) -> Memory:
         held = dtypes.u32 if is_packed(self.kept) else self.kept
-        return shader.scratch(offsets, self.rows * pieces, held)
+        return shader.scratch(0, self.rows * pieces, held)
 
     def _to_word(self, text: str) -> str:
         return f"u32({text})" if spelled(self.kind) == "bool" else text
@@ -183,49 +177,54 @@ class _Scan:
     def _from_word(self, text: str) -> str:
         return f"({text} != 0u)" if spelled(self.kind) == "bool" else text
 
-    def _row(self, pieces: int) -> None:
-        """The row of a workgroup, and where its piece begins and ends."""
-        size = -(-self.length // pieces)
-        self.writer.line(f"let row = group / {pieces}u;")
-        self.writer.line(f"let first = min(group % {pieces}u * {size}u, {self.length}u);")
-        self.writer.line(f"let last = min(first + {size}u, {self.length}u);")
+    def _reduce(self) -> None:
+        """What all threads have as ``own`` together, in ``sums[0]``."""
+        writer, shader = self.writer, self.shader
+        writer.line("sums[local] = own;")
+        shader.barrier()
+        head = f"for (var half = {shader.threads // 2}u; half > 0u; half >>= 1u)"
+        with writer.block(head), self.elements.scope():
+            with writer.block("if (local < half)"), self.elements.scope():
+                both = self.combined("sums[local]", "sums[local + half]")
+                writer.line(f"sums[local] = {both};")
+            shader.barrier()
 
-    def _parts(self, inside: Any) -> None:
-        """Go along a piece, as many elements at a time as a workgroup takes; ``carried`` is what came before."""
+    def _part(self, threads: int) -> None:
+        """As many elements as a workgroup takes at a time; ``carried`` is what came before."""
         shader, writer, elements = self.shader, self.writer, self.elements
-        threads = shader.threads
-        shader.shared("sums", f"array<{spelled(self.kind)}, {threads}>")
-        head = f"for (var part = first; part < last; part += {threads * NEIGHBOURS}u)"
+        writer.line(f"let at = part + local * {NEIGHBOURS}u;")
+        writer.line(f"var own = {self.neutral};")
+        values = []
+        for k in range(NEIGHBOURS):
+            name = writer.name("x")
+            writer.line(f"var {name} = {self.neutral};")
+            with writer.block(f"if (at + {k}u < last)"), elements.scope():
+                step = writer.let(word("").type, f"at + {k}u")
+                writer.line(f"{name} = {writer.text(self.read(word('row'), step))};")
+            values.append(name)
+            writer.line(f"own = {self.combined('own', name)};")
+        writer.line("sums[local] = own;")
+        shader.barrier()
+        head = f"for (var apart = 1u; apart < {threads}u; apart <<= 1u)"
         with writer.block(head), elements.scope():
-            writer.line(f"let at = part + local * {NEIGHBOURS}u;")
-            values = []
-            writer.line(f"var own = {self.neutral};")
-            for k in range(NEIGHBOURS):
-                name = writer.name("x")
-                writer.line(f"var {name} = {self.neutral};")
-                with writer.block(f"if (at + {k}u < last)"), elements.scope():
-                    step = writer.let(word("").type, f"at + {k}u")
-                    writer.line(f"{name} = {writer.text(self.read(word('row'), step))};")
-                values.append(name)
-                writer.line(f"own = {self.combined('own', name)};")
+            writer.line(f"var found = {self.neutral};")
+            writer.line("if (local >= apart) { found = sums[local - apart]; }")
+            shader.barrier()
+            writer.line(f"own = {self.combined('found', 'own')};")
             writer.line("sums[local] = own;")
             shader.barrier()
-            with (
-                writer.block(f"for (var apart = 1u; apart < {threads}u; apart <<= 1u)"),
-                elements.scope(),
-            ):
-                writer.line(f"var found = {self.neutral};")
-                writer.line("if (local >= apart) { found = sums[local - apart]; }")
-                shader.barrier()
-                writer.line(f"own = {self.combined('found', 'own')};")
-                writer.line("sums[local] = own;")
-                shader.barrier()
-            if inside is not None:
-                writer.line(f"var former = {self.neutral};")
-                writer.line("if (local > 0u) { former = sums[local - 1u]; }")
-                inside(values, "former")
-            writer.line(f"carried = {self.combined('carried', f'sums[{threads - 1}u]')};")
-            shader.barrier()
+        writer.line(f"var former = {self.neutral};")
+        writer.line("if (local > 0u) { former = sums[local - 1u]; }")
+        writer.line(f"var total = {self.combined('carried', 'former')};")
+        for k, each in enumerate(values):
+            with writer.block(f"if (at + {k}u < last)"), elements.scope():
+                following = self.combined("total", each)
+                shown = "total" if self.exclusive else following
+                step = writer.let(word("").type, f"at + {k}u")
+                self.write(word("row"), step, writer.let(self.kind, shown))
+                writer.line(f"total = {following};")
+        writer.line(f"carried = {self.combined('carried', f'sums[{threads - 1}u]')};")
+        shader.barrier()
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
@@ -241,7 +240,7 @@ def _write(spec: Spec, machine: Machine) -> Written:
     pieces = -(-scan.length // PIECE)
     if scan.rows >= ROWS or pieces == 1:
         return Written((scan.by_workgroups(),))
-    stages = (scan.sums(pieces, 0), scan.before(pieces, 0), scan.by_workgroups(pieces))
+    stages = (scan.sums(pieces), scan.by_workgroups(pieces))
     size = max(4, scan.kept.itemsize)
     return Written(stages, scan.rows * pieces * size)
 

@@ -18,7 +18,7 @@ from ..cpu.math import emit, register_type
 from ..cpu.template import sizes
 from .machine import Machine
 from .shader import Shader, Written
-from .sorting import power_above, rounded, word
+from .sorting import power_above, power_below, rounded, word
 from .template import Template
 from .writer import Text, spelled
 
@@ -48,7 +48,7 @@ class _Work:
         if self.order >= LARGE:
             threads = min(MOST, machine.threads)
         # A workgroup that combines by halves has a power of two of threads.
-        threads = 1 << (min(threads, machine.threads).bit_length() - 1)
+        threads = power_below(min(threads, machine.threads))
         self.shader = Shader(spec, machine, threads=threads)
         self.threads = self.shader.threads
         self.writer = self.shader.writer

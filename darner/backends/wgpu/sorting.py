@@ -55,6 +55,15 @@ def power_above(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
+def power_below(count: int) -> int:
+    """The largest power of two that is not above a number.
+
+    >>> power_below(5), power_below(8)
+    (4, 8)
+    """
+    return 1 << (count.bit_length() - 1)
+
+
 def rounded(nbytes: int) -> int:
     """Bytes up to where the next part of scratch memory may begin."""
     return -(-nbytes // GRANULE) * GRANULE
