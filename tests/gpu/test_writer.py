@@ -106,7 +106,7 @@ def test_nan_is_found_by_its_bits(writer):
 def test_a_known_zero_is_hidden(writer, make):
     (a,) = values(f32, 1)
     make(writer, a, ir.Constant(FLOAT, 0.0))
-    assert "^ nothing" in "\n".join(writer.lines)
+    assert "^ workgroup.z" in "\n".join(writer.lines)
     assert "0.0f;" not in writer.lines[-1]
 
 
@@ -146,7 +146,9 @@ def test_an_op_of_many_instructions_is_one_function_and_calls(writer):
     for value in (a, b, a):
         emit("tanh", writer, [value], [f32], f32)
     assert [line.count("op_tanh_f32_f32(") for line in writer.lines] == [1, 1, 1]
-    assert writer.globals["tanh_f32_f32"].startswith("fn op_tanh_f32_f32(x0: f32) -> f32 {")
+    head = "fn op_tanh_f32_f32(x0: f32, zero: u32) -> f32 {"
+    assert writer.globals["tanh_f32_f32"].startswith(head)
+    assert writer.lines[0] == "  let v1 = op_tanh_f32_f32(a0, workgroup.z);"
 
 
 def test_a_single_instruction_is_written_where_it_stands(writer):

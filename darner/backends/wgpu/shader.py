@@ -23,7 +23,7 @@ from ..cpu.faults import INDEXED
 from .elements import Memory, ShaderElements, is_packed
 from .lanes import ShaderLane
 from .machine import Machine
-from .writer import NOTHING, Writer
+from .writer import Writer
 
 WORKGROUP = 256
 """Threads of a workgroup, where nothing speaks for another number."""
@@ -182,8 +182,6 @@ class Shader:
         if across * high != groups:
             head.append(f"if (group >= {groups}u) {{ return; }}")
         head.append(f"let thread = group * {self.threads}u + local;")
-        if NOTHING in self.writer.globals:
-            head.append(f"{NOTHING} = workgroup.z;")
         text = "\n".join(self.writer.lines)
         bindings: list[Binding] = []
         declared = []

@@ -87,9 +87,8 @@ def _as_float32(value: float) -> float:
 
 OWN = "op_"
 """How the names of functions begin that are ops."""
-NOTHING = "nothing"
-"""The name of the variable that is always 0, which compilers do not know: it is the third number of the workgroup."""
-_NOTHING = f"var<private> {NOTHING}: u32;"
+ZERO = "workgroup.z"
+"""What is always 0, which compilers do not know: the third number of the workgroup."""
 
 
 class Routine(NamedTuple):
@@ -126,12 +125,16 @@ class Writer:
         lines: what is written so far.
         globals: declarations that the shader needs besides, by name.
         lane: the class of arithmetic on its values; see ``darner.backends.cpu.math.emit``.
+        zero: a u32 that is 0, of which compilers do not know it.
+        hides: whether that was made use of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, zero: str = ZERO) -> None:
         self.lines: list[str] = []
         self.globals: dict[str, str] = {}
         self.lane: Any = None
+        self.zero = zero
+        self.hides = False
         self._count = 0
         self._depth = 1
 
@@ -180,10 +183,10 @@ class Writer:
 
     def opaque(self, value: Any) -> Text:
         """The same float, of which a compiler knows nothing: what is subtracted from it stays subtracted."""
-        self.globals.setdefault(NOTHING, _NOTHING)
-        kind, bits, zero = "f32", "u32", NOTHING
+        self.hides = True
+        kind, bits, zero = "f32", "u32", self.zero
         if spelled(value.type) == "f64":
-            kind, bits, zero = "f64", "u64", f"u64({NOTHING})"
+            kind, bits, zero = "f64", "u64", f"u64({zero})"
         text = f"bitcast<{kind}>(bitcast<{bits}>({self.text(value)}) ^ {zero})"
         return self.let(value.type, text)
 
@@ -209,7 +212,7 @@ class Writer:
     def _routine(
         self, name: str, arguments: Sequence[Any], code: Callable[[Any, Sequence[Any]], Any]
     ) -> Routine:
-        inside = Writer()
+        inside = Writer("zero")
         inside.lane = self.lane
         taken = [Text(value.type, f"x{i}") for i, value in enumerate(arguments)]
         made = code(inside, taken)
@@ -219,11 +222,15 @@ class Writer:
             return Routine("", call, made.type, inside.globals)
         if not inside.lines:
             return Routine("", "", made.type, {})
-        listed = ", ".join(f"{value.text}: {spelled(value.type)}" for value in taken)
-        head = f"fn {OWN}{name}({listed}) -> {spelled(made.type)} {{"
+        listed = [f"{value.text}: {spelled(value.type)}" for value in taken]
+        passed = [f"{{{i}}}" for i in range(len(taken))]
+        if inside.hides:
+            listed.append("zero: u32")
+            passed.append(ZERO)
+        head = f"fn {OWN}{name}({', '.join(listed)}) -> {spelled(made.type)} {{"
         lines = [head, *inside.lines, f"  return {inside.text(made)};", "}"]
-        passed = ", ".join(f"{{{i}}}" for i in range(len(taken)))
-        return Routine("\n".join(lines), f"{OWN}{name}({passed})", made.type, inside.globals)
+        call = f"{OWN}{name}({', '.join(passed)})"
+        return Routine("\n".join(lines), call, made.type, inside.globals)
 
     # ------------------------------------------------------------- arithmetic
 
