@@ -15,6 +15,7 @@ from darner.backends.wgpu.kernels import written
 from darner.backends.wgpu.limits import segment_of
 from darner.backends.wgpu.program import WgpuProgram
 from darner.backends.wgpu.rewriting import Shelf, Windows, rewritten
+from darner.backends.wgpu.tuning import tune
 from darner.graph import dtypes
 from darner.graph.errors import InternalError, UnsupportedError
 from tests.gpu import needs_gpu
@@ -228,7 +229,7 @@ def test_more_buffers_than_can_be_packed_are_refused_by_name(limited):
     text = str(caught.value)
     assert "'rounded'" in text
     assert "test_limits.py" in text
-    assert "3 buffers" in text
+    assert "3 buffers of 48 bytes" in text
     assert "allows 1 (max-storage-buffers-per-shader-stage)" in text
 
 
@@ -329,6 +330,15 @@ def test_a_model_runs_with_little_bound_at_a_time(limited):
                 assert all(binding.nbytes <= machine.most_bound for binding in bound)
     for name, value in found["cpu"].items():
         np.testing.assert_allclose(found["gpu"][name], value, 2e-4, 2e-5)
+
+
+def test_only_kernels_that_fit_as_they_are_are_timed(limited):
+    g = Graph("product")
+    g.set_outputs([g.input("x", (40, 48)) @ g.input("y", (48, 64))])
+    plan = lower_for("gpu", g)
+    limited(**{BOUND: 2048})
+    found = tune(plan, opened())
+    assert (found.choices, found.times) == ({}, {})
 
 
 @pytest.mark.slow

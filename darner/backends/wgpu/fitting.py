@@ -71,11 +71,11 @@ def _fitted(stage: Stage, scratch: int, spec: Spec, machine: Machine) -> tuple[S
     room = machine.most_buffers - sum(_windows(one, machine) for one in large)
     alone, shelves, end = _shelved(others, room, scratch, machine)
     if len(alone) + len(shelves) > room:
-        total = sum(_windows(one, machine) for one in large) + len(others)
+        total = sum(one.nbytes for one in bound)
         raise UnsupportedError(
-            f"a kernel has {total} buffers bound, of which {total - len(others)} are windows of {machine.most_bound:,} bytes, "
-            f"and '{machine.name}' allows {machine.most_buffers} (max-storage-buffers-per-shader-stage)",
-            hint="a smaller batch, or the largest tensor in several pieces; device='cpu' has no such limit",
+            f"a kernel has {len(bound)} buffers of {total:,} bytes bound, and '{machine.name}' allows {machine.most_buffers} (max-storage-buffers-per-shader-stage) "
+            f"of {machine.most_bound:,} bytes (max-storage-buffer-binding-size)",
+            hint="a smaller batch, or the largest tensors in several pieces; device='cpu' has no such limit",
         )
     return _bound_anew(stage, large, alone, shelves, machine), end
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ...lower.plan import Plan, Spec
 from ..cpu.cache import ObjectCache
 from .device import Device, Region
+from .fitting import fitted
 from .kernels import template_of
 from .machine import Machine, kept_key
 from .native import Call, dispatch_all, handle
@@ -102,7 +103,10 @@ def _variants(spec: Spec, machine: Machine) -> dict[str, Written]:
     if template is None or template.variants is None:
         return {}
     listed = template.variants(spec, machine)
-    return {name: write() for name, write in list(listed.items())[:MOST_VARIANTS]}
+    found = {name: write() for name, write in list(listed.items())[:MOST_VARIANTS]}
+    # What the GPU cannot have bound as it is is written over, and all variants are slow then.
+    fits = all(fitted(kernel, spec, machine) is kernel for kernel in found.values())
+    return found if fits else {}
 
 
 def _timed(spec: Spec, device: Device, variants: Mapping[str, Written]) -> dict[str, float]:
