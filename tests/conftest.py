@@ -3,7 +3,7 @@
 The conformance suite has a case for every op, property, sample and element type, some thirty thousand in all. The
 quick tier takes one sample of each op in f32 for every property, tries fewer examples where hypothesis makes them,
 takes one in twenty-four of the rewrite rules and models, some of the tests that compile native code or optimise whole
-models, and leaves out what is marked slow.
+models, and leaves out what is marked slow and what compares with transformers, which takes seconds to load.
 """
 
 import gc
@@ -25,7 +25,10 @@ settings.register_profile("all", deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("quick", settings.get_profile("all"), max_examples=8)
 
 
-THINNED = ("cpu", "lower", "optim", "optimizer", "session", "zoo")
+THINNED = (
+    *("cpu", "data", "gpu", "load", "lower", "models", "nn"),
+    *("optim", "optimizer", "session", "train", "zoo"),
+)
 """Folders whose tests enumerate rules, models, functions and files."""
 
 
@@ -45,6 +48,7 @@ def _own_cache(tmp_path_factory):
 
 SAMPLED = {
     "cpu": 10,
+    "gpu": 10,
     "session": 10,
     "models": 20,
     "leaks": 6,
@@ -52,12 +56,11 @@ SAMPLED = {
     "optimizer": 5,
     "lower": 5,
     "cli": 16,
-    "text": 8,
     "train": 8,
     "load": 6,
     "nn": 6,
     "data": 3,
-    "docs": 5,
+    "docs": 4,
 }
 """Folders whose tests take long, and of how many of them the quick tier takes one."""
 
@@ -71,17 +74,23 @@ def pytest_configure(config):
     settings.load_profile("quick" if conformance.QUICK else "all")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """In the quick tier, files that load transformers; None leaves it to others to say."""
+    if not config.getoption("--quick") or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    names = ("import transformers", "from transformers", "import parity")
+    return True if any(name in text for name in names) else None
+
+
 def pytest_collection_modifyitems(config, items):
     if not conformance.QUICK:
         return
-    left_out = [item for item in items if item.get_closest_marker("slow")]
-    left_out += [
-        item for item in items if not item.get_closest_marker("slow") and not sampled(item)
-    ]
-    gone = set(left_out)
-    left_out += thinned(item for item in items if item not in gone)
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    kept = [item for item in items if not item.get_closest_marker("slow") and sampled(item)]
+    gone = set(thinned(kept))
+    kept = [item for item in kept if item not in gone]
+    config.hook.pytest_deselected(items=list(set(items).difference(kept)))
+    items[:] = kept
 
 
 def pytest_collection_finish():

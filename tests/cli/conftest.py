@@ -3,7 +3,6 @@
 import pytest
 import tokenizers
 import torch
-import transformers
 
 from darner.cli import main
 
@@ -16,6 +15,8 @@ TEMPLATE = (
 
 def tokenizer_of(folder, template=None, **specials):
     """A tokenizer of single characters, saved to a folder."""
+    import transformers
+
     words = ["[PAD]", "[END]", *CHARACTERS]
     inner = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[PAD]")
@@ -34,6 +35,8 @@ def tokenizer_of(folder, template=None, **specials):
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory):
     """A folder, and the model of transformers that it was saved from."""
+    import transformers
+
     folder = tmp_path_factory.mktemp("llama")
     size = tokenizer_of(folder, TEMPLATE)
     torch.manual_seed(4)

@@ -116,6 +116,7 @@ def test_tangents_fit_the_gradients(kind, time):
     np.testing.assert_allclose(curved, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LAYERS)
 def test_compiled_training_has_the_gradients_of_pytorch(kind):
     options = {"bidirectional": True, "time": 3}

@@ -75,6 +75,7 @@ def test_numpy_does_what_the_reference_does(workload):
     np.testing.assert_allclose(found, by_reference(workload, steps), rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", [TINY[2], TINY[3], *TINY[-3:]], ids=lambda one: one.name)
 def test_sessions_do_what_the_reference_does(workload):
     steps = 3 if workload.trains else 2
@@ -338,6 +339,7 @@ def test_the_constants_that_fit_best_are_those_that_made_the_times():
     assert found.launch == pytest.approx(true.launch, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_kernels_of_a_session_are_timed_and_named():
     kernels = predict.recorded(TINY[2], 1, steps=3)
     kinds = {kernel.kind for kernel in kernels}

@@ -54,6 +54,7 @@ TINY = [
 # --------------------------------------------------------------------------- the same work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TINY, ids=lambda case: case.name)
 def test_darner_and_torch_compute_the_same(case):
     ours = with_darner.prepare(case, case.inputs(), 1)
@@ -221,6 +222,7 @@ def test_another_checkout_is_no_peer(monkeypatch):
     assert os.environ["BENCH_BEFORE"].endswith("/somewhere")
 
 
+@pytest.mark.slow
 def test_a_sweep_compares_measures_and_writes_json(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         "bench.kernels.__main__.machine", lambda _: {"flops": 1e9, "bandwidth": 1e9}
@@ -239,6 +241,7 @@ def test_a_sweep_compares_measures_and_writes_json(tmp_path, capsys, monkeypatch
     assert "| all   |      2 |" in printed
 
 
+@pytest.mark.slow
 def test_results_alone_can_be_compared(capsys, monkeypatch):
     monkeypatch.setitem(GROUPS, "tiny", [Contract(5, 17, 9), Rows("softmax", 5, 13)])
     assert kernels_main(["tiny", "--check", "--threads", "1"]) == 0

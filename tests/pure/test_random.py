@@ -4,11 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import darner
 from darner import ArgumentError, DTypeError, Graph, NameTakenError, ShapeError
 from darner.ops.random import philox
+
+
+@pytest.fixture(scope="module")
+def stats():
+    """SciPy's tests of distributions, which take a second to load: not while tests are collected."""
+    from scipy import stats
+
+    return stats
 
 
 def draw(build, *, state=None, float64=False, **inputs):
@@ -81,7 +88,7 @@ def test_bits_are_balanced_and_words_do_not_repeat():
 # --------------------------------------------------------------------------- distributions
 
 
-def test_uniform_numbers_are_spread_evenly():
+def test_uniform_numbers_are_spread_evenly(stats):
     x = draw(lambda g: g.random_uniform((100_000,), seed=1))
     assert x.min() >= 0
     assert x.max() < 1
@@ -115,7 +122,7 @@ def test_a_range_of_one_number_gives_that_number():
     np.testing.assert_array_equal(draw(lambda g: g.random_uniform((3,), 2.5, 2.5)), [2.5] * 3)
 
 
-def test_normal_numbers_are_normal():
+def test_normal_numbers_are_normal(stats):
     x = draw(lambda g: g.random_normal((100_000,), 3.0, 2.0, seed=4))
     assert np.isfinite(x).all()
     assert stats.kstest((x - 3) / 2, "norm").pvalue > 0.01
@@ -144,7 +151,7 @@ def test_certain_events_are_certain():
     assert not draw(lambda g: g.random_bernoulli((50,), 0.0)).any()
 
 
-def test_integers_are_even_over_their_range():
+def test_integers_are_even_over_their_range(stats):
     x = draw(lambda g: g.random_integers((70_000,), -3, 4, seed=9))
     assert x.dtype == np.int32
     values, counts = np.unique(x, return_counts=True)
@@ -159,7 +166,7 @@ def test_integers_are_the_upper_half_of_an_exact_product(span):
     assert x.tolist() == [int(word) * span >> 32 for word in words]
 
 
-def test_a_permutation_has_every_number_once_and_any_order():
+def test_a_permutation_has_every_number_once_and_any_order(stats):
     graph = Graph("orders")
     graph.set_outputs([graph.random_permutation(4, step=True)])
     state = {}
@@ -341,7 +348,7 @@ def probabilities(kept, temperature=1.0):
         ({"top_p": 0.95, "min_p": 0.3, "temperature": 1.5, "seed": 7}, [1, 2, 3]),
     ],
 )
-def test_ids_come_up_as_often_as_their_probability(options, kept):
+def test_ids_come_up_as_often_as_their_probability(options, kept, stats):
     counts = draws(**options)
     wanted = probabilities(kept, options.get("temperature", 1.0))
     assert counts[wanted == 0].sum() == 0

@@ -88,6 +88,7 @@ def test_training_is_that_of_the_reference(name, trained, folder):
             np.testing.assert_allclose(*wide, **tolerance, err_msg=leaf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_trains_what_is_not_frozen(name, trained):
     (parameters, _), _, finished = trained[name]
