@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 import darner
+from darner.backends.protocol import lower_for
+from darner.backends.wgpu.device import opened
+from darner.backends.wgpu.kernels import template_of
 from tests.conformance.test_gpu import run_on_gpu
 from tests.gpu import needs_gpu
 
@@ -58,3 +61,27 @@ def test_results_of_one_two_and_four_bytes_stand_beside_each_other(size):
 def test_values_of_eight_bytes_are_their_own_units():
     x = RNG.standard_normal(5000)
     check(lambda g, x: [x * 2.0, x.cast("f32") + 1.0], x=x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((130, 150), (1, 0)),
+        ((3, 70, 90), (0, 2, 1)),
+        ((64, 5, 64), (2, 1, 0)),
+        ((40, 33, 17), (1, 2, 0)),
+    ],
+)
+def test_an_operand_is_turned_in_squares(shape, order):
+    x = RNG.standard_normal(shape).astype(np.float32)
+    bias = RNG.standard_normal(shape[order[-1]]).astype(np.float32)
+    graph = darner.Graph()
+    a, b = graph.input("x", shape), graph.input("b", bias.shape)
+    graph.set_outputs([a.transpose(order) * 2.0 + b, a.transpose(order)[..., ::-1].flip((-1,))])
+    plan = lower_for("gpu", graph)
+    machine = opened().machine
+    names = {template_of(spec, machine).name for spec in plan.specs.values()}
+    assert "turned" in names
+    found = run_on_gpu(graph, {"x": x, "b": bias})
+    for one, other in zip(found, darner.run(graph, {"x": x, "b": bias}), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

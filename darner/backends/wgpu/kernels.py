@@ -18,6 +18,7 @@ from .shader import Written
 from .solving import SOLVING
 from .sorting import SORTING
 from .template import Template
+from .turned import TURNED
 from .updates import UPDATES
 
 TEMPLATES: tuple[Template, ...] = (
@@ -32,6 +33,7 @@ TEMPLATES: tuple[Template, ...] = (
     UPDATES,
     SOLVING,
     ROWS,
+    TURNED,
     MAPS,
 )
 """The families of kernels, those with the best code first."""
