@@ -64,6 +64,25 @@ def per_step(session: darner.Session, few: int = 3, many: int = 13) -> float:
     return statistics.median(run(many) - run(few) for _ in range(5)) / (many - few)
 
 
+def per_kernel(session: darner.Session, few: int = 2, many: int = 12) -> float:
+    """Seconds of a step's kernels, when they follow each other in one submission."""
+    program: Any = session._compiled(session._chosen({}))
+    calls = [call for one in program._calls for call in one]
+
+    def run(count: int) -> float:
+        encoder = program.device.encoder()
+        compute = encoder.begin_compute_pass()
+        dispatch_all(compute, calls * count)
+        compute.end()
+        started = time.perf_counter()
+        program.device.submit(encoder)
+        program.device.wait()
+        return time.perf_counter() - started
+
+    run(many)
+    return (min(run(many) for _ in range(5)) - min(run(few) for _ in range(5))) / (many - few)
+
+
 def single(make: Callable[..., Any], inputs: dict[str, np.ndarray], device: str) -> darner.Session:
     """A session of one expression over inputs that are on the device already."""
     graph = darner.Graph("kernel")
