@@ -241,6 +241,20 @@ def test_the_first_of_equal_extremes_wins_and_nan_over_all(length, lacking):
         np.testing.assert_array_equal(a, b)
 
 
+@needs_gpu
+@pytest.mark.parametrize("rows", [5, 130])
+def test_softmax_of_long_rows_with_infinities(rows):
+    x = normal((rows, 40000))
+    x[0, :39000] = -np.inf
+    x[1] = -np.inf
+    x[2, 700] = np.inf
+    x[3, 39999] = np.nan
+    x[4, 100:] = -np.inf
+    graph = graph_of(lambda x: [x.softmax(1), x.log_softmax(1)], x=(x.shape, "f32"))
+    with np.errstate(invalid="ignore"):
+        check(graph, {"x": x})
+
+
 def gradients(shape):
     def make(x, w, b, t):
         y = x.layer_norm(w, b)

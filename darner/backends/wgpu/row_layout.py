@@ -152,12 +152,15 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     """How a kernel's rows are shared out on a GPU."""
     length, rows = row_length(passes), row_count(passes)
     vector = _vector(body, passes)
+    _, outputs = full_nodes(body, passes)
     most = max(vector, most_held(body, passes) // vector * vector)
     largest = largest_group(machine)
     threads = min(THREADS, largest)
     if lies_across(passes):
         peers = min(threads, power_above(-(-length // EACH)))
-        _, outputs = full_nodes(body, passes)
+        if peers > 1 and _slots(length, peers // 2, vector) < _slots(length, peers, vector):
+            # Fewer threads, of which fewer have nothing to do.
+            peers //= 2
         if length > peers * most and len(passes.levels) + bool(outputs) > 1:
             # As many threads as a workgroup can have, if that keeps the row in registers; where it does not, the fewer rows
             # are under way at the same time, the more of them the next pass finds in the cache.
@@ -172,11 +175,17 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
         while side * peers < threads and -(-rows // (2 * side)) >= ENOUGH_GROUPS:
             side *= 2
     held = -(-length // (peers * vector))
-    at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector))
+    written_out = len(passes.levels) + bool(outputs)
+    at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector // written_out))
     layout = Layout(peers, side, vector, held, at_once, 1, length)
     if held * vector <= most:
         return layout
     return _in_pieces(replace(layout, held=0), length, rows)
+
+
+def _slots(length: int, peers: int, vector: int) -> int:
+    """Places for elements that so many threads have, those behind the row's end counted."""
+    return -(-length // (peers * vector)) * peers * vector
 
 
 def _in_pieces(layout: Layout, length: int, rows: int) -> Layout:

@@ -16,6 +16,7 @@ from .elements import Memory
 from .machine import Machine
 from .row_layout import AT_ONCE, Layout, row_count
 from .row_merge import Merger, Reduction, State, words_of
+from .row_online import above_lowest, completed, scaled
 from .row_place import RowPlace, Vector
 from .shader import Stage
 
@@ -54,6 +55,7 @@ class RowStage(RowPlace):
         layout: how rows are shared out.
         words: of scratch memory.
         adjacent: as that of a ``RowPlace``.
+        online: whether the first pass is one of two joined.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class RowStage(RowPlace):
         words: int,
         *,
         adjacent: bool,
+        online: bool,
     ) -> None:
         super().__init__(spec, machine, passes, layout, adjacent=adjacent)
         self.scratch = self.shader.scratch(0, words, dtypes.u32) if words else None
+        self.online = online
         self.merger = Merger(self.shader)
         self.reductions = {
             node.id: Reduction(self.elements, node)
@@ -92,6 +96,8 @@ class RowStage(RowPlace):
 
         def inside(vectors: list[Vector], values: list[Any]) -> Sequence[Any]:
             states = _unflattened(found, values)
+            if self.online and level == 0:
+                return _flattened(self._combined_online(found, vectors, states))
             return _flattened(
                 [
                     self._combined(one, vectors, None if self.layout.held else state)
@@ -115,8 +121,46 @@ class RowStage(RowPlace):
         total = one.merge_all(states)
         return total if before is None else one.merge(before, total)
 
+    def _combined_online(
+        self, found: Sequence[Reduction], vectors: Sequence[Vector], before: Sequence[State]
+    ) -> list[State]:
+        """One more step of the largest element and the sum of powers below it."""
+        peak, total = found
+        highest = self._combined(peak, vectors, before[0])
+        self.elements.give(peak.node, above_lowest(self.writer, highest[0]))
+        powers = self._combined(total, vectors, None)
+        so_far = scaled(self.writer, before[1][0], before[0][0], highest[0])
+        return [highest, total.merge([so_far], powers)]
+
+    def _has_peak(self, found: Sequence[Reduction]) -> bool:
+        """Whether the first two of some reductions are those of two joined passes."""
+        return self.online and found[0].node is self.passes.levels[0][0]
+
+    def merged_here(
+        self, found: Sequence[Reduction], several: Sequence[Sequence[State]]
+    ) -> list[State]:
+        """Running results that one thread has, merged."""
+        if self._has_peak(found):
+            highest = found[0].merge_all([states[0] for states in several])
+            several = [
+                [highest, [scaled(self.writer, total[0], peak[0], highest[0])], *rest]
+                for peak, total, *rest in several
+            ]
+        return [
+            one.merge_all([states[slot] for states in several]) for slot, one in enumerate(found)
+        ]
+
     def merged(self, found: Sequence[Reduction], states: Sequence[State]) -> list[State]:
         """Running results of all threads of a row."""
+        if not self._has_peak(found):
+            return self._over_threads(found, states)
+        (highest,) = self._over_threads(found[:1], states[:1])
+        (peak,), (total,), *rest = states
+        below = [scaled(self.writer, total, peak, highest[0])]
+        below, *rest = self._over_threads(found[1:], [below, *rest])
+        return [highest, [completed(self.writer, below[0], highest[0])], *rest]
+
+    def _over_threads(self, found: Sequence[Reduction], states: Sequence[State]) -> list[State]:
         return self.merger.over_threads(
             found,
             states,
@@ -292,13 +336,7 @@ class RowStage(RowPlace):
 
         def inside(first: Any, values: list[Any]) -> Sequence[Any]:
             several = [one(first, number) for number in range(at_once)]
-            before = _unflattened(found, values)
-            return _flattened(
-                [
-                    reduction.merge_all([before[slot], *(states[slot] for states in several)])
-                    for slot, reduction in enumerate(found)
-                ]
-            )
+            return _flattened(self.merged_here(found, [_unflattened(found, values), *several]))
 
         nothing = _flattened([reduction.nothing() for reduction in found])
         if parts <= step:

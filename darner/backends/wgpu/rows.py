@@ -35,6 +35,7 @@ from .row_layout import (
     row_length,
 )
 from .row_merge import Reduction, State, words_of
+from .row_online import joined
 from .row_stage import Partials, RowStage, partials_of
 from .shader import Stage, Written
 from .template import Template
@@ -80,8 +81,10 @@ class _Rows:
     def __init__(self, spec: Spec, machine: Machine, found: Passes) -> None:
         self.spec = spec
         self.machine = machine
-        self.passes = found
         self.layout = layout_for(spec.body, found, machine)
+        online = None if self.layout.held else joined(found)
+        self.online = online is not None
+        self.passes = online or found
         self.length, self.rows = row_length(found), row_count(found)
         self.blocks = -(-self.rows // self.layout.side)
         self.words = 0
@@ -97,6 +100,7 @@ class _Rows:
             layout or self.layout,
             self.words,
             adjacent=lies_across(self.passes) and not columnwise,
+            online=self.online,
         )
 
     def finished(self, stage: RowStage, groups: int) -> Stage:
