@@ -20,14 +20,14 @@ from ..cpu.registers import Registers
 from .conv_cut import Cut, cut_of
 from .conv_finish import Finish, added_up, split_parts, unmerged, words_of
 from .conv_problem import Place, Problem
-from .conv_tile import COLUMNS, ROWS, Share, Tiles, number
+from .conv_tile import COLUMNS, ROWS, Share, Tiles, number, text_of
 from .device import GRANULE
 from .elements import Memory, ShaderElements
 from .machine import Machine
 from .shader import Shader, Stage, Written
 from .writer import Text
 
-PACKED = 1 << 28
+PACKED = 1 << 29
 """Products from which on it pays to bring weights into the order in which tiles read them."""
 TAPS, WEIGHTS = "step_taps", "step_weights"
 """In shared memory: for each row of a step, how far from a pixel's first tap it reads, in memory and along each axis; and where its weights lie."""
@@ -153,11 +153,10 @@ class ImageColumns:
         """See ``Loader``."""
         e, places, steps, share = self.e, self.e.places, self.steps, self.share
         patches = self.place.problem.patches
-        both = zip(share.depths, share.registers, strict=True)
         if steps.flat:
-            for depth, register in both:
+            for depth, register in zip(share.depths, share.registers, strict=True):
                 taps = e.builder.name("taps")
-                e.builder.line(f"let {taps} = {TAPS}[{depth.text}];")
+                e.builder.line(f"let {taps} = {TAPS}[{text_of(depth)}];")
                 moved = [number(f"{taps}[{axis + 1}]") for axis in range(len(patches.sizes))]
                 at = places.add(self.base, number(f"{taps}[0]"))
                 self.tiles.load(e, register, self.memory, at, self._inside(moved))
@@ -166,11 +165,15 @@ class ImageColumns:
         far = steps.moved(tap)
         inside = self._inside(far)
         start = places.add(self.base, places.offset(far, patches.sizes))
-        for depth, register in both:
-            channel = places.add(first, depth)
-            exists = e.registers.both(steps.exists(channel), inside)
-            at = places.add(start, places.mul(channel, patches.area))
-            self.tiles.load(e, register, self.memory, at, exists)
+        own = places.add(first, share.first)
+        start = places.add(start, places.mul(own, patches.area))
+        if inside is not None and steps.exact:
+            # There are as many channels as rows of a step, so this and what follows is in memory.
+            start = e.builder.select(inside, places.plain(start), places.plain(0))
+        for shift, register in zip(share.shifts, share.registers, strict=True):
+            exists = e.registers.both(steps.exists(places.add(own, shift)), inside)
+            at = places.add(start, shift * patches.area)
+            self.tiles.load(e, register, self.memory, at, exists, safe=steps.exact)
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -178,12 +181,14 @@ class ImageColumns:
 
 
 class WeightRows:
-    """Brings weights into shared memory, as they lie in theirs; steps are flat."""
+    """Brings weights into shared memory, as they lie in theirs."""
 
     def __init__(self, steps: Steps, memory: Memory, seen: Strided) -> None:
         self.steps, self.memory, self.place, self.seen = steps, memory, steps.place, seen
         tiles, problem = steps.tiles, steps.place.problem
-        self.share = Share(tiles, ROWS, tiles.tile.rows, deep=not problem.turned)
+        # Weights of one row lie beside each other, or those of one product.
+        self.deep = not problem.turned
+        self.share = Share(tiles, ROWS, tiles.tile.rows, deep=self.deep)
 
     def weight(self, channel: Number, tap: Number) -> Number:
         """Where that of the group's first row lies."""
@@ -196,18 +201,30 @@ class WeightRows:
         e, share, problem, tiles = self.place.e, self.share, self.place.problem, self.steps.tiles
         places, registers = e.places, e.registers
         pitch = problem.taps * (1 if problem.turned else problem.patches.channels)
-        known = {
-            depth: tiles.let(f"{WEIGHTS}[{depth.text}]") for depth in dict.fromkeys(share.depths)
-        }
-        for depth, own, register in zip(share.depths, share.places, share.registers, strict=True):
-            row, first = places.add(self.place.first_row, own), known[depth]
-            exists = None
+        own = places.add(self.place.first_row, share.places[0])
+        begin: Number = 0
+        there: Any = None
+        for number_, register in enumerate(share.registers):
+            if number_ == 0 or not self.deep:
+                first, there = self._first(step, share.depths[number_])
+                begin = places.add(first, places.mul(own, pitch))
+            shift = share.shifts[number_] if self.deep else 0
+            exists = there
             if problem.rows % tiles.tile.rows:
-                exists = places.compare("<", row, problem.rows)
-            if not self.steps.exact:
-                exists = registers.both(exists, places.compare("!=", first, NONE))
-            at = places.add(first, places.mul(row, pitch))
+                row = places.compare("<", places.add(own, shift), problem.rows)
+                exists = registers.both(there, row)
+            at = places.add(begin, shift * pitch)
             tiles.load(e, register, self.memory, at, exists)
+
+    def _first(self, step: Text, depth: Number) -> tuple[Number, Any]:
+        """Where the weights of a row of a step begin, and whether there are any (None: surely)."""
+        steps, places = self.steps, self.place.e.places
+        if steps.flat:
+            first = steps.tiles.let(f"{WEIGHTS}[{text_of(depth)}]")
+            return first, None if steps.exact else places.compare("!=", first, NONE)
+        taps, channel = steps.tap(step)
+        channel = places.add(channel, depth)
+        return self.weight(channel, self.place.kernel_tap(taps)), steps.exists(channel)
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -236,21 +253,24 @@ class PackedRows:
         e, steps, share, tiles = self.place.e, self.steps, self.share, self.steps.tiles
         places = e.places
         column = places.add(places.div(self.place.first_row, 4), share.places[0])
-        begin: Number = 0
         first: Number = 0
+        begin: Number = 0
         if not steps.flat:
             taps, first = steps.tap(step)
-            begin = self.weight(first, self.place.kernel_tap(taps))
-        for depth, register in zip(share.depths, share.registers, strict=True):
+            first = places.add(first, share.first)
+            row = self.weight(first, self.place.kernel_tap(taps))
+            begin = places.add(places.mul(row, self.vectors), column)
+        for number_, register in enumerate(share.registers):
             exists = None
             if steps.flat:
-                row: Number = tiles.let(f"{WEIGHTS}[{depth.text}]")
+                row = tiles.let(f"{WEIGHTS}[{text_of(share.depths[number_])}]")
+                at = places.add(places.mul(row, self.vectors), column)
                 if not steps.exact:
                     exists = places.compare("!=", row, NONE)
             else:
-                row = places.add(begin, depth)
-                exists = steps.exists(places.add(first, depth))
-            at = places.add(places.mul(row, self.vectors), column)
+                shift = share.shifts[number_]
+                at = places.add(begin, shift * self.vectors)
+                exists = steps.exists(places.add(first, shift))
             if exists is not None:
                 at = e.builder.select(exists, places.plain(at), places.plain(0))
             text = f"{self.memory.name}[{places.text(at)}]"
@@ -325,7 +345,7 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
     pad = 0 if packed or problem.turned else 1
     length = patches.most_taps * patches.channels
     cut = cut_of(problem.rows, problem.columns, length, patches.groups, machine, kept, pad, TABLES)
-    flat = not packed or problem.is_flat(cut.tile.depth)
+    flat = problem.is_flat(cut.tile.depth) or (not packed and problem.taps > 1)
     if not flat:
         steps = patches.most_taps * -(-patches.channels // cut.tile.depth)
         cut = Cut(cut.tile, cut.parts, -(-steps // cut.parts))

@@ -93,15 +93,24 @@ class Tiles:
         found: Text = self.writer.let(number("").type, text)
         return found
 
-    def plus(self, value: Text, constant: int) -> Text:
+    def plus(self, value: Number, constant: int) -> Number:
         """An index moved."""
+        if isinstance(value, int):
+            return value + constant
         return self.let(f"{value.text} + {constant}u") if constant else value
 
     def load(
-        self, e: ShaderElements, register: str, memory: Memory, at: Number, inside: Any
+        self,
+        e: ShaderElements,
+        register: str,
+        memory: Memory,
+        at: Number,
+        inside: Any,
+        *,
+        safe: bool = False,
     ) -> None:
-        """Read an element into a variable: 0 where ``inside`` does not hold, and nothing is read there."""
-        if inside is not None:
+        """Read an element into a variable: 0 where ``inside`` does not hold; what lies there is not read unless that is ``safe``."""
+        if inside is not None and not safe:
             at = e.builder.select(inside, e.places.plain(at), e.places.plain(0))
         value = e.registers.load(memory, at, memory.dtype)
         text = e.builder.text(e.registers.cast(value, memory.dtype, self.kept))
@@ -213,6 +222,8 @@ class Share:
     Attributes:
         depths: for each of the thread's elements, which row of the step it is of.
         places: for each, which row or column of the tile it is of; of a vector, its number.
+        first: what of these differs from element to element, of the thread's first: a number where it is known.
+        shifts: how far that of each is from it.
     """
 
     def __init__(
@@ -220,25 +231,30 @@ class Share:
     ) -> None:
         self.tiles, self.name, self.vector = tiles, name, vector
         threads, depth, units = tiles.tile.threads, tiles.tile.depth, count // vector
-        self.items = depth * units // threads
+        items = depth * units // threads
         fast = depth if deep else units
-        first = tiles.let(f"local % {fast}u")
-        second = tiles.let(f"local / {fast}u")
-        others = [tiles.plus(second, i * (threads // fast)) for i in range(self.items)]
-        same = [first] * self.items
-        self.depths, self.places = (same, others) if deep else (others, same)
+        same = tiles.let(f"local % {fast}u")
+        self.first: Number = 0 if threads == fast else tiles.let(f"local / {fast}u")
+        self.shifts = [i * (threads // fast) for i in range(items)]
+        others = [tiles.plus(self.first, shift) for shift in self.shifts]
+        self.depths: list[Number] = [same] * items if deep else others
+        self.places: list[Number] = others if deep else [same] * items
         kind = tiles.vector if vector == 4 else tiles.scalar
-        self.registers = [f"{name}_{i}" for i in range(self.items)]
+        self.registers = [f"{name}_{i}" for i in range(items)]
         for register in self.registers:
             tiles.writer.line(f"var {register} = {kind}();")
 
     def put(self) -> None:
         """Write the registers to shared memory."""
         for k, place, register in zip(self.depths, self.places, self.registers, strict=True):
-            at = f"[{place.text}]"
-            if self.vector == 1:
-                at = f"[({place.text}) >> 2u][({place.text}) & 3u]"
-            self.tiles.writer.line(f"{self.name}[{k.text}]{at} = {register};")
+            row, at = text_of(k), text_of(place)
+            at = f"[{at}]" if self.vector == 4 else f"[{at} >> 2u][{at} & 3u]"
+            self.tiles.writer.line(f"{self.name}[{row}]{at} = {register};")
+
+
+def text_of(value: Number) -> str:
+    """An index as an expression."""
+    return f"{value}u" if isinstance(value, int) else str(value.text)
 
 
 def number(text: str) -> Text:

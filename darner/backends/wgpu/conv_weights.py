@@ -17,7 +17,7 @@ from ..cpu.places import Number
 from ..cpu.registers import Registers
 from .conv_cut import cut_of
 from .conv_finish import Finish, added_up, split_parts, words_of
-from .conv_tile import COLUMNS, ROWS, Share, Tiles, number
+from .conv_tile import COLUMNS, ROWS, Share, Tiles, number, text_of
 from .elements import Memory, ShaderElements
 from .machine import Machine
 from .shader import Shader, Written
@@ -75,12 +75,11 @@ class GradientRows:
         begin = places.add(places.mul(plane, patches.pixels), places.offset(pixel, patches.result))
         begin = places.add(begin, self.seen.offset)
         whole = product.rows % product.tiles.tile.rows == 0
-        for place, register in zip(share.places, share.registers, strict=True):
-            row = None
-            if not whole:
-                own = places.add(product.first_row, place)
-                row = places.compare("<", own, product.rows)
-            at = places.add(begin, places.mul(place, patches.pixels))
+        own = places.add(product.first_row, share.first)
+        begin = places.add(begin, places.mul(share.first, patches.pixels))
+        for shift, register in zip(share.shifts, share.registers, strict=True):
+            row = None if whole else places.compare("<", places.add(own, shift), product.rows)
+            at = places.add(begin, shift * patches.pixels)
             inside = self.e.registers.both(exists, row)
             product.tiles.load(self.e, register, self.memory, at, inside)
 
@@ -137,7 +136,7 @@ class PatchColumns:
         )
         for place, register in zip(share.places, share.registers, strict=True):
             taps = e.builder.name("taps")
-            e.builder.line(f"let {taps} = {TAPS}[{place.text}];")
+            e.builder.line(f"let {taps} = {TAPS}[{text_of(place)}];")
             inside = exists
             for axis, size in enumerate(patches.sizes):
                 if self.guarded[axis]:
