@@ -1,6 +1,7 @@
 """Attention on a GPU against the float64 reference: every option, odd sizes, all cuts, element types, less capable devices."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -42,6 +43,27 @@ def run(graph, arrays, less=(), **limits):
         program.close()
 
 
+def stages_of(graph, **limits):
+    """The dispatches of a graph's attention."""
+    from darner.backends.wgpu.device import opened
+    from darner.backends.wgpu.kernels import written
+    from darner.lower.lower import lower
+
+    machine = opened().machine.without(**limits)
+    plan = lower(graph, target="gpu")
+    (spec,) = [spec for spec in plan.specs.values() if spec.kind == "attention"]
+    return written(spec, machine).stages
+
+
+def shared_bytes(text):
+    """The memory that a workgroup declares."""
+    total = 0
+    for kind in re.findall(r"var<workgroup> \w+: (.*);", text):
+        count = int(re.search(r", (\d+)>", kind).group(1)) if kind.startswith("array") else 1
+        total += count * (8 if "f64" in kind else 4) * (4 if "vec4" in kind else 1)
+    return total
+
+
 def attention_graph(
     batch,
     heads,
@@ -57,6 +79,7 @@ def attention_graph(
     backward=False,
     dtype="f32",
     layout="bhsd",
+    empty=False,
     **options,
 ):
     """An attention or its gradients, and values for its inputs; ``mask``, ``bias`` and ``offset`` are shapes."""
@@ -65,6 +88,8 @@ def attention_graph(
 
     def given_as(name, shape, kind=dtype):
         node = graph.input(name, shape, kind)
+        if empty:
+            return node
         if kind == "bool":
             arrays[name] = RNG.random(shape) < 0.6
         elif kind == "i32":
@@ -241,6 +266,12 @@ def test_a_few_queries_over_many_keys(case):
     check_case(DECODING[case])
 
 
+def test_few_blocks_of_queries_take_parts_of_the_keys():
+    options = {"batch": 1, "heads": 1, "queries": 19, "keys": 1503, "width": 8, "causal": True}
+    assert len(stages_of(attention_graph(**options)[0])) == 2
+    check_case(options, value_width=10, offset=())
+
+
 def test_a_part_of_the_keys_sees_nothing_and_parts_are_put_together():
     graph, arrays = attention_graph(
         2, 2, 1, 1000, 8, causal=True, offset=(2,), bias=(2, 1, 1, 1000)
@@ -288,6 +319,23 @@ def test_a_small_device_has_smaller_blocks():
     for options in (CASES["wide rows"], DECODING["wide rows, a window"]):
         graph, arrays = attention_graph(**options)
         check(graph, arrays, run(graph, arrays, less, **limits), "f32", options["keys"])
+
+
+@pytest.mark.parametrize("limit", [16384, 32768, 49152])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_shared_memory_is_never_more_than_there_is(limit, dtype):
+    for width, value_width in ((64, 64), (128, 128), (20, 300), (576, 512), (1, 3)):
+        for queries, keys in ((1, 2000), (4, 300), (100, 1000), (4096, 4096)):
+            sizes = {"heads": 8, "queries": queries, "keys": keys, "width": width}
+            for backward in (False, True):
+                graph, _ = attention_graph(
+                    1, **sizes, value_width=value_width, dtype=dtype, backward=backward, empty=True
+                )
+                if dtype == "f64" and width == 576:
+                    continue  # too wide for the smallest devices: written out
+                for stage in stages_of(graph, max_compute_workgroup_storage_size=limit):
+                    assert shared_bytes(stage.text) <= limit
+                    assert stage.text.count("\n") < 1500
 
 
 def test_nothing_to_see_and_nobody_who_looks():

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from ...lower.plan import Spec
 from ..cpu.attention_plan import Described
-from .attention_operands import Reader
-from .attention_results import are_whole, write_block, write_vectors
+from .attention_merge import Records
+from .attention_operands import Reader, share_of
+from .attention_results import are_whole, write_rows
 from .attention_tile import AXES, most_of_four, stage, sum_of_four
 from .machine import Machine
 from .shader import Stage, Written
@@ -24,10 +25,6 @@ MOST_SUMS = 16
 """Vectors of a sum that a thread keeps."""
 GROUPS = 528
 """Workgroups that keep a large GPU's memory busy."""
-MERGING = 128
-"""Threads that put the parts of a head together."""
-AHEAD = 4
-"""Parts that each of them reads at a time."""
 
 
 @dataclass(frozen=True)
@@ -90,22 +87,13 @@ def write_decode(spec: Spec, machine: Machine, attention: Described, parts: Part
     work = _Decode(spec, machine, attention, parts)
     if parts.parts == 1:
         return Written((work.stage(),))
-    return Written((work.stage(), work.merge()), work.scratch_bytes)
+    return Written((work.stage(), work.records.merge()), work.records.nbytes)
 
 
 class _Decode:
     def __init__(self, spec: Spec, machine: Machine, attention: Described, parts: Parts) -> None:
         self.spec, self.machine, self.attention, self.parts = spec, machine, attention, parts
-        self.quads = -(-attention.value_width // 4)
-        self.records = attention.batch * attention.heads * attention.queries * parts.parts
-        size = 8 if attention.accumulator == "f64" else 4
-        self.sums_bytes = -(-self.records * self.quads * 4 * size // 256) * 256
-        self.scratch_bytes = self.sums_bytes + 2 * self.records * size
-
-    def _reader(self, threads: int = THREADS) -> Reader:
-        numbers = range(len(self.spec.body.outputs))
-        whole = are_whole(self.spec, numbers)
-        return Reader(self.spec, self.machine, self.attention, threads, whole)
+        self.records = Records(spec, machine, attention, parts.parts)
 
     def _rows(self) -> Iterator[tuple[int, str, int]]:
         """The number of each row, its head as text, and which query of the head it is."""
@@ -117,7 +105,9 @@ class _Decode:
 
     def stage(self) -> Stage:
         """The dispatch of the parts."""
-        reader, attention, parts = self._reader(), self.attention, self.parts
+        attention, parts = self.attention, self.parts
+        whole = are_whole(self.spec, range(len(self.spec.body.outputs)))
+        reader = Reader(self.spec, self.machine, attention, THREADS, whole)
         shared, vector = reader.shader.shared, reader.vector
         deepest = -(-attention.width // 4)
         shared("queries", f"array<{vector}, {parts.rows * deepest}>")
@@ -278,11 +268,11 @@ class _Decode:
         parts, attention = self.parts, self.attention
         several = parts.parts > 1
         wide = parts.team * parts.columns
+        quads = self.records.quads
         if several:
-            sums = reader.shader.scratch(0, self.records * self.quads * 4, reader.kind, vector=4)
-            known = reader.shader.scratch(self.sums_bytes, 2 * self.records, reader.kind)
+            self.records.bind(reader)
         else:
-            reader.shader.shared("results", f"array<{reader.vector}, {parts.rows * self.quads}>")
+            reader.shader.shared("results", f"array<{reader.vector}, {parts.rows * quads}>")
         for r, head, query in self._rows():
             reader.shader.barrier()
             for w in range(parts.columns):
@@ -293,7 +283,7 @@ class _Decode:
                 reader.line(f"totals[team] = total_{r};")
             reader.shader.barrier()
             with reader.writer.block(
-                f"for (var quad = local; quad < {self.quads}u; quad += {THREADS}u)"
+                f"for (var quad = local; quad < {quads}u; quad += {THREADS}u)"
             ):
                 reader.line("var top = tops[0];")
                 with reader.writer.block(f"for (var t = 1u; t < {parts.teams}u; t++)"):
@@ -305,118 +295,22 @@ class _Decode:
                     reader.line("total = fma(totals[t], factor, total);")
                     place = f"block[t * {wide}u + quad]"
                     reader.line(f"sum = fma({place}, {reader.vector}(factor), sum);")
-                if not several:
-                    reader.line(f"results[{r * self.quads}u + quad] = sum * {_share(reader)};")
-                    continue
-                row = f"((batch * {attention.heads}u + {head}) * {attention.queries}u + {query}u)"
-                reader.line(f"let record = {row} * {parts.parts}u + part;")
-                reader.line(f"{sums.name}[record * {self.quads}u + quad] = sum;")
-                with reader.writer.block("if (quad == 0u)"):
-                    reader.line(f"{known.name}[record * 2u] = top;")
-                    reader.line(f"{known.name}[record * 2u + 1u] = total;")
+                if several:
+                    self.records.write_place(reader, head, f"{query}u")
+                    self.records.put_sum(reader, "quad", "sum")
+                    with reader.writer.block("if (quad == 0u)"):
+                        self.records.put_known(reader, "top", "total")
+                else:
+                    share = share_of(reader, "total")
+                    reader.line(f"results[{r * quads}u + quad] = sum * {share};")
         if not several:
             reader.shader.barrier()
             with reader.writer.block(
                 f"for (var member_head = 0u; member_head < {attention.group}u; member_head++)"
             ):
                 reader.line(f"let head = kv_head * {attention.group}u + member_head;")
-                self._write(reader, f"member_head * {attention.queries}u")
-
-    def _write(self, reader: Reader, before: str) -> None:
-        """Write one head's queries from shared memory, where ``before`` rows come first."""
-        node, quads = self.attention.node, self.quads
-        numbers = range(len(self.spec.body.outputs))
-        vectors = write_vectors(reader, node, numbers)
-
-        def place(row: str, quad: str) -> str:
-            return f"results[({before} + {row}) * {quads}u + {quad}]"
-
-        write_block(
-            reader,
-            node,
-            numbers,
-            self.attention.queries,
-            self.attention.queries,
-            "0u",
-            ("batch", "head"),
-            lambda row, column: f"{place(row, f'({column} >> 2u)')}[{column} & 3u]",
-            place if vectors else None,
-        )
-
-    def merge(self) -> Stage:
-        """The dispatch that puts parts together: a workgroup for each head, whose threads have some parts of some columns each."""
-        attention, parts = self.attention, self.parts
-        reader = self._reader(MERGING)
-        vector, number = reader.vector, reader.number
-        sums = reader.shader.scratch(0, self.records * self.quads * 4, reader.kind, vector=4)
-        known = reader.shader.scratch(self.sums_bytes, 2 * self.records, reader.kind)
-        items = attention.queries * self.quads
-        slices = max(1, min(parts.parts, MERGING // items))
-        held = max(items, MERGING)
-        reader.shader.shared("results", f"array<{vector}, {held}>")
-        reader.shader.shared("tops", f"array<{number}, {held}>")
-        reader.shader.shared("totals", f"array<{number}, {held}>")
-        reader.line(f"let head = group % {attention.heads}u;")
-        reader.line(f"let batch = group / {attention.heads}u;")
-        each = f"for (var e = local; e < {items * slices}u; e += {MERGING}u)"
-        with reader.writer.block(each):
-            reader.line(f"let row = group * {attention.queries}u + e % {items}u / {self.quads}u;")
-            reader.line(f"let quad = e % {self.quads}u;")
-            reader.line(f"let record = row * {parts.parts}u;")
-            reader.line(f"var top = {reader.lowest};")
-            reader.line(f"var total = {reader.constant(0.0)};")
-            reader.line(f"var sum = {vector}();")
-            step = AHEAD * slices
-            with reader.writer.block(
-                f"for (var part = e / {items}u; part < {parts.parts}u; part += {step}u)"
-            ):
-                self._merge_some(reader, known.name, sums.name, slices)
-            reader.line("results[e] = sum;")
-            reader.line("tops[e] = top;")
-            reader.line("totals[e] = total;")
-        reader.shader.barrier()
-        with reader.writer.block(f"for (var e = local; e < {items}u; e += {MERGING}u)"):
-            reader.line("var top = tops[e];")
-            for k in range(1, slices):
-                reader.line(f"top = max(top, tops[e + {k * items}u]);")
-            reader.line(f"var total = {reader.constant(0.0)};")
-            reader.line(f"var sum = {vector}();")
-            with reader.writer.block(f"for (var k = 0u; k < {slices}u; k++)"):
-                reader.line(f"let own = e + k * {items}u;")
-                reader.line(f"let factor = {reader.exp('tops[own] - top')};")
-                reader.line("total = fma(totals[own], factor, total);")
-                reader.line(f"sum = fma(results[own], {vector}(factor), sum);")
-            reader.line(f"results[e] = sum * {_share(reader)};")
-        reader.shader.barrier()
-        self._write(reader, "0u")
-        return reader.shader.finish(attention.batch * attention.heads)
-
-    def _merge_some(self, reader: Reader, known: str, sums: str, slices: int) -> None:
-        """Add a few parts to ``sum`` and ``total``; one that there is not weighs nothing."""
-        last, zero = self.parts.parts - 1, reader.constant(0.0)
-        for k in range(AHEAD):
-            reader.line(f"let own_{k} = record + min(part + {k * slices}u, {last}u);")
-            reader.line(f"let top_{k} = {known}[own_{k} * 2u];")
-            reader.line(f"let total_{k} = {known}[own_{k} * 2u + 1u];")
-            reader.line(f"let sum_{k} = {sums}[own_{k} * {self.quads}u + quad];")
-        most = "top"
-        for k in range(AHEAD):
-            most = f"max({most}, top_{k})"
-        reader.line(f"let peak = {most};")
-        reader.line(f"let before = {reader.exp('top - peak')};")
-        reader.line("top = peak;")
-        reader.line("total = total * before;")
-        reader.line("sum = sum * before;")
-        for k in range(AHEAD):
-            raised = reader.exp(f"top_{k} - peak")
-            reader.line(
-                f"let factor_{k} = select({zero}, {raised}, part + {k * slices}u <= {last}u);"
-            )
-            reader.line(f"total = fma(total_{k}, factor_{k}, total);")
-            reader.line(f"sum = fma(sum_{k}, {reader.vector}(factor_{k}), sum);")
-
-
-def _share(reader: Reader) -> str:
-    """1 over a total; 1 where nothing was seen."""
-    zero, one = reader.constant(0.0), reader.constant(1.0)
-    return f"({one} / select({one}, total, total > {zero}))"
+                before, quads = f"member_head * {attention.queries}u", self.records.quads
+                write_rows(
+                    *(reader, attention.queries, "0u"),
+                    lambda row, quad: f"results[({before} + {row}) * {quads}u + {quad}]",
+                )

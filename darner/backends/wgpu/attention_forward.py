@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ...lower.plan import Spec
 from ..cpu.attention_plan import Described
+from .attention_merge import Records
+from .attention_operands import share_of
 from .attention_plan import Cut, choose
 from .attention_results import are_whole, write_sums
 from .attention_tile import Rows, Tile, most_of_four, sum_of_four
@@ -16,26 +18,24 @@ def forward_cut(attention: Described, machine: Machine) -> Cut | None:
     heads = attention.batch * attention.heads
     return choose(
         *(attention, machine, attention.queries, heads),
-        (attention.width,),
-        (attention.value_width,),
+        *((attention.width,), (attention.value_width,), attention.keys),
     )
 
 
 def write_place(tile: Tile, blocks: int, heads: int, batch: int) -> None:
-    """``block``, ``head`` and ``batch`` of a workgroup, and ``first``, its first row.
+    """``block``, ``head``, ``batch`` and ``part`` of a workgroup, and ``first``, its first row.
 
     Later queries see more keys where attention is causal: those blocks begin first, so that the short ones fill in at the end.
     """
-    total = heads * batch
-    if tile.attention.causal and tile.by_query:
-        tile.line(f"let block = {blocks - 1}u - group / {total}u;")
-        tile.line(f"let number = group % {total}u;")
-    elif tile.attention.causal:
-        tile.line(f"let block = group / {total}u;")
-        tile.line(f"let number = group % {total}u;")
+    total, parts = heads * batch, tile.cut.parts
+    tile.line(f"let part = group % {parts}u;")
+    if tile.attention.causal:
+        place = f"group / {parts * total}u"
+        tile.line(f"let block = {f'{blocks - 1}u - {place}' if tile.by_query else place};")
+        tile.line(f"let number = group / {parts}u % {total}u;")
     else:
-        tile.line(f"let block = group % {blocks}u;")
-        tile.line(f"let number = group / {blocks}u;")
+        tile.line(f"let block = group / {parts}u % {blocks}u;")
+        tile.line(f"let number = group / {parts * blocks}u;")
     tile.line(f"let head = number % {heads}u;")
     tile.line(f"let batch = number / {heads}u;")
     tile.line(f"let first = block * {tile.cut.row_block}u;")
@@ -73,10 +73,13 @@ def write_forward(spec: Spec, machine: Machine, attention: Described, cut: Cut) 
     """The dispatch of the result."""
     numbers = range(len(spec.body.outputs))
     tile = Tile(spec, machine, attention, cut, whole=are_whole(spec, numbers))
-    return Written((_stage(tile),))
+    if cut.parts == 1:
+        return Written((_stage(tile, None),))
+    records = Records(spec, machine, attention, cut.parts)
+    return Written((_stage(tile, records), records.merge()), records.nbytes)
 
 
-def _stage(tile: Tile) -> Stage:
+def _stage(tile: Tile, records: Records | None) -> Stage:
     cut, attention = tile.cut, tile.attention
     tile.need_weights()
     tile.need_exchange()
@@ -110,12 +113,28 @@ def _stage(tile: Tile) -> Stage:
         tile.add_weighted("sum", "s", rows["v"])
     tile.shader.barrier()
     tile.exchange("total", "whole", lambda a, b: f"{a} + {b}")
-    zero, one = tile.constant(0.0), tile.constant(1.0)
+    groups = -(-attention.queries // cut.row_block) * attention.heads * attention.batch
+    if records is not None:
+        _record(tile, records)
+        return tile.shader.finish(groups * cut.parts)
     for i in range(cut.rows):
-        tile.line(f"let share_{i} = {one} / select({one}, whole_{i}, whole_{i} > {zero});")
+        tile.line(f"let share_{i} = {share_of(tile, f'whole_{i}')};")
         for w in range(cut.summed(attention.value_width)):
             tile.line(f"sum_{i}_{w} = sum_{i}_{w} * share_{i};")
     numbers = range(len(tile.shader.body.outputs))
     write_sums(tile, "sum", attention.node, numbers, "first", "batch", "head")
-    blocks = -(-attention.queries // cut.row_block)
-    return tile.shader.finish(blocks * attention.heads * attention.batch)
+    return tile.shader.finish(groups)
+
+
+def _record(tile: Tile, records: Records) -> None:
+    """Leave a part's sums in scratch memory."""
+    records.bind(tile)
+    for i in range(tile.cut.rows):
+        with tile.writer.block(f"if (u32(row_{i}) < {tile.row_count}u)"):
+            records.write_place(tile, "head", f"u32(row_{i})")
+            for w in range(tile.cut.summed(tile.attention.value_width)):
+                quad = f"(across + {w * tile.cut.across}u)"
+                with tile.writer.block(f"if ({quad} < {records.quads}u)"):
+                    records.put_sum(tile, quad, f"sum_{i}_{w}")
+            with tile.writer.block("if (across == 0u)"):
+                records.put_known(tile, f"top_{i}", f"whole_{i}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ...lower.plan import Spec
 from ..cpu.attention_plan import Described, Operand
 from ..cpu.math import emit, register_type
 from ..cpu.template import sizes
-from .elements import ShaderElements, is_packed
+from .elements import Memory, ShaderElements, is_packed
 from .lanes import ShaderLane
 from .machine import Machine
 from .shader import Shader
@@ -47,8 +46,9 @@ class Reader:
         for name in ROWS:
             item = attention.operands.get(name)
             memory = None if item is None else self._leaf(item)
-            plain = memory is not None and memory.vector == 1 and not is_packed(memory.dtype)
-            if plain and self._is_aligned(name):
+            if memory is None or memory.vector > 1 or is_packed(memory.dtype):
+                continue
+            if self._is_aligned(name):
                 self.shader.as_vectors(memory, 4)
 
     # ------------------------------------------------------------- text
@@ -131,7 +131,7 @@ class Reader:
 
     # ------------------------------------------------------------- operands
 
-    def _leaf(self, item: Operand) -> Any:
+    def _leaf(self, item: Operand) -> Memory | None:
         """The buffer that an operand lies in, if it is one."""
         for memory, leaf in zip(self.shader.operands, self.shader.spec.inputs, strict=True):
             if leaf.id == item.base.id:
@@ -176,31 +176,40 @@ class Reader:
         result = "bool" if boolean else self.number
         return self.function(f"one_{name}", "at: u32", result, inside)
 
-    def four(self, name: str) -> str:
-        """The function that reads 4 numbers of a row: 0 where there are none. Its arguments: the head's first number, the row, which 4."""
+    def four(self, name: str, inside: bool = False) -> str:
+        """The function that reads 4 numbers of a row: 0 where there are none, unless all that are asked for are ``inside``.
+
+        Its arguments: the head's first number, the row, which 4.
+        """
         item, width, rows = self.attention.operands[name], self.width(name), self.rows(name)
-        memory, vector = self._leaf(item), self.vector
+        memory, vector, quads = self._leaf(item), self.vector, -(-width // 4)
 
-        def inside(writer: Writer) -> str:
-            writer.line(f"var found = {vector}();")
-            with writer.block(f"if (row < {rows}u && quad < {-(-width // 4)}u)"):
-                writer.line(f"let at = base + row * {_word(item.strides[2])}u + quad * 4u;")
-                if memory is None or not self._is_aligned(name):
-                    one = self.one(name)
-                    writer.line(f"found.x = {one}(at);")
-                    for lane, axis in enumerate("yzw", 1):
-                        test = f"quad * 4u + {lane}u < {width}u"
-                        writer.line(f"if ({test}) {{ found.{axis} = {one}(at + {lane}u); }}")
-                elif not is_packed(memory.dtype):
-                    writer.line(f"found = {memory.name}[at >> 2u];")
-                else:
-                    writer.line(f"let a = {memory.name}[at >> 1u];")
-                    writer.line(f"let b = {memory.name}[(at >> 1u) + 1u];")
-                    writer.line(f"found = {_halves(memory.dtype)};")
-            return "found"
+        def write(writer: Writer) -> str:
+            at_row, at_quad = "row", "quad"
+            if not inside:
+                # Read in any case, from what is nearest: a condition would keep reads from being on the way together.
+                at_row, at_quad = f"min(row, {max(rows, 1) - 1}u)", f"min(quad, {quads - 1}u)"
+            writer.line(f"let at = base + {at_row} * {_word(item.strides[2])}u + {at_quad} * 4u;")
+            if memory is None or not self._is_aligned(name):
+                one = self.one(name)
+                writer.line(f"var found = {vector}();")
+                writer.line(f"found.x = {one}(at);")
+                for lane, axis in enumerate("yzw", 1):
+                    test = f"quad * 4u + {lane}u < {width}u"
+                    writer.line(f"if ({test}) {{ found.{axis} = {one}(at + {lane}u); }}")
+            elif not is_packed(memory.dtype):
+                writer.line(f"let found = {memory.name}[at >> 2u];")
+            else:
+                writer.line(f"let a = {memory.name}[at >> 1u];")
+                writer.line(f"let b = {memory.name}[(at >> 1u) + 1u];")
+                writer.line(f"let found = {_halves(memory.dtype)};")
+            if inside:
+                return "found"
+            return f"select({vector}(), found, row < {rows}u && quad < {quads}u)"
 
+        kind = "inside" if inside else "four"
         parameters = "base: u32, row: u32, quad: u32"
-        return self.function(f"four_{name}", parameters, vector, inside)
+        return self.function(f"{kind}_{name}", parameters, vector, write)
 
     def head_of(self, name: str, batch: str, head: str) -> str:
         """The distance of a head's first number, as text of a u32."""
@@ -233,6 +242,12 @@ class Reader:
         with self.writer.block("if (local == 0u)"):
             self.line(f"{shared} = bitcast<i32>({elements.places.text(found)});")
         self.line(f"let start = workgroupUniformLoad(&{shared});")
+
+
+def share_of(reader: Reader, total: str) -> str:
+    """1 over a total; 1 where nothing was seen."""
+    zero, one = reader.constant(0.0), reader.constant(1.0)
+    return f"({one} / select({one}, {total}, {total} > {zero}))"
 
 
 def _word(number: int) -> int:

@@ -18,6 +18,8 @@ BYTES_PER_PRODUCT = 0.12
 """What a large GPU reads from its cache, in bytes, while it multiplies and adds two numbers."""
 BALANCED = 16
 """Products for each vector read from shared memory, from which on reading does not hold them up."""
+SHORTEST = 4
+"""Blocks of columns that a part has at least."""
 MOST_NUMBERS = 208
 """Numbers that a thread keeps: what its registers can hold."""
 
@@ -35,6 +37,7 @@ class Cut:
         kept: whether the rows do as a whole, once for all columns.
         chunk: columns whose rows do, where they are summed.
         room: vectors of shared memory for the columns.
+        parts: of the columns, where there are too few blocks of rows; what they make is put together at the end.
     """
 
     down: int
@@ -45,6 +48,7 @@ class Cut:
     kept: bool = False
     chunk: int = 4
     room: int = 0
+    parts: int = 1
 
     @property
     def threads(self) -> int:
@@ -104,6 +108,7 @@ def choose(
     heads: int,
     multiplied: Sequence[int],
     summed: Sequence[int],
+    columns: int = 0,
 ) -> Cut | None:
     """The cut for so many rows of each of ``heads``; None where nothing fits.
 
@@ -114,17 +119,25 @@ def choose(
         heads: of the whole batch.
         multiplied: the widths of the products that make scores.
         summed: the widths of what is summed with them.
+        columns: that a row meets, where they may be cut into parts.
     """
     found = [_fitted(cut, machine, attention, multiplied, summed) for cut in CUTS]
-    fitting = [cut for cut in found if cut is not None]
+    fitting = [_in_parts(cut, rows, heads, columns) for cut in found if cut is not None]
     return min(fitting, key=lambda cut: _cost(cut, rows, heads), default=None)
+
+
+def _in_parts(cut: Cut, rows: int, heads: int, columns: int) -> Cut:
+    """The same with as many parts of columns as keep a GPU busy."""
+    threads = max(1, heads * -(-rows // cut.row_block)) * cut.threads
+    blocks = -(-columns // cut.column_block)
+    return replace(cut, parts=max(1, min(BUSY // threads, blocks // SHORTEST)))
 
 
 def _cost(cut: Cut, rows: int, heads: int) -> float:
     """What all scores take, in products of numbers on a GPU that is fully busy: for each column and number of a row."""
     groups = max(1, heads * -(-rows // cut.row_block))
     reads = 4 * cut.rows * cut.columns / (cut.rows + cut.columns)
-    speed = min(1.0, reads / BALANCED) * min(1.0, groups * cut.threads / BUSY)
+    speed = min(1.0, reads / BALANCED) * min(1.0, groups * cut.parts * cut.threads / BUSY)
     return max(groups * cut.row_block / speed, groups * 4 / BYTES_PER_PRODUCT)
 
 

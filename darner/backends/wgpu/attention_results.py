@@ -64,6 +64,18 @@ def write_sums(
         )
 
 
+def write_rows(reader: Reader, count: int, first: str, vector: Callable[[str, str], str]) -> None:
+    """Write ``count`` rows of attention's result; ``vector(row, which)`` has 4 elements. ``batch`` and ``head`` say whose they are."""
+    node = reader.attention.node
+    numbers = range(len(reader.shader.body.outputs))
+    vectors = write_vectors(reader, node, numbers)
+    write_block(
+        *(reader, node, numbers, count, reader.attention.queries, first, ("batch", "head")),
+        lambda row, column: f"{vector(row, f'({column} >> 2u)')}[{column} & 3u]",
+        vector if vectors else None,
+    )
+
+
 def write_vectors(reader: Reader, node: Node, numbers: Sequence[int]) -> bool:
     """Whether a result is written 4 elements at a time; it is declared so."""
     outputs = [reader.shader.body.outputs[i] for i in numbers]

@@ -86,8 +86,14 @@ class Tile(Reader):
 
     # ------------------------------------------------------------- shared memory
 
+    def _reads(self, name: str, count: int, *, whole: bool = False) -> str:
+        """What reads vectors of an operand in blocks of ``count`` rows; of ``whole`` ones, none is beyond its row."""
+        quads = -(-self.width(name) // 4)
+        inside = self.rows(name) % count == 0 and (whole or quads % self.cut.depth == 0)
+        return self.four(name, inside)
+
     def _stage_rows(self, target: str, count: int, rows: Rows, first: str) -> None:
-        cut, four = self.cut, self.four(rows.name)
+        cut, four = self.cut, self._reads(rows.name, count)
         stage(
             self,
             target,
@@ -99,7 +105,8 @@ class Tile(Reader):
 
     def stage_left(self, rows: Rows) -> None:
         """Put whole rows into shared memory, once for all columns."""
-        four, quads = self.four(rows.name), -(-self.width(rows.name) // 4)
+        four = self._reads(rows.name, self.cut.row_block, whole=True)
+        quads = -(-self.width(rows.name) // 4)
         stage(
             self,
             "left",
@@ -181,7 +188,7 @@ class Tile(Reader):
         quads, pitch = -(-self.width(columns.name) // 4), cut.across * across
         if not quads:
             return
-        four = self.four(columns.name)
+        four = self._reads(columns.name, cut.column_block, whole=True)
         several = cut.chunk < cut.column_block
         with self.writer.block(""):
             self.put_weights(weights)
@@ -317,8 +324,17 @@ class Tile(Reader):
                 low = f"max({low}, {begin} - start - {reach}i)"
             if reach is not None:
                 high = f"min({high}, {last} - start + {reach + 1}i)"
-        self.line(f"let low = u32({low}) / {cut.column_block}u * {cut.column_block}u;")
-        self.line(f"let high = u32(max({high}, 0i));")
+        block = f"{cut.column_block}u"
+        begin, end = ("low", "high") if cut.parts == 1 else ("begin", "end")
+        self.line(f"let {begin} = u32({low}) / {block} * {block};")
+        self.line(f"let {end} = u32(max({high}, 0i));")
+        if cut.parts > 1:
+            self.line(
+                f"let blocks = select(0u, (end + {block} - 1u - begin) / {block}, end > begin);"
+            )
+            length = f"(blocks + {cut.parts - 1}u) / {cut.parts}u * {block}"
+            self.line(f"let low = min(begin + part * ({length}), end);")
+            self.line(f"let high = min(low + {length}, end);")
 
     # ------------------------------------------------------------- sums over rows
 
