@@ -32,10 +32,10 @@ COMBINES = {
     "min": ("min", "minimum"),
 }
 """What each mode combines: the reduction whose neutral element it begins with, and the op."""
-FEW = 8
-"""So few elements of a column are looked through for every element of the result."""
 SMALL = 1 << 21
-"""Up to so many comparisons the same is done with slices, and with more of them."""
+"""Up to so many comparisons every element of the result looks through all indices."""
+FEW = 8
+"""So few elements of a column are not sorted, and its words are made whole where elements share them."""
 UNSORTED = 64
 """Up to so many slices each looks through the indices of the others."""
 PIECE = 32
@@ -422,13 +422,15 @@ def _write(spec: Spec, machine: Machine) -> Written:
     start = prepared(spec, machine, found.x)
     if not found.count:
         return Written((start,))
-    few = found.along and found.count <= FEW
-    if found.mode != "set" and (few or elements * found.count <= SMALL):
+    if found.mode != "set" and elements * found.count <= SMALL:
         return Written((found.looked_through(),))
     if not found.along and found.count <= UNSORTED:
         return Written((start, found.directly()))
-    if found.along and found.rows >= COLUMNS and not is_packed(found.node.dtype):
+    few = found.along and found.count <= FEW
+    if found.along and (few or found.rows >= COLUMNS) and not is_packed(found.node.dtype):
         return Written((start, found.by_columns()))
+    if few:
+        return Written((found.looked_through(),))
     stages, scratch = found.in_order()
     return Written((start, *stages), scratch)
 

@@ -24,6 +24,12 @@ from .writer import Text, spelled
 
 LARGE = 128
 """From so many rows on, a matrix gets as many threads as a workgroup can have."""
+PANEL = 8
+"""Columns of a large matrix that are worked on together."""
+TALL = 64
+"""Rows below them whose factors are in the memory of the workgroup."""
+AHEAD = 4
+"""Rows that a thread reads before it writes the first of them."""
 MOST = 1024
 """More threads than this wait for each other longer than they save."""
 
@@ -53,7 +59,7 @@ class _Work:
         self.threads = self.shader.threads
         self.writer = self.shader.writer
         self.elements = self.shader.elements()
-        room = machine.shared - threads * (12 if self.bits == "u64" else 8)
+        room = machine.shared - threads * (4 + self.dtype.itemsize)
         self.inside = area * self.dtype.itemsize <= room
         self.scratch = 0
         if self.inside:
@@ -139,22 +145,107 @@ class _Work:
         """Make the matrix upper triangular, each step by the largest element that is left in its column; ``sign`` is that of the order of rows."""
         writer, n, width = self.writer, self.order, self.width
         writer.line(f"var sign = {writer.text(self.constant(1))};")
+        if not self.inside:
+            self._eliminate_panels()
+            return
         with writer.block(f"for (var k = 0u; k < {n}u; k++)"), self.elements.scope():
-            self._pivot()
-            with writer.block("if (chosen != k)"):
-                with self.each(f"{width}u"):
-                    writer.line(f"let one = {self.at('k', 'i')};")
-                    writer.line(f"{self.at('k', 'i')} = {self.at('chosen', 'i')};")
-                    writer.line(f"{self.at('chosen', 'i')} = one;")
-                writer.line("sign = -sign;")
-            self.wait()
+            self._exchange()
             writer.line(f"let pivot = {self.at('k', 'k')};")
-            zero = "0lu" if self.bits == "u64" else "0u"
-            with writer.block(f"if ({self.magnitude('pivot')} != {zero})"):
+            with writer.block(f"if ({self._usable('pivot')})"):
                 row, after = f"let factor = {self.at('i', 'k')} / pivot;", "k + 1u"
                 with self.rows_and_columns(after, f"{n}u", after, f"{width}u", width, row):
                     target = self.at("i", "j")
                     writer.line(f"{target} = {target} - factor * {self.at('k', 'j')};")
+            self.wait()
+
+    def _exchange(self) -> None:
+        """Exchange row ``k`` for the one with the first largest element of its column."""
+        writer = self.writer
+        self._pivot()
+        with writer.block("if (chosen != k)"):
+            with self.each(f"{self.width}u"):
+                writer.line(f"let one = {self.at('k', 'i')};")
+                writer.line(f"{self.at('k', 'i')} = {self.at('chosen', 'i')};")
+                writer.line(f"{self.at('chosen', 'i')} = one;")
+            writer.line("sign = -sign;")
+        self.wait()
+
+    def _usable(self, text: str) -> str:
+        return f"{self.magnitude(text)} != {'0lu' if self.bits == 'u64' else '0u'}"
+
+    # ------------------------------------------------------------- elimination of large matrices
+
+    def _eliminate_panels(self) -> None:
+        """The same, a few columns at a time: what is right of them is read and written once for all of these."""
+        writer, n = self.writer, self.order
+        head = f"for (var start = 0u; start < {n}u; start += {PANEL}u)"
+        with writer.block(head), self.elements.scope():
+            writer.line(f"let stop = min(start + {PANEL}u, {n}u);")
+            with writer.block("for (var k = start; k < stop; k++)"), self.elements.scope():
+                self._exchange()
+                self._narrow_step()
+            self._upper_rows()
+            self._lower_rows()
+
+    def _narrow_step(self) -> None:
+        """Take row ``k`` out of those below, in the panel alone; the factors stay where there would be zeros."""
+        writer = self.writer
+        writer.line(f"let pivot = {self.at('k', 'k')};")
+        with writer.block(f"for (var i = k + 1u + local; i < {self.order}u; i += {self.threads}u)"):
+            writer.line(f"var factor = {writer.text(self.constant(0))};")
+            quotient = f"{self.at('i', 'k')} / pivot"
+            writer.line(f"if ({self._usable('pivot')}) {{ factor = {quotient}; }}")
+            writer.line(f"{self.at('i', 'k')} = factor;")
+            with writer.block("for (var j = k + 1u; j < stop; j++)"):
+                target = self.at("i", "j")
+                writer.line(f"{target} = {target} - factor * {self.at('k', 'j')};")
+        self.wait()
+
+    def _columns(self) -> str:
+        return f"for (var j = stop + local; j < {self.width}u; j += {self.threads}u)"
+
+    def _upper_rows(self) -> None:
+        """The rows of the panel, right of it: a thread for each column, from the first row to the last."""
+        writer = self.writer
+        with writer.block(self._columns()):
+            for t in range(PANEL):
+                writer.line(f"var u{t} = {writer.text(self.constant(0))};")
+            for t in range(PANEL):
+                with writer.block(f"if (start + {t}u < stop)"):
+                    place = self.at(f"start + {t}u", "j")
+                    writer.line(f"u{t} = {place};")
+                    for s in range(t):
+                        factor = self.at(f"start + {t}u", f"start + {s}u")
+                        writer.line(f"u{t} = u{t} - {factor} * u{s};")
+                    writer.line(f"{place} = u{t};")
+        self.wait()
+
+    def _lower_rows(self) -> None:
+        """All that is below and right of the panel: some rows' factors at a time are shared by all columns."""
+        writer, n, halves = self.writer, self.order, PANEL // 4
+        vector = f"vec4<{self.kind}>"
+        self.shader.shared("factors", f"array<{vector}, {TALL * halves}>")
+        with writer.block(f"for (var top = stop; top < {n}u; top += {TALL}u)"):
+            head = f"for (var i = local; i < {TALL * halves}u; i += {self.threads}u)"
+            with writer.block(head):
+                writer.line(f"let row = min(top + i / {halves}u, {n - 1}u);")
+                parts = [self.at("row", f"start + i % {halves}u * 4u + {k}u") for k in range(4)]
+                writer.line(f"factors[i] = {vector}({', '.join(parts)});")
+            self.wait()
+            with writer.block(self._columns()):
+                # Rows below a panel are only there where it has all its columns.
+                for t in range(PANEL):
+                    writer.line(f"let u{t} = {self.at(f'start + {t}u', 'j')};")
+                with writer.block(f"for (var r = 0u; r < min({TALL}u, {n}u - top); r += {AHEAD}u)"):
+                    for q in range(AHEAD):
+                        place = self.at(f"min(top + r + {q}u, {n - 1}u)", "j")
+                        writer.line(f"var x{q} = {place};")
+                    for q in range(AHEAD):
+                        for t in range(PANEL):
+                            factor = f"factors[(r + {q}u) * {halves}u + {t // 4}u][{t % 4}]"
+                            writer.line(f"x{q} = x{q} - {factor} * u{t};")
+                        place = self.at(f"top + r + {q}u", "j")
+                        writer.line(f"if (top + r + {q}u < {n}u) {{ {place} = x{q}; }}")
             self.wait()
 
     def _pivot(self) -> None:
