@@ -16,6 +16,7 @@ from darner import Graph
 from darner.backends.cpu.math import ROWS, register_type
 from darner.backends.protocol import lower_for
 from darner.backends.wgpu import kernels
+from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.kernels import check_types, written
 from darner.backends.wgpu.shader import Shader, Written
 from darner.backends.wgpu.template import Template
@@ -373,7 +374,7 @@ def test_code_of_32_bits_is_the_same_with_and_without_types_of_64(op):
 
 
 @pytest.mark.parametrize(("dtype", "help_"), [("f64", "f32"), ("i64", "i32")])
-def test_types_of_64_bits_are_refused_by_name_where_a_gpu_has_none(dtype, help_):
+def test_types_of_64_bits_are_refused_by_name_where_a_gpu_has_none(dtype, help_, monkeypatch):
     g = Graph()
     x = g.input("x", (3,), dtype)
     g.set_outputs([x.square(label="squares")])
@@ -385,6 +386,9 @@ def test_types_of_64_bits_are_refused_by_name_where_a_gpu_has_none(dtype, help_)
     with pytest.raises(UnsupportedError, match=expected):
         run_graph(g, {"x": np.ones(3)}, lacking=NARROW)
     check_types(plan, device().machine)
+    monkeypatch.setattr(opened(), "machine", machine)
+    with pytest.raises(UnsupportedError, match=expected):
+        lower_for("gpu", g)
 
 
 def test_a_cast_from_64_bits_is_named_where_a_gpu_has_none():
