@@ -13,9 +13,14 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.backends.cpu.math import ROWS
+from darner.backends.cpu.math import ROWS, register_type
 from darner.backends.protocol import lower_for
+from darner.backends.wgpu import kernels
+from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.kernels import check_types, written
+from darner.backends.wgpu.shader import Shader, Written
+from darner.backends.wgpu.template import Template
+from darner.backends.wgpu.writer import Text
 from darner.graph import dtypes
 from darner.graph.build import call
 from darner.graph.dtypes import bf16, bool_, f16, f32, f64
@@ -316,6 +321,26 @@ def test_elements_that_share_words_are_read_and_written_one_by_one(dtype, size):
         same(got, expected)
 
 
+def one_thread_each(spec, machine):
+    """A kernel whose threads write one element each, those that share a word too."""
+    shader = Shader(spec, machine)
+    (node,) = spec.body.outputs
+    (count,) = node.shape
+    with shader.writer.block(f"if (thread < {count}u)"):
+        elements = shader.elements()
+        place = Text(register_type(dtypes.u32), "thread")
+        elements.registers.store(elements.at(node, [place]), shader.results[0], place, node.dtype)
+    return Written((shader.finish(-(-count // shader.threads)),))
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in REAL if dtype.itemsize < 4])
+def test_threads_that_share_a_word_write_their_own_bits(dtype, monkeypatch):
+    template = Template("alone", lambda spec, machine: True, one_thread_each)
+    monkeypatch.setattr(kernels, "TEMPLATES", (template,))
+    x = np.random.default_rng(1).integers(-100, 100, 1003).astype(np.float32)
+    same(run("cast", x, result=dtype), reference("cast", x, to=dtype))
+
+
 # --------------------------------------------------------------------------- GPUs that can do less
 
 
@@ -349,7 +374,7 @@ def test_code_of_32_bits_is_the_same_with_and_without_types_of_64(op):
 
 
 @pytest.mark.parametrize(("dtype", "help_"), [("f64", "f32"), ("i64", "i32")])
-def test_types_of_64_bits_are_refused_by_name_where_a_gpu_has_none(dtype, help_):
+def test_types_of_64_bits_are_refused_by_name_where_a_gpu_has_none(dtype, help_, monkeypatch):
     g = Graph()
     x = g.input("x", (3,), dtype)
     g.set_outputs([x.square(label="squares")])
@@ -361,6 +386,9 @@ def test_types_of_64_bits_are_refused_by_name_where_a_gpu_has_none(dtype, help_)
     with pytest.raises(UnsupportedError, match=expected):
         run_graph(g, {"x": np.ones(3)}, lacking=NARROW)
     check_types(plan, device().machine)
+    monkeypatch.setattr(opened(), "machine", machine)
+    with pytest.raises(UnsupportedError, match=expected):
+        lower_for("gpu", g)
 
 
 def test_a_cast_from_64_bits_is_named_where_a_gpu_has_none():
