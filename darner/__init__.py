@@ -22,6 +22,8 @@ from .graph.dtypes import DType, promote
 from .graph.errors import (
     ArgumentError,
     DarnerError,
+    DeviceLostError,
+    DeviceMemoryError,
     DTypeError,
     FormatError,
     InternalError,
@@ -142,6 +144,8 @@ __all__ = [
     "DarnerError",
     "DerivedParam",
     "DeviceInfo",
+    "DeviceLostError",
+    "DeviceMemoryError",
     "ExecutionPlan",
     "FormatError",
     "Graph",

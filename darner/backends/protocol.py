@@ -271,6 +271,7 @@ def _kernels_of(device: str) -> _Kernels:
     from .wgpu.limits import check_values, segment_of
 
     machine = opened(device).machine
+
     def check(plan: Plan, graph: Graph) -> None:
         check_types(plan, machine)
         check_values(plan, graph, machine)

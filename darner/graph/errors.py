@@ -158,6 +158,14 @@ class RunError(DarnerError, ValueError):
     """Values that do not fit the graph being run, or that an op cannot compute."""
 
 
+class DeviceLostError(RunError):
+    """A GPU is gone: its driver was reset or updated, or it was taken out. What it held is lost; what was saved is not."""
+
+
+class DeviceMemoryError(RunError):
+    """A GPU has not enough memory for a buffer."""
+
+
 class UnsupportedError(DarnerError):
     """A plan asks for something that a backend has no code for."""
 

@@ -308,6 +308,7 @@ def test_windows_and_packed_buffers_in_one_kernel(limited):
     assert len(stage.bindings) <= 8
 
 
+@pytest.mark.slow
 def test_a_model_runs_with_little_bound_at_a_time(limited):
     """Products, softmax and a normalisation, and what their gradients are, with 2 KiB a binding."""
     machine = limited(**{BOUND: 2048})

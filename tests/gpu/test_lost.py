@@ -5,16 +5,10 @@ import logging
 import numpy as np
 import pytest
 
+from darner import ArgumentError, DeviceLostError, DeviceMemoryError
 from darner.backends.protocol import lower_for
-from darner.backends.wgpu.device import (
-    Device,
-    DeviceLostError,
-    DeviceMemoryError,
-    adapters,
-    opened,
-)
+from darner.backends.wgpu.device import Device, adapters, opened
 from darner.backends.wgpu.program import WgpuProgram
-from darner.graph.errors import ArgumentError
 from tests.gpu import needs_gpu
 from tests.leaks import models
 
@@ -97,6 +91,27 @@ def test_a_new_session_goes_on_from_a_checkpoint(way, tmp_path):
         again.load_checkpoint(tmp_path / "checkpoint")
         found = models.learned(again, 2, seed=1)
     assert models.same(found, wanted)
+
+
+def test_a_loss_in_the_middle_of_saving_leaves_the_old_file(lost, tmp_path, monkeypatch):
+    session, device = lost
+    session.save_checkpoint(tmp_path / "checkpoint")
+    saved = (tmp_path / "checkpoint").read_bytes()
+    session.step()
+    read, reads = device.read, []
+
+    def lose_in_the_third(region):
+        reads.append(region)
+        if len(reads) == 3:
+            device.raw.destroy()
+        return read(region)
+
+    monkeypatch.setattr(device, "read", lose_in_the_third)
+    with pytest.raises(DeviceLostError):
+        session.save_checkpoint(tmp_path / "checkpoint")
+    assert len(reads) == 3
+    assert (tmp_path / "checkpoint").read_bytes() == saved
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def test_the_devices_own_message_is_no_noise_in_the_log(lost, caplog):

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from tests.gpu import needs_gpu
-from tests.leaks import models
+from tests.leaks import models, process
 
 pytestmark = needs_gpu
 
@@ -48,7 +48,7 @@ def turn(number: int) -> None:
         trained.itself, predicts.itself = trained, predicts
 
 
-def many(count: int) -> tuple[dict[str, int], dict[str, int]]:
+def many(count: int, held=held) -> tuple[dict[str, int], dict[str, int]]:
     """What is held after the first turns, one of each kind, and after so many sessions more."""
     for number in range(6):
         turn(number)
@@ -119,5 +119,11 @@ def test_steps_make_nothing_that_stays(count):
         assert held() == before
 
 
+def main() -> None:
+    """Print what is held before and after, the process's own memory too."""
+    samples = many(int(sys.argv[1]), lambda: {**held(), "resident": process.resident()})
+    sys.stdout.write("\n".join(map(json.dumps, samples)) + "\n")
+
+
 if __name__ == "__main__":
-    sys.stdout.write("\n".join(json.dumps(sample) for sample in many(int(sys.argv[1]))) + "\n")
+    main()

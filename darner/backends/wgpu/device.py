@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import ArgumentError, DarnerError, RunError, optional
+from ...graph.errors import (
+    ArgumentError,
+    DarnerError,
+    DeviceLostError,
+    DeviceMemoryError,
+    optional,
+)
 from .machine import ASKED, LIMITS, Machine
 from .native import handle, losses, notice_losses, unchecked_module, vulkan_only, wait
 from .shader import Stage
@@ -27,14 +33,6 @@ GRANULE = 256
 """Every range of a buffer begins at a multiple of this many bytes: as much as any device wants."""
 LEAST = 32
 """Bytes of the smallest range that a shader has bound."""
-
-
-class DeviceLostError(RunError):
-    """The GPU is gone: its driver was reset or updated, or it was taken out. What it held is lost; what was saved is not."""
-
-
-class DeviceMemoryError(RunError):
-    """The GPU has not enough memory for a buffer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,13 +215,15 @@ class Device:
     def _buffer(self, size: int, usage: int) -> Any:
         with self.guard:
             made = self._device.create_buffer(size=size, usage=usage)
-        self._buffers.add(made)
+        with _lock:
+            self._buffers.add(made)
         return made
 
     @property
     def bytes_held(self) -> int:
         """Bytes of all buffers that were made here and not given back."""
-        return sum(buffer.size for buffer in list(self._buffers))
+        with _lock:
+            return sum(buffer.size for buffer in self._buffers)
 
     def staging(self, nbytes: int) -> Any:
         """Memory that the device writes and the process reads."""
@@ -247,7 +247,8 @@ class Device:
 
     def free(self, buffer: Any) -> None:
         """Give memory back."""
-        self._buffers.discard(buffer)
+        with _lock:
+            self._buffers.discard(buffer)
         buffer.destroy()
 
     def write(self, region: Region, array: Array) -> None:
