@@ -358,7 +358,7 @@ class Writer:
     # ------------------------------------------------------------- comparison
 
     def _compare(self, text: str) -> Text:
-        from llvmlite import ir
+        from llvmlite import ir  # type: ignore[import-untyped]
 
         return self.let(ir.IntType(1), text)
 
@@ -477,7 +477,8 @@ class Writer:
             found = self.name("c")
             self.line(f"var {found} = {self.text(value)};")
             held.append(Text(value.type, found))
-        i = self.name("i")
+        # Not "i": i32 is a type.
+        i = self.name("n")
         with self.block(f"for (var {i} = {start}; {i} < {stop}; {i} += {step}u)"):
             following = [self.text(value) for value in inside(Text(ir.IntType(32), i), list(held))]
             for value, text in zip(held, following, strict=True):
