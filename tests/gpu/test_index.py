@@ -298,7 +298,7 @@ def test_an_index_outside_is_told(index, count):
     places = np.zeros(count, np.int32)
     places[count // 2] = index
     arrays = places, normal(count, 100), normal(9, 100)
-    with pytest.raises(RunError, match=rf"scatter.*index {index} is outside of an axis of 9"):
+    with pytest.raises(RunError, match=rf"scatter.*index {index} is outside 0..8"):
         agree(make, *arrays)
     arrays[0][...] = 0
     agree(make, *arrays, length=count)

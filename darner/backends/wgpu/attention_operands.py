@@ -15,10 +15,9 @@ from ..cpu.attention_plan import Described, Operand
 from ..cpu.math import emit, register_type
 from ..cpu.template import sizes
 from .elements import Memory, ShaderElements, is_packed
-from .lanes import ShaderLane
 from .machine import Machine
 from .shader import Shader
-from .writer import Text, Writer
+from .writer import HIDDEN, Text, Writer
 
 ROWS = ("q", "k", "v", "dy")
 """Operands that are rows of numbers; the others are masks and biases."""
@@ -81,7 +80,8 @@ class Reader:
         """Declare a function once; ``inside`` writes it and gives what it returns."""
         if name not in self._declared:
             self._declared.add(name)
-            writer = Writer()
+            writer = Writer(HIDDEN)
+            self.writer.declare(HIDDEN, f"var<private> {HIDDEN}: u32;")
             writer.lane = self.writer.lane
             found = inside(writer)
             for key, text in writer.globals.items():

@@ -23,7 +23,7 @@ from ..cpu.faults import INDEXED
 from .elements import Memory, ShaderElements, is_packed
 from .lanes import ShaderLane
 from .machine import Machine
-from .writer import Writer
+from .writer import HIDDEN, ZERO, Writer
 
 WORKGROUP = 256
 """Threads of a workgroup, where nothing speaks for another number."""
@@ -181,6 +181,8 @@ class Shader:
         head = [f"let group = workgroup.x + workgroup.y * {across}u;"]
         if across * high != groups:
             head.append(f"if (group >= {groups}u) {{ return; }}")
+        if HIDDEN in self.writer.globals:
+            head.append(f"{HIDDEN} = {ZERO};")
         head.append(f"let thread = group * {self.threads}u + local;")
         text = "\n".join(self.writer.lines)
         bindings: list[Binding] = []

@@ -88,6 +88,8 @@ def _as_float32(value: float) -> float:
 OWN = "op_"
 """How the names of functions begin that are ops."""
 ZERO = "workgroup.z"
+HIDDEN = "hidden_zero"
+"""The same in functions, which know no workgroup; a shader that declares it sets it first of all."""
 """What is always 0, which compilers do not know: the third number of the workgroup."""
 
 
@@ -207,7 +209,7 @@ class Writer:
             self.globals[name] = found.text
         for needed, text in found.needs.items():
             self.globals.setdefault(needed, text)
-        return self.let(found.type, found.call.format(*texts))
+        return self.let(found.type, found.call.format(*texts, zero=self.zero))
 
     def _routine(
         self, name: str, arguments: Sequence[Any], code: Callable[[Any, Sequence[Any]], Any]
@@ -226,7 +228,7 @@ class Writer:
         passed = [f"{{{i}}}" for i in range(len(taken))]
         if inside.hides:
             listed.append("zero: u32")
-            passed.append(ZERO)
+            passed.append("{zero}")
         head = f"fn {OWN}{name}({', '.join(listed)}) -> {spelled(made.type)} {{"
         lines = [head, *inside.lines, f"  return {inside.text(made)};", "}"]
         call = f"{OWN}{name}({', '.join(passed)})"
