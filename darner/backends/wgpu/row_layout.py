@@ -175,7 +175,9 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
         while side * peers < threads and -(-rows // (2 * side)) >= ENOUGH_GROUPS:
             side *= 2
     held = -(-length // (peers * vector))
-    written_out = len(passes.levels) + bool(outputs)
+    # Pieces have a shader for each pass; rows that are not cut have all passes written out in one.
+    cut = -(-rows // side) < FEW_GROUPS and length * side >= LEAST_SPLIT
+    written_out = 1 if cut else len(passes.levels) + bool(outputs)
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector // written_out))
     layout = Layout(peers, side, vector, held, at_once, 1, length)
     if held * vector <= most:
