@@ -17,6 +17,9 @@ from .machine import Machine
 from .mains import Element, main_stages
 from .shader import Shader, Stage, Written
 
+BESIDE = 8
+"""Parts of a sum that are read together."""
+
 
 def words_of(spec: Spec) -> int:
     """Elements that share a word of memory, in the result of the smallest type."""
@@ -99,11 +102,23 @@ def added_up(
         def at(e: ShaderElements, index: list[Number]) -> Any:
             place = e.places.offset(index, shape)
 
-            def one(part: Any, values: list[Any]) -> Sequence[Any]:
-                moved = e.places.add(e.places.mul(part, prod(shape)), place)
-                return [e.builder.fadd(values[0], e.registers.load(memory, moved, kept))]
+            def some(first: Number, count: int, total: Any) -> Any:
+                # All are read before any is added: so they are on the way together.
+                moved = [
+                    e.places.mul(e.places.add(first, part), prod(shape)) for part in range(count)
+                ]
+                values = [e.registers.load(memory, e.places.add(place, far), kept) for far in moved]
+                for value in values:
+                    total = e.builder.fadd(total, value)
+                return total
 
-            (total,) = e.loop(0, parts, one, [e.registers.constant(0.0, kept)])
+            total = e.registers.constant(0.0, kept)
+            whole = parts // BESIDE * BESIDE
+            if whole:
+                (total,) = e.loop(
+                    0, whole, lambda i, sums: [some(i, BESIDE, sums[0])], [total], step=BESIDE
+                )
+            total = some(whole, parts - whole, total)
             return e.registers.reduced("sum", total, main.dtype)
 
         return at
