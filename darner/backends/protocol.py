@@ -192,8 +192,7 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
             spec = plan.spec(lacking[0])
             ops = ", ".join(dict.fromkeys(spec.ops))
             raise UnsupportedError(
-                f"the device '{device}' has no kernel of kind '{spec.kind}' for {ops}",
-                hint=_lacking(device, spec),
+                f"the device '{device}' has no kernel of kind '{spec.kind}' for {ops}"
             ).located(spec.ops[-1], lacking[0].label, "", lacking[0].source)
         whole -= named
 
@@ -209,18 +208,6 @@ def _kernels_of(device: str) -> tuple[Callable[[Spec], bool], int]:
 
     machine = opened(device).machine
     return (lambda spec: shader_of(spec, machine) is not None), GRANULE
-
-
-def _lacking(device: str, spec: Spec) -> str | None:
-    """What a spec needs that a device has not, where that is known."""
-    if target_of(device) == "cpu":
-        return None
-    from .wgpu.device import opened
-    from .wgpu.kernels import lacking
-
-    machine = opened(device).machine
-    missing = lacking(spec, machine)
-    return f"'{machine.name}' has not {missing}: cast, or use the CPU" if missing else None
 
 
 def compile_for(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ...graph import dtypes
 from ...graph.errors import UnsupportedError
-from ...graph.types import TensorType
 from ...lower.plan import Spec
 from .complexes import COMPLEX
 from .machine import Machine
@@ -23,17 +21,7 @@ TEMPLATES: tuple[Template, ...] = (COMPLEX, SORTING, SCATTERS, SCANS, UPDATES, S
 
 def template_of(spec: Spec, machine: Machine) -> Template | None:
     """The template that makes a spec's code."""
-    if lacking(spec, machine):
-        return None
     return next((template for template in TEMPLATES if template.fits(spec, machine)), None)
-
-
-def lacking(spec: Spec, machine: Machine) -> str:
-    """What a kernel needs that a GPU has not; nothing where it has all."""
-    kinds = {node.dtype for node in spec.body.nodes if isinstance(node.type, TensorType)}
-    if kinds & {dtypes.f64, dtypes.c128} and not machine.wide:
-        return "f64"
-    return "integers of 64 bits" if dtypes.i64 in kinds and not machine.long else ""
 
 
 def written(spec: Spec, machine: Machine) -> Written:
@@ -41,8 +29,5 @@ def written(spec: Spec, machine: Machine) -> Written:
     template = template_of(spec, machine)
     if template is None:
         ops = ", ".join(dict.fromkeys(spec.ops))
-        missing = lacking(spec, machine)
-        if missing:
-            raise UnsupportedError(f"{ops} needs {missing}, which '{machine.name}' has not")
         raise UnsupportedError(f"the GPU has no kernel of kind '{spec.kind}' for {ops}")
     return template.write(spec, machine)
