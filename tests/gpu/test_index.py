@@ -236,20 +236,22 @@ def test_scatter_with_indices_of_other_ranks_and_of_none():
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8", "c64"])
 def test_scatter_add_along_an_axis(dtype):
-    """Small, with many columns, and with few long ones."""
+    """Small, with many columns, with few long ones, and with few elements of many."""
     cast = dtypes.dtype(dtype).numpy
-    shapes = (5, 6, 19), (70, 40, 71), (2, 3000)
+    shapes = (5, 6, 19), (70, 40, 71), (2, 3000), (300, 2)
     sources = [RNG.integers(0, 4, shape).astype(cast) for shape in shapes]
     agree(
-        lambda g, x, y, z, a, b, c: [
+        lambda g, x, y, z, w, a, b, c, d: [
             g.scatter_add_along_axis(a, x, 33, 2),
             g.scatter_add_along_axis(b, y, 31, 1),
             g.scatter_add_along_axis(c, z, 900, 1),
+            g.scatter_add_along_axis(d, w, 4001, 1),
         ],
         *sources,
         whole(33, *shapes[0], dtype="u8"),
         whole(31, *shapes[1]),
         whole(900, *shapes[2], dtype="i64"),
+        whole(4001, *shapes[3]),
         length=40,
     )
 

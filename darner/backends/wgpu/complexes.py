@@ -16,10 +16,11 @@ from ...graph.graph import Graph
 from ...lower.lower import lower
 from ...lower.plan import Plan, Spec
 from ..cpu.pairs import in_pairs, is_complex
+from .device import GRANULE
 from .machine import Machine
 from .maps import MAPS
 from .shader import Binding, Shader, Stage, Written
-from .sorting import GRANULE, rounded
+from .sorting import rounded
 from .template import Template
 
 

@@ -17,6 +17,7 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ..cpu import sorters
 from ..cpu.template import sizes
+from .device import GRANULE
 from .elements import Memory, ShaderElements
 from .machine import Machine
 from .shader import Shader, Stage, Written
@@ -30,8 +31,6 @@ TOGETHER = 512
 """Items of short rows that one workgroup sorts at the same time."""
 WAYS = 4
 """Runs that are merged into one."""
-GRANULE = 256
-"""Scratch memory begins at multiples of so many bytes."""
 
 Key = Callable[[Shader, ShaderElements, Text, Text], Text]
 """``key(shader, elements, row, number)``: the key of an element."""
