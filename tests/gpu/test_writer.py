@@ -138,6 +138,13 @@ def test_a_loop_assigns_what_changes_alone(writer):
     assert (first.text, second.text) == ("v5", "v6")
 
 
+@pytest.mark.parametrize("prefix", ["i", "u", "f", "v"])
+def test_names_are_never_those_of_types(writer, prefix):
+    names = [writer.name(prefix) for _ in range(70)]
+    assert len(set(names)) == 70
+    assert not {"i32", "i64", "u32", "u64", "f16", "f32", "f64"}.intersection(names)
+
+
 # --------------------------------------------------------------------------- functions
 
 

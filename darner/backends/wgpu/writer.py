@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ...graph.errors import InternalError
 
+TYPES = frozenset({"i32", "i64", "u32", "u64", "f16", "f32", "f64"})
 FLOATS = {"half": "f32", "float": "f32", "double": "f64"}
 
 
@@ -149,7 +150,9 @@ class Writer:
     def name(self, prefix: str = "v") -> str:
         """A name that nothing else has."""
         self._count += 1
-        return f"{prefix}{self._count}"
+        found = f"{prefix}{self._count}"
+        # A variable of that name would hide the type.
+        return self.name(prefix) if found in TYPES else found
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
