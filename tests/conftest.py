@@ -32,6 +32,10 @@ THINNED = (
 """Folders whose tests enumerate rules, models, functions and files."""
 
 
+MANY = 300
+"""Tests of more cases than this are thinned wherever they are."""
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory):
     """Compiled code of the tests is not the user's; what one worker built, the others find."""
@@ -59,6 +63,7 @@ SAMPLED = {
     "train": 8,
     "load": 6,
     "nn": 6,
+    "optim": 3,
     "data": 3,
     "docs": 4,
 }
@@ -110,9 +115,11 @@ def thinned(items):
     """What the quick tier leaves out of tests that enumerate rules, models and spellings: all but one in twenty-four."""
     cases = {}
     for item in items:
-        if item.path.parent.name in THINNED and hasattr(item, "originalname"):
+        if hasattr(item, "originalname"):
             cases.setdefault((item.path, item.originalname), []).append(item)
-    for found in cases.values():
+    for (path, _), found in cases.items():
+        if path.parent.name not in THINNED and len(found) <= MANY:
+            continue
         kept = max(2, len(found) // 24)
         step = len(found) / kept
         chosen = {int(i * step) for i in range(kept)}

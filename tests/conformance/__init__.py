@@ -11,6 +11,11 @@ def sample_indices(op):
     return [len(op.samples) // 2] if QUICK and op.samples else range(len(op.samples))
 
 
+def ops_to_differentiate(ops):
+    """The ops whose derivatives and batches to try: all, or in the quick tier every other one."""
+    return ops[:: 2 if QUICK else 1]
+
+
 def element_types(*names):
     """The element types to try: all, or in the quick tier f32."""
     return [name for name in names if not QUICK or name == "f32"]

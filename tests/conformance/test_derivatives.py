@@ -92,7 +92,7 @@ def probe_of(op, index):
 def calls(wanted):
     return [
         (op, index)
-        for op in BUILTIN
+        for op in conformance.ops_to_differentiate(BUILTIN)
         for index in conformance.sample_indices(op)
         if moving_operands(op, index) and wanted(op, index)
     ]

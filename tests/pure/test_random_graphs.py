@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 import darner
 from darner import DarnerError, Graph, Node
 from darner.graph.op import OPS
+from tests.conformance import examples
 from tests.strategies import built_graphs, graphs, snapshot
 
-several = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-many = settings(several, max_examples=150)
+several = settings(
+    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+many = settings(several, max_examples=examples(150))
 
 
 def run(built, graph=None, **options):
