@@ -132,7 +132,7 @@ def test_a_loop_assigns_what_changes_alone(writer):
         "0u", "8u", 2, lambda i, held: [writer.fadd(held[0], one), held[1]], [one, one]
     )
     text = "\n".join(writer.lines)
-    assert "for (var n3 = 0u; n3 < 8u; n3 += 2u) {" in text
+    assert "for (var i3 = 0u; i3 < 8u; i3 += 2u) {" in text
     assert "c1 = v4;" in text
     assert "c2 =" not in text.replace("var c2 =", "")
     assert (first.text, second.text) == ("v5", "v6")

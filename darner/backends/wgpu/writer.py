@@ -482,8 +482,7 @@ class Writer:
             found = self.name("c")
             self.line(f"var {found} = {self.text(value)};")
             held.append(Text(value.type, found))
-        # Not "i": i32 is a type.
-        i = self.name("n")
+        i = self.name("i")
         with self.block(f"for (var {i} = {start}; {i} < {stop}; {i} += {step}u)"):
             following = [self.text(value) for value in inside(Text(ir.IntType(32), i), list(held))]
             for value, text in zip(held, following, strict=True):
