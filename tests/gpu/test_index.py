@@ -383,7 +383,8 @@ def running(axis):
 @pytest.mark.parametrize("dtype", [*FLOATS, "i8", "i64", "bool", "c64"])
 def test_running_sums_products_and_extremes(dtype):
     kind = dtypes.dtype(dtype).numpy
-    x = RNG.choice([-1.5, 0.5, 1.0, 2.0], (3, 45, 2))
+    # No product of 45 of these is more than f16 has.
+    x = RNG.choice([-1.25, 0.75, 1.0, 1.25], (3, 45, 2))
     x = x.astype(kind) if dtype in (*FLOATS, "c64") else (x > 0).astype(kind)
     agree(running(1), x, length=45)
 
