@@ -24,7 +24,7 @@ ROUNDS = 512
 THREADS = 256
 GROUPS = 4096
 REPEATS = 5
-MOVED = 256 << 20
+MOVED = 128 << 20
 """Bytes that are copied: more than a cache holds."""
 
 

@@ -129,7 +129,7 @@ class _Scan:
                 value = writer.let(self.kind, self._from_word(f"{sums.name}[group - piece + i]"))
                 writer.line(f"own = {self.combined('own', value)};")
             self._reduce()
-            writer.line("var carried = sums[0];")
+            writer.line(f"var carried = {self._held('0')};")
             shader.barrier()
         head = f"for (var part = first; part < last; part += {shader.threads * NEIGHBOURS}u)"
         with writer.block(head), elements.scope():
@@ -147,7 +147,7 @@ class _Scan:
             value = self.read(word("row"), word("step"))
             writer.line(f"own = {self.combined('own', value)};")
         self._reduce()
-        text = self._to_word("sums[0]")
+        text = self._to_word(self._held("0"))
         writer.line(f"if (local == 0u) {{ {found.name}[group] = {text}; }}")
         return shader.finish(self.rows * pieces)
 
@@ -160,7 +160,9 @@ class _Scan:
         threads = min(power_below(min(WORKGROUP, self.machine.threads)), needed)
         shader = Shader(self.spec, self.machine, threads=threads)
         self.start(shader, shader.elements())
-        shader.shared("sums", f"array<{spelled(self.kind)}, {threads}>")
+        # Bools of workgroup memory may share words, which threads would overwrite for each other.
+        kind = "u32" if spelled(self.kind) == "bool" else spelled(self.kind)
+        shader.shared("sums", f"array<{kind}, {threads}>")
         self.writer.line(f"let row = group / {pieces}u;")
         self.writer.line(f"let piece = group % {pieces}u;")
         self.writer.line(f"let first = min(piece * {size}u, {self.length}u);")
@@ -177,16 +179,23 @@ class _Scan:
     def _from_word(self, text: str) -> str:
         return f"({text} != 0u)" if spelled(self.kind) == "bool" else text
 
+    def _held(self, place: str) -> str:
+        """What a thread of the workgroup has put down."""
+        return self._from_word(f"sums[{place}]")
+
+    def _hold(self, text: str) -> None:
+        """Put down what the other threads are to know."""
+        self.writer.line(f"sums[local] = {self._to_word(text)};")
+
     def _reduce(self) -> None:
         """What all threads have as ``own`` together, in ``sums[0]``."""
         writer, shader = self.writer, self.shader
-        writer.line("sums[local] = own;")
+        self._hold("own")
         shader.barrier()
         head = f"for (var half = {shader.threads // 2}u; half > 0u; half >>= 1u)"
         with writer.block(head), self.elements.scope():
             with writer.block("if (local < half)"), self.elements.scope():
-                both = self.combined("sums[local]", "sums[local + half]")
-                writer.line(f"sums[local] = {both};")
+                self._hold(self.combined(self._held("local"), self._held("local + half")))
             shader.barrier()
 
     def _part(self, threads: int) -> None:
@@ -203,18 +212,18 @@ class _Scan:
                 writer.line(f"{name} = {writer.text(self.read(word('row'), step))};")
             values.append(name)
             writer.line(f"own = {self.combined('own', name)};")
-        writer.line("sums[local] = own;")
+        self._hold("own")
         shader.barrier()
         head = f"for (var apart = 1u; apart < {threads}u; apart <<= 1u)"
         with writer.block(head), elements.scope():
             writer.line(f"var found = {self.neutral};")
-            writer.line("if (local >= apart) { found = sums[local - apart]; }")
+            writer.line(f"if (local >= apart) {{ found = {self._held('local - apart')}; }}")
             shader.barrier()
             writer.line(f"own = {self.combined('found', 'own')};")
-            writer.line("sums[local] = own;")
+            self._hold("own")
             shader.barrier()
         writer.line(f"var former = {self.neutral};")
-        writer.line("if (local > 0u) { former = sums[local - 1u]; }")
+        writer.line(f"if (local > 0u) {{ former = {self._held('local - 1u')}; }}")
         writer.line(f"var total = {self.combined('carried', 'former')};")
         for k, each in enumerate(values):
             with writer.block(f"if (at + {k}u < last)"), elements.scope():
@@ -223,7 +232,7 @@ class _Scan:
                 step = writer.let(word("").type, f"at + {k}u")
                 self.write(word("row"), step, writer.let(self.kind, shown))
                 writer.line(f"total = {following};")
-        writer.line(f"carried = {self.combined('carried', f'sums[{threads - 1}u]')};")
+        writer.line(f"carried = {self.combined('carried', self._held(f'{threads - 1}u'))};")
         shader.barrier()
 
 

@@ -265,9 +265,16 @@ class Writer:
 
     def fdiv(self, a: Any, b: Any) -> Text:
         """A / b of floats."""
-        # Of a 0 that they know, above or below, compilers make 0, whatever the other is.
-        over = self.opaque(a) if _is_zero(a) or _is_zero(b) else a
-        return self._binary("/", over, self.opaque(b) if _is_zero(b) else b)
+        if not _is_zero(b):
+            # Of a 0 that they know above, compilers make 0, whatever is below.
+            return self._binary("/", self.opaque(a) if _is_zero(a) else a, b)
+        # And 0 below they take for what is above, if they know that too: so it is said what comes out.
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        limit = ir.Constant(a.type, math.copysign(math.inf, b.constant))
+        product = self.text(self._binary("*", self.opaque(a) if _is_zero(a) else a, limit))
+        nothing, zero = self.text(ir.Constant(a.type, math.nan)), number(0.0, a.type)
+        return self.let(a.type, f"select({product}, {nothing}, {self.text(a)} == {zero})")
 
     def fneg(self, a: Any) -> Text:
         """The float with the other sign."""
@@ -363,7 +370,7 @@ class Writer:
     # ------------------------------------------------------------- comparison
 
     def _compare(self, text: str) -> Text:
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         return self.let(ir.IntType(1), text)
 
