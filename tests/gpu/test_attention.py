@@ -300,14 +300,14 @@ def test_a_bias_that_is_the_same_for_all_keys_has_no_gradient():
     np.testing.assert_allclose(found[3], 0, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_other_element_types(dtype):
     check_case(CASES["everything"], dtype=dtype, width=8, value_width=6)
     check_case(DECODING["one query"], dtype=dtype, value_width=7)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_gradients_of_other_element_types(dtype):
     check_case(CASES["causal, shared keys"], dtype=dtype, backward=True)
 
@@ -321,7 +321,7 @@ def test_a_small_device_has_smaller_blocks():
 
 
 @pytest.mark.parametrize("limit", [16384, 32768, 49152])
-@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_shared_memory_is_never_more_than_there_is(limit, dtype):
     for width, value_width in ((64, 64), (128, 128), (20, 300), (576, 512), (1, 3)):
         for queries, keys in ((1, 2000), (4, 300), (100, 1000), (4096, 4096)):
@@ -330,8 +330,6 @@ def test_shared_memory_is_never_more_than_there_is(limit, dtype):
                 graph, _ = attention_graph(
                     1, **sizes, value_width=value_width, dtype=dtype, backward=backward, empty=True
                 )
-                if dtype == "f64" and width == 576:
-                    continue  # too wide for the smallest devices: written out
                 for stage in stages_of(graph, max_compute_workgroup_storage_size=limit):
                     assert shared_bytes(stage.text) <= limit
                     assert stage.text.count("\n") < 1500

@@ -230,3 +230,19 @@ def test_tuning_chooses_among_ways_to_write_a_product_and_remembers(tmp_path):
     assert tune(plan, device, known=again.choices).times == {}
     with pytest.raises(ArgumentError, match="only a GPU's kernels are tuned"):
         darner.build(g, mode="infer", tune=True)
+
+
+def test_states_that_take_each_others_values_swap_them_and_hold_no_more_memory():
+    g = Graph("swap")
+    a, b = g.state("a", (5,), init=1.0), g.state("b", (5,), init=2.0)
+    g.set_update(a, b)
+    g.set_update(b, a)
+    g.set_outputs([a + b * 10.0])
+    with darner.build_inference_session(g, device="gpu") as session:
+        session.step()
+        held = opened().bytes_held
+        for _ in range(3):
+            session.step()
+        np.testing.assert_array_equal(session.read_output_by_index(0), np.full(5, 12.0))
+        np.testing.assert_array_equal(session.state()["a"], np.ones(5))
+        assert opened().bytes_held == held

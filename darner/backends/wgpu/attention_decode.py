@@ -66,10 +66,9 @@ def decode_parts(attention: Described, machine: Machine) -> Parts | None:
     quads = -(-attention.value_width // 4)
     team = min((32, 16, 8, 4), key=lambda n: (-(-quads // n) * n, -n))
     columns = -(-quads // team)
-    wide = attention.accumulator == "f64"
-    if rows * columns * (2 if wide else 1) > MOST_SUMS:
+    if rows * columns > MOST_SUMS:
         return None
-    size, deepest = 32 if wide else 16, -(-attention.width // 4)
+    size, deepest = 16, -(-attention.width // 4)
     known = rows * (deepest + THREADS // 4 + quads) * size + 2 * THREADS * size // 4 + 16
     for depth in (8, 4, 2, 1):
         if known + max(THREADS * (depth | 1), THREADS * columns) * size <= machine.shared:

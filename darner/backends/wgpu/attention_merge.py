@@ -27,7 +27,7 @@ class Records:
         self.spec, self.machine, self.attention, self.parts = spec, machine, attention, parts
         self.quads = -(-attention.value_width // 4)
         self.count = attention.batch * attention.heads * attention.queries * parts
-        size = 8 if attention.accumulator == "f64" else 4
+        size = 4
         self.sums_bytes = -(-self.count * self.quads * 4 * size // 256) * 256
         self.nbytes = self.sums_bytes + 2 * self.count * size
 

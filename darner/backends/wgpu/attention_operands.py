@@ -39,7 +39,7 @@ class Reader:
         self.shader = Shader(spec, machine, threads=threads, whole=whole)
         self.writer = self.shader.writer
         self.kind: DType = dtypes.dtype(attention.accumulator)
-        self.number = "f64" if self.kind is dtypes.f64 else "f32"
+        self.number = "f32"
         self.vector = f"vec4<{self.number}>"
         self._declared: set[str] = set()
         for name in ROWS:
@@ -102,15 +102,11 @@ class Reader:
 
     def exp(self, x: str) -> str:
         """The exponential of a number that is not above 0; what is too small for a normal number is 0."""
-        if self.number == "f64":
-            return f"{self._elementary('exp')}({x})"
         self.function("raised", "x: f32", "f32", lambda _: "select(exp(x), 0.0f, x < -87.0f)")
         return f"raised({x})"
 
     def exp_of_four(self, x: str) -> str:
         """The same of each of a vector's numbers."""
-        if self.number == "f64":
-            return f"{self.each_of_four('four_exp', self._elementary('exp'))}({x})"
         text = "select(exp(x), vec4<f32>(), x < vec4<f32>(-87.0f))"
         return f"{self.function('four_raised', 'x: vec4<f32>', 'vec4<f32>', lambda _: text)}({x})"
 

@@ -149,12 +149,11 @@ def _fitted(
     summed: Sequence[int],
 ) -> Cut | None:
     """A cut with the most that shared memory can hold, or None."""
-    wide = attention.accumulator == "f64"
     numbers = cut.rows * cut.columns * len(multiplied) + 4 * (cut.rows + cut.columns)
     numbers += 4 * cut.rows * sum(cut.summed(width) for width in summed)
-    if numbers * (2 if wide else 1) > MOST_NUMBERS or cut.threads > machine.threads:
+    if numbers > MOST_NUMBERS or cut.threads > machine.threads:
         return None
-    size = 32 if wide else 16
+    size = 16
     deepest = max(1, *(_quads(width) for width in multiplied))
     apart = max([0, *(cut.across * cut.summed(width) for width in summed)])
     rows_out = max([0, *(cut.down * _quads(width) for width in summed)])

@@ -86,6 +86,19 @@ class WgpuProgram:
         }
         self._back = Readback(device, {**small, FAULTS: self._faults} if self._checked else small)
         self._clock: Clock | None = None
+        self._kept_results = [
+            (number, self._mirrors[buffer])
+            for number, kernel in enumerate(plan.kernels)
+            for buffer in kernel.results
+            if buffer in self._mirrors
+        ]
+        # A leaf that takes the old value of another: that is set aside first.
+        olds = {old for old, new in plan.updates if old != new}
+        self._rooms = {
+            new: self._own(plan.buffers[new].nbytes)
+            for old, new in plan.updates
+            if old != new and new in olds
+        }
         device.compile(stage for one in self._written.values() for stage in one.stages)
         self._calls: list[list[Call]] = []
         self._groups: list[list[Any]] = []
@@ -321,13 +334,12 @@ class WgpuProgram:
                 self._update(encoder)
             self._back.record(encoder)
             self.device.submit(encoder)
-        for number in range(first, end):
-            for buffer in self.plan.kernels[number].results:
-                if buffer in self._mirrors:
-                    self._mirrors[buffer].newer_there = True
+        for number, found in self._kept_results:
+            if first <= number < end:
+                found.newer_there = True
         if times is not None and self._clock is not None and first < end:
-            found = self._clock.read()[: end - first + 1]
-            times[first:end, 0, 0], times[first:end, 0, 1] = found[:-1], found[1:]
+            read = self._clock.read()[: end - first + 1]
+            times[first:end, 0, 0], times[first:end, 0, 1] = read[:-1], read[1:]
 
     def _record(self, encoder: Any, first: int, end: int, timed: bool) -> None:
         """The dispatches of some kernels as one pass, with the time between them where it is asked for."""
@@ -385,17 +397,11 @@ class WgpuProgram:
 
     def _update(self, encoder: Any) -> None:
         """Leaves take their new values: by way of scratch memory where one is another's."""
-        pairs = [(old, new) for old, new in self.plan.updates if old != new]
-        olds = {old for old, _ in pairs}
-        moved = []
-        for old, new in pairs:
-            source = self._regions[new]
-            if new in olds:
-                source = self._own(source.nbytes)
-                _copy(encoder, self._regions[new], source)
-            moved.append((source, self._regions[old]))
-        for source, target in moved:
-            _copy(encoder, source, target)
+        for new, room in self._rooms.items():
+            _copy(encoder, self._regions[new], room)
+        for old, new in self.plan.updates:
+            if old != new:
+                _copy(encoder, self._rooms.get(new, self._regions[new]), self._regions[old])
         for old, _ in self.plan.updates:
             if old in self._mirrors:
                 self._mirrors[old].newer_there = True
