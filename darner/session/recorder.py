@@ -82,8 +82,8 @@ class Recorder:
         """What the remembered steps took.
 
         Args:
-            machine: the roofline to compare with: a target or its name. When left out, this machine's is measured for a
-                plan of the target ``cpu``, which takes a moment the first time; for others their target's is taken.
+            machine: the roofline to compare with: a target or its name. When left out, this machine's is measured, which
+                takes a moment the first time.
 
         Raises:
             RunError: nothing was recorded.
@@ -92,7 +92,7 @@ class Recorder:
             if not self._count:
                 raise RunError("no step was recorded", hint="run one with profiling on first")
             plan, kept = self._program.plan, self.steps
-            measured = machine is None and plan.target == "cpu"
+            measured = machine is None and plan.target in ("cpu", "gpu")
             # The oldest first.
             order = np.argsort(self._calls[:kept, 0])
             times = self._times[:kept][order]
@@ -101,7 +101,7 @@ class Recorder:
                 times[:, : self._rows(times)],
                 self._calls[:kept][order],
                 self._pauses[:kept][order],
-                _machine(plan, self._program.threads, machine),
+                _machine(self._program, machine),
                 measured,
             )
 
@@ -146,14 +146,21 @@ def _now() -> int:
     return time.monotonic_ns()
 
 
-def _machine(plan: Plan, threads: int, machine: str | Target | None) -> Target:
+def _machine(program: Inspectable, machine: str | Target | None) -> Target:
     if machine is not None:
         return find_target(machine)
-    if plan.target != "cpu":
-        return find_target({"gpu": "wgpu"}.get(plan.target, "cpu"))
+    target = program.plan.target
+    if target == "gpu":
+        from ..backends.wgpu.program import WgpuProgram
+        from ..backends.wgpu.rates import measured_rates
+
+        if isinstance(program, WgpuProgram):
+            return measured_rates(program.device).target
+    if target != "cpu":
+        return find_target("cpu")
     from ..backends.cpu.peak import measured_target
 
-    return measured_target(threads)
+    return measured_target(program.threads)
 
 
 # --------------------------------------------------------------------------- from times to figures

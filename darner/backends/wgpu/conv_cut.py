@@ -33,8 +33,6 @@ WIDE_TILES = (
 )
 """Of f64, which takes twice the memory."""
 
-PROCESSORS = 132
-"""Multiprocessors of a large GPU: what has fewer workgroups leaves some idle."""
 REGISTERS = 1 << 16
 """Of one of them."""
 ALONE = 0.75
@@ -103,15 +101,15 @@ def cut_of(
         ):
             each = -(-steps // parts)
             cut = Cut(tile, -(-steps // each) if each else 1, each)
-            found.append((_cycles(cut, count, nbytes), len(found), cut))
+            found.append((_cycles(cut, count, nbytes, machine.processors), len(found), cut))
             parts *= 2
     return min(found)[2]
 
 
-def _cycles(cut: Cut, count: int, nbytes: int) -> float:
+def _cycles(cut: Cut, count: int, nbytes: int, processors: int) -> float:
     """The time that a large GPU would take, more or less: the slowest multiprocessor's steps."""
     tile = cut.tile
-    each = -(-count * cut.parts // PROCESSORS)
+    each = -(-count * cut.parts // processors)
     held = tile.threads * (2 * tile.high * tile.wide + 48)
     together = min(each, max(1, REGISTERS // held))
     work = tile.high * tile.wide * tile.depth

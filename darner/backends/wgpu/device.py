@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,11 @@ def opened(name: str = "gpu") -> Device:
             _forget_adapters()
             number = find(name)
         device = _open[number] = Device(adapters()[number])
+        if not device.machine.software:
+            from .rates import measured_rates
+
+            found = measured_rates(device).processors
+            device.machine = replace(device.machine, processors=found)
         return device
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .gemm_product import Product, kept_in, part_bytes
-from .machine import Machine
+from .machine import PROCESSORS, Machine
 
-PROCESSORS = 132
-"""Multiprocessors that work should be there for."""
 FEW = 8
 """Up to so many rows (or columns), a product is a few sums for each column: all that counts is how fast the matrix is read."""
 SMALL = 16
@@ -126,7 +124,7 @@ def ranked(product: Product, machine: Machine) -> list[Cut]:
         # Compiling takes longer there than running.
         tiles = [replace(tile, unroll=4) for tile in tiles if tile.tm * tile.tn <= 16]
     found = [Cut(tile, parts) for tile in tiles for parts in _parts(product, tile)]
-    return sorted(found, key=lambda cut: cycles(product, cut))
+    return sorted(found, key=lambda cut: cycles(product, cut, machine.processors))
 
 
 def _parts(product: Product, tile: Tile) -> list[int]:
@@ -155,7 +153,7 @@ REGISTERS = 1 << 16
 """Of a multiprocessor."""
 
 
-def cycles(product: Product, cut: Cut) -> float:
+def cycles(product: Product, cut: Cut, processors: int = PROCESSORS) -> float:
     """The time that a product takes, in cycles: the slowest multiprocessor's blocks of terms.
 
     It is within a fifth of what an H200 takes for 128 x 576 x 576 up to 4096 x 4096 x 4096, with any tile and any number of parts.
@@ -164,7 +162,7 @@ def cycles(product: Product, cut: Cut) -> float:
     tiles = -(-product.m // tile.bm) * -(-product.n // tile.bn) * product.count * cut.parts
     blocks = -(-product.k // tile.bk)
     blocks = -(-blocks // cut.parts)
-    each = -(-tiles // PROCESSORS)
+    each = -(-tiles // processors)
     together = min(each, max(1, REGISTERS // (tile.threads * (2 * tile.tm * tile.tn + 48))))
     # A multiprocessor has four schedulers, each for groups of 32 threads.
     work = tile.tm * tile.tn * tile.bk

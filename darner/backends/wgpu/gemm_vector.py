@@ -13,7 +13,7 @@ from typing import Any
 from .gemm_finish import Sink
 from .gemm_load import Reader, ThreadSums, named, terms_of, unsigned
 from .gemm_product import Product, View, kept_in, part_bytes
-from .gemm_tile import MOST_PART_BYTES, PROCESSORS
+from .gemm_tile import MOST_PART_BYTES
 from .machine import Machine
 from .shader import Shader
 
@@ -91,7 +91,7 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
     else:
         # A thread has a few steps at least, and 32 read a line of memory.
         slices = min(max(_power(groups // AHEAD), 32), _power(groups), threads)
-        few = product.n * product.count * slices < PROCESSORS * threads * columns
+        few = product.n * product.count * slices < machine.processors * threads * columns
         units = 1 if few else threads // slices
     # Fours of results are whole in a workgroup.
     least = 4 // columns if product.in_fours else 1
@@ -104,11 +104,11 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
         if number * slices < FEWEST:
             number = max(number, min(FEWEST // slices, _enough(-(-product.n // columns))))
         share = Share(number * slices, slices, columns, 1, ahead)
-        found.update(dict.fromkeys(_in_parts(product, share, groups)[:count]))
+        found.update(dict.fromkeys(_in_parts(product, share, groups, machine.processors)[:count]))
     return list(found)
 
 
-def _in_parts(product: Product, share: Share, groups: int) -> list[Share]:
+def _in_parts(product: Product, share: Share, groups: int, processors: int) -> list[Share]:
     """A share with its terms in parts: the numbers of parts that are expected to be best first."""
     workgroups = group_count(product, share)
     batches = -(-groups // (share.slices * share.ahead))
@@ -117,7 +117,7 @@ def _in_parts(product: Product, share: Share, groups: int) -> list[Share]:
 
     def expected(parts: int) -> float:
         """Microseconds."""
-        full = max(1.0, workgroups * parts / (2 * PROCESSORS))
+        full = max(1.0, workgroups * parts / (2 * processors))
         waited = -(-batches // parts) * full * STEP
         if parts == 1:
             return max(waited, read)

@@ -37,6 +37,10 @@ LIMITS = (
 """The limits that matter here."""
 
 
+PROCESSORS = 132
+"""Those of an NVIDIA H200: what is assumed of a GPU that was not measured."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """A GPU as kernels see it.
@@ -49,6 +53,7 @@ class Machine:
         features: what it can do, of ``ASKED``.
         limits: of ``LIMITS``.
         subgroups: the smallest and largest number of threads that run in step.
+        processors: workgroups that run side by side without slowing each other down; measured (see ``rates``), and so not part of what it is known by.
     """
 
     name: str
@@ -58,6 +63,7 @@ class Machine:
     features: frozenset[str] = frozenset()
     limits: Mapping[str, int] = field(default_factory=dict)
     subgroups: tuple[int, int] = (1, 128)
+    processors: int = PROCESSORS
 
     @property
     def wide(self) -> bool:

@@ -1,7 +1,7 @@
 """What a GPU can do at best, measured in a moment: products a second, bytes a second, the time of a dispatch, and how many processors work side by side.
 
-Rates are kept on disk under the GPU, its driver and darner's version, and belong to the machine from then on: the cost model and the roofline of a profile read them. Nothing is
-measured unless somebody asks: ``tune=True``, a profile, ``darner doctor``.
+Rates are measured when a GPU is opened for the first time, and kept on disk under the GPU, its driver and darner's version: the cost model and the roofline of a profile read them. Nothing is
+measured on drivers that only pose as a GPU, unless somebody asks.
 """
 
 from __future__ import annotations
