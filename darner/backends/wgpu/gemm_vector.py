@@ -14,7 +14,7 @@ from .gemm_finish import Sink
 from .gemm_load import Reader, ThreadSums, named, terms_of, unsigned
 from .gemm_product import Product, View, kept_in, part_bytes
 from .gemm_tile import MOST_PART_BYTES
-from .machine import Machine
+from .machine import Machine, power_above, power_below
 from .shader import Shader
 
 THREADS = 512
@@ -84,13 +84,13 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
     size = kept_in(product).itemsize
     while product.m * columns * threads * size > min(machine.shared, MOST_SHARED):
         threads //= 2
-    across = _power(-(-product.n // columns))
+    across = power_below(-(-product.n // columns))
     if by_columns:
         units = min(LINE // (columns * matrix.leaf.dtype.itemsize), across, threads)
-        units = min(max(units, threads // _power(groups)), across, threads)
+        units = min(max(units, threads // power_below(groups)), across, threads)
     else:
         # A thread has a few steps at least, and 32 read a line of memory.
-        slices = min(max(_power(groups // AHEAD), 32), _power(groups), threads)
+        slices = min(max(power_below(groups // AHEAD), 32), power_below(groups), threads)
         few = product.n * product.count * slices < machine.processors * threads * columns
         units = 1 if few else threads // slices
     # Fours of results are whole in a workgroup.
@@ -99,10 +99,10 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
     found: dict[Share, None] = {}
     for some, count in ((units, 2), (2 * units, 1), (units // 2, 1), (4 * units, 1)):
         # No thread is without columns, nor without terms, if it can be helped.
-        number = min(max(min(some, _enough(-(-product.n // columns))), least), threads)
-        slices = min(threads // number, _enough(groups))
+        number = min(max(min(some, power_above(-(-product.n // columns))), least), threads)
+        slices = min(threads // number, power_above(groups))
         if number * slices < FEWEST:
-            number = max(number, min(FEWEST // slices, _enough(-(-product.n // columns))))
+            number = max(number, min(FEWEST // slices, power_above(-(-product.n // columns))))
         share = Share(number * slices, slices, columns, 1, ahead)
         found.update(dict.fromkeys(_in_parts(product, share, groups, machine.processors)[:count]))
     return list(found)
@@ -135,16 +135,6 @@ PARTS = (1, 2, 4, 8, 16, 32)
 """Numbers of workgroups that may share the terms of a column."""
 MOST_SHARED = 32768
 """Bytes of workgroup memory."""
-
-
-def _power(count: int) -> int:
-    """The largest power of two that is not above a number."""
-    return 1 << (max(count, 1).bit_length() - 1)
-
-
-def _enough(count: int) -> int:
-    """The smallest power of two that is not below a number."""
-    return 1 << (max(count, 1) - 1).bit_length()
 
 
 def group_count(product: Product, share: Share) -> int:

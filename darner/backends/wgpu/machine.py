@@ -171,3 +171,21 @@ def kept_key(what: str, machine: Machine) -> str:
 
     text = f"{what} {__version__} {json.dumps(machine.to_json())}"
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def power_above(number: int) -> int:
+    """The least power of two that is not below a number.
+
+    >>> [power_above(n) for n in (0, 1, 5, 8)]
+    [1, 1, 8, 8]
+    """
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def power_below(number: int) -> int:
+    """The largest power of two that is not above a number, and at least 1.
+
+    >>> [power_below(n) for n in (0, 1, 5, 8)]
+    [1, 1, 4, 8]
+    """
+    return 1 << (max(number, 1).bit_length() - 1)

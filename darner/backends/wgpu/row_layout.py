@@ -14,7 +14,7 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ..cpu.row_program import COSTLY, Passes
 from ..cpu.template import sizes
-from .machine import Machine
+from .machine import Machine, power_above
 
 THREADS = 256
 """Threads of a workgroup, unless a row is too long for their registers."""
@@ -77,15 +77,6 @@ class Layout:
     def step(self) -> int:
         """Elements of a row that its threads go through before they come back to the loop."""
         return self.stride * self.at_once
-
-
-def power_above(number: int) -> int:
-    """The least power of two that is not below a number.
-
-    >>> [power_above(n) for n in (0, 1, 5, 8)]
-    [1, 1, 8, 8]
-    """
-    return 1 << max(number - 1, 0).bit_length()
 
 
 def largest_group(machine: Machine) -> int:

@@ -18,7 +18,7 @@ from ...lower.plan import Spec
 from ..cpu.collapse import collapsed
 from ..cpu.elements import can_emit
 from ..cpu.row_program import Passes, passes
-from .machine import Machine
+from .machine import Machine, power_above
 from .row_layout import (
     AT_ONCE,
     ENOUGH_GROUPS,
@@ -30,7 +30,6 @@ from .row_layout import (
     layout_for,
     lies_across,
     most_held,
-    power_above,
     row_count,
     row_length,
 )

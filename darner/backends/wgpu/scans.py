@@ -17,9 +17,9 @@ from ..cpu.math import emit, register_type
 from ..cpu.scans import NAMES
 from ..cpu.template import sizes
 from .elements import Memory, ShaderElements, is_packed
-from .machine import Machine
+from .machine import Machine, power_above, power_below
 from .shader import WORKGROUP, Shader, Stage, Written
-from .sorting import power_above, power_below, word
+from .sorting import word
 from .template import Template
 from .writer import Text, spelled
 

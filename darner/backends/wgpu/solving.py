@@ -16,9 +16,9 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ..cpu.math import emit, register_type
 from ..cpu.template import sizes
-from .machine import Machine
+from .machine import Machine, power_above, power_below
 from .shader import Shader, Written
-from .sorting import power_above, power_below, rounded, word
+from .sorting import rounded, word
 from .template import Template
 from .writer import Text, spelled
 

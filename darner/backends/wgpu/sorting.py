@@ -19,7 +19,7 @@ from ..cpu import sorters
 from ..cpu.template import sizes
 from .device import GRANULE
 from .elements import Memory, ShaderElements
-from .machine import Machine
+from .machine import Machine, power_above
 from .shader import Shader, Stage, Written
 from .template import Template
 from .writer import Text
@@ -43,24 +43,6 @@ def word(text: str) -> Text:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     return Text(ir.IntType(32), text)
-
-
-def power_above(count: int) -> int:
-    """The least power of two that is not below a number.
-
-    >>> power_above(5), power_above(8), power_above(0)
-    (8, 8, 1)
-    """
-    return 1 << max(count - 1, 0).bit_length()
-
-
-def power_below(count: int) -> int:
-    """The largest power of two that is not above a number.
-
-    >>> power_below(5), power_below(8)
-    (4, 8)
-    """
-    return 1 << (count.bit_length() - 1)
 
 
 def rounded(nbytes: int) -> int:
