@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from .conv_tile import Tile
-from .machine import Machine
+from .machine import Machine, turns
 
 TILES = (
     Tile(128, 128, 16, 8, 8, 0.685, beside=8),
@@ -109,7 +109,7 @@ def cut_of(
 def _cycles(cut: Cut, count: int, nbytes: int, processors: int) -> float:
     """The time that a large GPU would take, more or less: the slowest multiprocessor's steps."""
     tile = cut.tile
-    each = -(-count * cut.parts // processors)
+    each = turns(count * cut.parts, processors)
     held = tile.threads * (2 * tile.high * tile.wide + 48)
     together = min(each, max(1, REGISTERS // held))
     work = tile.high * tile.wide * tile.depth

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .gemm_product import Product, kept_in, part_bytes
-from .machine import PROCESSORS, Machine
+from .machine import PROCESSORS, Machine, turns
 
 FEW = 8
 """Up to so many rows (or columns), a product is a few sums for each column: all that counts is how fast the matrix is read."""
@@ -162,7 +162,7 @@ def cycles(product: Product, cut: Cut, processors: int = PROCESSORS) -> float:
     tiles = -(-product.m // tile.bm) * -(-product.n // tile.bn) * product.count * cut.parts
     blocks = -(-product.k // tile.bk)
     blocks = -(-blocks // cut.parts)
-    each = -(-tiles // processors)
+    each = turns(tiles, processors)
     together = min(each, max(1, REGISTERS // (tile.threads * (2 * tile.tm * tile.tn + 48))))
     # A multiprocessor has four schedulers, each for groups of 32 threads.
     work = tile.tm * tile.tn * tile.bk

@@ -173,6 +173,22 @@ def kept_key(what: str, machine: Machine) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+FEW_TURNS = 4
+"""Turns up to which it counts that the last one may not be full."""
+
+
+def turns(count: int, processors: int) -> float:
+    """How many workgroups one processor has, one after the other, of so many in all.
+
+    Of few turns the last one counts whole; of many it is lost in the others, and how many processors there are need not be known exactly.
+
+    >>> turns(133, 132), round(turns(1024, 132), 2)
+    (2, 7.76)
+    """
+    exact = count / processors
+    return -(-count // processors) if exact <= FEW_TURNS else exact
+
+
 def power_above(number: int) -> int:
     """The least power of two that is not below a number.
 
