@@ -52,7 +52,7 @@ def _own_cache(tmp_path_factory):
 
 SAMPLED = {
     "cpu": 10,
-    "gpu": 10,
+    "gpu": 40,
     "session": 10,
     "models": 20,
     "leaks": 6,
