@@ -111,71 +111,59 @@ class Tuning:
     progress: Callable[[int, int, str], None] | None = None
 
 
-def _reference(
-    device: str,
-    plan: Plan,
-    threads: int | None,
-    storage: Storage,
-    cache: ObjectCache | None,
-    fixed: Collection[int],
-    saved: bytes | None,
-    arena: Bytes | None,
-    tuning: Tuning,
-) -> Program:
+class _Asked(NamedTuple):
+    """What a program is made of; see ``compile_for``."""
+
+    device: str
+    plan: Plan
+    threads: int | None
+    storage: Storage
+    cache: ObjectCache | None
+    fixed: Collection[int]
+    saved: bytes | None
+    arena: Bytes | None
+    tuning: Tuning
+
+
+def _reference(asked: _Asked) -> Program:
     from .host import ReferenceProgram
 
-    return ReferenceProgram(plan, storage=storage, arena=arena)
+    return ReferenceProgram(asked.plan, storage=asked.storage, arena=asked.arena)
 
 
-def _cpu(
-    device: str,
-    plan: Plan,
-    threads: int | None,
-    storage: Storage,
-    cache: ObjectCache | None,
-    fixed: Collection[int],
-    saved: bytes | None,
-    arena: Bytes | None,
-    tuning: Tuning,
-) -> Program:
+def _cpu(asked: _Asked) -> Program:
     from .host import HostCpuProgram
 
     return HostCpuProgram(
-        plan,
-        threads=threads,
-        storage=storage,
-        cache=cache,
-        fixed=fixed,
-        saved=saved,
-        arena=arena,
+        asked.plan,
+        threads=asked.threads,
+        storage=asked.storage,
+        cache=asked.cache,
+        fixed=asked.fixed,
+        saved=asked.saved,
+        arena=asked.arena,
     )
 
 
-def _gpu(
-    device: str,
-    plan: Plan,
-    threads: int | None,
-    storage: Storage,
-    cache: ObjectCache | None,
-    fixed: Collection[int],
-    saved: bytes | None,
-    arena: Bytes | None,
-    tuning: Tuning,
-) -> Program:
+def _gpu(asked: _Asked) -> Program:
     from .wgpu.device import opened
     from .wgpu.program import WgpuProgram
     from .wgpu.tuning import keep_choices, known_choices, tune
 
-    gpu = opened(device)
-    choices = {} if saved else known_choices(gpu.machine, tuning.cache)
-    if tuning.wanted and not saved:
-        found = tune(plan, gpu, known=choices, progress=tuning.progress)
+    gpu, tuning = opened(asked.device), asked.tuning
+    choices = {} if asked.saved else known_choices(gpu.machine, tuning.cache)
+    if tuning.wanted and not asked.saved:
+        found = tune(asked.plan, gpu, known=choices, progress=tuning.progress)
         keep_choices(gpu.machine, found.choices, tuning.cache)
         choices |= found.choices
-    return WgpuProgram(plan, gpu, storage=storage, saved=saved, choices=choices)
+    return WgpuProgram(asked.plan, gpu, storage=asked.storage, saved=asked.saved, choices=choices)
 
 
-_DEVICES: dict[str, Callable[..., Program]] = {"cpu": _cpu, "reference": _reference, "gpu": _gpu}
+_DEVICES: dict[str, Callable[[_Asked], Program]] = {
+    "cpu": _cpu,
+    "reference": _reference,
+    "gpu": _gpu,
+}
 
 
 def known_devices() -> tuple[str, ...]:
@@ -307,6 +295,5 @@ def compile_for(
     """
     if plan.target != target_of(device):
         raise ArgumentError(f"the plan was made for '{plan.target}', not for '{device}'")
-    made = _DEVICES[plan.target]
     given = (device, plan, threads, storage or {}, cache, fixed, saved, arena)
-    return made(*given, tuning or Tuning())
+    return _DEVICES[plan.target](_Asked(*given, tuning or Tuning()))

@@ -25,7 +25,7 @@ from ...graph.errors import (
     optional,
 )
 from .machine import ASKED, LIMITS, Machine
-from .native import handle, losses, notice_losses, unchecked_module, vulkan_only, wait
+from .native import losses, notice_losses, unchecked_module, vulkan_only, wait
 from .shader import Stage
 
 KEPT_PIPELINES = 4096
@@ -381,8 +381,3 @@ class Device:
     def raw(self) -> Any:
         """The device as wgpu knows it."""
         return self._device
-
-
-def handle_of(found: Any) -> Any:
-    """What is passed where dispatches are recorded."""
-    return handle(found)
