@@ -86,11 +86,6 @@ class Machine:
         return "subgroup" in self.features
 
     @property
-    def cooperative(self) -> bool:
-        """Whether it multiplies small matrices of f16 as one instruction; see ``ASKED``."""
-        return False
-
-    @property
     def software(self) -> bool:
         """Whether it is the CPU, posing as a GPU."""
         return self.kind == "CPU"

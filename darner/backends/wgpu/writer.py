@@ -89,9 +89,9 @@ def _as_float32(value: float) -> float:
 OWN = "op_"
 """How the names of functions begin that are ops."""
 ZERO = "workgroup.z"
+"""What is always 0, which compilers do not know: the third number of the workgroup."""
 HIDDEN = "hidden_zero"
 """The same in functions, which know no workgroup; a shader that declares it sets it first of all."""
-"""What is always 0, which compilers do not know: the third number of the workgroup."""
 
 
 class Routine(NamedTuple):
