@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,17 @@ from ..graph.graph import LEAVES
 from ..lower.plan import Plan
 from .cpu.program import CpuProgram, empty_like
 from .memory import Bytes, room_for
+from .mirrors import changed
 from .reference import evaluate
 
 
 class HostMemory:
     """Reading and writing where buffers are arrays of the process."""
 
-    arrays: list[Array]
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """The values of the plan's buffers."""
+        raise NotImplementedError
 
     def read(self, buffer: int, out: Array | None = None) -> Array:
         """A buffer's value, as a copy or in ``out``."""
@@ -40,13 +44,15 @@ class HostMemory:
 
     def write(self, buffer: int, value: Array) -> None:
         """Give a buffer a value of its type and shape."""
-        self.arrays[buffer][...] = value
+        array = self.arrays[buffer]
+        array[...] = value
+        changed(array)
 
     def sync(self) -> None:
         """Nothing is left running when ``run`` returns."""
 
 
-class HostCpuProgram(HostMemory, CpuProgram):
+class HostCpuProgram(CpuProgram, HostMemory):
     """The CPU's program, as sessions use programs."""
 
 
@@ -63,23 +69,28 @@ class ReferenceProgram(HostMemory):
         self.plan = plan
         self.storage: dict[str, Array] = dict(storage or {})
         self.arena = room_for(plan.arena_bytes, arena)
-        self.arrays = []
+        self._arrays: list[Array] = []
         for buffer in plan.buffers:
             shape = tuple(int(size) for size in buffer.type.shape)
             name = str(buffer.name)
             if buffer.place == "arena":
                 start, stop = buffer.range
                 room = self.arena[start:stop].view(buffer.type.dtype.numpy)
-                self.arrays.append(room.reshape(shape))
+                self._arrays.append(room.reshape(shape))
             elif buffer.place == "constant":
-                self.arrays.append(plan.constants[name].array)
+                self._arrays.append(plan.constants[name].array)
             elif buffer.place == "input":
-                self.arrays.append(empty_like(buffer))
+                self._arrays.append(empty_like(buffer))
             else:
                 if name not in self.storage:
                     self.storage[name] = empty_like(buffer)
-                self.arrays.append(self.storage[name])
-        self._homes = list(self.arrays)
+                self._arrays.append(self.storage[name])
+        self._homes = list(self._arrays)
+
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """The values of the plan's buffers: their memory."""
+        return self._arrays
 
     @property
     def threads(self) -> int:
@@ -99,7 +110,7 @@ class ReferenceProgram(HostMemory):
 
     def bind(self, buffer: int, array: Array | None) -> None:
         """Let an input be read from the caller's own memory, or from the program's own again (None)."""
-        self.arrays[buffer] = self._homes[buffer] if array is None else array
+        self._arrays[buffer] = self._homes[buffer] if array is None else array
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
@@ -110,17 +121,17 @@ class ReferenceProgram(HostMemory):
         for number in range(first, end):
             kernel, start = kernels[number], time.perf_counter_ns()
             body = self.plan.spec(kernel).body
-            found = evaluate(body, {str(p): self.arrays[i] for p, i in enumerate(kernel.operands)})
+            found = evaluate(body, {str(p): self._arrays[i] for p, i in enumerate(kernel.operands)})
             # All are computed before one is written: a result may be a view of an operand it replaces.
             results = [np.array(found[node.id]) for node in body.outputs]
             for i, result in zip(kernel.results, results, strict=True):
-                self.arrays[i][...] = result
+                self._arrays[i][...] = result
             if times is not None:
                 times[number, 0] = start, time.perf_counter_ns()
         if last is None:
-            after = {old: np.array(self.arrays[new]) for old, new in self.plan.updates}
+            after = {old: np.array(self._arrays[new]) for old, new in self.plan.updates}
             for old, value in after.items():
-                self.arrays[old][...] = value
+                self._arrays[old][...] = value
 
     def prepare(self, buffer: int | None = None) -> None:
         """Nothing is kept in another order."""
@@ -128,7 +139,7 @@ class ReferenceProgram(HostMemory):
     @property
     def reads(self) -> frozenset[int]:
         """All buffers."""
-        return frozenset(range(len(self.arrays)))
+        return frozenset(range(len(self._arrays)))
 
     def recovery(self, buffer: int) -> None:
         """Nothing is kept in another order."""

@@ -1,4 +1,4 @@
-"""Values of the process that a device has a copy of: which of the two is newer.
+"""Values of the process that a device has a copy of, or a program in another order: which of the two is newer.
 
 A session keeps parameters and states as arrays of the process. A device works on copies of its own, and nothing is copied until somebody reads what the other has written.
 Who reads such an array calls ``refresh`` first, who has written one calls ``changed``; for arrays that no device knows both do nothing.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..graph.data import Array
+from .memory import release
 
 
 class Mirror:
@@ -22,6 +23,12 @@ class Mirror:
         copy: what it has.
         pull: copies from the device to the array.
         push: copies from the array to the device.
+        where: the copy is, in words.
+
+    Attributes:
+        newer_here: whether the array has a value that the copy has not.
+        newer_there: whether the copy has a value that the array has not.
+        users: programs that work on the copy; it is freed only when there is none.
     """
 
     def __init__(
@@ -31,8 +38,11 @@ class Mirror:
         copy: Any,
         pull: Callable[[Any, Array], None],
         push: Callable[[Any, Array], None],
+        where: str,
     ) -> None:
         self.owner = owner
+        self.where = where
+        self.users = 0
         self.copy = copy
         self._array = weakref.ref(array)
         self._pull = pull
@@ -53,6 +63,13 @@ class Mirror:
         if self.newer_here and array is not None:
             self._push(self.copy, array)
             self.newer_here = False
+
+    def move(self) -> None:
+        """Let the value be in the copy alone, which has it, and give the array's memory back."""
+        array = self._array()
+        if array is not None:
+            self.newer_there = True
+            release(array)
 
 
 _mirrors: dict[int, Mirror] = {}
@@ -80,3 +97,15 @@ def changed(array: Array) -> None:
     found = _mirrors.get(id(array))
     if found is not None:
         found.newer_here, found.newer_there = True, False
+
+
+def drop(array: Array) -> None:
+    """Free the copy that no program works on any more; the array holds its value."""
+    found = _mirrors.get(id(array))
+    if found is not None and not found.users:
+        del _mirrors[id(array)]
+
+
+def there_are_mirrors() -> bool:
+    """Whether any array has a copy."""
+    return bool(_mirrors)

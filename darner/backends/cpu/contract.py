@@ -7,13 +7,13 @@ one row axis (or column axis), those that are summed are one, and those of the b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.errors import InternalError
 from ...graph.node import Node
-from ...lower.plan import Spec
+from ...lower.plan import Spec, may_share
 from .elements import Elements, can_emit
 from .gemm_claims import can_claim, emit_claimed
 from .gemm_driver import Driver, Target, Write
@@ -32,7 +32,7 @@ from .gemm_plan import ROLLING_BYTES, Contraction, Cut, cut
 from .gemm_product import Product, product_of
 from .gemm_tile import choose_tile
 from .jit import Machine
-from .panels import Panels
+from .panels import Offer, Panels
 from .places import Lanes, Number, Places, as_value
 from .template import Code, Packing, Scratch, Template, sizes
 
@@ -80,7 +80,7 @@ def _parts(contraction: Contraction, machine: Machine) -> Parts | None:
     if count < 2:
         return None
     # Whole vectors, which are transposed at once.
-    length = -(-contraction.k // (count * whole.tile.lanes)) * whole.tile.lanes
+    length = contraction.whole_terms(-(-contraction.k // count), whole.tile.lanes)
     count = contraction.k // length
     return Parts(count, length, contraction.k - count * length)
 
@@ -95,7 +95,8 @@ def _cuts(
         streams = len(_read_leaves(spec, product)) if contraction.c_strides[2] == 1 else 0
         return None, [cut(contraction, machine, packed, streams)]
     # Parts lie row by row, whatever the order of the result.
-    dense = replace(contraction, c_strides=(contraction.m * contraction.n, contraction.n, 1))
+    steps = (contraction.m * contraction.n, contraction.n, 1)
+    dense = replace(contraction, c_strides=steps, c_panels=None)
     some = [replace(dense, batch=contraction.batch * parts.count, k=parts.length)]
     if parts.rest:
         some.append(replace(dense, k=parts.rest))
@@ -114,12 +115,15 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     contraction = product.contraction
     if contraction.empty:
         return Scratch()
-    parts, cuts = _cuts(spec, product, machine)
-    sums = contraction.batch * contraction.m * contraction.n if parts else 0
-    return Scratch(
-        own=max(one.scratch_bytes for one in cuts),
-        shared=(parts.all if parts else 0) * sums * STORAGE_BYTES[_accumulator(product)],
-    )
+    own = shared = 0
+    # Enough for operands as they are, and for those that may lie in panels.
+    offer = _panels_of(spec, machine)
+    for one in (product, _laid(spec, product, {**offer.alone, **offer.together})[0]):
+        parts, cuts = _cuts(spec, one, machine)
+        sums = contraction.batch * contraction.m * contraction.n if parts else 0
+        sums *= (parts.all if parts else 0) * STORAGE_BYTES[_accumulator(product)]
+        own, shared = max(own, *(some.scratch_bytes for some in cuts)), max(shared, sums)
+    return Scratch(own, shared)
 
 
 def _known(spec: Spec) -> Product:
@@ -134,7 +138,8 @@ def _accumulator(product: Product) -> str:
 
 
 def _emit(code: Code) -> None:
-    product = _known(code.spec)
+    product, packed = _laid(code.spec, _known(code.spec), code.panels)
+    code = replace(code, packed=code.packed or packed)
     if product.contraction.empty:
         return
     parts, cuts = _cuts(code.spec, product, code.machine, code.packed)
@@ -161,6 +166,9 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
     """The code of one contraction, from term ``skipped`` on; batches beyond the product's are parts of its sums."""
     builder, places, batches = code.builder, code.places, product.contraction.batch
     dtype = product.contraction.dtype
+    # Whole panels of terms lie behind each other.
+    panels = product.contraction.b_panels
+    step = product.b.summed if panels is None else panels.rows
 
     def offsets(batch: Any) -> tuple[Any, Any]:
         part: Number = 0
@@ -169,15 +177,15 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         index = places.split(batch, product.shape)
         length = plan.contraction.k
         a: Number = places.mul(part, product.a.summed * length)
-        b: Number = places.mul(part, product.b.summed * length)
+        b: Number = places.mul(part, step * length)
         for number, axis in zip(index, product.loops, strict=True):
             a = places.add(a, places.mul(number, axis.a))
             b = places.add(b, places.mul(number, axis.b))
         return as_value(a), as_value(b)
 
     a, b = (
-        offset(builder, code.operand_of(side.leaf), dtype, side.offset + skipped * side.summed)
-        for side in (product.a, product.b)
+        offset(builder, code.operand_of(side.leaf), dtype, side.offset + skipped * distance)
+        for side, distance in ((product.a, product.a.summed), (product.b, step))
     )
     if code.packed:
         b = code.operand_of(product.b.leaf)
@@ -189,13 +197,30 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
 
 
 def _place(code: Code, product: Product, batch: Any, row: Any = 0, column: Any = 0) -> Number:
-    """The place of an element of the product in row-major order."""
+    """The place of an element of the product in row-major order, or in panels."""
     places = code.places
     _, down, across = product.contraction.c_strides
+    panels = product.contraction.c_panels
+    if panels is not None:
+        return _place_in_panels(places, panels, row, column)
     total = places.add(places.mul(row, down), places.mul(column, across))
     for number, axis in zip(places.split(batch, product.shape), product.loops, strict=True):
         total = places.add(total, places.mul(number, axis.c))
     return total
+
+
+def _place_in_panels(places: Places, panels: Panels, row: Number, column: Number) -> Number:
+    """The place of an element of a matrix that lies in panels."""
+    width = panels.width
+    number = places.div(column, width)
+    within = places.sub(column, places.mul(number, width))
+    before = places.mul(number, width * panels.rows)
+    down: Number = width
+    if panels.last:
+        b, last = places.builder, panels.columns // width
+        is_last = b.icmp_signed("==", as_value(number), as_value(last))
+        down = b.select(is_last, as_value(panels.last), as_value(width))
+    return places.add(places.add(before, places.mul(row, down)), within)
 
 
 def _part_target(code: Code, product: Product, first: int) -> Target:
@@ -260,7 +285,7 @@ def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
     dtype = product.node.dtype.name
     if not _is_plain(code, product) or dtype != _accumulator(product):
         return None
-    if contraction.c_strides[2] != 1:
+    if contraction.c_strides[2] != 1 or contraction.c_panels is not None:
         return None
     return lambda batch: offset(
         builder, code.results[0], dtype, as_value(_place(code, product, batch))
@@ -321,6 +346,10 @@ def _writer(code: Code, product: Product) -> Write:
             return
         elements = Elements(builder, body, code.operands, mask)
         elements.give(product.node, narrow(builder, values, dtype))
+        if product.contraction.c_panels is not None:
+            for leaf in _read_leaves(code.spec, product):
+                at = offset(builder, code.operand_of(leaf), dtype, as_value(place))
+                elements.give(leaf, load(builder, at, dtype, lanes, mask))
         columns = Lanes(column, lanes, 1, lanes)
         index = _index(elements.places, product, batch, row, columns)
         # All are computed before any is written: a result may lie where an operand does.
@@ -346,21 +375,91 @@ def _index(
     return [*around[:count], *both[0], *both[1]]
 
 
+# --------------------------------------------------------------------------- operands and results in panels
+
+
+def _panels_of(spec: Spec, machine: Machine) -> Offer:
+    """B, if it may lie in panels, or its transpose; and all that lies as C does, if that may.
+
+    Sums of 16-bit floats are made of panels of wider ones: those are packed as they are used.
+    """
+    product = _known(spec)
+    contraction, b = product.contraction, product.b
+    dtype = contraction.dtype
+    if contraction.empty or contraction.batch != 1 or dtype != accumulator_of(dtype):
+        return Offer()
+    alone: dict[int, Panels] = {}
+    together: dict[int, Panels] = {}
+    if _can_pack_b(spec, product) and not b.offset:
+        within = contraction.b_strides[1:]
+        turned = within == (1, contraction.k)
+        rows, columns = (contraction.n, contraction.k) if turned else (contraction.k, contraction.n)
+        whole = math.prod(sizes(b.leaf)) == rows * columns and within in (
+            (columns, 1),
+            (1, columns),
+        )
+        # What was packed before is not cut into parts of sums, which few tiles want.
+        if whole and (turned or _parts(contraction, machine) is None):
+            alone[_position(b.leaf)] = _panels_for(machine, dtype, rows, columns)
+    beside = _read_leaves(spec, product)
+    alike = all(may_share(spec, _position(leaf), 0) for leaf in beside)
+    others = {_position(leaf) for leaf in spec.inputs if leaf.shape == product.node.shape}
+    others -= {_position(side.leaf) for side in (product.a, product.b)}
+    types = {node.dtype.name for node in (*beside, *spec.body.outputs)}
+    flat = contraction.c_strides[1:] == (contraction.n, 1) and not product.loops
+    if flat and alike and types == {dtype} and others == {_position(leaf) for leaf in beside}:
+        panels = _panels_for(machine, dtype, contraction.m, contraction.n)
+        results = range(len(spec.inputs), len(spec.inputs) + len(spec.body.outputs))
+        together = dict.fromkeys([*sorted(others), *results], panels)
+    return Offer(alone, together)
+
+
+def _panels_for(machine: Machine, dtype: str, rows: int, columns: int) -> Panels:
+    """The panels of a matrix that the usual tile reads."""
+    tile = choose_tile(machine, dtype)
+    last = -(-(columns % tile.width) // tile.lanes) * tile.lanes
+    return Panels(rows, columns, tile.width, last, False)
+
+
+def _laid(spec: Spec, product: Product, panels: Mapping[int, Panels]) -> tuple[Product, bool]:
+    """A product with what lies in panels, and whether B needs no packing."""
+    contraction, b = product.contraction, panels.get(_position(product.b.leaf))
+    c = panels.get(len(spec.inputs))
+    whole = b is not None and contraction.b_strides[2] == 1
+    if b is not None and not whole:
+        contraction = replace(contraction, b_strides=(0, 1, b.width), b_panels=b)
+    if c is not None:
+        steps = (contraction.m * contraction.n, c.width, 1)
+        contraction = replace(contraction, c_strides=steps, c_panels=c)
+    return replace(product, contraction=contraction), whole
+
+
+def _position(leaf: Node) -> int:
+    """The number of an operand."""
+    return int(str(leaf.name))
+
+
 # --------------------------------------------------------------------------- packed once
 
 FEWEST_ROWS = 8
 """From so many rows on, panels that are packed already are worth their memory."""
 
 
+def _can_pack_b(spec: Spec, product: Product) -> bool:
+    """Whether B is one matrix for the whole product and nothing else reads it."""
+    contraction, b = product.contraction, product.b
+    repeated = any(axis.b for axis in product.loops)
+    if contraction.empty or contraction.m < FEWEST_ROWS or repeated or contraction.apart:
+        return False
+    uses = [node for node in spec.body.nodes if b.leaf.id in node.inputs]
+    return len(uses) == 1 and product.a.leaf.id != b.leaf.id
+
+
 def _packing(spec: Spec, machine: Machine) -> Packing | None:
     """The panels of B, where it is one matrix for the whole product and nothing else reads it."""
     product = _known(spec)
     contraction, b = product.contraction, product.b
-    repeated = any(axis.b for axis in product.loops)
-    if contraction.empty or contraction.m < FEWEST_ROWS or repeated or contraction.apart:
-        return None
-    uses = [node for node in spec.body.nodes if b.leaf.id in node.inputs]
-    if len(uses) != 1 or product.a.leaf.id == b.leaf.id or _parts(contraction, machine):
+    if not _can_pack_b(spec, product) or _parts(contraction, machine):
         return None
     one = replace(contraction, batch=1)
     plan = cut(one, machine, True)
@@ -379,7 +478,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
 
     nbytes = plan.packed_elements * STORAGE_BYTES[plan.panel]
     key = f"panels of {plan.tile.width}: {order}"
-    return Packing(int(str(b.leaf.name)), nbytes, key, emit, _panels(plan, b.leaf, b.offset))
+    return Packing(_position(b.leaf), nbytes, key, emit, _panels(plan, b.leaf, b.offset))
 
 
 def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:
@@ -393,4 +492,4 @@ def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:
     return Panels(one.k, one.n, plan.tile.width, plan.last.width, turned)
 
 
-CONTRACT = Template("contract", _fits, _emit, _scratch, _packing)
+CONTRACT = Template("contract", _fits, _emit, _scratch, _packing, _panels_of)

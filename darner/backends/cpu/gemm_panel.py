@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .gemm_ahead import EACH, Asks
-from .gemm_ir import STORAGE_BYTES, i64, ir, loop, minimum, offset
+from .gemm_ir import STORAGE_BYTES, i64, ir, loop, maximum, minimum, offset
 from .gemm_pack import pack_kernel
 from .gemm_plan import Contraction, Cut
 from .gemm_tile import Tile, terms_of_turn
+from .panels import Panels
 
 
 def emit_pack_panel(
@@ -23,6 +24,10 @@ def emit_pack_panel(
 ) -> None:
     """Call the function that packs panel ``number`` of the B at ``source``; of a span of k, its first in B and in ``target``, and its length."""
     contraction = plan.contraction
+    if contraction.b_panels is not None:
+        whole = i64(0), i64(0), i64(contraction.k)
+        _turn_panels(builder, plan, contraction.b_panels, source, number, target, span or whole)
+        return
     _, down, across = contraction.b_strides
     contiguous = "columns" if across == 1 else "k" if down == 1 else "neither"
     width = plan.tile.width
@@ -46,6 +51,65 @@ def emit_pack_panel(
             some(span[1], None, builder.mul(span[0], i64(down)), span[2])
 
     either_panel(builder, plan, number, panel)
+
+
+def _turn_panels(
+    builder: Any,
+    plan: Cut,
+    panels: Panels,
+    source: Any,
+    number: Any,
+    target: Any,
+    span: tuple[Any, Any, Any],
+) -> None:
+    """Pack panel ``number`` of a B whose transpose lies in panels, and so its terms: as many at a time as lie in one of them."""
+    contraction, grain = plan.contraction, i64(panels.width)
+    first, skipped, count = span
+    end = builder.add(first, count)
+
+    def panel(tile: Tile) -> None:
+        valid = plan.tile.width if tile is plan.tile else contraction.n % plan.tile.width
+        pack = pack_kernel(
+            builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, "k"
+        )
+
+        def one(index: Any, _: Any) -> None:
+            begin = builder.mul(index, grain)
+            low, high = (
+                maximum(builder, first, begin),
+                minimum(builder, end, builder.add(begin, grain)),
+            )
+            place, across = _in_panels(builder, plan, panels, source, number, low)
+            at = builder.add(skipped, builder.sub(low, first))
+            write = offset(builder, target, plan.panel, builder.mul(at, i64(tile.width)))
+            given = [builder.sub(high, low), i64(valid), place, i64(1), across, write]
+            builder.call(pack, given)
+
+        last = builder.sdiv(builder.add(end, i64(panels.width - 1)), grain)
+        loop(builder, builder.sdiv(first, grain), last, 1, one)
+
+    either_panel(builder, plan, number, panel)
+
+
+def _in_panels(
+    builder: Any, plan: Cut, panels: Panels, source: Any, number: Any, term: Any
+) -> tuple[Any, Any]:
+    """Where the first column of panel ``number`` has a term, if terms lie in panels, and how far two columns are from each other."""
+    width = i64(panels.width)
+    index = builder.sdiv(term, width)
+    across = width
+    if panels.last:
+        is_last = builder.icmp_signed("==", index, i64(panels.columns // panels.width))
+        across = builder.select(is_last, i64(panels.last), width)
+    place = offset(
+        builder,
+        source,
+        plan.contraction.dtype,
+        builder.mul(index, i64(panels.width * panels.rows)),
+        builder.mul(builder.mul(number, i64(plan.tile.width)), across),
+        builder.sub(term, builder.mul(index, width)),
+    )
+    return place, across
 
 
 def each_run(
@@ -177,8 +241,9 @@ class Slices:
         contraction, tile = plan.contraction, plan.tile
         tiles = _tiles(builder, plan, self.rows)
         # Whole vectors of k, which are transposed at once.
-        length = builder.add(builder.sdiv(builder.sub(piece.length, i64(1)), tiles), i64(1))
-        length = builder.and_(builder.add(length, i64(tile.lanes - 1)), i64(-tile.lanes))
+        grain = i64(contraction.whole_terms(1, tile.lanes))
+        length = builder.sdiv(builder.sub(piece.length, i64(1)), builder.mul(tiles, grain))
+        length = builder.mul(builder.add(length, i64(1)), grain)
         number = builder.sdiv(builder.sub(row, start), i64(tile.rows))
         first = builder.mul(number, length)
         count = minimum(builder, length, builder.sub(piece.length, first))
@@ -197,20 +262,26 @@ class Slices:
         after = builder.select(ends, self.beyond.position, inside)
         size = STORAGE_BYTES[contraction.dtype]
         _, down, across = contraction.b_strides
-        place = offset(
-            builder,
-            self.source,
-            contraction.dtype,
-            builder.mul(panel, i64(tile.width * across)),
-            builder.mul(after, i64(down)),
-        )
+        if contraction.b_panels is not None:
+            panels = contraction.b_panels
+            place, _ = _in_panels(builder, plan, panels, self.source, panel, after)
+        else:
+            place = offset(
+                builder,
+                self.source,
+                contraction.dtype,
+                builder.mul(panel, i64(tile.width * across)),
+                builder.mul(after, i64(down)),
+            )
         place = builder.select(wanted, place, near)
         if across == 1:
             rows, row_bytes, stride = length, tile.width * size, down * size
         else:
             usual = -(-plan.block * tile.rows // plan.rows)
-            row_bytes = -(-usual // tile.lanes) * tile.lanes * size
+            row_bytes = contraction.whole_terms(usual, tile.lanes) * size
             rows, stride = i64(tile.width), across * size
+        if contraction.b_panels is not None:
+            row_bytes = stride
         rows = builder.select(wanted, rows, i64(0))
         self.products.asks.rows(builder, place, stride, row_bytes, rows)
 

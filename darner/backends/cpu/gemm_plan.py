@@ -8,6 +8,7 @@ from math import prod
 from ...graph.errors import ArgumentError
 from .gemm_ir import STORAGE_BYTES, accumulator_of
 from .gemm_tile import Machine, Tile, choose_tile, fit_tile
+from .panels import Panels
 
 Strides = tuple[int, int, int]
 
@@ -53,6 +54,8 @@ class Contraction:
         c_strides: of two batches, two rows and two columns of C.
         accumulate: whether the sums are added to what stands in C.
         apart: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
+        b_panels: how the transpose of B lies, where that is in panels; ``b_strides`` are those within one.
+        c_panels: how C lies, where that is in panels; ``c_strides`` are those within one.
 
     >>> Contraction.dense("f32", 2, 3, 4, transpose_b=True).b_strides
     (0, 1, 4)
@@ -68,6 +71,8 @@ class Contraction:
     c_strides: Strides
     accumulate: bool = False
     apart: tuple[Strides, ...] = ()
+    b_panels: Panels | None = None
+    c_panels: Panels | None = None
 
     def __post_init__(self) -> None:
         accumulator_of(self.dtype)
@@ -112,6 +117,11 @@ class Contraction:
     def empty(self) -> bool:
         """Whether there is nothing to write."""
         return 0 in (self.batch, self.m, self.n)
+
+    def whole_terms(self, count: int, lanes: int) -> int:
+        """Terms that are best packed together, at least ``count``: of whole vectors, or of whole panels where these lie in panels."""
+        grain = lanes if self.b_panels is None else self.b_panels.width
+        return -(-count // grain) * grain
 
 
 @dataclass(frozen=True)
@@ -233,7 +243,8 @@ def cut(
     storage, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
     m, n, k = contraction.m, contraction.n, contraction.k
     # What is packed once serves products of any number of rows.
-    tile = choose_tile(machine, storage) if packed_b else fit_tile(machine, storage, m, n)
+    usual = packed_b or contraction.c_panels is not None
+    tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
     path = "tiles"
     chunk = min(LONGEST_CHUNK, -(-n // tile.lanes) * tile.lanes)
@@ -242,7 +253,7 @@ def cut(
         path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
         if packed_b:
             path, chunk = "panels", tile.rows // m * tile.width
-    block = _block(k, tile)
+    block = _block(contraction, tile)
     panels = max(1, -(-n // tile.width))
     tiles = max(1, -(-m // tile.rows))
     by_rows = (
@@ -262,6 +273,8 @@ def cut(
     runs = (
         movable and not packed_b and m * n * written * size > STREAMED_BYTES and held >= FEWEST_HELD
     )
+    if contraction.c_panels is not None:
+        runs = False  # the rows of a panel are one run
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
         rows, group, rolling, blocked = tile.rows, min(panels, held), False, False
@@ -305,12 +318,13 @@ def cut(
     )
 
 
-def _block(k: int, tile: Tile) -> int:
+def _block(contraction: Contraction, tile: Tile) -> int:
     """Terms of a pass: as many in each, in whole vectors where there are several."""
+    k = contraction.k
     blocks = max(1, -(-k // LONGEST_BLOCK))
     if blocks == 1:
         return max(1, k)
-    return -(-k // (blocks * tile.lanes)) * tile.lanes
+    return contraction.whole_terms(-(-k // blocks), tile.lanes)
 
 
 def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:

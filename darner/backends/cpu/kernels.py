@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from .jit import Machine, compile_modules, host
 from .lanes import note_vectors
 from .maps import ELEMENTS
 from .modules import parts
+from .panels import Panels
 from .places import as_value
 from .pooling import POOLING
 from .rows import ROWS
@@ -29,6 +30,7 @@ from .scatters import SCATTERS
 from .solving import SOLVING
 from .sorting import SORTING
 from .steps import FIXED
+from .stored import leaves_in_panels
 from .template import Code, Packing, Scratch, Template
 from .turned import TURNED
 from .updates import UPDATES
@@ -64,12 +66,14 @@ class Function:
         template: who writes it.
         scratch: the memory it needs.
         packing: the operand that it takes packed, where it does.
+        panels: the operands, and after them the results, that lie in panels, by position.
     """
 
     digest: str
     template: Template
     scratch: Scratch
     packing: Packing | None = None
+    panels: Mapping[int, Panels] = field(default_factory=dict)
 
 
 class Functions(NamedTuple):
@@ -79,17 +83,20 @@ class Functions(NamedTuple):
         all: the functions by name; one for each spec, or two where some of its kernels take an operand packed.
         kernels: the name of each kernel's function.
         packing: the functions that pack, by the key of the packing: a name, and the packing.
+        panels: the buffers that lie in panels.
     """
 
     all: Mapping[str, Function]
     kernels: tuple[str, ...]
     packing: Mapping[str, tuple[str, Packing]]
+    panels: Mapping[int, Panels]
 
     @property
     def key(self) -> str:
         """A text that says all that their code depends on, besides the machine and the compiler."""
         names = [
-            f"{function.digest} {function.packing is not None}" for function in self.all.values()
+            f"{function.digest} {function.packing is not None} {sorted(function.panels.items())}"
+            for function in self.all.values()
         ]
         return "\n".join([_source_digest(), *names])
 
@@ -108,33 +115,51 @@ def functions_of(
         UnsupportedError: a kernel has no template; the error names the op and the user's line.
     """
     machine = machine or host()
-    templates: dict[str, Template] = {}
-    packings: dict[str, Packing | None] = {}
-    found: dict[tuple[str, bool], tuple[str, Function]] = {}
+    templates = _templates_of(plan)
+    packings = {
+        digest: template.packing(plan.specs[digest], machine) if fixed else None
+        for digest, template in templates.items()
+    }
+    offered = {
+        digest: template.panels(plan.specs[digest], machine)
+        for digest, template in templates.items()
+    }
+    stored = leaves_in_panels(plan, offered)
+    found: dict[tuple[str, bool, tuple[int, ...]], tuple[str, Function]] = {}
     packs: dict[str, tuple[str, Packing]] = {}
     kernels = []
     for kernel in plan.kernels:
-        spec = plan.spec(kernel)
-        if kernel.spec not in templates:
-            template = template_of(spec)
-            if template is None:
-                ops = ", ".join(dict.fromkeys(spec.ops))
-                raise UnsupportedError(
-                    f"the CPU backend has no kernel of kind '{spec.kind}' for {ops}"
-                ).located(spec.ops[-1], kernel.label, "", kernel.source)
-            templates[kernel.spec] = template
-            packings[kernel.spec] = template.packing(spec, machine) if fixed else None
-        template, packing = templates[kernel.spec], packings[kernel.spec]
+        spec, template, packing = plan.spec(kernel), templates[kernel.spec], packings[kernel.spec]
         if packing is not None and kernel.operands[packing.operand] not in fixed:
             packing = None
-        variant = (kernel.spec, packing is not None)
+        buffers = enumerate((*kernel.operands, *kernel.results))
+        panels = {i: stored[buffer] for i, buffer in buffers if buffer in stored}
+        variant = (kernel.spec, packing is not None, tuple(panels))
         if variant not in found:
-            function = Function(kernel.spec, template, template.scratch(spec, machine), packing)
+            scratch = template.scratch(spec, machine)
+            function = Function(kernel.spec, template, scratch, packing, panels)
             found[variant] = f"kernel{len(found)}", function
         if packing is not None:
             packs.setdefault(packing.key, (f"pack{len(packs)}", packing))
         kernels.append(found[variant][0])
-    return Functions(dict(found.values()), tuple(kernels), packs)
+    return Functions(dict(found.values()), tuple(kernels), packs, stored)
+
+
+def _templates_of(plan: Plan) -> dict[str, Template]:
+    """Who writes each spec, by its digest."""
+    templates: dict[str, Template] = {}
+    for kernel in plan.kernels:
+        if kernel.spec in templates:
+            continue
+        spec = plan.spec(kernel)
+        template = template_of(spec)
+        if template is None:
+            ops = ", ".join(dict.fromkeys(spec.ops))
+            raise UnsupportedError(
+                f"the CPU backend has no kernel of kind '{spec.kind}' for {ops}"
+            ).located(spec.ops[-1], kernel.label, "", kernel.source)
+        templates[kernel.spec] = template
+    return templates
 
 
 def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None) -> Any:
@@ -148,7 +173,7 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None
         spec = plan.specs[function.digest]
         counts = len(spec.inputs), len(spec.body.outputs)
         code = _code(module, name, spec, counts, machine, function.packing is not None)
-        function.template.emit(code)
+        function.template.emit(replace(code, panels=function.panels))
         code.builder.ret_void()
     for name, packing in functions.packing.values():
         user = next(f for f in functions.all.values() if f.packing and f.packing.key == packing.key)

@@ -38,6 +38,7 @@ class Native:
         kernels: the name of each kernel's function.
         packed: what each kernel takes packed, if anything.
         packing: the name of the function that packs, by the key of the packing.
+        panels: the parameters and states that lie in panels, by the name of each.
         own: bytes of scratch memory that each thread needs.
         shared: bytes of scratch memory that all threads share.
         waits: after which kernels all threads wait.
@@ -48,6 +49,7 @@ class Native:
     kernels: tuple[str, ...]
     packed: tuple[Packed | None, ...]
     packing: Mapping[str, str]
+    panels: Mapping[str, Panels]
     own: int
     shared: int
     waits: tuple[bool, ...]
@@ -75,6 +77,7 @@ class Native:
             remember(dict(zip(process, objects, strict=False)))
             objects = objects[len(process) :]
             about["packed"] = tuple(item and _packed(*item) for item in about["packed"])
+            about["panels"] = {name: Panels(*item) for name, item in about["panels"].items()}
             for name in ("kernels", "waits", "checked"):
                 about[name] = tuple(about[name])
             return cls(objects=tuple(objects), **about)
@@ -107,6 +110,7 @@ def native_of(
             for one in packings
         ),
         packing={key: name for key, (name, _) in functions.packing.items()},
+        panels={str(plan.buffers[i].name): panels for i, panels in functions.panels.items()},
         own=max((need.own for need in needs), default=0),
         shared=max((need.shared for need in needs), default=0),
         waits=tuple(_waits(plan, [need.shared > 0 for need in needs])),

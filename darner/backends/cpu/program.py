@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 
 import numpy as np
@@ -12,9 +12,11 @@ from ...graph.data import Array
 from ...graph.errors import InternalError
 from ...lower.plan import Buffer, Plan
 from ..memory import ALIGNMENT, Bytes, aligned, room_for, together
+from ..mirrors import refresh
 from .cache import ObjectCache
 from .faults import CLAIMS, WORDS, fault_of
 from .jit import Machine, host, load_object
+from .kept import Leaves, Values
 from .native import Native, Packed, native_of
 from .steps import FIXED, Row, Steps, copy_function
 from .threads import Team, symbols
@@ -50,7 +52,6 @@ class CpuProgram:
 
     Attributes:
         arena: the memory of what a run makes on the way.
-        arrays: the memory of each buffer of the plan.
         storage: the memory of parameters and states by name.
     """
 
@@ -76,8 +77,9 @@ class CpuProgram:
         self._team = Team(threads)
         self.arena = room_for(plan.arena_bytes, arena)
         self.storage: dict[str, Array] = dict(storage or {})
-        self.arrays = [self._memory(buffer) for buffer in plan.buffers]
-        self._homes = list(self.arrays)
+        self._arrays = [self._memory(buffer) for buffer in plan.buffers]
+        self._homes = list(self._arrays)
+        self._leaves = Leaves(plan, self._arrays, native.panels)
         self._packed = self._packed_memory(native)
         uses: dict[int, list[tuple[int, int]]] = {}
         self._packing: dict[int, list[tuple[int, int]]] = {}
@@ -87,6 +89,11 @@ class CpuProgram:
             {buffer: steps.places(found) for buffer, found in places.items()}
             for steps, places in ((self._steps, uses), (self._packs, self._packing))
         ]
+
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """The values of the plan's buffers; who changes a parameter or state uses ``write``."""
+        return Values(self._arrays, self._leaves)
 
     @property
     def threads(self) -> int:
@@ -102,7 +109,7 @@ class CpuProgram:
     def nbytes(self) -> int:
         """Bytes of memory besides parameters and states: the arena, inputs, constants and scratch."""
         others = [i for i, buffer in enumerate(self.plan.buffers) if buffer.place not in LEAVES]
-        own = sum(self.arrays[i].nbytes for i in others if self.plan.buffers[i].place != "arena")
+        own = sum(self._arrays[i].nbytes for i in others if self.plan.buffers[i].place != "arena")
         own += sum(one.nbytes for rooms in self._packed.values() for one, _ in rooms.values())
         return own + self.arena.nbytes + self._scratch.nbytes + self._shared.nbytes
 
@@ -137,7 +144,7 @@ class CpuProgram:
         self._faults = np.zeros((len(plan.kernels), WORDS), np.int64)
         self._fault_words = self._faults.reshape(-1).data
         self._checked = [number * WORDS for number in native.checked]
-        places = [array.ctypes.data for array in self.arrays]
+        places = [self._leaves.address(i, array) for i, array in enumerate(self._arrays)]
         faults, width = self._faults.ctypes.data, self._faults.strides[0]
         functions = {name: self._code.address(name) for name in dict.fromkeys(native.kernels)}
         rows = []
@@ -155,7 +162,7 @@ class CpuProgram:
             rows.append(Row(function, (*fixed, *addresses), native.waits[number]))
         for source, target, buffer in self._copies():
             # The source may be an input, which is bound to other memory later.
-            if source is self.arrays[buffer]:
+            if source is self._arrays[buffer]:
                 uses.setdefault(buffer, []).append((len(rows), 0))
             ends = (source.ctypes.data, target.ctypes.data, source.nbytes)
             rows.append(Row(copy_function(), (*pointers, 0, *ends), True))
@@ -182,7 +189,7 @@ class CpuProgram:
             uses[buffer] = [(len(rows) + number, 0) for number in range(len(rooms))]
             for key, (_, room) in rooms.items():
                 function = self._code.address(native.packing[key])
-                ends = (self.arrays[buffer].ctypes.data, room.ctypes.data)
+                ends = (self._arrays[buffer].ctypes.data, room.ctypes.data)
                 rows.append(Row(function, (*self._pointers, 0, *ends), False))
         return rows
 
@@ -194,8 +201,8 @@ class CpuProgram:
         moved = [(new, old) for old, new in self.plan.updates if old != new]
         changing = {old for _, old in moved}
         aside = {new: empty_like(self.plan.buffers[new]) for new, _ in moved if new in changing}
-        first = [(self.arrays[new], room, new) for new, room in aside.items()]
-        later = [(aside.get(new, self.arrays[new]), self.arrays[old], new) for new, old in moved]
+        first = [(self._arrays[new], room, new) for new, room in aside.items()]
+        later = [(aside.get(new, self._arrays[new]), self._arrays[old], new) for new, old in moved]
         return first + later
 
     # ------------------------------------------------------------- using it
@@ -206,7 +213,7 @@ class CpuProgram:
         The array is contiguous and of the buffer's type and shape, and must not change during a run.
         """
         array = self._homes[buffer] if array is None else array
-        if self.arrays[buffer] is array:
+        if self._arrays[buffer] is array:
             return
         address = array.ctypes.data
         (places, arguments), (packed, sources) = (
@@ -218,13 +225,15 @@ class CpuProgram:
             sources[packed] = address
         if places is not None:
             arguments[places] = address
-        self.arrays[buffer] = array
+        self._arrays[buffer] = array
 
     def prepare(self, buffer: int | None = None) -> None:
         """Pack what kernels want packed of the buffers that change seldom, or of one of them, as they are now."""
         if buffer is None:
+            self._leaves.collect()
             self._packs.run()
             return
+        refresh(self._arrays[buffer])
         for number, _ in self._packing.get(buffer, ()):
             self._packs.run(number, number + 1)
 
@@ -238,7 +247,7 @@ class CpuProgram:
         """What gives the value that a buffer had when it was prepared, if that can be read from what was made of it."""
         for packing, room in self._packed.get(buffer, {}).values():
             if packing.panels is not None:
-                return partial(packing.panels.unpacked, room, like=self.arrays[buffer])
+                return partial(packing.panels.unpacked, room, like=self._arrays[buffer])
         return None
 
     def run(
@@ -249,6 +258,7 @@ class CpuProgram:
         Raises:
             RunError: an index was outside its axis; what the step wrote means nothing.
         """
+        self._leaves.collect()
         self._steps.run(first, last, times)
         for place in self._checked:
             if self._fault_words[place]:
@@ -264,3 +274,4 @@ class CpuProgram:
         """Stop the threads and free the code."""
         self._team.close()
         self._code.close()
+        self._leaves.close()

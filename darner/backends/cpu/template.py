@@ -6,8 +6,8 @@ results, and ``emit`` writes the code into a ``Code``: the body of a function th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...graph.graph import Graph
@@ -16,7 +16,7 @@ from ...lower.plan import Spec
 from .faults import CLAIMS, emit_check
 from .gemm_ir import loop
 from .jit import Machine
-from .panels import Panels
+from .panels import Offer, Panels
 from .places import Number, Places, as_value
 from .threads_ir import BARRIER
 
@@ -54,6 +54,7 @@ class Code:
         team: what ``barrier`` waits for.
         fault: where an index that is outside its axis is told of; see ``check``.
         packed: whether the operand of the template's ``Packing`` comes packed.
+        panels: the operands, and after them the results, that lie in panels, by position.
     """
 
     builder: Any
@@ -68,6 +69,7 @@ class Code:
     team: Any
     fault: Any
     packed: bool = False
+    panels: Mapping[int, Panels] = field(default_factory=dict)
 
     @property
     def body(self) -> Graph:
@@ -177,15 +179,24 @@ def no_packing(spec: Spec, machine: Machine) -> Packing | None:
     return None
 
 
+def no_panels(spec: Spec, machine: Machine) -> Offer:
+    """For templates whose operands and results all lie row by row."""
+    return Offer()
+
+
 @dataclass(frozen=True)
 class Template:
-    """A family of kernels: which specs it has code for, the memory they need, what they would have packed, and the code."""
+    """A family of kernels: which specs it has code for, the memory they need, what they would have packed, and the code.
+
+    ``panels`` says which operands and results may lie in panels, and in which.
+    """
 
     name: str
     fits: Callable[[Spec], bool]
     emit: Callable[[Code], None]
     scratch: Callable[[Spec, Machine], Scratch] = no_scratch
     packing: Callable[[Spec, Machine], Packing | None] = no_packing
+    panels: Callable[[Spec, Machine], Offer] = no_panels
 
 
 def sizes(node: Node) -> list[int]:

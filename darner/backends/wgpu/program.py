@@ -175,15 +175,18 @@ class WgpuProgram:
             array[...] = device.read(region).view(array.dtype).reshape(array.shape)
 
         def make(array: Array) -> Mirror:
-            return Mirror(array, device, device.region(array.nbytes), pull, device.write)
+            where = f"the GPU '{device.machine.name}'"
+            return Mirror(array, device, device.region(array.nbytes), pull, device.write, where)
 
         found = mirror(self.storage[name], make)
         if found.owner is not device:
-            found.owner.check()
+            if isinstance(found.owner, type(device)):
+                found.owner.check()
             raise ArgumentError(
-                f"the {buffer.place} '{name}' is on the GPU '{found.owner.machine.name}' already, and '{device.machine.name}' is another",
+                f"the {buffer.place} '{name}' is kept by {found.where} already, and '{device.machine.name}' is another device",
                 hint="sessions that share parameters are on one device",
             )
+        found.users += 1
         self._mirrors[number] = found
         return found.copy
 
