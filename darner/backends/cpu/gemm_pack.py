@@ -96,20 +96,61 @@ def _pack_transposed(
         # A loop over the width too: unrolled, its code would take longest to generate of all.
         def square(at: Any, _: Any) -> None:
             first = builder.add(builder.mul(column_stride, at), index)
-            rows = []
-            for lane in range(lanes):
-                place = builder.mul(column_stride, i64(lane))
-                rows.append(
-                    load(builder, offset(builder, start, source, first, place), source, lanes)
-                )
+            places = [
+                offset(builder, start, source, first, builder.mul(column_stride, i64(lane)))
+                for lane in range(lanes)
+            ]
+            if lanes == 16 and STORAGE_BYTES[source] == 4:
+                columns = transposed_in_quarters(builder, places, source)
+            else:
+                columns = transpose(builder, [load(builder, at, source, lanes) for at in places])
             corner = builder.add(builder.mul(index, i64(width)), at)
-            for lane, value in enumerate(transpose(builder, rows)):
+            for lane, value in enumerate(columns):
                 store(builder, value, offset(builder, panel, target, corner, lane * width), target)
 
         loop(builder, i64(0), i64(width), lanes, square)
 
     loop(builder, i64(0), whole, lanes, block)
     _pack_elements(builder, arguments, source, target, width, whole)
+
+
+def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[Any]:
+    """The columns of a block of 16 x 16 whose rows lie at these places.
+
+    Quarters of rows are put where they belong as they are loaded, which two units can do; what is left to the one unit that
+    exchanges lanes is half of what ``transpose`` would ask of it.
+    """
+    columns = []
+    for quarter in range(0, 16, 4):
+        vectors = []
+        for row in range(4):
+            parts = [
+                load(builder, offset(builder, places[row + 4 * part], dtype, quarter), dtype, 4)
+                for part in range(4)
+            ]
+            vector = builder.shuffle_vector(parts[0], parts[0], lane_numbers([*range(4)] * 4))
+            for number, part in enumerate(parts[1:], 1):
+                wide = builder.shuffle_vector(part, part, lane_numbers([*range(4)] * 4))
+                first = 4 * number
+                mask = [16 + i if first <= i < first + 4 else i for i in range(16)]
+                vector = builder.shuffle_vector(vector, wide, lane_numbers(mask))
+            vectors.append(vector)
+        columns += _turned_quarters(builder, vectors)
+    return columns
+
+
+def _turned_quarters(builder: Any, rows: list[Any]) -> list[Any]:
+    """Four vectors whose quarters are the rows of blocks of 4 x 4, as those of the columns of these."""
+
+    def pairs(a: Any, b: Any, picks: tuple[int, int, int, int]) -> Any:
+        mask = [4 * part + pick % 4 + 16 * (pick // 4) for part in range(4) for pick in picks]
+        return builder.shuffle_vector(a, b, lane_numbers(mask))
+
+    low, high = (0, 4, 1, 5), (2, 6, 3, 7)
+    a, b = pairs(rows[0], rows[1], low), pairs(rows[2], rows[3], low)
+    c, d = pairs(rows[0], rows[1], high), pairs(rows[2], rows[3], high)
+    left, right = (0, 1, 4, 5), (2, 3, 6, 7)
+    return [pairs(a, b, left), pairs(a, b, right), pairs(c, d, left), pairs(c, d, right)]
 
 
 def transpose(builder: Any, rows: list[Any]) -> list[Any]:
