@@ -5,6 +5,7 @@ import numpy as np
 import darner
 from darner import Graph
 from darner.backends.host import HostCpuProgram
+from darner.backends.mirrors import changed
 from darner.lower.lower import lower
 from tests.zoo import values
 
@@ -23,13 +24,11 @@ def run_program(program, inputs=None, params=None, state=None):
         for name, value in (given or {}).items():
             target = program.arrays[leaves[place][name]]
             target[...] = np.asarray(value).astype(target.dtype)
+            changed(target)
     program.run()
     if state is not None:
-        for name in plan.leaves("state"):
-            state[name] = np.array(program.storage[name])
-        for old, _ in plan.updates:
-            name = str(plan.buffers[old].name)
-            state[name] = np.array(program.storage[name])
+        kept = {*plan.leaves("state").values(), *(old for old, _ in plan.updates)}
+        state |= {str(plan.buffers[i].name): np.array(program.arrays[i]) for i in kept}
     return [np.array(program.arrays[i]) for i in plan.outputs]
 
 
