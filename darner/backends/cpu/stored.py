@@ -13,8 +13,8 @@ from typing import NamedTuple
 from ...lower.plan import Plan
 from .panels import Offer, Panels
 
-LEAST_BYTES = 1 << 18
-"""Of a matrix that is worth it: smaller ones stay in the cache, whatever their order."""
+LEAST_BYTES = 1 << 20
+"""Of a matrix with its moments that is worth it: smaller ones stay in the cache, whatever their order."""
 
 
 class _Uses(NamedTuple):
@@ -43,8 +43,7 @@ def leaves_in_panels(plan: Plan, offered: Mapping[str, Offer]) -> dict[int, Pane
     for buffer in sorted(changed.difference(moved, plan.outputs)):
         panels = uses[buffer].panels if buffer in uses else set()
         one = next(iter(panels), None)
-        large = plan.buffers[buffer].nbytes >= LEAST_BYTES
-        if large and len(panels) == 1 and one is not None:
+        if len(panels) == 1 and one is not None:
             kept[buffer] = one
     return _whole_kernels(plan, offered, kept, uses)
 
@@ -55,14 +54,15 @@ def _whole_kernels(
     kept: dict[int, Panels],
     uses: Mapping[int, _Uses],
 ) -> dict[int, Panels]:
-    """Without those that a kernel changes together with something that lies otherwise."""
+    """Without those that a kernel changes together with something that lies otherwise, or with too little."""
     waiting = {number for buffer in kept for number in uses[buffer].kernels}
     while waiting:
         number = waiting.pop()
         kernel = plan.kernels[number]
         buffers = (*kernel.operands, *kernel.results)
         together = {buffers[i] for i in offered[kernel.spec].together}
-        if not together <= kept.keys():
+        size = sum(plan.buffers[i].nbytes for i in together)
+        if not together <= kept.keys() or size < LEAST_BYTES:
             for buffer in together & kept.keys():
                 del kept[buffer]
                 waiting |= uses[buffer].kernels
