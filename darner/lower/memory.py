@@ -96,7 +96,7 @@ def plan_arena(
 ) -> Arena:
     """Find room for every request in one arena that is as small as can be found quickly.
 
-    With ``segment``, a multiple of the alignment, no request lies across a multiple of that many bytes.
+    With ``segment``, a multiple of the alignment, no request lies across a multiple of that many bytes; what fits into one segment lies as it does without.
     """
     _check_requests(requests, alignment)
     rooms = [_aligned(request.nbytes, alignment) for request in requests]
@@ -109,7 +109,9 @@ def plan_arena(
     offsets = [0] * len(requests)
     nbytes = 0
     if blocks:
-        nbytes, found = _best(blocks, live, walls)
+        nbytes, found = _best(blocks, live, None)
+        if segment is not None and nbytes > segment:
+            nbytes, found = _best(blocks, live, walls)
         for chain, offset in zip(chains, found, strict=True):
             for index in chain:
                 offsets[index] = offset
