@@ -72,7 +72,7 @@ WHOLE = ATTENTION | CONTRACTIONS | POOLING
 ENDED = frozenset({"scatter_add"})
 """Kernels by index that may end with what is element-wise after them, where a target has such kernels."""
 
-PER_INDEX = 8
+PER_INDEX = 32
 """Elements that are written and read in the time that one index takes to be put in order."""
 
 

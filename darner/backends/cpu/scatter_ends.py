@@ -2,7 +2,7 @@
 
 All places are gone through in order, and the sums of each are made when it is reached: they are never in memory. Where nothing goes to a place they are read
 from a row of zeros, so that there is one loop for both. A *line* is a place, or several where slices are short. Threads claim pieces that move as many
-bytes each, whatever the indices are; so a piece may begin and end within a long line.
+bytes each, whatever the indices are; so a piece may begin and end within a line.
 """
 
 from __future__ import annotations
@@ -29,14 +29,20 @@ from .vectors import cast, clear_bytes, each, kept_in, load, moved, store, sweep
 
 OP = "scatter_add"
 
-LINE = 512
-"""Elements of a line of several places."""
-
 HELD = 2048
 """Elements of sums that a thread has at a time, and as many zeros: they stay in the nearest cache."""
 
-PIECE = 1 << 20
-"""Bytes that are moved for a piece."""
+FEWEST_LINES = 64
+"""Lines that short slices are put together to, where these have then ``SHORT`` elements."""
+SHORT = 256
+
+SMALL = 1 << 16
+"""Bytes to move up to which one thread does it all."""
+LARGE = 1 << 23
+"""Bytes to move from which on threads claim pieces; else each has one."""
+PIECE = 1 << 19
+"""Bytes of such a piece at least: to find where one begins takes a while."""
+MOST_PIECES = 128
 
 
 def _fits(spec: Spec) -> bool:
@@ -62,10 +68,19 @@ def _emit(code: Code) -> None:
     if not lines.places * lines.inner:
         return
     slices = Slices(code, lines.node)
+    if lines.moved <= SMALL:
+        with code.alone():
+            slices.order()
+            _emit_lines(code, lines, slices)
+        return
     if lines.count:
         with code.alone():
             slices.order()
         code.barrier()
+    _emit_lines(code, lines, slices)
+
+
+def _emit_lines(code: Code, lines: _Lines, slices: Slices) -> None:
     clear_bytes(code.builder, moved(code.builder, code.own, lines.held_bytes), lines.held_bytes)
     whole = lines.length % lines.lanes == 0 and lines.size % lines.rows == 0
     written = sum(output.dtype.itemsize for output in code.body.outputs) * prod(sizes(lines.node))
@@ -92,7 +107,7 @@ class _Lines:
         rows: the places of a line.
         lanes: elements that are computed together.
         block: elements of a line from one place to the next where a piece may begin.
-        moved: bytes that are moved for an element of the result.
+        element: bytes that are moved for an element of the result.
     """
 
     node: Node
@@ -104,7 +119,7 @@ class _Lines:
     rows: int
     lanes: int
     block: int
-    moved: int
+    element: int
 
     @property
     def places(self) -> int:
@@ -135,7 +150,7 @@ class _Lines:
     @property
     def line_cost(self) -> int:
         """Bytes moved for a column of a line to which nothing goes."""
-        return self.rows * self.moved
+        return self.rows * self.element
 
     @property
     def slice_cost(self) -> int:
@@ -148,10 +163,9 @@ class _Lines:
         return self.lines * self.line_cost + self.count * self.slice_cost
 
     @property
-    def pieces(self) -> int:
-        """Pieces that threads claim."""
-        units = self.outer * self.lines * self.blocks
-        return max(1, min(self.outer * self.cost * self.inner // PIECE, units))
+    def moved(self) -> int:
+        """Bytes moved in all."""
+        return self.outer * self.cost * self.inner
 
 
 def _lines(spec: Spec, machine: Machine) -> _Lines:
@@ -162,7 +176,8 @@ def _lines(spec: Spec, machine: Machine) -> _Lines:
     along = sizes(tail.outputs[0])[-1]
     # Where an operand differs from place to place, or along a slice, places are gone through one by one.
     together = inner > 0 and along % (size * inner) == 0 if size else False
-    rows = max(1, min(LINE // max(inner, 1), size)) if together else 1
+    length = min(max(outer * size * inner // FEWEST_LINES, SHORT), HELD)
+    rows = max(1, min(length // max(inner, 1), size)) if together else 1
     lanes = lanes_for(tail, machine.vector_bytes // 4, rows * inner)
     full = [*(leaf for leaf in tail.inputs.values() if leaf.shape == tail.outputs[0].shape)][:-1]
     return _Lines(
@@ -215,25 +230,27 @@ class _Emission:
 
     def all(self) -> None:
         """This thread's pieces."""
-        total = self.lines.outer * self.lines.lines * self.lines.blocks
-        pieces = self.lines.pieces
-        if pieces == 1:
-            with self.code.alone():
-                self._piece(0, total)
-            return
-        self.code.each_claimed(
-            pieces,
-            lambda piece: self._piece(
-                self._begin(piece), self._begin(self.builder.add(piece, as_value(1)))
-            ),
-        )
+
+        lines, code = self.lines, self.code
+
+        def one(piece: Any, pieces: Any) -> None:
+            following = self.builder.add(piece, as_value(1))
+            self._piece(self._begin(piece, pieces), self._begin(following, pieces))
+
+        if lines.moved <= SMALL:
+            self._piece(as_value(0), as_value(lines.outer * lines.lines * lines.blocks))
+        elif lines.moved <= LARGE:
+            one(code.thread, code.threads)
+        else:
+            pieces = min(lines.moved // PIECE, MOST_PIECES)
+            code.each_claimed(pieces, lambda piece: one(piece, as_value(pieces)))
 
     # ------------------------------------------------------------- where pieces begin
 
-    def _begin(self, piece: Any) -> Any:
-        """The block, of all lines, with which a piece begins: what comes before it costs as much as the pieces before."""
+    def _begin(self, piece: Any, pieces: Any) -> Any:
+        """The block, of all lines, with which a piece begins: what comes before costs as much as the pieces before."""
         b, lines = self.builder, self.lines
-        before = b.udiv(b.mul(piece, as_value(lines.outer * lines.cost)), as_value(lines.pieces))
+        before = b.udiv(b.mul(piece, as_value(lines.outer * lines.cost)), pieces)
         outer = b.udiv(before, as_value(lines.cost))
         rest = b.urem(before, as_value(lines.cost))
         line = self._most(
@@ -283,10 +300,10 @@ class _Emission:
 
     # ------------------------------------------------------------- lines
 
-    def _piece(self, first: Number, last: Number) -> None:
+    def _piece(self, start: Any, stop: Any) -> None:
         """The blocks from one to before another, line by line."""
         b, lines = self.builder, self.lines
-        start, stop, blocks = as_value(first), as_value(last), as_value(lines.blocks)
+        blocks = as_value(lines.blocks)
         begin = b.udiv(start, blocks)
         end = b.udiv(b.add(stop, as_value(lines.blocks - 1)), blocks)
 
