@@ -21,7 +21,7 @@ from .gemm_ir import loop, maximum, minimum
 from .jit import Machine
 from .maps import lanes_for
 from .math import emit
-from .places import Lanes, Number, as_value
+from .places import Lanes, as_value
 from .scatters import Slices, order_bytes
 from .streaming import either
 from .template import Code, Scratch, Template, sizes
@@ -230,7 +230,6 @@ class _Emission:
 
     def all(self) -> None:
         """This thread's pieces."""
-
         lines, code = self.lines, self.code
 
         def one(piece: Any, pieces: Any) -> None:
@@ -385,7 +384,9 @@ class _Emission:
                 index = [*lead, places.add(before, column)]
             else:
                 index = places.split(at, self.shape)
-            sums = elements.registers.load(held, places.sub(column, first), self.kept, elements.mask)
+            sums = elements.registers.load(
+                held, places.sub(column, first), self.kept, elements.mask
+            )
             elements.give(self.given, cast(self.builder, sums, self.kept, dtype))
             # All are computed before any is written: a result may lie where an operand does.
             values = [elements.at(output, index) for output in outputs]
