@@ -171,8 +171,8 @@ def test_results_that_lie_elsewhere_are_written_past_the_cache():
     def two(g, sums, axis):
         g.set_outputs([sums * 2.0 + 1.0, (sums - 1.0).square()])
 
-    graph = summed(two, (50,), (4000, 544), 0)
-    found = agree(graph, drawn(graph, 4000), 50)
+    graph = summed(two, (50,), (3700, 576), 0)
+    found = agree(graph, drawn(graph, 3700), 50)
     assert sum(array.nbytes for array in found) > 1 << 24
 
 

@@ -1,8 +1,8 @@
 """Kernels that add up slices by index and go on: ``scatter_add`` with what is element-wise after it, as an embedding's gradient with its optimizer's update.
 
-All places are gone through in order, and the sums of each are made when it is reached: they are never in memory. Where nothing goes to a place they are read
-from a row of zeros, so that there is one loop for both. A *line* is a place, or several where slices are short. Threads claim pieces that move as many
-bytes each, whatever the indices are; so a piece may begin and end within a line.
+All places are gone through in order, and the sums of each are made when it is reached: they are never in memory. Where nothing goes to a place they are the
+constant 0, in a loop of its own. A *line* is a place, or several where slices are short. Threads claim pieces that move as many bytes each, whatever the
+indices are; so a piece may begin and end within a line.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .places import Lanes, as_value
 from .scatters import Slices, order_bytes
 from .streaming import either
 from .template import Code, Scratch, Template, sizes
-from .vectors import cast, clear_bytes, each, kept_in, load, moved, store, sweep
+from .vectors import cast, clear_bytes, each, kept_in, load, store, sweep
 
 OP = "scatter_add"
 
 HELD = 2048
-"""Elements of sums that a thread has at a time, and as many zeros: they stay in the nearest cache."""
+"""Elements of sums that a thread has at a time: they stay in the nearest cache."""
 
 FEWEST_LINES = 64
 """Lines that short slices are put together to, where these have then ``SHORT`` elements."""
@@ -60,7 +60,7 @@ def _fits(spec: Spec) -> bool:
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
     lines = _lines(spec, machine)
-    return Scratch(own=2 * lines.held_bytes, shared=order_bytes(lines.node))
+    return Scratch(own=lines.held_bytes, shared=order_bytes(lines.node))
 
 
 def _emit(code: Code) -> None:
@@ -81,8 +81,7 @@ def _emit(code: Code) -> None:
 
 
 def _emit_lines(code: Code, lines: _Lines, slices: Slices) -> None:
-    clear_bytes(code.builder, moved(code.builder, code.own, lines.held_bytes), lines.held_bytes)
-    whole = lines.length % lines.lanes == 0 and lines.size % lines.rows == 0
+    whole = not (lines.length % lines.lanes or lines.size * lines.inner % lines.lanes)
     written = sum(output.dtype.itemsize for output in code.body.outputs) * prod(sizes(lines.node))
     either(
         code,
@@ -173,13 +172,15 @@ def _lines(spec: Spec, machine: Machine) -> _Lines:
     axis, whole = int(node.attrs["axis"]), sizes(node)
     outer, size, inner = prod(whole[:axis]), whole[axis], prod(whole[axis + 1 :])
     tail = collapsed(Spec("map", _tail(spec.body, node))).body
-    along = sizes(tail.outputs[0])[-1]
-    # Where an operand differs from place to place, or along a slice, places are gone through one by one.
-    together = inner > 0 and along % (size * inner) == 0 if size else False
-    length = min(max(outer * size * inner // FEWEST_LINES, SHORT), HELD)
-    rows = max(1, min(length // max(inner, 1), size)) if together else 1
+    shape = sizes(tail.outputs[0])
+    rows = 1
+    # Where an operand differs only along slices, or only from place to place, places are gone through one by one.
+    if size * inner and shape[-1] % (size * inner) == 0:
+        length = min(max(outer * size * inner // FEWEST_LINES, SHORT), HELD)
+        rows = max(1, min(length // inner, size))
     lanes = lanes_for(tail, machine.vector_bytes // 4, rows * inner)
-    full = [*(leaf for leaf in tail.inputs.values() if leaf.shape == tail.outputs[0].shape)][:-1]
+    operands = [leaf for leaf in [*tail.inputs.values()][:-1] if tail.users(leaf)]
+    whole_operands = [leaf for leaf in operands if sizes(leaf) == shape]
     return _Lines(
         node,
         tail,
@@ -189,8 +190,8 @@ def _lines(spec: Spec, machine: Machine) -> _Lines:
         prod(sizes(node.operands[node.slots.index("indices")])),
         rows,
         lanes,
-        4 * lanes if rows == 1 else max(rows * inner, 1),
-        sum(leaf.dtype.itemsize for leaf in (*full, *tail.outputs)),
+        4 * lanes if rows == 1 else rows * inner,
+        sum(item.dtype.itemsize for item in (*whole_operands, *tail.outputs)),
     )
 
 
@@ -222,7 +223,6 @@ class _Emission:
         self.code, self.lines, self.slices, self.past = code, lines, slices, past
         self.builder, self.places = code.builder, code.places
         self.kept = kept_in(lines.node.dtype)
-        self.sums, self.zeros = code.own, moved(code.builder, code.own, lines.held_bytes)
         operands = [*code.operands, None]
         self.elements = Elements(code.builder, lines.tail, operands, width=code.width)
         self.given = lines.tail.inputs[str(len(code.operands))]
@@ -330,13 +330,14 @@ class _Emission:
         row = b.add(b.mul(outer, as_value(lines.size)), place)
         start = b.mul(row, as_value(lines.inner))
         some = b.icmp_unsigned("<", begin, end)
-        held = b.select(some, self.sums, self.zeros)
 
         def chunk(first: Any, last: Any) -> None:
-            if lines.count:
-                with b.if_then(some, likely=False):
+            with b.if_else(some) as (summed, zero):
+                with summed:
                     self._sum(outer, place, first, last, begin, end)
-            self._finish(start, first, last, held)
+                    self._finish(start, first, last, self.code.own)
+                with zero:
+                    self._finish(start, first, last, None)
 
         if lines.length <= HELD:
             chunk(low, high)
@@ -350,7 +351,7 @@ class _Emission:
     def _sum(self, outer: Any, place: Any, first: Any, last: Any, begin: Any, end: Any) -> None:
         """Add up the columns of a line from ``first`` to before ``last``, slice by slice in their own order."""
         b, places, lines, kept = self.builder, self.places, self.lines, self.kept
-        clear_bytes(b, self.sums, b.mul(b.sub(last, first), as_value(kept.itemsize)))
+        clear_bytes(b, self.code.own, b.mul(b.sub(last, first), as_value(kept.itemsize)))
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
         def one(position: Any) -> None:
@@ -362,16 +363,19 @@ class _Emission:
                 value = self.slices.take(outer, number, column, width)
                 value = cast(b, value, lines.node.dtype, kept)
                 at = places.add(base, column)
-                total = load(b, self.sums, at, kept, width)
+                total = load(b, self.code.own, at, kept, width)
                 total = emit("add", b, [total, value], [kept, kept], kept)
-                store(b, total, self.sums, at, kept)
+                store(b, total, self.code.own, at, kept)
 
             sweep(b, low, high, self.slices.lanes, columns)
 
         each(b, begin, end, one)
 
     def _finish(self, start: Any, first: Any, last: Any, held: Any) -> None:
-        """Write the results of the columns from ``first`` to before ``last`` of a line that begins at ``start``."""
+        """Write the results of the columns from ``first`` to before ``last`` of a line that begins at ``start``.
+
+        Their sums are at ``held``, or 0 where that is None.
+        """
         elements, places, outputs = self.elements, self.places, self.lines.tail.outputs
         dtype, along = self.lines.node.dtype, self.shape[-1]
         if along % self.lines.inner == 0:
@@ -384,10 +388,13 @@ class _Emission:
                 index = [*lead, places.add(before, column)]
             else:
                 index = places.split(at, self.shape)
-            sums = elements.registers.load(
-                held, places.sub(column, first), self.kept, elements.mask
-            )
-            elements.give(self.given, cast(self.builder, sums, self.kept, dtype))
+            if held is None:
+                sums = elements.registers.constant(0, dtype, column.count)
+            else:
+                at_hand = places.sub(column, first)
+                sums = elements.registers.load(held, at_hand, self.kept, elements.mask)
+                sums = cast(self.builder, sums, self.kept, dtype)
+            elements.give(self.given, sums)
             # All are computed before any is written: a result may lie where an operand does.
             values = [elements.at(output, index) for output in outputs]
             for output, pointer, value in zip(outputs, self.code.results, values, strict=True):
