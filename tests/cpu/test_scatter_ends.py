@@ -230,6 +230,7 @@ OPTIMIZERS = {
     "adam": optim.Adam(0.01),
     "adamw": optim.AdamW(0.01, weight_decay=0.1),
     "lion": optim.Lion(0.01),
+    "accumulated": optim.Adam(0.01, accumulate=2),
 }
 
 

@@ -191,6 +191,15 @@ def test_sums_of_an_index_that_are_scaled_by_their_own_norm_are_a_kernel_of_thei
     check(g, given)
 
 
+def test_one_of_two_sums_of_an_index_ends_with_what_reads_both():
+    g, sums, given = _summed()
+    other = g.scatter_add(g.inputs["i"], g.inputs["src"] * 2.0, 40)
+    g.set_outputs([(sums + other).tanh()])
+    assert kinds(g) == {"map": 1, "index": 2}
+    check_cut(prepare(g))
+    check(g, given)
+
+
 def test_many_indices_for_few_elements_are_a_kernel_of_their_own():
     for rows, count, wanted in ((4, 5, {"index": 1, "map": 1}), (20, 5, {"index": 1})):
         g, sums, given = _summed(rows, count)
