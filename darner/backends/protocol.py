@@ -202,12 +202,13 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
     if target == "reference":
         return lower(graph, target=target, options=options)
     device_kernels = _kernels_of(device)
-    whole, segment = set(WHOLE), None
+    whole, ended, segment = set(WHOLE), set(device_kernels.ended), None
     while True:
         plan = lower(
             graph,
             target=target,
             whole=whole,
+            ended=ended,
             options=options,
             alignment=device_kernels.alignment,
             segment=segment,
@@ -220,7 +221,8 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
                 return plan
             segment = device_kernels.most
             continue
-        named = {name for kernel in lacking for name in plan.spec(kernel).ops} & whole
+        named = {name for kernel in lacking for name in plan.spec(kernel).ops}
+        named &= whole | ended
         if not named:
             spec = plan.spec(lacking[0])
             ops = ", ".join(dict.fromkeys(spec.ops))
@@ -228,6 +230,7 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
                 f"the device '{device}' has no kernel of kind '{spec.kind}' for {ops}"
             ).located(spec.ops[-1], lacking[0].label, "", lacking[0].source)
         whole -= named
+        ended -= named
 
 
 class _Kernels(NamedTuple):
@@ -238,21 +241,25 @@ class _Kernels(NamedTuple):
         alignment: where every value of the arena begins at a multiple of.
         most: bytes of its largest piece of memory; a larger arena lies in several.
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
+        ended: the ops by index whose kernels may end with what is element-wise after them.
     """
 
     runs: Callable[[Spec], bool]
     alignment: int
     most: int
     check: Callable[[Plan, Graph], None]
+    ended: Collection[str] = ()
 
 
 def _kernels_of(device: str) -> _Kernels:
     if target_of(device) == "cpu":
+        from ..lower.roles import ENDED
         from .cpu.kernels import template_of
 
-        return _Kernels(
-            lambda spec: template_of(spec) is not None, ALIGNMENT, maxsize, lambda plan, graph: None
-        )
+        def has_code(spec: Spec) -> bool:
+            return template_of(spec) is not None
+
+        return _Kernels(has_code, ALIGNMENT, maxsize, lambda plan, graph: None, ENDED)
     from .wgpu.device import GRANULE, opened
     from .wgpu.kernels import check_types
     from .wgpu.kernels import template_of as shader_of

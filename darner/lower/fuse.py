@@ -3,7 +3,7 @@
 Every node that computes something belongs to one kernel. Views belong to none: whoever reads one reads its operand in another order. Three things
 are put together, each only where it saves a value from going through memory:
 
-- *epilogues*: element-wise nodes after a contraction or an attention, done where its result is written;
+- *epilogues*: element-wise nodes after a contraction, an attention or sums by index, done where its result is written;
 - *rows*: reductions over the same axes of the same rows, with the element-wise nodes before, between and after them
   (softmax, norms, losses);
 - *maps*: element-wise nodes that one kernel alone reads.
@@ -14,7 +14,7 @@ A kernel may have several results. Two kernels are joined only if no third lies 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ..graph.dims import Shape
@@ -22,7 +22,7 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .roles import LEAST_ROWS, PLACES, Role, roles, takes_one
+from .roles import ENDED, LEAST_ROWS, PLACES, Role, may_end, roles, takes_one
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -36,6 +36,9 @@ KINDS: dict[Role, str] = {
     "loop": "loop",
     "library": "library",
 }
+
+EPILOGUES = ("contract", "attention", "index")
+"""Kinds of kernels that may end with what is element-wise after them."""
 
 
 @dataclass
@@ -55,10 +58,11 @@ class Group:
     needs: set[int] = field(default_factory=set)
 
 
-def fuse(graph: Graph) -> list[Group]:
-    """The kernels of a graph, in an order in which they can run."""
+def fuse(graph: Graph, ended: Collection[str] = ENDED) -> list[Group]:
+    """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues."""
     work = _Fusion(graph)
     work.epilogues()
+    work.ends(ended)
     work.sides()
     work.rows()
     work.columns()
@@ -218,15 +222,31 @@ class _Fusion:
         for node in self.nodes:
             if self.roles[node.id] not in ("contract", "attention"):
                 continue
-            if isinstance(node.type, TupleType):
-                continue
-            waiting = list(self.readers[node.id])
-            while waiting:
-                reader = waiting.pop(0)
-                if self._is_epilogue(reader, node):
-                    self._join(node.id, reader, self.groups[node.id].kind)
-                    waiting += self.readers[reader]
-            self._trim(node.id)
+            if not isinstance(node.type, TupleType):
+                self._take_readers(node)
+                self._trim(node.id)
+
+    def ends(self, ended: Collection[str]) -> None:
+        """Element-wise nodes that read sums by index, where nothing else does: those sums are never in memory.
+
+        They come after contractions: a weight's gradient that is both is the product's to add up.
+        """
+        for node in self.nodes:
+            if may_end(node, ended) and not self._is_kept(node.id):
+                self._take_readers(node)
+                if self._is_stored(node.id, node.id, node.id):
+                    for id in reversed(self.groups[node.id].nodes[1:]):
+                        self._give_back(node.id, id)
+                self._trim(node.id)
+
+    def _take_readers(self, node: Node) -> None:
+        """Let a node's kernel compute what reads it, and what reads that, element by element."""
+        waiting = list(self.readers[node.id])
+        while waiting:
+            reader = waiting.pop(0)
+            if self._is_epilogue(reader, node):
+                self._join(node.id, reader, self.groups[node.id].kind)
+                waiting += self.readers[reader]
 
     def _trim(self, name: int) -> None:
         """Give back what would only be one more value to write: others read its operands anyway, and can make it."""
@@ -236,7 +256,9 @@ class _Fusion:
             for id in reversed(self.groups[name].nodes[1:]):
                 inside = [i for i in self.sources[id] if self.home.get(i) == name]
                 read_here = any(self.home[reader] == name for reader in self.readers[id])
-                if read_here or not all(self._is_stored(i, name, id) for i in inside):
+                if read_here or self._is_kept(id):
+                    continue
+                if not all(self._is_stored(i, name, id) for i in inside):
                     continue
                 self._give_back(name, id)
                 changed = True
@@ -289,7 +311,7 @@ class _Fusion:
             (consumer,) = homes
             group = self.groups[consumer]
             directly = all(node.id in self.nodes[i].inputs for i in self.readers[node.id])
-            alike = group.kind in ("contract", "attention") and group.space == node.shape
+            alike = group.kind in EPILOGUES and group.space == node.shape
             if alike and directly and self._reads_elements(node, group):
                 producer = self.home[node.id]
                 if self.groups[producer].nodes == [node.id] and self._may_join(producer, consumer):

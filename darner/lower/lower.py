@@ -28,7 +28,7 @@ from ..graph.types import TensorType
 from .memory import Request, plan_arena
 from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, may_share
 from .prepare import prepare
-from .roles import WHOLE
+from .roles import ENDED, WHOLE, role
 from .specs import Work, kernels
 
 
@@ -37,14 +37,16 @@ def lower(
     *,
     target: str = "reference",
     whole: Collection[str] = WHOLE,
+    ended: Collection[str] = ENDED,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
-    ``whole`` names the composites for which the target has kernels of their own; every value of the arena begins at a multiple of ``alignment`` bytes,
-    and with ``segment`` none lies across a multiple of that many.
+    ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
+    element-wise after them; every value of the arena begins at a multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple
+    of that many.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one.
     """
@@ -55,7 +57,7 @@ def lower(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     prepared = prepare(graph, whole)
-    made = _Assembly(prepared, kernels(prepared), alignment, segment)
+    made = _Assembly(prepared, kernels(prepared, ended), alignment, segment)
     return made.plan(graph, target, dict(options or {})).verify()
 
 
@@ -132,6 +134,9 @@ class _Assembly:
         spec = Spec(work.kind, work.body)
         self.specs.setdefault(spec.digest, spec)
         nodes = [self.graph.nodes[id] for id in work.nodes]
+        if work.kind == "index":
+            # An index may be at fault: the kernel goes by the node that has it.
+            nodes = [node for node in nodes if role(node) == "index"]
         telling = next((node for node in reversed(nodes) if node.label), nodes[-1])
         return Kernel(
             spec.digest,

@@ -34,7 +34,7 @@ Place = Literal["arena", "input", "parameter", "state", "constant"]
 KINDS: tuple[str, ...] = get_args(Kind)
 PLACES: tuple[str, ...] = get_args(Place)
 
-TOGETHER = ("map", "contract", "attention")
+TOGETHER = ("map", "contract", "attention", "index")
 """Kinds whose kernels compute every result of an element before they write any of them."""
 
 OVERWRITES = {"cache_update": "cache", "dynamic_update_slice": "x", "scatter": "x"}
@@ -324,16 +324,24 @@ def may_share(spec: Spec, operand: int, result: int) -> bool:
         return False
     if _overwrites(body, leaf, output):
         return True
-    reached = {leaf.id}
-    for node in body.nodes:
-        if reached.intersection(node.inputs):
-            if "elementwise" not in node.op.traits or node.shape != leaf.shape:
-                return False
-            reached.add(node.id)
+    reached = element_wise_after(body, leaf)
+    if reached is None:
+        return False
     if spec.kind in TOGETHER:
         return True
     others = [node.id for i, node in enumerate(body.outputs) if i != result]
     return output.id in reached and reached.isdisjoint(others)
+
+
+def element_wise_after(body: Graph, start: Node) -> set[int] | None:
+    """A node of a body and all that is made of it, where each is made element by element; else None."""
+    reached = {start.id}
+    for node in body.nodes:
+        if reached.intersection(node.inputs):
+            if "elementwise" not in node.op.traits or node.shape != start.shape:
+                return None
+            reached.add(node.id)
+    return reached
 
 
 def _overwrites(body: Graph, leaf: Node, output: Node) -> bool:

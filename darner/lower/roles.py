@@ -10,7 +10,7 @@ others    kernels of a kind of their own, named by that kind
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, TypeAlias
 
 from ..graph.dims import Dim
@@ -67,6 +67,24 @@ FARTHEST = 8
 
 WHOLE = ATTENTION | CONTRACTIONS | POOLING
 """Composites that have a kernel of their own; all others are written out before."""
+
+
+ENDED = frozenset({"scatter_add"})
+"""Kernels by index that may end with what is element-wise after them, where a target has such kernels."""
+
+PER_INDEX = 32
+"""Elements that are written and read in the time that one index takes to be put in order."""
+
+
+def may_end(node: Node, ended: Collection[str] = ENDED) -> bool:
+    """Whether the kernel of a node by index may end with what is element-wise after it.
+
+    It then goes through its result once, and looks up what was added where: that pays unless there are many indices for few elements.
+    """
+    if node.op.name not in ended:
+        return False
+    indices = node.operands[node.slots.index("indices")]
+    return PER_INDEX * math.prod(map(int, indices.shape)) <= math.prod(map(int, node.shape))
 
 
 def stays_whole(node: Node) -> bool:

@@ -6,7 +6,7 @@ any graph, the reference can run it, and two kernels are the same exactly when t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..graph.node import Node
 from ..graph.types import TupleType
 from ..optimizer.attributes import attribute_text
 from .fuse import Group, fuse
-from .roles import Role, roles
+from .roles import ENDED, Role, roles
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Work:
     nodes: tuple[int, ...]
 
 
-def kernels(graph: Graph) -> list[Work]:
+def kernels(graph: Graph, ended: Collection[str] = ENDED) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
-    A view that is an output is copied by a kernel of its own.
+    A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues.
 
     >>> import darner
     >>> g = darner.Graph()
@@ -49,7 +49,7 @@ def kernels(graph: Graph) -> list[Work]:
     >>> [(work.kind, len(work.nodes)) for work in kernels(prepare(g))]
     [('contract', 2)]
     """
-    groups = fuse(graph)
+    groups = fuse(graph, ended)
     found = roles(graph)
     outside = _read_outside(graph, groups, found)
     bodies = _Bodies(graph, outside, found)

@@ -45,6 +45,13 @@ CASES = {
         [0, 1, 6, 2],
         "6 is outside 0..5",
     ),
+    "scatter_add with what follows": (
+        lambda g, x, i: (
+            g.scatter_add(i, x.reshape((4, 5, 1)).broadcast_to((4, 5, 40)), 6, label="sums") * 2.0
+        ).tanh(label="after"),
+        [0, 1, 2, -3],
+        "-3 is outside 0..5",
+    ),
     "scatter_add_along_axis": (
         lambda g, x, i: g.scatter_add_along_axis(
             i.reshape((4, 1)).broadcast_to((4, 5)), x, 3, axis=0, label="places"
@@ -60,9 +67,10 @@ def test_an_index_outside_is_an_error_that_names_op_label_and_line(name):
     make, indices, message = CASES[name]
     text = fault_of(make, np.array(indices, np.int32))
     label = {"gather of columns": "columns", "gather": "rows", "take_along_axis": "picked"}
+    label |= {"scatter_add": "sums", "scatter_add with what follows": "sums"}
     assert f"index {message}" in text
     assert name.split()[0] in text
-    assert label.get(name, {"scatter_add": "sums"}.get(name, "places")) in text
+    assert label.get(name, "places") in text
     assert "test_faults_of_data.py" in text
 
 

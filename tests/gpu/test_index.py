@@ -306,6 +306,18 @@ def test_an_index_outside_is_told(index, count):
     agree(make, *arrays, length=count)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "c64"])
+def test_what_follows_sums_by_index_is_a_kernel_of_its_own(dtype):
+    src, indices = normal(5, 40).astype(dtypes.dtype(dtype).numpy), whole(30, 5)
+
+    def make(g, i, s):
+        return g.scatter_add(i, s, 30) * 2.0 + 1.0
+
+    agree(make, indices, src, length=5)
+    plan = lower_for("gpu", built(make, [indices, src]))
+    assert [plan.spec(kernel).kind for kernel in plan.kernels] == ["index", "map"]
+
+
 # --------------------------------------------------------------------------- replacing a block
 
 

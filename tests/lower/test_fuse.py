@@ -154,6 +154,68 @@ def test_a_loss_by_labels_reads_the_logits_in_one_kernel_and_writes_their_gradie
     assert sum(output.shape == (32, 100) for output in work.body.outputs) == 1
 
 
+def _summed(rows=40, count=5):
+    g = Graph()
+    src, i = g.input("src", (count, 8)), g.input("i", (count,), "i32")
+    given = {"src": np.arange(count * 8.0).reshape(count, 8), "i": np.arange(count) * 7 % 3}
+    return g, g.scatter_add(i, src, rows), given
+
+
+def test_the_update_by_sums_of_an_index_is_part_of_their_kernel():
+    g, sums, given = _summed()
+    p, m = g.state("p", (40, 8)), g.state("m", (40, 8))
+    moved = m * 0.9 + sums
+    g.set_update(m, moved)
+    g.set_update(p, p - moved)
+    g.set_outputs([])
+    (group,) = fuse(prepare(g))
+    assert group.kind == "index"
+    assert len(fuse(prepare(g), ended=())) == 2
+    check(g, {**given, "p": np.ones((40, 8)), "m": np.ones((40, 8))})
+
+
+def test_sums_of_an_index_that_something_else_reads_are_a_kernel_of_their_own():
+    for other in (lambda sums: sums, lambda sums: sums.sum(), lambda sums: sums.transpose() @ sums):
+        g, sums, given = _summed()
+        g.set_outputs([(sums * 2.0 + 1.0).tanh(), other(sums)])
+        assert [group.nodes for group in fuse(prepare(g)) if group.kind == "index"] == [[2]]
+        check_cut(prepare(g))
+        check(g, given)
+
+
+def test_sums_of_an_index_that_are_scaled_by_their_own_norm_are_a_kernel_of_their_own():
+    g, sums, given = _summed()
+    g.set_outputs([sums * 2.0 / sums.square().sum()])
+    assert kinds(g) == {"index": 1, "rows": 1}
+    check_cut(prepare(g))
+    check(g, given)
+
+
+def test_one_of_two_sums_of_an_index_ends_with_what_reads_both():
+    g, sums, given = _summed()
+    other = g.scatter_add(g.inputs["i"], g.inputs["src"] * 2.0, 40)
+    g.set_outputs([(sums + other).tanh()])
+    assert kinds(g) == {"map": 1, "index": 2}
+    check_cut(prepare(g))
+    check(g, given)
+
+
+def test_many_indices_for_few_elements_are_a_kernel_of_their_own():
+    for rows, count, wanted in ((4, 5, {"index": 1, "map": 1}), (20, 5, {"index": 1})):
+        g, sums, given = _summed(rows, count)
+        g.set_outputs([sums * 2.0])
+        assert kinds(g) == wanted
+        check(g, given)
+
+
+def test_a_sum_of_a_product_and_sums_of_an_index_is_part_of_the_product():
+    g, sums, given = _summed()
+    product = g.input("x", (40, 3)) @ g.input("w", (3, 8))
+    g.set_outputs([(sums + product) * 2.0])
+    assert kinds(g) == {"index": 1, "contract": 1}
+    check(g, {**given, "x": np.ones((40, 3)), "w": np.ones((3, 8))})
+
+
 def test_views_and_counters_cost_no_kernel():
     g = Graph()
     x = g.input("x", (4, 8))

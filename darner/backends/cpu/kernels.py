@@ -26,6 +26,7 @@ from .places import as_value
 from .pooling import POOLING
 from .rows import ROWS
 from .scans import SCANS
+from .scatter_ends import SCATTER_ENDS
 from .scatters import SCATTERS
 from .solving import SOLVING
 from .sorting import SORTING
@@ -43,6 +44,7 @@ TEMPLATES: tuple[Template, ...] = (
     POOLING,
     SORTING,
     SCATTERS,
+    SCATTER_ENDS,
     SCANS,
     UPDATES,
     SOLVING,

@@ -62,7 +62,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         whole, axis = sizes(node), node.attrs["axis"]
         columns = min(BLOCK, prod(whole[axis + 1 :]))
         return Scratch(own=whole[axis] * columns * 4)
-    return Scratch() if _is_narrow(node) else Scratch(shared=2 * 8 * prod(sizes(_indices(node))))
+    return Scratch() if _is_narrow(node) else Scratch(shared=order_bytes(node))
 
 
 def _emit(code: Code) -> None:
@@ -72,6 +72,11 @@ def _emit(code: Code) -> None:
 
 def _indices(node: Node) -> Node:
     return node.operands[node.slots.index("indices")]
+
+
+def order_bytes(node: Node) -> int:
+    """Bytes of shared memory that ``Slices.order`` needs."""
+    return 2 * 8 * prod(sizes(_indices(node)))
 
 
 def _is_narrow(node: Node) -> bool:
@@ -124,7 +129,7 @@ def _clear_result(code: Code, node: Node) -> None:
 # --------------------------------------------------------------------------- slices by index
 
 
-class _Slices:
+class Slices:
     """The slices of a ``scatter`` or ``scatter_add``, and how they go into the result."""
 
     def __init__(self, code: Code, node: Node) -> None:
@@ -165,6 +170,11 @@ class _Slices:
         b = self.code.builder
         return b.lshr(sorters.read(b, self.code.shared, position, 64), as_value(sorters.INDEX_BITS))
 
+    def number_of(self, position: Any) -> Any:
+        """The number of a slice in that order."""
+        b = self.code.builder
+        return sorters.number_of(b, sorters.read(b, self.code.shared, position, 64))
+
     def runs(self, first: Number, last: Number, inside: Callable[[Any, Any, Any], None]) -> None:
         """``inside(index, begin, end)`` for slices of one index that begin from ``first`` to before ``last``."""
         b = self.code.builder
@@ -178,25 +188,25 @@ class _Slices:
             begins = b.or_(begins, b.icmp_signed("==", position, as_value(0)))
             begins = b.and_(begins, b.icmp_signed("<", index, as_value(self.size)))
             with b.if_then(begins):
-                inside(index, position, self._end(index, position))
+                after = b.add(position, as_value(1))
+                inside(index, position, self.until(after, b.add(index, as_value(1))))
 
         each(b, first, last, one)
 
-    def _end(self, index: Any, begin: Any) -> Any:
-        """The position after the last slice of an index."""
+    def until(self, start: Any, index: Any) -> Any:
+        """The first position from ``start`` on whose slice goes to ``index`` or behind it."""
         b = self.code.builder
         before = b.block
         head, test = b.append_basic_block("head"), b.append_basic_block("test")
         after = b.append_basic_block("after")
-        start = b.add(begin, as_value(1))
         b.branch(head)
         b.position_at_end(head)
-        at = b.phi(begin.type)
+        at = b.phi(start.type)
         at.add_incoming(start, before)
         b.cbranch(b.icmp_signed("<", at, as_value(self.count)), test, after)
         b.position_at_end(test)
         at.add_incoming(b.add(at, as_value(1)), test)
-        b.cbranch(b.icmp_signed("==", self.place_of(at), index), head, after)
+        b.cbranch(b.icmp_signed("<", self.place_of(at), index), head, after)
         b.position_at_end(after)
         return at
 
@@ -217,8 +227,7 @@ class _Slices:
         row = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
 
         def slice_at(position: Any, column: Any, width: int) -> Any:
-            number = sorters.number_of(b, sorters.read(b, code.shared, position, 64))
-            return self.take(outer, number, column, width)
+            return self.take(outer, self.number_of(position), column, width)
 
         def columns(column: Any, width: int) -> None:
             offset = places.add(row, column)
@@ -273,7 +282,7 @@ class _Slices:
 def _scatter(code: Code, node: Node) -> None:
     if not prod(sizes(node)):
         return
-    slices = _Slices(code, node)
+    slices = Slices(code, node)
     if slices.fresh:
         _clear_result(code, node)
     else:

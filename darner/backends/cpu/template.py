@@ -123,6 +123,25 @@ class Code:
         with b.if_then(b.icmp_signed("==", number, last)):
             b.atomic_rmw("xchg", self._claims, as_value(0), "release")
 
+    def each_claimed(self, pieces: int, inside: Callable[[Any], None]) -> None:
+        """``inside(piece)`` for the pieces that this thread claims, one after another, as long as there are any."""
+        b = self.builder
+        first, before = self.claim(), b.block
+        head, some = b.append_basic_block("claim"), b.append_basic_block("claimed")
+        done = b.append_basic_block("done")
+        b.branch(head)
+        b.position_at_end(head)
+        piece = b.phi(first.type)
+        piece.add_incoming(first, before)
+        b.cbranch(b.icmp_unsigned("<", piece, as_value(pieces)), some, done)
+        b.position_at_end(some)
+        inside(piece)
+        following = self.claim()
+        piece.add_incoming(following, b.block)
+        b.branch(head)
+        b.position_at_end(done)
+        self.claimed(piece, pieces)
+
     @property
     def _claims(self) -> Any:
         from llvmlite import ir

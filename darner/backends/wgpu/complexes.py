@@ -27,7 +27,7 @@ from .template import Template
 @lru_cache(maxsize=1024)
 def _inner(spec: Spec) -> Plan:
     """What a kernel does, as kernels on floats."""
-    return lower(in_pairs(spec.body), target="gpu", alignment=GRANULE)
+    return lower(in_pairs(spec.body), target="gpu", ended=(), alignment=GRANULE)
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
