@@ -97,9 +97,9 @@ def _cuts(
     # Parts lie row by row, whatever the order of the result.
     steps = (contraction.m * contraction.n, contraction.n, 1)
     dense = replace(contraction, c_strides=steps, c_panels=None)
-    some = [replace(dense, batch=contraction.batch * parts.count, k=parts.length)]
+    some = [dense.part(contraction.batch * parts.count, parts.length)]
     if parts.rest:
-        some.append(replace(dense, k=parts.rest))
+        some.append(dense.part(contraction.batch, parts.rest))
     return parts, [cut(part, machine) for part in some]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...graph.errors import ArgumentError
@@ -117,6 +117,13 @@ class Contraction:
     def empty(self) -> bool:
         """Whether there is nothing to write."""
         return 0 in (self.batch, self.m, self.n)
+
+    def part(self, batch: int, k: int) -> Contraction:
+        """The same over ``k`` of its terms, which begin with a whole panel where these lie in panels."""
+        panels = self.b_panels
+        if panels is not None:
+            panels = panels._replace(columns=k, last=panels.last if k % panels.width else 0)
+        return replace(self, batch=batch, k=k, b_panels=panels)
 
     def whole_terms(self, count: int, lanes: int) -> int:
         """Terms that are best packed together, at least ``count``: of whole vectors, or of whole panels where these lie in panels."""
