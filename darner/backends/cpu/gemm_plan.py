@@ -7,7 +7,7 @@ from math import prod
 
 from ...graph.errors import ArgumentError
 from .gemm_ir import STORAGE_BYTES, accumulator_of
-from .gemm_tile import Machine, Tile, choose_tile, fit_tile
+from .gemm_tile import Machine, Tile, choose_tile, fit_tile, terms_of_turn
 
 Strides = tuple[int, int, int]
 
@@ -36,7 +36,7 @@ STREAMED_BYTES = 1 << 22
 """From so much on, what is read where C is written comes from memory, not from a cache."""
 FEW_TERMS = 64
 """Up to this many terms, writing a sum takes longer than making it."""
-FEWEST_HELD = 4
+FEWEST_HELD = 8
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
@@ -159,6 +159,11 @@ class Cut:
     def passes(self) -> int:
         """Blocks of k."""
         return max(1, -(-self.contraction.k // self.block))
+
+    @property
+    def turns(self) -> int:
+        """Turns of the loop over k in which a tile sums up a block, where B is packed."""
+        return self.block // terms_of_turn(self.tile)
 
     @property
     def full_panels(self) -> int:
