@@ -15,7 +15,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec
 from .elements import Elements, can_emit
-from .gemm_claims import can_claim, emit_claimed
+from .gemm_claims import can_claim, emit_claimed, scratch_of
 from .gemm_driver import Driver, Target, Write
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -115,10 +115,15 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     if contraction.empty:
         return Scratch()
     parts, cuts = _cuts(spec, product, machine)
-    sums = contraction.batch * contraction.m * contraction.n if parts else 0
+    if parts is None:
+        _, packed = _cuts(spec, product, machine, True)
+        both = [scratch_of(cuts[0], False), scratch_of(packed[0], True)]
+        own, shared = (max(sizes) for sizes in zip(*both, strict=True))
+        return Scratch(own, shared)
+    sums = contraction.batch * contraction.m * contraction.n
     return Scratch(
         own=max(one.scratch_bytes for one in cuts),
-        shared=(parts.all if parts else 0) * sums * STORAGE_BYTES[_accumulator(product)],
+        shared=parts.all * sums * STORAGE_BYTES[_accumulator(product)],
     )
 
 
