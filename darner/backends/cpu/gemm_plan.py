@@ -38,7 +38,7 @@ STREAMED_BYTES = 1 << 22
 """From so much on, what is read where C is written comes from memory, not from a cache."""
 FEW_TERMS = 64
 """Up to this many terms, writing a sum takes longer than making it."""
-FEWEST_HELD = 8
+FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
@@ -271,16 +271,14 @@ def cut(
     )
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
-        rows, group, rolling, blocked = tile.rows, min(panels, held), False, False
+        rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
     elif blocked:
         block = k if k <= LONGEST_PASS else block
         rows = _rows_of_block(tiles, block, tile, size)
         bound = GROUP_BYTES // (k * size * tile.width)
         if packed_b:
             bound = panels if block >= k else GROUP_BYTES // (rows * size * tile.width)
-        # As many in each.
-        groups = -(-panels // max(1, bound))
-        group = -(-panels // groups)
+        group = _evenly(panels, max(1, bound))
     else:
         # Most of the cache for rows of A, so that panels stream past them.
         held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
@@ -321,6 +319,11 @@ def _block(k: int, tile: Tile) -> int:
     if blocks == 1:
         return max(1, k)
     return -(-k // (blocks * tile.lanes)) * tile.lanes
+
+
+def _evenly(count: int, most: int) -> int:
+    """How many of ``count`` things are in a group: at most so many, and about as many in each."""
+    return -(-count // -(-count // most))
 
 
 def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:
