@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
+from darner.backends.cpu import gemm_plan
 from darner.backends.cpu.cache import ObjectCache
+from darner.backends.cpu.gemm_claims import can_claim
+from darner.backends.cpu.gemm_plan import Contraction
+from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.program import CpuProgram
 from darner.graph import dtypes
@@ -412,9 +416,87 @@ def test_panels_are_claimed_by_any_number_of_threads(form, shape, cache):
         assert other.tobytes() == found[0].tobytes()
 
 
+@pytest.fixture
+def small_cache(monkeypatch):
+    """Rows go through the cache in blocks of a few tiles, and a group has a few panels."""
+    monkeypatch.setattr(gemm_plan, "ROLLING_BYTES", 48 << 10)
+    monkeypatch.setattr(gemm_plan, "BLOCK_BYTES", 40 << 10)
+    monkeypatch.setattr(gemm_plan, "GROUP_BYTES", 64 << 10)
+
+
+def claims_blocks(contraction, packed=False):
+    plan = gemm_plan.cut(contraction, host(), packed)
+    return plan.blocked and can_claim(plan, packed)
+
+
+@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("shape", [(150, 61, 500), (203, 73, 997), (90, 150, 433), (170, 64, 768)])
+def test_panels_of_blocks_of_rows_are_claimed_by_any_number_of_threads(
+    form, shape, cache, small_cache
+):
+    m, k, n = shape
+    a, b = normal(m, k), normal(k, n)
+    how = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
+    assert claims_blocks(Contraction.dense("f32", m, n, k, **how))
+
+    def make(plain):
+        def made(g, x, y):
+            x = g.transpose(x) if form == "tn" else x
+            y = g.transpose(y) if form == "nt" else y
+            return g.matmul(x, y) if plain else (g.matmul(x, y) + 1.0).tanh()
+
+        return made
+
+    given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
+    for plain in (True, False):
+        found = [
+            check(make(plain), *given, threads=threads, terms=k, cache=cache)[0]
+            for threads in (1, 2, 3)
+        ]
+        for other in found[1:]:
+            assert other.tobytes() == found[0].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_blocks_of_rows_go_past_panels_that_are_packed_already(dtype, threads, small_cache):
+    m, k, n = 150, 61, 701
+    assert claims_blocks(Contraction.dense(dtype, m, n, k), packed=True)
+    g = Graph()
+    x, w = g.input("x", (m, k), dtype), g.parameter("w", (k, n), dtype)
+    g.set_outputs([x @ w])
+    plan = lower(g, target="cpu")
+    place = plan.leaves("parameter")["w"]
+    kind = dtypes.dtype(dtype).numpy
+    values, weight = {"x": normal(m, k).astype(kind)}, normal(k, n).astype(kind)
+    program = CpuProgram(plan, threads=threads, fixed=[place])
+    program.arrays[place][...] = weight
+    program.prepare()
+    (found,) = run_program(program, values)
+    program.close()
+    wanted = values["x"].astype(np.float64) @ weight.astype(np.float64)
+    close = EPSILON[dtype] * 2 + EPSILON["f32"] * k
+    np.testing.assert_allclose(
+        found.astype(np.float64), wanted, rtol=0, atol=close * np.abs(wanted).max()
+    )
+
+
+@pytest.mark.parametrize("shape", [(150, 200, 500), (203, 173, 499)])
+def test_updates_at_the_end_of_a_product_of_blocks(shape, cache, small_cache, monkeypatch):
+    monkeypatch.setattr(gemm_plan, "FEWEST_HELD", 1 << 30)
+    m, k, n = shape
+    assert claims_blocks(Contraction.dense("f32", m, n, k, transpose_a=True))
+    check_updates(shape, cache)
+
+
 @pytest.mark.parametrize("shape", [(640, 31, 611), (1150, 64, 512), (96, 7, 96), (300, 20, 200)])
 def test_updates_at_the_end_of_a_product(shape, cache):
     """They read and write arrays as large as its result, more than the cache holds or less."""
+    check_updates(shape, cache)
+
+
+def check_updates(shape, cache):
+    """Assert that three arrays, two of them like an optimizer's moments, become what the reference has, by any number of threads."""
     m, k, n = shape
     a, b, p, q, r = normal(k, m), normal(k, n), normal(m, n), normal(m, n + 0), normal(m, n)
 

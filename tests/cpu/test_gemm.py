@@ -217,6 +217,7 @@ def run_with_a_small_cache(contraction, **how):
         patch.setattr(gemm_plan, "BLOCK_BYTES", 32 << 10)
         patch.setattr(gemm_plan, "GROUP_BYTES", 40 << 10)
         patch.setattr(gemm_plan, "LONGEST_BLOCK", 40)
+        patch.setattr(gemm_plan, "LONGEST_PASS", 50)
         run(contraction, **how)
 
 

@@ -15,7 +15,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec, may_share
 from .elements import Elements, can_emit
-from .gemm_claims import can_claim, emit_claimed
+from .gemm_claims import can_claim, emit_claimed, scratch_of
 from .gemm_driver import Driver, Target, Write
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -120,9 +120,14 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     offer = _panels_of(spec, machine)
     for one in (product, _laid(spec, product, {**offer.alone, **offer.together})[0]):
         parts, cuts = _cuts(spec, one, machine)
-        sums = contraction.batch * contraction.m * contraction.n if parts else 0
-        sums *= (parts.all if parts else 0) * STORAGE_BYTES[_accumulator(product)]
-        own, shared = max(own, *(some.scratch_bytes for some in cuts)), max(shared, sums)
+        if parts is None:
+            _, packed = _cuts(spec, one, machine, True)
+            needs = [scratch_of(cuts[0], False), scratch_of(packed[0], True)]
+        else:
+            sums = contraction.batch * contraction.m * contraction.n
+            sums *= parts.all * STORAGE_BYTES[_accumulator(product)]
+            needs = [(some.scratch_bytes, sums) for some in cuts]
+        own, shared = (max(sizes) for sizes in zip((own, shared), *needs, strict=True))
     return Scratch(own, shared)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .gemm_ahead import STREAMS, Asks
+from .gemm_ahead import STREAMS, Asks, Rows
 from .gemm_blocks import emit_blocked
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -101,6 +101,7 @@ class Driver:
         self.a, self.b = a, b
         self.offsets = offsets or self._by_strides
         self.asks = Asks(builder)
+        self.streamed = target.reads is not None and plan.streams > 0 and plan.passes == 1
         byte = ir().IntType(8)
         panels, rows, _ = plan.scratch_parts()
         self.own_panels = own
@@ -458,7 +459,6 @@ class Driver:
             straight, mixed = None, False
         is_straight = builder.icmp_signed("<", number, i64(plan.full_panels))
         one_pass = plan.block >= k
-        streamed = self.target.reads is not None and plan.streams > 0 and one_pass
         b_stride = i64(contraction.b_strides[1]) if plan.direct else width
         again = builder.icmp_signed(">", terms.position, i64(0))
 
@@ -494,7 +494,7 @@ class Driver:
             count = minimum(builder, builder.sub(end, row), i64(height))
             if later is not None:
                 later.before_tile(row, start, b)
-            if streamed:
+            if self.streamed:
                 self.ask_for_reads(batch, row, column)
             elif straight is not None or not one_pass or self.target.written is None:
                 size = STORAGE_BYTES[self.accumulator]
@@ -512,7 +512,7 @@ class Driver:
                     given += [b, b_stride, i64(lanes)]
                     run(exact, f"rows{masked}", given)
                 else:
-                    run(exact, "packed", [*given, self.asks.place], STREAMS if streamed else 1)
+                    run(exact, "packed", [*given, self.asks.place], STREAMS if self.streamed else 1)
 
             def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
                 kernel = tile_kernel(builder.module, exact, plan.panel, form, b_form, asking)
@@ -542,13 +542,22 @@ class Driver:
 
     def ask_for_reads(self, batch: Any, row: Any, column: Any) -> None:
         """Have a tile ask for what its sums are joined with, while they are summed."""
-        builder, tile, size = self.builder, self.plan.tile, self.target.read_bytes
-        if self.target.reads is None:
-            return
-        first, *others = self.target.reads(batch, row, column)
+        if self.target.reads is not None:
+            places = self.target.reads(batch, row, column)
+            self.asks.reads(self.builder, places, self.rows_read)
+
+    @property
+    def rows_read(self) -> Rows:
+        """The rows that are read where a tile is written."""
+        tile, size = self.plan.tile, self.target.read_bytes
         stride = self.contraction.c_strides[1] * size
-        self.asks.rows(builder, first, stride, tile.width * size, i64(tile.rows))
-        self.asks.beside(builder, first, others)
+        return Rows(stride, tile.width * size, tile.rows, self.plan.turns)
+
+    @property
+    def turns_free(self) -> int:
+        """Turns of a tile that may ask for what is needed after it."""
+        taken = self.rows_read.taken if self.streamed else 0
+        return max(0, self.plan.turns - taken)
 
     def of_panel(self, number: Any, whole: int, last: int) -> Any:
         """A number that is another one in the last panel, where that is narrower."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .gemm_ahead import EACH, Asks
+from .gemm_ahead import LINE, Asks, Rows, paced
 from .gemm_ir import STORAGE_BYTES, i64, ir, loop, maximum, minimum, offset
 from .gemm_pack import pack_kernel
 from .gemm_plan import Contraction, Cut
-from .gemm_tile import Tile, terms_of_turn
+from .gemm_tile import Tile
 from .panels import Panels
 
 
@@ -158,6 +158,10 @@ class Products(Protocol):
     plan: Cut
     asks: Asks
 
+    @property
+    def turns_free(self) -> int:
+        """Turns of a tile that may ask for what is needed after it."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -201,13 +205,15 @@ class Following:
     def before_tile(self, row: Any, start: Any, near: Any) -> None:
         """Say what a tile asks for."""
         builder, plan = self.products.builder, self.products.plan
-        turns = plan.block // terms_of_turn(plan.tile)
         size = plan.block * plan.tile.width * STORAGE_BYTES[plan.panel]
+        turns = self.products.turns_free
+        tiles = -(-min(plan.rows, plan.contraction.m) // plan.tile.rows)
+        step = paced(-(-size // LINE), tiles * turns)
         number = builder.sdiv(builder.sub(row, start), i64(plan.tile.rows))
-        distance = builder.mul(number, i64(turns * EACH))
+        distance = builder.mul(number, i64(turns * step))
         left = builder.icmp_unsigned("<", distance, i64(size))
         place = builder.gep(self.place, [distance], source_etype=ir().IntType(8))
-        self.products.asks.run(builder, builder.select(left, place, near))
+        self.products.asks.run(builder, builder.select(left, place, near), step)
 
 
 @dataclass(frozen=True)
@@ -274,16 +280,15 @@ class Slices:
                 builder.mul(after, i64(down)),
             )
         place = builder.select(wanted, place, near)
+        usual = -(-plan.block * tile.rows // plan.rows)
+        usual = contraction.whole_terms(usual, tile.lanes)
+        turns = self.products.turns_free
         if across == 1:
-            rows, row_bytes, stride = length, tile.width * size, down * size
+            count, rows = length, Rows(down * size, tile.width * size, usual, turns)
         else:
-            usual = -(-plan.block * tile.rows // plan.rows)
-            row_bytes = contraction.whole_terms(usual, tile.lanes) * size
-            rows, stride = i64(tile.width), across * size
-        if contraction.b_panels is not None:
-            row_bytes = stride
-        rows = builder.select(wanted, rows, i64(0))
-        self.products.asks.rows(builder, place, stride, row_bytes, rows)
+            wide = usual if contraction.b_panels is None else contraction.b_panels.width
+            count, rows = i64(tile.width), Rows(across * size, wide * size, tile.width, turns)
+        self.products.asks.rows(builder, place, rows, builder.select(wanted, count, i64(0)))
 
 
 @dataclass(frozen=True)

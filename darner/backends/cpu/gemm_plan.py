@@ -7,7 +7,7 @@ from math import prod
 
 from ...graph.errors import ArgumentError
 from .gemm_ir import STORAGE_BYTES, accumulator_of
-from .gemm_tile import Machine, Tile, choose_tile, fit_tile
+from .gemm_tile import Machine, Tile, choose_tile, fit_tile, terms_of_turn
 from .panels import Panels
 
 Strides = tuple[int, int, int]
@@ -21,7 +21,9 @@ BLOCK_BYTES = CACHE_BYTES * 3 // 4
 GROUP_BYTES = 8 * CACHE_BYTES
 """What the panels may take that are packed before they are used: rows of A are gone through, and packed, once for each group."""
 LONGEST_BLOCK = 1024
-"""The most k that one pass over a panel sums."""
+"""The most k that one of several passes over a panel sums."""
+LONGEST_PASS = 1536
+"""The most k that are summed in one where rows come and go in blocks: sums that never wait are worth fewer rows in each."""
 LONGEST_CHUNK = 4096
 """The most columns whose sums are held at a time for a few rows."""
 FEW_PANELS = 2
@@ -178,6 +180,11 @@ class Cut:
         return max(1, -(-self.contraction.k // self.block))
 
     @property
+    def turns(self) -> int:
+        """Turns of the loop over k in which a tile sums up a block, where B is packed."""
+        return self.block // terms_of_turn(self.tile)
+
+    @property
     def full_panels(self) -> int:
         """Panels of the tile's whole width."""
         return self.contraction.n // self.tile.width
@@ -284,13 +291,14 @@ def cut(
         runs = False  # the rows of a panel are one run
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
-        rows, group, rolling, blocked = tile.rows, min(panels, held), False, False
+        rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
     elif blocked:
+        block = k if k <= LONGEST_PASS else block
         rows = _rows_of_block(tiles, block, tile, size)
         bound = GROUP_BYTES // (k * size * tile.width)
         if packed_b:
             bound = panels if block >= k else GROUP_BYTES // (rows * size * tile.width)
-        group = min(panels, max(1, bound))
+        group = _evenly(panels, max(1, bound))
     else:
         # Most of the cache for rows of A, so that panels stream past them.
         held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
@@ -334,6 +342,11 @@ def _block(contraction: Contraction, tile: Tile) -> int:
     return contraction.whole_terms(-(-k // blocks), tile.lanes)
 
 
+def _evenly(count: int, most: int) -> int:
+    """How many of ``count`` things are in a group: at most so many, and about as many in each."""
+    return -(-count // -(-count // most))
+
+
 def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:
     """Whether the cache holds all rows of A, a piece of a panel, and the next one that is packed meanwhile."""
     return (m * k + 2 * tile.width * block) * size <= ROLLING_BYTES
@@ -341,7 +354,8 @@ def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:
 
 def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
     """Rows of A that the cache holds beside two pieces of panels: as many in each block of rows."""
-    held = max(1, (BLOCK_BYTES // (block * size) - 2 * tile.width) // tile.rows)
+    held_bytes = BLOCK_BYTES if block <= LONGEST_BLOCK else ROLLING_BYTES
+    held = max(1, (held_bytes // (block * size) - 2 * tile.width) // tile.rows)
     blocks = -(-tiles // held)
     return -(-tiles // blocks) * tile.rows
 

@@ -116,10 +116,10 @@ class Code:
         """
         return self.builder.atomic_rmw("add", self._claims, as_value(1), "acq_rel")
 
-    def claimed(self, number: Any, pieces: int) -> None:
+    def claimed(self, number: Any, pieces: Number) -> None:
         """End this thread's claims. Who made the last of all threads has the next run begin at 0."""
         b = self.builder
-        last = b.add(as_value(pieces - 1), self.threads)
+        last = b.sub(b.add(as_value(pieces), self.threads), as_value(1))
         with b.if_then(b.icmp_signed("==", number, last)):
             b.atomic_rmw("xchg", self._claims, as_value(0), "release")
 
