@@ -225,11 +225,12 @@ def _chain(a: Lane, b: Lane) -> Lane:
 
 
 def _maximum(a: Lane, b: Lane) -> Lane:
-    return ((a > b) | a.is_nan()).choose(a, b)
+    # The inner choice is one instruction, which gives b where one of them is NaN.
+    return a.is_nan().choose(a, (a > b).choose(a, b))
 
 
 def _minimum(a: Lane, b: Lane) -> Lane:
-    return ((a < b) | a.is_nan()).choose(a, b)
+    return a.is_nan().choose(a, (a < b).choose(a, b))
 
 
 def _divided(a: Lane, b: Lane) -> tuple[Lane, Lane]:

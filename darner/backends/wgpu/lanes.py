@@ -128,6 +128,11 @@ class ShaderLane(Lane):
         return False
 
     @property
+    def can_look_up(self) -> bool:
+        """Nor does one pick from a table in registers."""
+        return False
+
+    @property
     def can_widen(self) -> bool:
         """Whether f32 is computed by way of f64: never, since most devices have none, and nearly all others are slow at it."""
         return False
