@@ -17,7 +17,7 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from .extremes import arg_reduce
 from .faults import emit_check
-from .gemm_ir import loop
+from .gemm_ir import lane_numbers, loop, minimum
 from .jit import host
 from .math import ROWS
 from .philox import emit_bits
@@ -150,19 +150,54 @@ class Elements:
             return values
 
         def rest(_: Any, held: list[Any]) -> Sequence[Any]:
-            before = self.mask
-            lanes = self.places.vector(Lanes(0, count), count)
-            left = self.places.vector(self.places.sub(stop, middle), count)
-            self.mask = self.registers.both(before, self.builder.icmp_signed("<", lanes, left))
-            try:
-                return inside(Lanes(middle, count, 1, multiple, *ends), held)
-            finally:
-                self.mask = before
+            return self._some(Lanes(middle, count, 1, multiple, *ends), stop, inside, held)
 
         if known:
             with self.scope():
                 return list(rest(0, values))
         return self.loop(middle, stop, rest, values, step=count)
+
+    def _some(
+        self,
+        lanes: Lanes,
+        stop: Number,
+        inside: Callable[[Lanes, list[Any]], Sequence[Any]],
+        held: list[Any],
+    ) -> Sequence[Any]:
+        """``inside`` for the lanes before ``stop``."""
+        before = self.mask
+        # Fewer than there are lanes are left, which fits a number as short as an element.
+        numbers = lane_numbers(range(lanes.count))
+        left = self.builder.trunc(
+            as_value(self.places.sub(stop, lanes.start)), numbers.type.element
+        )
+        left = self.places.spread(left, lanes.count)
+        self.mask = self.registers.both(before, self.builder.icmp_signed("<", numbers, left))
+        try:
+            return inside(lanes, held)
+        finally:
+            self.mask = before
+
+    def blocks_at_lines(
+        self,
+        start: Number,
+        stop: Number,
+        count: int,
+        inside: Callable[[Lanes, list[Any]], Sequence[Any]],
+        offset: Number,
+        line: int,
+    ) -> None:
+        """``blocks`` whose whole vectors lie at multiples of ``line``, where 0 lies at ``offset``; what comes before them is under a mask."""
+        places, b = self.places, self.builder
+        over = places.mod(places.add(offset, start), line)
+        ahead = places.mod(places.sub(line, over), line)
+        first = minimum(b, as_value(places.add(start, ahead)), as_value(stop))
+
+        def head(_: Any, held: list[Any]) -> Sequence[Any]:
+            return self._some(Lanes(start, line), first, inside, held)
+
+        self.loop(start, first, head, step=line)
+        self.blocks(first, stop, count, inside, aligned=False)
 
     # ------------------------------------------------------------- elements
 

@@ -370,9 +370,7 @@ class Lane:
         b = self.builder
         part = ir.VectorType(ir.FloatType(), len(table))
         numbers = ir.VectorType(ir.IntType(32), len(table))
-        function = function_of(
-            b.module, "llvm.x86.avx512.permvar.sf.512", part, [part, numbers]
-        )
+        function = function_of(b.module, "llvm.x86.avx512.permvar.sf.512", part, [part, numbers])
         held = ir.Constant(part, list(table))
         return self._in_parts(len(table), lambda places: b.call(function, [held, places]))
 

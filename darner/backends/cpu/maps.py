@@ -18,7 +18,7 @@ from .collapse import collapsed
 from .elements import Elements, can_emit
 from .extremes import looks_along
 from .places import Number
-from .streaming import either
+from .streaming import LINE, either
 from .template import Code, Template, sizes
 
 KINDS = ("map", "rows", "contract", "index")
@@ -71,12 +71,19 @@ def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
     return [] if many or any(b - a < width // 4 for a, b in pairwise(seams)) else seams
 
 
+def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Any]]) -> bool:
+    """Whether rows begin anywhere in a line, and are long enough that most vectors are best written to whole ones."""
+    widths = {node.dtype.itemsize for node, _ in outputs}
+    return bool(shape) and shape[-1] % lanes > 0 and shape[-1] >= 4 * lanes and len(widths) == 1
+
+
 def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
-    """Results of one shape, past the cache where they are large and their vectors lie at whole lines."""
+    """Results of one shape, past the cache where they are large and vectors of theirs lie at whole lines."""
     length = shape[-1] if shape else 1
     lanes = lanes_for(code.body, code.width, length)
     plain = len(_seams(code.body, shape, code.width)) <= 2
-    whole = plain and (length % lanes == 0 or length == prod(shape))
+    ragged = _is_ragged(shape, lanes, outputs)
+    whole = plain and (length % lanes == 0 or length == prod(shape) or ragged)
     nbytes = prod(shape) * sum(node.dtype.itemsize for node, _ in outputs) if whole else 0
     places = [place for _, place in outputs]
     either(code, nbytes, places, lambda past: _emit_results(code, shape, outputs, past))
@@ -124,6 +131,9 @@ def _emit_results(
             for low, high in pairwise(seams):
                 lanes = lanes_for(code.body, elements.width, high - low)
                 elements.blocks(low, high, lanes, block, aligned=low % lanes == 0)
+        elif length != prod(shape) and _is_ragged(shape, count, outputs):
+            line = LINE // outputs[0][0].dtype.itemsize
+            elements.blocks_at_lines(start, stop, count, block, first, line)
         else:
             elements.blocks(start, stop, count, block)
         return []

@@ -141,7 +141,9 @@ def merge_function(module: Any, bits: int, lanes: int, ends: Sequence[int] = BOT
 class _End:
     """One end of two runs that are merged: a vector is kept, and compared with the next of the run whose next number is nearer to the end."""
 
-    def __init__(self, network: _Network, runs: Sequence[tuple[Any, Any]], to: Any, end: int):
+    def __init__(
+        self, network: _Network, runs: Sequence[tuple[Any, Any]], to: Any, end: int
+    ) -> None:
         self.network = network
         self.runs = runs
         self.to = to
