@@ -32,7 +32,7 @@ LONG = 8192
 FEW = 8
 """Fewer rows than this cannot keep all threads busy."""
 
-INSERTED = 16
+INSERTED = 32
 """Up to so many best are kept in order one by one; of more, a batch is sorted with them."""
 
 BATCH = 256
@@ -247,7 +247,7 @@ def _room(bits: int, machine: Machine, most: int) -> int:
 
 
 def _word() -> Any:
-    from llvmlite import ir
+    from llvmlite import ir  # type: ignore[import-untyped]
 
     return ir.IntType(32)
 
