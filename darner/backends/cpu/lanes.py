@@ -330,6 +330,20 @@ class Lane:
         function = function_of(self.builder.module, full, self.type, [self.type] * len(values))
         return self.of(self.builder.call(function, values))
 
+    def maximum(self, other: Lane) -> Lane:
+        """The larger of two floats, NaN where one is; of two zeros either."""
+        return self._extreme("maximum", other)
+
+    def minimum(self, other: Lane) -> Lane:
+        """The smaller of two floats, NaN where one is; of two zeros either."""
+        return self._extreme("minimum", other)
+
+    def _extreme(self, name: str, other: Lane) -> Lane:
+        full = f"llvm.{name}.{mangled(self.type)}"
+        function = function_of(self.builder.module, full, self.type, [self.type, self.type])
+        values = [self.value, other.value]
+        return self.of(self.builder.call(function, values, fastmath=("nsz",)))
+
     def absolute(self) -> Lane:
         """|x| of a float, NaN included."""
         return self.intrinsic("fabs")

@@ -304,7 +304,7 @@ class Registers:
         count = lane_count(total) or lane_count(other)
         if count is not None:
             total, other = self.places.spread(total, count), self.places.spread(other, count)
-        # The running result comes last: a maximum looks for NaN in its first operand, beside what waits for the one before.
+        # The running result comes last: a maximum looks for NaN in its first operand, which need not wait for it.
         return emit(_COMBINES[name], self.builder, [other, total], [kept, kept], kept, {})
 
     def across(self, name: str, total: Any, result: DType) -> Any:
