@@ -24,12 +24,12 @@ from .template import Code, Scratch, Template, sizes
 from .vectors import clear_bytes, copy_bytes, each, moved, same_pointer, store
 
 PARTS = 16
-"""Into how many parts a long row is divided."""
+"""Into how many parts a long row is divided, at the most."""
 
 LONG = 8192
-"""A row of so many elements is worth dividing."""
+"""A row of so many elements is worth dividing, into a few parts."""
 
-FEW = 8
+FEW = 4
 """Fewer rows than this cannot keep all threads busy."""
 
 INSERTED = 32
@@ -301,8 +301,8 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         return Scratch(own, 2 * _room(bits, machine, PARTS * _kept(node)) if divided else 0)
     if not divided:
         return Scratch(2 * _room(bits, machine, length))
-    part = _part(length, machine.vector_bytes * 8 // bits)
-    return Scratch(2 * _room(bits, machine, part), 2 * PARTS * part * bits // 8)
+    parts, part = _parts(length, machine.vector_bytes * 8 // bits)
+    return Scratch(2 * _room(bits, machine, part), 2 * parts * part * bits // 8)
 
 
 def _emit(code: Code) -> None:
@@ -337,17 +337,22 @@ def _sorted_row(row: _Row, number: Any) -> None:
     row.restore(number)
 
 
-def _part(length: int, lanes: int) -> int:
-    """The length of a row's parts, whole vectors, the last of them perhaps empty."""
-    return -(-length // (PARTS * lanes)) * lanes
+def _parts(length: int, lanes: int) -> tuple[int, int]:
+    """How many parts a row is sorted in, a power of two, and their length, whole vectors; the last are perhaps empty.
+
+    >>> _parts(8221, 16), _parts(262144, 16)
+    ((4, 2064), (16, 16384))
+    """
+    parts = min(PARTS, 1 << (4 * length // LONG).bit_length() - 1)
+    return parts, -(-length // (parts * lanes)) * lanes
 
 
 def _divided_row(row: _Row, number: Any) -> None:
     """Parts of equal length, filled up with what comes last, are sorted and merged."""
     code, b, bits = row.code, row.code.builder, row.bits
-    part_size = _part(row.length, row.lanes)
+    parts, part_size = _parts(row.length, row.lanes)
     data = code.shared
-    other = moved(b, data, PARTS * part_size * bits // 8)
+    other = moved(b, data, parts * part_size * bits // 8)
 
     def one_part(part: Any) -> None:
         first = b.mul(part, as_value(part_size))
@@ -362,11 +367,11 @@ def _divided_row(row: _Row, number: Any) -> None:
         end = moved(b, target, b.mul(count, as_value(bits // 8)))
         clear_bytes(b, end, b.mul(b.sub(as_value(part_size), count), as_value(bits // 8)), 255)
 
-    code.each(PARTS, one_part)
+    code.each(parts, one_part)
     code.barrier()
     source, target, width = data, other, part_size
-    while width < PARTS * part_size:
-        _merge_runs(row, source, target, width, PARTS * part_size // (2 * width))
+    while width < parts * part_size:
+        _merge_runs(row, source, target, width, parts * part_size // (2 * width))
         code.barrier()
         source, target, width = target, source, 2 * width
     first, last = code.share(row.count)
