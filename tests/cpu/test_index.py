@@ -130,6 +130,34 @@ def test_many_largest_are_taken_from_the_sorted_row():
     agree(lambda g, x: [*x.top_k(100), *x.top_k(0), x.top_k(5)[1]], normal(4, 150))
 
 
+@pytest.mark.parametrize("length", [15, 16, 17, 64, 127, 129, 256, 257, 513, 769, 2300, 8191])
+def test_rows_of_any_number_of_blocks_are_sorted(length):
+    x = normal(3, length)
+    x[1] = np.sort(x[1])[::-1]
+    x[2] = RNG.integers(0, 5, length)
+    up, places = agree(lambda g, x: [x.sort(1), x.argsort(1)], x, threads=(2,))
+    np.testing.assert_array_equal(up, np.sort(x, 1))
+    np.testing.assert_array_equal(places, np.argsort(x, 1, kind="stable"))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "bf16"])
+@pytest.mark.parametrize("k", [32, 33, 300])
+def test_the_best_of_many_are_found_in_batches(dtype, k):
+    rising = np.arange(1300)
+    drawn = RNG.integers(-90, 90, (2, 1300))
+    x = np.stack([rising, rising[::-1], *drawn, np.zeros(1300)])
+    found = agree(lambda g, x: x.top_k(k), x.astype(dtypes.dtype(dtype).numpy), threads=(2,))
+    wanted = np.argsort(-x.astype(dtypes.dtype(dtype).numpy).astype(float), 1, kind="stable")
+    np.testing.assert_array_equal(found[1], wanted[:, :k])
+
+
+@pytest.mark.parametrize("k", [3, 100, 1100])
+def test_a_long_row_has_its_best_found_in_parts(k):
+    x = RNG.integers(0, 5000, (2, 70_001)).astype(np.float32)
+    _, places = agree(lambda g, x: x.top_k(k), x, threads=(1, 2))
+    np.testing.assert_array_equal(places, np.argsort(-x, 1, kind="stable")[:, :k])
+
+
 @settings(max_examples=examples(9), deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.data())
 def test_sorting_any_shape_along_any_axis(shape, data):

@@ -69,6 +69,31 @@ def test_every_few_elements_of_a_row(length, step, dtype):
     one(lambda g, x: [x[:, ::step], x[:, 1::step], g.flip(x, (1,))[:, ::step]], x, rtol=0, atol=0)
 
 
+# --------------------------------------------------------------------------- side by side
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_many_parts_of_different_sizes_lie_beside_each_other(axis):
+    sizes = [1, 3, 0, 1, 40, 2, *[1] * 12, 7]
+    shapes = [
+        [size if k == axis else other for k, other in enumerate((5, 9, 37))] for size in sizes
+    ]
+    parts = [RNG.standard_normal(shape).astype("f4") for shape in shapes]
+    whole_shape = np.concatenate(parts, axis).shape
+    other = RNG.standard_normal(whole_shape).astype("f4")
+
+    def made(g, other, *parts):
+        joined = g.concat([parts[0].exp(), *parts[1:]], axis=axis)
+        return [joined, joined * other + 1.0]
+
+    one(made, other, *parts)
+
+
+def test_a_stack_of_many_has_each_in_its_place():
+    parts = [RNG.standard_normal((3, 50)).astype("f4") for _ in range(70)]
+    one(lambda g, *parts: [g.stack(parts, axis=1), g.stack(parts, axis=0)], *parts, rtol=0, atol=0)
+
+
 # --------------------------------------------------------------------------- past the cache
 
 
@@ -87,6 +112,16 @@ def test_results_written_past_the_cache_are_the_results(always_past, threads):
     one(lambda g, x, y: [x.softmax(), (x * y).sum(1)], x, y, threads=threads, atol=1e-5)
     one(lambda g, x, y: x.transpose((1, 0)), x, y, threads=threads)
     one(lambda g, x, y: x.softmax().transpose((1, 0)).exp(), x[:95, :241], y, threads=threads)
+
+
+@pytest.mark.parametrize("length", [241, 1023])
+def test_rows_that_begin_anywhere_in_a_line_are_written_past_the_cache_too(always_past, length):
+    x, y = RNG.standard_normal((2, 19, length)).astype("f4")
+    row = RNG.standard_normal(length).astype("f4")
+    one(lambda g, x, y, row: [x * row + y, x - row], x, y, row)
+    one(lambda g, x, y, row: [x.softmax(), x.layer_norm(row, row)], x, y, row, atol=1e-5)
+    places = RNG.integers(0, 19, 40).astype("i4")
+    one(lambda g, x, i: g.gather(x, i), x, places, rtol=0, atol=0)
 
 
 def test_a_state_is_updated_in_its_place_and_an_unaligned_array_is_written(always_past):

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 
 from . import math_tables as tables
-from .lanes import Lane
+from .lanes import ROUNDER, Lane
 
 _INFINITY = math.inf
 # Bits of the significand that are stored, and the exponent's bias.
@@ -57,7 +57,10 @@ def scaled(x: Lane, exponent: Lane) -> Lane:
 
 def _clamped(x: Lane, low: float, high: float) -> Lane:
     """Kept between the bounds; NaN stays."""
-    x = (x < low).choose(x.constant(low), x)
+    return _at_most((x < low).choose(x.constant(low), x), high)
+
+
+def _at_most(x: Lane, high: float) -> Lane:
     return (x > high).choose(x.constant(high), x)
 
 
@@ -381,13 +384,25 @@ def _erf_near_zero(size: Lane) -> Lane:
     return size.fma((size * size).polynomial(tables.ERF[size.bits]), size)
 
 
+def _erf_in_pieces(size: Lane) -> Lane:
+    """The erf of f32 lanes that are not negative: E + t + t * P(t) around the place of the piece that they lie in."""
+    size = _at_most(size, 3.93)  # in the last piece, and 1 when rounded
+    piece = size.fma(1 / tables.ERF_STEP, ROUNDER[32]).as_integer()
+    t = size - piece.looked_up(tables.ERF_CENTERS)
+    *others, total = (piece.looked_up(table) for table in tables.ERF_AROUND)
+    for coefficient in reversed(others):
+        total = total.fma(t, coefficient)
+    return t.fma(total, piece.looked_up(tables.ERF_AT) + t)
+
+
 def erf(x: Lane) -> Lane:
-    """The error function: a polynomial near 0, else 1 - erfc."""
+    """The error function: a polynomial near 0, else 1 - erfc; polynomials of many pieces where they can be looked up."""
     size = x.absolute()
+    if x.can_look_up:
+        return _erf_in_pieces(size).with_sign_of(x)
     if x.bits == 32:
         # The logarithm of erfc is smooth enough for a short polynomial: no quotient is needed.
-        beyond = (size > 4.0).choose(size.constant(4.0), size)
-        far = 1.0 - _exp_inside(beyond.polynomial(tables.LOG_ERFC[32]))
+        far = 1.0 - _exp_inside(_at_most(size, 4.0).polynomial(tables.LOG_ERFC[32]))
         near = size.fma((size * size).polynomial(tables.ERF_NEAR[32]), size)
         return (size < 0.9).choose(near, far).with_sign_of(x)
     far = 1.0 - _erfc_of_size(size)

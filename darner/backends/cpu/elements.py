@@ -8,16 +8,16 @@ within one block of code an element is computed once.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from .element_sums import dot_general, fold, reduce
 from .extremes import arg_reduce
 from .faults import emit_check
-from .gemm_ir import loop
+from .gemm_ir import lane_numbers, loop, minimum
 from .jit import host
 from .math import ROWS
 from .philox import emit_bits
@@ -59,6 +59,7 @@ class Elements:
         self._known: list[dict[Any, Any]] = [{}]
         self._given: dict[int, Any] = {}
         self._simple: dict[int, bool] = {}
+        self._bounds: dict[Any, tuple[Number, int, int]] = {}
 
     def give(self, node: Node, value: Any) -> None:
         """Say what a node's element is, at whatever index it is asked for from now on."""
@@ -67,6 +68,18 @@ class Elements:
     def forget(self, node: Node) -> None:
         """Take back what ``give`` said."""
         self._given.pop(node.id, None)
+
+    def bound(self, number: Number, low: int, high: int) -> None:
+        """Say that a number is at least ``low`` and below ``high``."""
+        # The number is kept: one that is gone could give its id to another.
+        self._bounds[identity(number)] = number, low, high
+
+    def bounds(self, number: Number) -> tuple[int, int] | None:
+        """What is known of a number: the least that it is, and what it is below."""
+        if isinstance(number, int):
+            return number, number + 1
+        found = self._bounds.get(identity(number))
+        return found and found[1:]
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -150,19 +163,54 @@ class Elements:
             return values
 
         def rest(_: Any, held: list[Any]) -> Sequence[Any]:
-            before = self.mask
-            lanes = self.places.vector(Lanes(0, count), count)
-            left = self.places.vector(self.places.sub(stop, middle), count)
-            self.mask = self.registers.both(before, self.builder.icmp_signed("<", lanes, left))
-            try:
-                return inside(Lanes(middle, count, 1, multiple, *ends), held)
-            finally:
-                self.mask = before
+            return self._some(Lanes(middle, count, 1, multiple, *ends), stop, inside, held)
 
         if known:
             with self.scope():
                 return list(rest(0, values))
         return self.loop(middle, stop, rest, values, step=count)
+
+    def _some(
+        self,
+        lanes: Lanes,
+        stop: Number,
+        inside: Callable[[Lanes, list[Any]], Sequence[Any]],
+        held: list[Any],
+    ) -> Sequence[Any]:
+        """``inside`` for the lanes before ``stop``."""
+        before = self.mask
+        # Fewer than there are lanes are left, which fits a number as short as an element.
+        numbers = lane_numbers(range(lanes.count))
+        left = self.builder.trunc(
+            as_value(self.places.sub(stop, lanes.start)), numbers.type.element
+        )
+        left = self.places.spread(left, lanes.count)
+        self.mask = self.registers.both(before, self.builder.icmp_signed("<", numbers, left))
+        try:
+            return inside(lanes, held)
+        finally:
+            self.mask = before
+
+    def blocks_at_lines(
+        self,
+        start: Number,
+        stop: Number,
+        count: int,
+        inside: Callable[[Lanes, list[Any]], Sequence[Any]],
+        offset: Number,
+        line: int,
+    ) -> None:
+        """``blocks`` whose whole vectors lie at multiples of ``line``, where 0 lies at ``offset``; what comes before them is under a mask."""
+        places, b = self.places, self.builder
+        over = places.mod(places.add(offset, start), line)
+        ahead = places.mod(places.sub(line, over), line)
+        first = minimum(b, as_value(places.add(start, ahead)), as_value(stop))
+
+        def head(_: Any, held: list[Any]) -> Sequence[Any]:
+            return self._some(Lanes(start, line), first, inside, held)
+
+        self.loop(start, first, head, step=line)
+        self.blocks(first, stop, count, inside, aligned=False)
 
     # ------------------------------------------------------------- elements
 
@@ -348,13 +396,18 @@ def _pad(e: Elements, node: Node, index: list[Number]) -> Any:
 def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
     axis, start = node.attrs["axis"], 0
     found: Any = None
+    low, high = e.bounds(index[axis]) or (0, _sizes(node)[axis])
     for part in node.operands:
         size = _sizes(part)[axis]
-        if size == 0:
+        if high <= start or start + size <= low:
+            start += size
             continue
         moved = list(index)
         place = e.places.sub(index[axis], start)
         start += size
+        if start - size <= low and high <= start:
+            moved[axis] = place
+            return e.at(part, moved)
         if isinstance(place, Lanes) and place.is_outside(size):
             continue
         if isinstance(place, Lanes) and place.is_inside(size):
@@ -406,111 +459,6 @@ def _random_bits(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.random_bits(offset, step, node.attrs["seed"], node.attrs["stream"])
 
 
-def _reduce(e: Elements, node: Node, index: list[Number]) -> Any:
-    (x,) = node.operands
-    axes, sizes, name = node.attrs["axes"], _sizes(x), node.op.name
-    kept = [k for k in range(x.rank) if k not in axes]
-    outer = [index[k] for k in kept] if node.attrs["keepdims"] else list(index)
-
-    def place(inner: Sequence[Number]) -> list[Number]:
-        result: list[Number] = [0] * x.rank
-        pairs = itertools.chain(zip(kept, outer, strict=True), zip(axes, inner, strict=True))
-        for axis, i in pairs:
-            result[axis] = i
-        return result
-
-    def combined(inner: Sequence[Number], total: Any) -> Any:
-        value = e.at(x, place(inner))
-        following = e.registers.combine(name, total, value, x.dtype, node.dtype)
-        if e.mask is None or lane_count(following) is None:
-            return following
-        return e.registers.choose(e.mask, following, total)
-
-    count = next((c for c in map(lane_count, index) if c is not None), None)
-    if count is not None or not axes or axes[-1] != x.rank - 1 or sizes[-1] < e.width // 2:
-        first = e.registers.neutral(name, x.dtype, node.dtype, count)
-        (total,) = e.loops(
-            [sizes[axis] for axis in axes], lambda inner, held: [combined(inner, held[0])], [first]
-        )
-        return e.registers.reduced(name, total, node.dtype)
-    count = e.width * (4 if sizes[-1] >= 8 * e.width else 1)
-    first = e.registers.neutral(name, x.dtype, node.dtype, count)
-    (total,) = e.loops(
-        [sizes[axis] for axis in axes[:-1]],
-        lambda inner, held: e.blocks(
-            0, sizes[-1], count, lambda lanes, sums: [combined([*inner, lanes], sums[0])], held
-        ),
-        [first],
-    )
-    return e.registers.reduced(name, e.registers.across(name, total, node.dtype), node.dtype)
-
-
-def _dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
-    a, b = node.operands
-    attrs = node.attrs
-    batch = len(attrs["a_batch"])
-    sides = []
-    at = batch
-    for side, operand in (("a", a), ("b", b)):
-        used = (*attrs[f"{side}_batch"], *attrs[f"{side}_contract"])
-        free = [k for k in range(operand.rank) if k not in used]
-        place: list[Number] = [0] * operand.rank
-        for axis, i in zip(attrs[f"{side}_batch"], index[:batch], strict=True):
-            place[axis] = i
-        for axis, i in zip(free, index[at : at + len(free)], strict=True):
-            place[axis] = i
-        at += len(free)
-        sides.append(place)
-    sizes = [_sizes(a)[axis] for axis in attrs["a_contract"]]
-
-    def inside(inner: list[Any], values: list[Any]) -> Sequence[Any]:
-        left, right = list(sides[0]), list(sides[1])
-        for k, i in enumerate(inner):
-            left[attrs["a_contract"][k]] = i
-            right[attrs["b_contract"][k]] = i
-        return [
-            e.registers.multiply_add(values[0], e.at(a, left), e.at(b, right), a.dtype, node.dtype)
-        ]
-
-    count = next((c for c in map(lane_count, index) if c is not None), None)
-    first = e.registers.neutral("sum", a.dtype, node.dtype, count)
-    (total,) = e.loops(sizes, inside, [first])
-    return e.registers.reduced("sum", total, node.dtype)
-
-
-def _fold(e: Elements, node: Node, index: list[Number]) -> Any:
-    """The sum of the window elements that lie on an element."""
-    (x,) = node.operands
-    count = len(node.attrs["sizes"])
-    lead = x.rank - 2 * count
-    sizes = _sizes(x)
-    counts, window = sizes[lead : lead + count], sizes[lead + count :]
-    lanes = next((c for c in map(lane_count, index) if c is not None), None)
-    nothing = e.registers.neutral("sum", x.dtype, node.dtype, lanes)
-    if not all(counts) or not all(window):
-        return e.registers.reduced("sum", nothing, node.dtype)
-
-    def inside(offsets: list[Any], values: list[Any]) -> Sequence[Any]:
-        hits: Any = None
-        where = []
-        for k in range(count):
-            stride, dilation = node.attrs["stride"][k], node.attrs["dilation"][k]
-            moved = e.places.sub(index[lead + k], e.places.mul(offsets[k], dilation))
-            place = e.places.clamp(moved, 0, (counts[k] - 1) * stride)
-            hit = e.places.compare("==", moved, place)
-            if stride > 1:
-                rest = e.places.mod(place, stride)
-                hit = e.registers.both(hit, e.places.compare("==", rest, 0))
-            hits = e.registers.both(hits, hit)
-            where.append(e.places.div(place, stride))
-        value = e.at(x, [*index[:lead], *where, *offsets])
-        total = e.registers.combine("sum", values[0], value, x.dtype, node.dtype)
-        return [e.registers.choose(hits, total, values[0])]
-
-    (total,) = e.loops(window, inside, [nothing])
-    return e.registers.reduced("sum", total, node.dtype)
-
-
 def _dynamic_update_slice(e: Elements, node: Node, index: list[Number]) -> Any:
     x, update, starts = node.operands
     if not all(_sizes(update)):
@@ -535,11 +483,11 @@ _EMITTERS: dict[str, Emitter] = {
     "broadcast_to": _broadcast,
     "concat": _concat,
     "constant": _constant,
-    "dot_general": _dot_general,
+    "dot_general": dot_general,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "flip": _flip,
-    "fold": _fold,
+    "fold": fold,
     "gather": _gather,
     "iota": _iota,
     "pad": _pad,
@@ -551,7 +499,7 @@ _EMITTERS: dict[str, Emitter] = {
     "take_along_axis": _take_along_axis,
     "transpose": _transpose,
     "windows": _windows,
-    **dict.fromkeys(("sum", "prod", "max", "min", "any", "all"), _reduce),
+    **dict.fromkeys(("sum", "prod", "max", "min", "any", "all"), reduce),
 }
 
 

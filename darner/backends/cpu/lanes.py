@@ -330,6 +330,20 @@ class Lane:
         function = function_of(self.builder.module, full, self.type, [self.type] * len(values))
         return self.of(self.builder.call(function, values))
 
+    def maximum(self, other: Lane) -> Lane:
+        """The larger of two floats, NaN where one is; of two zeros either."""
+        return self._extreme("maximum", other)
+
+    def minimum(self, other: Lane) -> Lane:
+        """The smaller of two floats, NaN where one is; of two zeros either."""
+        return self._extreme("minimum", other)
+
+    def _extreme(self, name: str, other: Lane) -> Lane:
+        full = f"llvm.{name}.{mangled(self.type)}"
+        function = function_of(self.builder.module, full, self.type, [self.type, self.type])
+        values = [self.value, other.value]
+        return self.of(self.builder.call(function, values, fastmath=("nsz",)))
+
     def absolute(self) -> Lane:
         """|x| of a float, NaN included."""
         return self.intrinsic("fabs")
@@ -354,14 +368,50 @@ class Lane:
         short, word = ir.IntType(lanes), ir.IntType(32)
         name = f"llvm.x86.avx512.mask.scalef.{'ps' if self.bits == 32 else 'pd'}.512"
         function = function_of(b.module, name, part, [part, part, part, short, word])
-        numbers = ir.VectorType(word, lanes)
-        pieces = []
-        for first in range(0, self.type.count, lanes):
-            taken = ir.Constant(numbers, list(range(first, first + lanes)))
-            x, n = (b.shuffle_vector(item.value, item.value, taken) for item in (self, exponents))
-            # All lanes, rounded as everything else is.
-            passed = [x, n, ir.Constant(part, None), ir.Constant(short, -1), ir.Constant(word, 4)]
-            pieces.append(b.call(function, passed))
+        # All lanes, rounded as everything else is.
+        rest = [ir.Constant(part, None), ir.Constant(short, -1), ir.Constant(word, 4)]
+        return self._in_parts(lanes, lambda x, n: b.call(function, [x, n, *rest]), exponents)
+
+    @property
+    def can_look_up(self) -> bool:
+        """Whether the target picks from 16 numbers by the lanes of a vector in one instruction."""
+        return getattr(self.builder.module, "vector_bytes", 0) == 64 and self.bits == 32
+
+    def looked_up(self, table: Sequence[float]) -> Lane:
+        """The number of a table of 16 that the low four bits of each lane say; only where ``can_look_up``."""
+        from llvmlite import ir
+
+        b = self.builder
+        part = ir.VectorType(ir.FloatType(), len(table))
+        numbers = ir.VectorType(ir.IntType(32), len(table))
+        function = function_of(b.module, "llvm.x86.avx512.permvar.sf.512", part, [part, numbers])
+        held = ir.Constant(part, list(table))
+        return self._in_parts(len(table), lambda places: b.call(function, [held, places]))
+
+    def _in_parts(self, lanes: int, inside: Callable[..., Value], *others: Lane) -> Lane:
+        """What an instruction for vectors of so many lanes makes of these and others, whatever their number."""
+        from llvmlite import ir
+
+        b, word = self.builder, ir.IntType(32)
+        count = self.count or 1
+
+        def picked(value: Value, first: int, width: int) -> Value:
+            """Lanes from one on; those that are not there are of no account."""
+            wanted = [min(lane, value.type.count - 1) for lane in range(first, first + width)]
+            numbers = ir.Constant(ir.VectorType(word, width), wanted)
+            return b.shuffle_vector(value, value, numbers)
+
+        values = [item.value for item in (self, *others)]
+        if self.count is None:
+            nothing = [ir.Constant(ir.VectorType(value.type, 1), ir.Undefined) for value in values]
+            values = [
+                b.insert_element(room, value, ir.Constant(word, 0))
+                for room, value in zip(nothing, values, strict=True)
+            ]
+        pieces = [
+            inside(*(picked(value, first, lanes) for value in values))
+            for first in range(0, count, lanes)
+        ]
         while len(pieces) > 1:
             width = pieces[0].type.count
             if len(pieces) % 2:
@@ -372,10 +422,9 @@ class Lane:
                 for low, high in zip(pieces[::2], pieces[1::2], strict=True)
             ]
         (whole,) = pieces
-        if whole.type.count > self.type.count:
-            kept = ir.VectorType(word, self.type.count)
-            whole = b.shuffle_vector(whole, whole, ir.Constant(kept, list(range(self.type.count))))
-        return self.of(whole)
+        if self.count is None:
+            return self.of(b.extract_element(whole, ir.Constant(word, 0)))
+        return self.of(whole if whole.type.count == count else picked(whole, 0, count))
 
     @property
     def can_widen(self) -> bool:

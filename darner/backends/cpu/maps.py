@@ -18,13 +18,14 @@ from .collapse import collapsed
 from .elements import Elements, can_emit
 from .extremes import looks_along
 from .places import Number
-from .streaming import either
+from .streaming import LINE, either
 from .template import Code, Template, sizes
 
 KINDS = ("map", "rows", "contract", "index")
 PIECE = 8192
 """Elements of a long row that are one piece of work."""
-MOST_SEAMS = 9
+MOST_SEAMS = 1025
+"""Places in a row where parts meet, at the most: each part is a loop."""
 LEAST_VECTOR = 4
 """Elements of a row that are worth a vector, most of whose lanes may stay empty."""
 SMALL = 4096
@@ -71,12 +72,38 @@ def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
     return [] if many or any(b - a < width // 4 for a, b in pairwise(seams)) else seams
 
 
+def _sections(body: Graph, shape: tuple[int, ...]) -> tuple[int, list[int]]:
+    """An axis along which parts meet, each of which gets loops of its own, and where; not the last, whose parts are ``_seams``."""
+    found = [
+        node
+        for node in body.nodes
+        if node.op.name == "concat"
+        and tuple(sizes(node)) == shape
+        and node.attrs["axis"] < len(shape) - 1
+    ]
+    if not found or prod(shape) * len(body.nodes) <= SMALL:
+        return 0, [0, shape[0] if shape else 1]
+    axis = max(found, key=lambda node: len(node.operands)).attrs["axis"]
+    ends = {0}
+    for node in found:
+        if node.attrs["axis"] == axis:
+            ends.update(accumulate(sizes(part)[axis] for part in node.operands))
+    return axis, sorted(ends)
+
+
+def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Any]]) -> bool:
+    """Whether rows begin anywhere in a line, and are long enough that most vectors are best written to whole ones."""
+    widths = {node.dtype.itemsize for node, _ in outputs}
+    return bool(shape) and shape[-1] % lanes > 0 and shape[-1] >= 4 * lanes and len(widths) == 1
+
+
 def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
-    """Results of one shape, past the cache where they are large and their vectors lie at whole lines."""
+    """Results of one shape, past the cache where they are large and vectors of theirs lie at whole lines."""
     length = shape[-1] if shape else 1
     lanes = lanes_for(code.body, code.width, length)
     plain = len(_seams(code.body, shape, code.width)) <= 2
-    whole = plain and (length % lanes == 0 or length == prod(shape))
+    ragged = _is_ragged(shape, lanes, outputs)
+    whole = plain and (length % lanes == 0 or length == prod(shape) or ragged)
     nbytes = prod(shape) * sum(node.dtype.itemsize for node, _ in outputs) if whole else 0
     places = [place for _, place in outputs]
     either(code, nbytes, places, lambda past: _emit_results(code, shape, outputs, past))
@@ -88,16 +115,21 @@ def _emit_results(
     """Loops over the rows of results of one shape, then over the elements of a row."""
     elements = Elements(code.builder, code.body, code.operands, fault=code.fault, width=code.width)
     places = elements.places
-    lead, length = (shape[:-1], shape[-1]) if shape else ((), 1)
+    length = shape[-1] if shape else 1
     seams = _seams(code.body, shape, elements.width)
     along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
     whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
     pieces = 1 if len(seams) > 2 else -(-length // whole)
     count = lanes_for(code.body, elements.width, length)
+    axis, ends = _sections(code.body, shape)
 
-    def unit(number: Number, _: Any) -> Sequence[Any]:
+    def unit(number: Number, lead: Sequence[int], low: int) -> None:
         row, piece = places.div(number, pieces), places.mod(number, pieces)
         index = places.split(row, lead)
+        if len(ends) > 2:
+            index[axis] = places.add(index[axis], low)
+            elements.bound(index[axis], low, low + lead[axis])
+            row = places.offset(index, shape[:-1])
         first = places.mul(row, length)
         start: Number = 0
         stop: Number = length
@@ -121,20 +153,29 @@ def _emit_results(
         elif along or length < LEAST_VECTOR:
             elements.loop(start, stop, block)
         elif len(seams) > 2:
-            for low, high in pairwise(seams):
-                lanes = lanes_for(code.body, elements.width, high - low)
-                elements.blocks(low, high, lanes, block, aligned=low % lanes == 0)
+            for before, after in pairwise(seams):
+                lanes = lanes_for(code.body, elements.width, after - before)
+                elements.blocks(before, after, lanes, block, aligned=before % lanes == 0)
+        elif length != prod(shape) and _is_ragged(shape, count, outputs):
+            line = LINE // outputs[0][0].dtype.itemsize
+            elements.blocks_at_lines(start, stop, count, block, first, line)
         else:
             elements.blocks(start, stop, count, block)
-        return []
 
-    units = prod(lead) * pieces
-    if prod(shape) * len(code.body.nodes) <= SMALL:
-        with code.alone():
-            elements.loop(0, units, unit)
-    else:
-        first, last = code.share(units)
-        elements.loop(first, last, unit)
+    for low, high in pairwise(ends):
+        lead = [high - low if k == axis else size for k, size in enumerate(shape[:-1])]
+
+        def one(
+            number: Number, _: Any, lead: Sequence[int] = lead, low: int = low
+        ) -> Sequence[Any]:
+            unit(number, lead, low)
+            return []
+
+        if prod(shape) * len(code.body.nodes) <= SMALL:
+            with code.alone():
+                elements.loop(0, prod(lead) * pieces, one)
+        else:
+            elements.loop(*code.share(prod(lead) * pieces), one)
 
 
 ELEMENTS = Template("elements", _fits, _emit)

@@ -224,14 +224,6 @@ def _chain(a: Lane, b: Lane) -> Lane:
     return a.equals(0.0).choose(a.constant(0.0), a * b)
 
 
-def _maximum(a: Lane, b: Lane) -> Lane:
-    return ((a > b) | a.is_nan()).choose(a, b)
-
-
-def _minimum(a: Lane, b: Lane) -> Lane:
-    return ((a < b) | a.is_nan()).choose(a, b)
-
-
 def _divided(a: Lane, b: Lane) -> tuple[Lane, Lane]:
     """Quotient rounded down and remainder with the divisor's sign, of f64 lanes."""
     rest = a.truncated_remainder(b)
@@ -336,8 +328,8 @@ ROWS: dict[str, Row] = {
     "floor_divide": _row(_floor_divide, _integer_floor_divide),
     "remainder": _row(_remainder, _integer_remainder),
     "pow": _row(elementary.power, _plain(lambda a, b: a.integer_power(b))),
-    "maximum": _row(_maximum, _extreme(">"), bools=Lane.__or__),
-    "minimum": _row(_minimum, _extreme("<"), bools=Lane.__and__),
+    "maximum": _row(Lane.maximum, _extreme(">"), bools=Lane.__or__),
+    "minimum": _row(Lane.minimum, _extreme("<"), bools=Lane.__and__),
     "atan2": _row(elementary.atan2),
     "neg": _row(Lane.__neg__, _plain(Lane.__neg__)),
     "abs": _row(Lane.absolute, _integer_abs),

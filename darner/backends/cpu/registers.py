@@ -304,7 +304,8 @@ class Registers:
         count = lane_count(total) or lane_count(other)
         if count is not None:
             total, other = self.places.spread(total, count), self.places.spread(other, count)
-        return emit(_COMBINES[name], self.builder, [total, other], [kept, kept], kept, {})
+        # The running result comes last: a maximum looks for NaN in its first operand, which need not wait for it.
+        return emit(_COMBINES[name], self.builder, [other, total], [kept, kept], kept, {})
 
     def across(self, name: str, total: Any, result: DType) -> Any:
         """The running results of all lanes as one: halves onto halves."""

@@ -196,7 +196,8 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
     )
     across = axes[-1] == len(space) - 1
     length = space[-1]
-    lanes = lanes_for(body, width, length)
+    # Where lanes are rows, a loop goes on for each of them: there need not be several blocks of them.
+    lanes = lanes_for(body, width, length if across else 2 * length)
     if length < width:
         lanes = max(1, 1 << (length - 1).bit_length()) if across else width
     plain = RowProgram(space, axes, levels, (), 1, lanes)

@@ -25,7 +25,7 @@ from .jit import Machine
 from .maps import SMALL
 from .places import Lanes, Number, as_value
 from .row_program import RowProgram, room, row_program
-from .streaming import either
+from .streaming import LINE, either
 from .template import Code, Scratch, Template, sizes
 
 LEAST_AHEAD = 1 << 20
@@ -52,7 +52,9 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     program = row_program(collapsed(spec), _width(machine))
     if program is None:
         return Scratch()
-    own = sum(room(program.row_elements, node.dtype.itemsize) for node in program.kept)
+    # A vector may begin anywhere in the last of a row, and is read whole.
+    kept = program.row_elements + program.lanes
+    own = sum(room(kept, node.dtype.itemsize) for node in program.kept)
     if program.pieces == 1:
         return Scratch(own=own, shared=_columns_at(program, len(program.columns)))
     partials = sum(len(level) for level in program.levels)
@@ -163,8 +165,12 @@ class _Rows:
         piece: Number,
         inside: Callable[[list[Number], Number, list[Any]], Sequence[Any]],
         carried: Sequence[Any] = (),
+        line: int = 1,
     ) -> list[Any]:
-        """Loops over a piece of a row; ``inside(index, position, values)``, the position being that among the row's kept values."""
+        """Loops over a piece of a row; ``inside(index, position, values)``, the position being that among the row's kept values.
+
+        Where nothing is carried, whole vectors can be those that lie at multiples of ``line``.
+        """
         program, places, e = self.program, self.places, self.elements
         length = program.space[-1]
         whole = -(-length // program.lanes) * program.lanes
@@ -176,14 +182,15 @@ class _Rows:
                 at = Lanes(places.mul(number, program.lanes), program.lanes)
                 return inside(self.place(row, outer), at, values)
             first = places.mul(number, whole)
-            return e.blocks(
-                *ends,
-                program.lanes,
-                lambda lanes, held: inside(
-                    self.place(row, [*outer, lanes]), places.add(first, lanes), held
-                ),
-                values,
-            )
+
+            def some(lanes: Lanes, held: list[Any]) -> Sequence[Any]:
+                return inside(self.place(row, [*outer, lanes]), places.add(first, lanes), held)
+
+            if line > 1 and length % program.lanes:
+                begin = places.offset(self.place(row, [*outer, 0]), program.space)
+                e.blocks_at_lines(*ends, program.lanes, some, begin, line)
+                return []
+            return e.blocks(*ends, program.lanes, some, values)
 
         steps = prod(program.outer)
         if program.pieces > 1 and steps == 1:
@@ -319,7 +326,8 @@ class _Rows:
                 )
             return []
 
-        self.each_element(row, piece, inside)
+        line = LINE // self.full[0][0].dtype.itemsize if self.past else 1
+        self.each_element(row, piece, inside, line=line)
 
     # ------------------------------------------------------------- the kernel
 
@@ -337,7 +345,7 @@ class _Rows:
             self.kept_at[node.id] = self.code.builder.gep(
                 self.code.own, place, source_etype=ir.IntType(8)
             )
-            offset += room(self.program.row_elements, node.dtype.itemsize)
+            offset += room(self.program.row_elements + self.program.lanes, node.dtype.itemsize)
 
         def whole(row: list[Number]) -> None:
             self.ready: set[int] = set()
@@ -513,8 +521,11 @@ def _emit(code: Code) -> None:
         for node, place in zip(code.body.outputs, code.results, strict=True)
         if tuple(sizes(node)) == program.space
     ]
-    # Only where all vectors of a row are whole.
-    whole = program.across and program.space[-1] % program.lanes == 0
+    # Only where most vectors of a row are whole.
+    ragged = len({node.dtype.itemsize for node, _ in full}) == 1 and not program.columns
+    length = program.space[-1]
+    whole = length % program.lanes == 0 or (ragged and length >= 4 * program.lanes)
+    whole = whole and program.across
     nbytes = prod(program.space) * sum(node.dtype.itemsize for node, _ in full) if whole else 0
     places = [place for _, place in full]
     either(code, nbytes, places, lambda past: _Rows(code, program, past).emit())

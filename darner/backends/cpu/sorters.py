@@ -94,6 +94,11 @@ def plain_key(value: Lane, dtype: DType, descending: bool) -> Lane:
     return ~key if descending else key
 
 
+def items(key: Lane, numbers: Lane) -> Lane:
+    """Keys of 32 bits with the numbers of their elements, 64 bits, below them."""
+    return key.resized(64, signed=False).shift_left(INDEX_BITS) | numbers
+
+
 def plain_value(key: Lane, dtype: DType, descending: bool) -> Lane:
     """The element that has that key."""
     key = ~key if descending else key

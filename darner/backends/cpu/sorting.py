@@ -2,6 +2,7 @@
 
 Rows are shared out among the threads. Where there are few long ones, each is divided into parts that do not depend on the number of threads; the
 parts are sorted side by side and merged. Where only values of 32 bits are asked for, they are sorted by themselves, without the numbers of their elements.
+Of a few largest, what is no better than the last of the best so far is passed over.
 """
 
 from __future__ import annotations
@@ -10,34 +11,35 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ...graph.dtypes import u32
+from ...graph.dtypes import i64, u32
 from ...graph.node import Node
 from ...lower.plan import Spec
-from . import sorters
+from . import networks, sorters
 from .elements import Elements
 from .gemm_ir import loop
 from .jit import Machine
 from .lanes import Lane
-from .networks import merge_function as merge_vectors
-from .networks import network_function
 from .places import Lanes, Number, as_value
 from .template import Code, Scratch, Template, sizes
-from .vectors import copy_bytes, each, moved, store
+from .vectors import clear_bytes, copy_bytes, each, moved, same_pointer, store
 
 PARTS = 16
-"""Into how many parts a long row is divided."""
+"""Into how many parts a long row is divided, at the most."""
 
 LONG = 8192
-"""A row of so many elements is worth dividing."""
+"""A row of so many elements is worth dividing, into a few parts."""
 
-FEW = 16
+FEW = 4
 """Fewer rows than this cannot keep all threads busy."""
 
-SELECTED = 128
-"""Up to so many largest are selected one by one; more are taken from the sorted row."""
+INSERTED = 32
+"""Up to so many best are kept in order one by one; of more, a batch is sorted with them."""
 
-MOST_BY_NETWORK = 12
-"""The exponent of the most items that a network sorts faster than going by their bytes."""
+BATCH = 256
+"""How many others there is room for beside the best, at least."""
+
+MOST_BY_NETWORK = 1 << 16
+"""The most items with their numbers that a network sorts faster than going by their bytes."""
 
 NAMES = ("sort", "argsort", "top_k")
 
@@ -69,6 +71,7 @@ class _Row:
         self.plain = _is_plain(node, code.body.outputs)
         self.bits = 32 if self.plain else sorters.item_bits(self.x.dtype)
         self.lanes = code.machine.vector_bytes * 8 // self.bits
+        self.by_vectors = self.x.dtype.bits == 32 and self.x.dtype.kind in ("float", "int")
         self.descending = bool(node.attrs.get("descending", node.op.name == "top_k"))
         self.results = [
             (_is_values(output), output.dtype, pointer)
@@ -91,42 +94,52 @@ class _Row:
         key = sorters.key_of(b, self.value(row, place), self.x.dtype, self.descending)
         return sorters.item(b, key, place, self.bits)
 
-    def fill(self, row: Number, data: Any, first: Number, last: Number, to: Number) -> None:
-        """Write what is sorted of a part of a row to ``data``, from ``to`` on."""
+    def fill(self, row: Number, data: Any, first: Number, last: Number) -> None:
+        """Write what is sorted of a part of a row to ``data``."""
         code, b = self.code, self.code.builder
         places = code.places
-        if not self.plain:
+        if not self.by_vectors:
 
             def one(i: Any) -> None:
-                at = places.add(to, places.sub(i, first))
-                sorters.write(b, self.item(row, i), data, at, self.bits)
+                sorters.write(b, self.item(row, i), data, places.sub(i, first), self.bits)
 
             each(b, first, last, one)
             return
         e = Elements(b, code.body, code.operands)
 
         def some(lanes: Lanes, _: Any) -> Sequence[Any]:
-            value = e.places.spread(e.at(self.x, self.index(row, lanes)), self.lanes)
-            key = sorters.plain_key(Lane(b, value), self.x.dtype, self.descending)
-            at = Lanes(places.add(to, places.sub(lanes.start, first)), self.lanes)
-            e.registers.store(key.value, data, at, u32, e.mask)
+            at = Lanes(places.sub(lanes.start, first), self.lanes)
+            kind = u32 if self.plain else i64
+            e.registers.store(self.keys(e, row, lanes).value, data, at, kind, e.mask)
             return []
 
         e.blocks(first, last, self.lanes, some, aligned=False)
 
-    def sort(self, data: Any, other: Any, count: Any, most: int) -> None:
-        """Put ``count`` items in order, ``most`` at the most; by a network there is room for as many as it takes."""
-        code, b = self.code, self.code.builder
-        exponent = _exponent(most, self.lanes)
-        if not _by_network(self.plain, self.bits, exponent):
-            b.call(self._by_parts, [data, other, count])
-            return
-        from llvmlite import ir  # type: ignore[import-untyped]
+    def keys(self, e: Elements, row: Number, lanes: Lanes) -> Lane:
+        """Elements of 32 bits as what is sorted."""
+        b = self.code.builder
+        value = Lane(b, e.places.spread(e.at(self.x, self.index(row, lanes)), lanes.count))
+        if self.plain:
+            return sorters.plain_key(value, self.x.dtype, self.descending)
+        # With 0 added, both zeros are one, as they are where numbers decide among equals.
+        value = value + 0.0 if self.x.dtype.is_float else value
+        key = sorters.plain_key(value, self.x.dtype, self.descending)
+        return sorters.items(key, Lane(b, e.places.vector(lanes, lanes.count)))
 
-        none = ir.Constant(ir.IntType(self.bits), -1)
-        each(b, count, 1 << exponent, lambda i: sorters.write(b, none, data, i, self.bits))
-        function = network_function(code.module, self.bits, self.lanes)
-        b.call(function, [data, as_value(exponent)])
+    def sort(self, data: Any, other: Any, count: Number, most: int) -> Any:
+        """Put ``count`` items in order, ``most`` at the most, in one of two places that have ``_room`` for them; which, is returned."""
+        code, b = self.code, self.code.builder
+        if not _by_network(self.bits, most):
+            b.call(self._by_parts, [data, other, as_value(count)])
+            return data
+        block = networks.block_size(self.bits, self.lanes, most)
+        places, nbytes = code.places, self.bits // 8
+        blocks = places.div(places.add(count, block - 1), block)
+        whole = places.mul(blocks, block)
+        end = moved(b, data, places.mul(count, nbytes))
+        clear_bytes(b, end, places.mul(places.sub(whole, count), nbytes), 255)
+        function = networks.sort_function(code.module, self.bits, self.lanes, most)
+        return b.call(function, [data, other, as_value(whole)])
 
     def write(self, row: Number, data: Any, first: Number, last: Number) -> None:
         """The results of a row from its sorted items."""
@@ -222,17 +235,19 @@ def _is_plain(node: Node, outputs: Sequence[Node]) -> bool:
     return values and kind.bits == 32 and kind.kind in ("float", "int")
 
 
-def _exponent(count: int, lanes: int) -> int:
-    """Of the power of two that has room for so many."""
-    return (max(count, lanes) - 1).bit_length()
+def _by_network(bits: int, most: int) -> bool:
+    return bits == 32 or (bits == 64 and most <= MOST_BY_NETWORK)
 
 
-def _by_network(plain: bool, bits: int, exponent: int) -> bool:
-    return plain or (bits == 64 and exponent <= MOST_BY_NETWORK)
+def _room(bits: int, machine: Machine, most: int) -> int:
+    """Bytes of one of the two places that items are sorted in."""
+    lanes = machine.vector_bytes * 8 // bits
+    count = networks.rounded(bits, lanes, most) if _by_network(bits, most) else most
+    return count * bits // 8
 
 
 def _word() -> Any:
-    from llvmlite import ir
+    from llvmlite import ir  # type: ignore[import-untyped]
 
     return ir.IntType(32)
 
@@ -255,9 +270,22 @@ def _ways(node: Node) -> tuple[bool, bool]:
     whole = sizes(node.operands[0])
     length = whole[int(node.attrs["axis"])]
     rows = prod(size for k, size in enumerate(whole) if k != int(node.attrs["axis"]))
-    selects = node.op.name == "top_k" and _kept(node) <= min(SELECTED, length // 4)
+    few = rows < FEW
     # To select takes one look at most elements: it is not worth dividing as soon.
-    return selects, rows < FEW and length >= (8 * LONG if selects else LONG)
+    divided = few and length >= 8 * LONG
+    least = length // PARTS if divided else length
+    if node.op.name == "top_k" and _kept(node) <= least // 4:
+        return True, divided
+    return False, few and length >= LONG
+
+
+def _candidates(count: int) -> int:
+    """Room for the best, and for what is sorted with them."""
+    return count if count <= INSERTED else count + max(count, BATCH)
+
+
+STATE = 64
+"""Bytes before the candidates: how many there are, and the last of the best so far."""
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
@@ -266,19 +294,15 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         return Scratch()
     selects, divided = _ways(node)
     x = node.operands[0]
-    plain = _is_plain(node, spec.body.outputs)
-    size = 4 if plain else sorters.item_bits(x.dtype) // 8
+    bits = 32 if _is_plain(node, spec.body.outputs) else sorters.item_bits(x.dtype)
     length = sizes(x)[int(node.attrs["axis"])]
     if selects:
-        room = _kept(node) * size
-        return Scratch(shared=PARTS * room) if divided else Scratch(own=room)
-    most = -(-length // PARTS) if divided else length
-    most = _part(length, machine.vector_bytes // size) if divided and plain else most
-    exponent = _exponent(most, machine.vector_bytes // size)
-    network = _by_network(plain, 8 * size, exponent)
-    own = (1 << exponent if network else 2 * most) * size
-    room = PARTS * _part(length, machine.vector_bytes // size) if plain else length
-    return Scratch(own, shared=2 * room * size) if divided else Scratch(own)
+        own = STATE + 2 * _room(bits, machine, _candidates(_kept(node)))
+        return Scratch(own, 2 * _room(bits, machine, PARTS * _kept(node)) if divided else 0)
+    if not divided:
+        return Scratch(2 * _room(bits, machine, length))
+    parts, part = _parts(length, machine.vector_bytes * 8 // bits)
+    return Scratch(2 * _room(bits, machine, part), 2 * parts * part * bits // 8)
 
 
 def _emit(code: Code) -> None:
@@ -305,116 +329,100 @@ def _emit(code: Code) -> None:
 
 
 def _sorted_row(row: _Row, number: Any) -> None:
-    b, data = row.code.builder, row.code.own
-    other = moved(b, data, row.length * row.bits // 8)
-    row.fill(number, data, 0, row.length, 0)
-    row.sort(data, other, as_value(row.length), row.length)
-    row.write(number, data, 0, row.count)
+    code, data = row.code, row.code.own
+    other = moved(code.builder, data, _room(row.bits, code.machine, row.length))
+    row.fill(number, data, 0, row.length)
+    found = row.sort(data, other, row.length, row.length)
+    row.write(number, found, 0, row.count)
     row.restore(number)
 
 
-def _part(length: int, lanes: int) -> int:
-    """The length of a row's parts, whole vectors, the last of them perhaps empty."""
-    return -(-length // (PARTS * lanes)) * lanes
+def _parts(length: int, lanes: int) -> tuple[int, int]:
+    """How many parts a row is sorted in, a power of two, and their length, whole vectors; the last are perhaps empty.
+
+    >>> _parts(8221, 16), _parts(262144, 16)
+    ((4, 2064), (16, 16384))
+    """
+    parts = min(PARTS, 1 << (4 * length // LONG).bit_length() - 1)
+    return parts, -(-length // (parts * lanes)) * lanes
 
 
-def _divided_values(row: _Row, number: Any) -> None:
-    """Parts of equal length, filled up with what comes last; they are merged a vector at a time."""
+def _divided_row(row: _Row, number: Any) -> None:
+    """Parts of equal length, filled up with what comes last, are sorted and merged."""
     code, b, bits = row.code, row.code.builder, row.bits
-    part_size = _part(row.length, row.lanes)
+    parts, part_size = _parts(row.length, row.lanes)
     data = code.shared
-    other = moved(b, data, PARTS * part_size * bits // 8)
+    other = moved(b, data, parts * part_size * bits // 8)
 
     def one_part(part: Any) -> None:
         first = b.mul(part, as_value(part_size))
         last = code.places.clamp(b.add(first, as_value(part_size)), 0, row.length)
         begin = code.places.clamp(first, 0, row.length)
-        row.fill(number, code.own, begin, last, 0)
-        row.sort(code.own, None, b.sub(last, begin), part_size)
+        room = moved(b, code.own, _room(bits, code.machine, part_size))
+        row.fill(number, code.own, begin, last)
         target = sorters.place(b, data, first, bits)
-        copy_bytes(b, target, code.own, part_size * bits // 8)
+        count = b.sub(last, begin)
+        found = row.sort(code.own, room, count, part_size)
+        copy_bytes(b, target, found, b.mul(count, as_value(bits // 8)))
+        end = moved(b, target, b.mul(count, as_value(bits // 8)))
+        clear_bytes(b, end, b.mul(b.sub(as_value(part_size), count), as_value(bits // 8)), 255)
 
-    code.each(PARTS, one_part)
+    code.each(parts, one_part)
     code.barrier()
-    merge = merge_vectors(code.module, bits, row.lanes)
     source, target, width = data, other, part_size
-    while width < PARTS * part_size:
-
-        def one_merge(
-            pair: Any, source: Any = source, target: Any = target, n: int = width
-        ) -> None:
-            first = b.mul(pair, as_value(2 * n))
-            run, to = (sorters.place(b, memory, first, bits) for memory in (source, target))
-            b.call(merge, [run, as_value(n), to])
-
-        code.each(PARTS * part_size // (2 * width), one_merge)
+    while width < parts * part_size:
+        _merge_runs(row, source, target, width, parts * part_size // (2 * width))
         code.barrier()
         source, target, width = target, source, 2 * width
     first, last = code.share(row.count)
     row.write(number, source, first, last)
     code.barrier()
-    with code.alone():
-        row.restore(number)
-
-
-def _divided_row(row: _Row, number: Any) -> None:
     if row.plain:
-        _divided_values(row, number)
-        return
+        with code.alone():
+            row.restore(number)
+
+
+def _merge_runs(row: _Row, source: Any, target: Any, width: int, pairs: int) -> None:
+    """Merge runs two by two, each pair by a thread, and the only pair by two, from both ends."""
     code, b, bits = row.code, row.code.builder, row.bits
-    data = code.shared
-    other = moved(b, data, row.length * bits // 8)
-    merge = sorters.merge_function(code.module, bits)
 
-    def begin(part: Any) -> Any:
-        return b.udiv(b.mul(part, as_value(row.length)), as_value(PARTS))
+    def merge(pair: Any, function: Any) -> None:
+        first = b.mul(pair, as_value(2 * width))
+        left = sorters.place(b, source, first, bits)
+        right = sorters.place(b, left, width, bits)
+        to = sorters.place(b, target, first, bits)
+        b.call(function, [left, as_value(width), right, as_value(width), to])
 
-    def one_part(part: Any) -> None:
-        first, last = begin(part), begin(b.add(part, as_value(1)))
-        count, most = b.sub(last, first), -(-row.length // PARTS)
-        row.fill(number, code.own, first, last, 0)
-        row.sort(code.own, moved(b, code.own, most * bits // 8), count, most)
-        target = sorters.place(b, data, first, bits)
-        copy_bytes(b, target, code.own, b.mul(count, as_value(bits // 8)))
+    if bits > 64:
+        code.each(pairs, lambda pair: merge(pair, sorters.merge_function(code.module, bits)))
+        return
+    if pairs > 1:
+        whole = networks.merge_function(code.module, bits, row.lanes)
+        code.each(pairs, lambda pair: merge(pair, whole))
+        return
+    ends = [networks.merge_function(code.module, bits, row.lanes, [end]) for end in (1, -1)]
 
-    code.each(PARTS, one_part)
-    code.barrier()
-    source, target, width = data, other, 1
-    while width < PARTS:
+    def one_end(end: Any) -> None:
+        with b.if_else(b.icmp_signed("==", end, as_value(0))) as branches:
+            for branch, function in zip(branches, ends, strict=True):
+                with branch:
+                    merge(as_value(0), function)
 
-        def one_merge(
-            pair: Any, source: Any = source, target: Any = target, n: int = width
-        ) -> None:
-            part = b.mul(pair, as_value(2 * n))
-            first, middle = begin(part), begin(b.add(part, as_value(n)))
-            last = begin(b.add(part, as_value(2 * n)))
-            left, right = (sorters.place(b, source, at, bits) for at in (first, middle))
-            counts = b.sub(middle, first), b.sub(last, middle)
-            to = sorters.place(b, target, first, bits)
-            b.call(merge, [left, counts[0], right, counts[1], to])
-
-        code.each(PARTS // (2 * width), one_merge)
-        code.barrier()
-        source, target, width = target, source, 2 * width
-    first, last = code.share(row.count)
-    row.write(number, source, first, last)
-    code.barrier()
+    code.each(2, one_end)
 
 
 # --------------------------------------------------------------------------- the first few
 
 
-def _select(row: _Row, number: Any, best: Any, first: Number, last: Number) -> None:
-    """The smallest items of part of a row, in order."""
+def _select(row: _Row, number: Any, first: Number, last: Number) -> Any:
+    """The smallest items of part of a row, in order; returned is where they lie, in this thread's memory."""
     from llvmlite import ir
 
-    b, bits = row.code.builder, row.bits
-    none = ir.Constant(ir.IntType(bits), (1 << bits) - 1)
-    each(b, 0, row.count, lambda i: sorters.write(b, none, best, i, bits))
-    if row.x.dtype.bits != 32 or row.x.dtype.kind not in ("float", "int"):
-        each(b, first, last, lambda i: _consider(row, best, row.item(number, i)))
-        return
-    code = row.code
+    code, b = row.code, row.code.builder
+    best = _Best(row)
+    if not row.by_vectors:
+        each(b, first, last, lambda i: best.consider(i, b.add(i, as_value(1)), number))
+        return best.found()
     lanes = code.width
     e = Elements(b, code.body, code.operands)
 
@@ -422,7 +430,7 @@ def _select(row: _Row, number: Any, best: Any, first: Number, last: Number) -> N
         # Few are among the best: a vector is looked at closer only if one of its lanes is.
         value = Lane(b, e.places.spread(e.at(row.x, row.index(number, place)), lanes))
         key = sorters.plain_key(value, row.x.dtype, row.descending)
-        worst = sorters.read(b, best, row.count - 1, bits)
+        worst = best.last()
         bound = b.trunc(b.lshr(worst, ir.Constant(worst.type, sorters.INDEX_BITS)), _word())
         limit = Lane(b, e.places.spread(bound, lanes))
         found = key.compare("<=", limit, signed=False)
@@ -431,46 +439,108 @@ def _select(row: _Row, number: Any, best: Any, first: Number, last: Number) -> N
         with b.if_then(found.any().value, likely=False):
             stop = as_value(code.places.add(place.start, lanes))
             end = b.select(b.icmp_signed("<", stop, as_value(last)), stop, as_value(last))
-            each(b, place.start, end, lambda i: _consider(row, best, row.item(number, i)))
+            best.consider(place.start, end, number)
         return []
 
     e.blocks(first, last, lanes, some, aligned=False)
+    return best.found()
 
 
-def _consider(row: _Row, best: Any, value: Any) -> None:
-    """Put an item among the best if it is better than the last of them."""
-    b, bits = row.code.builder, row.bits
-    insert = sorters.insert_function(row.code.module, bits)
-    worst = sorters.read(b, best, row.count - 1, bits)
-    with b.if_then(b.icmp_unsigned("<", value, worst), likely=False):
-        b.call(insert, [best, as_value(row.count - 1), value])
+class _Best:
+    """The best items so far in the memory of a thread: in order where they are few, else with others that were better than the last of them."""
+
+    def __init__(self, row: _Row) -> None:
+        self.row = row
+        self.builder = b = row.code.builder
+        self.few = row.count <= INSERTED
+        self.data = moved(b, row.code.own, STATE)
+        nbytes = row.count * row.bits // 8
+        if self.few:
+            clear_bytes(b, self.data, nbytes, 255)
+            return
+        self.most = _candidates(row.count)
+        self.other = moved(b, self.data, _room(row.bits, row.code.machine, self.most))
+        self._note(as_value(0), self._none)
+
+    @property
+    def _none(self) -> Any:
+        from llvmlite import ir
+
+        return ir.Constant(ir.IntType(self.row.bits), (1 << self.row.bits) - 1)
+
+    def _note(self, count: Any, last: Any) -> None:
+        sorters.write(self.builder, count, self.row.code.own, 0, 64)
+        sorters.write(self.builder, last, self.row.code.own, 1, self.row.bits)
+
+    def last(self) -> Any:
+        """What an item must be better than."""
+        if self.few:
+            return sorters.read(self.builder, self.data, self.row.count - 1, self.row.bits)
+        return sorters.read(self.builder, self.row.code.own, 1, self.row.bits)
+
+    def consider(self, first: Any, end: Any, number: Number) -> None:
+        """Take what is better than the last of the best, of these elements of a row, no more than a vector has."""
+        row, b, bits = self.row, self.builder, self.row.bits
+        if self.few:
+            each(b, first, end, lambda i: self._insert(row.item(number, i)))
+            return
+        worst = self.last()
+
+        def append(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+            item = row.item(number, i)
+            sorters.write(b, item, self.data, held[0], bits)
+            better = b.icmp_unsigned("<", item, worst)
+            return [b.add(held[0], b.zext(better, as_value(0).type))]
+
+        count = sorters.read(b, row.code.own, 0, 64)
+        (count,) = loop(b, as_value(first), as_value(end), 1, append, [count])
+        sorters.write(b, count, row.code.own, 0, 64)
+        full = as_value(self.most - row.code.width)
+        with b.if_then(b.icmp_signed(">=", count, full), likely=False):
+            self._sort(count)
+
+    def _insert(self, item: Any) -> None:
+        b, row = self.builder, self.row
+        insert = sorters.insert_function(row.code.module, row.bits)
+        with b.if_then(b.icmp_unsigned("<", item, self.last()), likely=False):
+            b.call(insert, [self.data, as_value(row.count - 1), item])
+
+    def _sort(self, count: Any) -> None:
+        """Keep the best of all candidates."""
+        row, b = self.row, self.builder
+        found = row.sort(self.data, self.other, count, self.most)
+        with b.if_then(b.not_(same_pointer(b, found, self.data))):
+            copy_bytes(b, self.data, found, row.count * row.bits // 8)
+        self._note(as_value(row.count), sorters.read(b, self.data, row.count - 1, row.bits))
+
+    def found(self) -> Any:
+        """Where the best lie in order."""
+        if not self.few:
+            self._sort(sorters.read(self.builder, self.row.code.own, 0, 64))
+        return self.data
 
 
 def _selected_row(row: _Row, number: Any) -> None:
-    _select(row, number, row.code.own, 0, row.length)
-    row.write(number, row.code.own, 0, row.count)
+    row.write(number, _select(row, number, 0, row.length), 0, row.count)
 
 
 def _divided_selection(row: _Row, number: Any) -> None:
     code, b, bits = row.code, row.code.builder, row.bits
-    best = code.shared
+    most, data = PARTS * row.count, code.shared
 
     def begin(part: Any) -> Any:
         return b.udiv(b.mul(part, as_value(row.length)), as_value(PARTS))
 
     def one_part(part: Any) -> None:
-        own = sorters.place(b, best, b.mul(part, as_value(row.count)), bits)
-        _select(row, number, own, begin(part), begin(b.add(part, as_value(1))))
+        found = _select(row, number, begin(part), begin(b.add(part, as_value(1))))
+        target = sorters.place(b, data, b.mul(part, as_value(row.count)), bits)
+        copy_bytes(b, target, found, row.count * bits // 8)
 
     code.each(PARTS, one_part)
     code.barrier()
     with code.alone():
-
-        def other(i: Any, _: Any) -> None:
-            _consider(row, best, sorters.read(b, best, i, bits))
-
-        loop(b, as_value(row.count), as_value(PARTS * row.count), 1, other)
-        row.write(number, best, 0, row.count)
+        other = moved(b, data, _room(bits, code.machine, most))
+        row.write(number, row.sort(data, other, most, most), 0, row.count)
     code.barrier()
 
 

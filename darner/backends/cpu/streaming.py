@@ -13,7 +13,7 @@ from typing import Any
 from .places import as_value
 from .template import Code
 
-LARGE = 1 << 24
+LARGE = 1 << 23
 """Bytes that a kernel writes in all from which on they are written past the cache."""
 
 LINE = 64

@@ -19,6 +19,7 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import strided
 from .elements import Elements
+from .gemm_ir import minimum
 from .gemm_pack import transpose
 from .jit import Machine
 from .maps import SMALL
@@ -29,6 +30,8 @@ from .template import Code, Scratch, Template, sizes
 
 TILE = 64
 """Blocks that are read one after the other along the operand's neighbours: memory is quickest at that."""
+STRIPS = 8
+"""Strips that give each of some threads rows of their own."""
 LEAST = 4
 """Elements along both axes of a block that make turning it cheaper than to read them one by one."""
 FEW = 2
@@ -155,6 +158,16 @@ def _views(outputs: Sequence[Node], shape: Sequence[int]) -> list[View] | None:
     return list(found.values())
 
 
+def _tile(outer: int, blocks: int) -> int:
+    """Blocks of a strip: fewer where threads would share rows of the result, whose lines each would take from the other.
+
+    >>> [_tile(1, 55), _tile(1, 1000), _tile(40, 55), _tile(3, 5)]
+    [7, 64, 64, 4]
+    """
+    wanted = -(-STRIPS // outer)
+    return TILE if wanted == 1 else max(4, min(TILE, -(-blocks // wanted)))
+
+
 class _Turned:
     """The code of one kernel."""
 
@@ -176,8 +189,8 @@ class _Turned:
         """Strips of blocks, shared out among the threads."""
         plan, places, e = self.plan, self.places, self.elements
         across, along = plan.sizes[plan.axis], plan.sizes[-1]
-        strip = TILE * self.lanes
         outer = [plan.sizes[axis] for axis in plan.others]
+        strip = self.lanes * _tile(prod(outer), -(-across // self.lanes))
         counts = [*outer, -(-across // strip), -(-along // self.lanes)]
 
         def unit(number: Number, _: Any) -> Sequence[Any]:
@@ -222,21 +235,27 @@ class _Turned:
             total = self.places.add(total, self.places.mul(number, stride))
         return total
 
-    def read(self, view: View, index: list[Number], masks: Sequence[Any] | None) -> list[Any]:
-        """A block of an operand, turned: a vector for each of its rows."""
+    def read(
+        self, view: View, index: list[Number], mask: Any = None, count: Any = None
+    ) -> list[Any]:
+        """A block of an operand, turned: a vector for each of its rows; ``count`` of its lines are there."""
         first = self.offset(view, index)
         pointer = self.code.operand_of(view.leaf)
         lines = []
         for lane in range(self.lanes):
-            start = self.places.add(first, lane * view.strides[-1])
-            mask = None if masks is None else masks[lane]
+            # Another line instead of one that is not: where memory ends, even a load of no lane takes a microsecond.
+            line: Number = lane
+            if count is not None:
+                last = as_value(self.places.sub(count, 1))
+                line = minimum(self.code.builder, as_value(lane), last)
+            start = self.places.add(first, self.places.mul(line, view.strides[-1]))
             lanes = Lanes(start, self.lanes, view.strides[self.plan.axis])
             lines.append(self.registers.load(pointer, lanes, view.stored, mask))
         return transpose(self.code.builder, lines)
 
     def whole(self, index: list[Number]) -> None:
         """A block with all its rows and columns."""
-        blocks = [self.read(view, index, None) for view in self.plan.turned]
+        blocks = [self.read(view, index) for view in self.plan.turned]
         if self.unrolled:
             for number in range(self.lanes):
                 with self.elements.scope():
@@ -250,12 +269,7 @@ class _Turned:
         rows = places.sub(plan.sizes[plan.axis], index[plan.axis])
         columns = places.sub(plan.sizes[-1], index[-1])
         there = places.less(Lanes(0, self.lanes), rows)
-        nothing = self.registers.constant(False, dtypes.bool_, self.lanes)
-        masks = [
-            self.registers.choose(places.less(lane, columns), there, nothing)
-            for lane in range(self.lanes)
-        ]
-        blocks = [self.read(view, index, masks) for view in plan.turned]
+        blocks = [self.read(view, index, there, columns) for view in plan.turned]
         self.elements.mask = places.less(Lanes(0, self.lanes), columns)
         enough = places.less(rows, self.lanes)
         count = self.registers.choose(enough, rows, as_value(self.lanes))

@@ -77,14 +77,14 @@ def copy_bytes(builder: Any, target: Any, source: Any, count: Number) -> None:
     builder.call(function, [target, source, as_value(count), ir.Constant(bit, 0)])
 
 
-def clear_bytes(builder: Any, target: Any, count: Number) -> None:
-    """Zero bytes."""
+def clear_bytes(builder: Any, target: Any, count: Number, value: int = 0) -> None:
+    """Zero bytes, or give them another value."""
     from llvmlite import ir
 
     byte, bit = ir.IntType(8), ir.IntType(1)
     kinds = [ir.PointerType(), byte, ir.IntType(64), bit]
     function = intrinsic(builder.module, "llvm.memset.p0.i64", ir.VoidType(), kinds)
-    builder.call(function, [target, ir.Constant(byte, 0), as_value(count), ir.Constant(bit, 0)])
+    builder.call(function, [target, ir.Constant(byte, value), as_value(count), ir.Constant(bit, 0)])
 
 
 def moved(builder: Any, pointer: Any, count: Number) -> Any:

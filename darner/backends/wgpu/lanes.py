@@ -104,6 +104,14 @@ class ShaderLane(Lane):
         kept = (self > limit).choose(self.constant(limit), self)
         return (kept < float(low)).choose(self.constant(float(low)), kept)
 
+    def maximum(self, other: Lane) -> Lane:
+        """The larger of two floats, NaN where one is."""
+        return ((self > other) | self.is_nan()).choose(self, other)
+
+    def minimum(self, other: Lane) -> Lane:
+        """The smaller of two floats, NaN where one is."""
+        return ((self < other) | self.is_nan()).choose(self, other)
+
     @property
     def can_fuse(self) -> bool:
         """Compilers may make two roundings of ``fma``."""
@@ -125,6 +133,11 @@ class ShaderLane(Lane):
     @property
     def can_scale(self) -> bool:
         """No instruction multiplies by powers of two."""
+        return False
+
+    @property
+    def can_look_up(self) -> bool:
+        """Nor does one pick from a table in registers."""
         return False
 
     @property
