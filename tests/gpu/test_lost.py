@@ -147,7 +147,7 @@ def test_two_devices_cannot_have_the_same_parameters():
     plan = lower_for("gpu", models.graph())
     one, other = opened(), Device(adapters()[0])
     first = WgpuProgram(plan, one)
-    with pytest.raises(ArgumentError, match="the parameter 'w' is on the GPU"):
+    with pytest.raises(ArgumentError, match="the parameter 'w' is kept by the GPU"):
         WgpuProgram(plan, other, storage=first.storage)
     first.close()
 
