@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,12 @@ from .mirrors import changed
 from .reference import evaluate
 
 
-class HostMemory:
+class HostMemory(Protocol):
     """Reading and writing where buffers are arrays of the process."""
 
     @property
     def arrays(self) -> Sequence[Array]:
         """The values of the plan's buffers."""
-        raise NotImplementedError
 
     def read(self, buffer: int, out: Array | None = None) -> Array:
         """A buffer's value, as a copy or in ``out``."""
@@ -50,6 +50,7 @@ class HostMemory:
 
     def sync(self) -> None:
         """Nothing is left running when ``run`` returns."""
+        return
 
 
 class HostCpuProgram(CpuProgram, HostMemory):
