@@ -27,6 +27,9 @@ from .roles import ENDED, LEAST_ROWS, PLACES, Role, may_end, roles, takes_one
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
 
+LONGEST_ROW = 1 << 18
+"""Elements of a row beyond which no cache keeps it: what is computed from its reduction reads it again in any case."""
+
 KINDS: dict[Role, str] = {
     "point": "map",
     "reduce": "rows",
@@ -368,12 +371,33 @@ class _Fusion:
         space, axes = self._common_rows(first, second)
         if space is None or not self._all_fit([*first.nodes, *second.nodes], space, axes):
             return False
+        if self._is_long(space, axes) and not self._hands_over(producer, consumer, space):
+            return False
         if not self._may_join(producer, consumer):
             return False
         self._join(producer, consumer, "rows")
         self.groups[producer].space = space
         self.groups[producer].axes = axes
         return True
+
+    @staticmethod
+    def _is_long(space: Shape, axes: tuple[int, ...]) -> bool:
+        """Whether rows are so long that none stays in a cache."""
+        return math.prod(int(space[i]) for i in axes) > LONGEST_ROW
+
+    def _hands_over(self, producer: int, consumer: int, space: Shape) -> bool:
+        """Whether a group needs no memory for something that it hands over to another, beside one value of each row."""
+        first, second = self.groups[producer], self.groups[consumer]
+        if first.axes is None:
+            return True
+        for id in second.nodes:
+            for source in self.sources[id]:
+                if self.home.get(source) == producer and self.nodes[source].shape == space:
+                    return True
+        # What has no elements costs nothing to join.
+        return all(
+            self.roles[id] != "reduce" and self.nodes[id].shape != space for id in second.nodes
+        )
 
     def _finds(self, *groups: Group) -> bool:
         """Whether one looks for a place: that takes a pass of its own."""

@@ -102,6 +102,27 @@ def test_a_layer_norm_is_one_kernel_with_what_is_element_wise_around_it():
     assert kinds(g) == {"rows": 1}
 
 
+@pytest.mark.parametrize(
+    ("length", "wanted"), [(1000, {"rows": 1}), (1 << 20, {"rows": 1, "map": 1})]
+)
+def test_what_is_scaled_by_the_norm_of_a_long_vector_is_a_kernel_of_its_own(length, wanted):
+    # No cache keeps a long one until its norm is known: it is read again in any case.
+    g = Graph()
+    x, w = g.input("x", (length,)), g.parameter("w", (length,))
+    scale = 1.0 / (g.sum(x * x, axis=0, keepdims=True).sqrt() + 1.0)
+    g.set_outputs([w - x * scale])
+    assert kinds(g) == wanted
+
+
+def test_a_long_softmax_writes_no_exponentials():
+    g = Graph()
+    g.set_outputs([g.input("x", (1, 1 << 20)).softmax()])
+    prepared = prepare(g)
+    nodes = list(prepared.nodes)
+    names = [{nodes[id].op.name for id in group.nodes} for group in fuse(prepared)]
+    assert names == [{"max", "stop_gradient"}, {"sub", "exp", "sum", "div"}]
+
+
 def test_bias_activation_and_residual_are_part_of_a_product():
     g = Graph()
     x, w, b = g.input("x", (4, 8)), g.parameter("w", (8, 6)), g.parameter("b", (6,))
