@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from llvmlite import ir
 
 import darner
 from darner import Graph
@@ -14,6 +15,7 @@ from darner.backends.cpu.gemm_plan import Contraction
 from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.template import Code
 from darner.graph import dtypes
 from darner.lower.lower import lower
 from darner.ops.contract import dot_general
@@ -457,10 +459,82 @@ def test_panels_of_blocks_of_rows_are_claimed_by_any_number_of_threads(
             assert other.tobytes() == found[0].tobytes()
 
 
+@pytest.fixture
+def short_passes(small_cache, monkeypatch):
+    """Sums are made in several passes, of a few terms each."""
+    monkeypatch.setattr(gemm_plan, "LONGEST_BLOCK", 40)
+    monkeypatch.setattr(gemm_plan, "LONGEST_PASS", 50)
+
+
+@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
+@pytest.mark.parametrize(
+    "shape", [(150, 161, 500), (203, 73, 997), (85, 150, 433), (170, 128, 768), (40, 331, 480)]
+)
+def test_panels_are_claimed_in_every_pass_over_the_terms(form, shape, cache, short_passes):
+    """The last panel has all of its columns or a few, of a vector or not; blocks of rows are several or one."""
+    m, k, n = shape
+    a, b = normal(m, k), normal(k, n)
+    how = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
+    contraction = Contraction.dense("f32", m, n, k, **how)
+    assert claims_blocks(contraction)
+    assert gemm_plan.cut(contraction, host()).passes > 1
+
+    def make(plain):
+        def made(g, x, y):
+            x = g.transpose(x) if form == "tn" else x
+            y = g.transpose(y) if form == "nt" else y
+            return g.matmul(x, y) if plain else (g.matmul(x, y) + 1.0).tanh()
+
+        return made
+
+    given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
+    for plain in (True, False):
+        found = [
+            check(make(plain), *given, threads=threads, terms=k, cache=cache)[0]
+            for threads in (1, 2, 3, 5)
+        ]
+        for other in found[1:]:
+            assert other.tobytes() == found[0].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
+def test_passes_of_other_types_are_claimed(dtype, cache, short_passes):
+    m, k, n = 150, 161, 500
+    assert claims_blocks(Contraction.dense(dtype, m, n, k))
+    check(lambda g, x, y: x @ y, normal(m, k), normal(k, n), dtype=dtype, terms=k, cache=cache)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_panel_that_is_not_marked_is_packed_again(threads, cache, short_passes, monkeypatch):
+    """Who comes to a panel that another thread has not packed yet does not wait for it."""
+    never = ir.Constant(ir.IntType(1), 0)
+    monkeypatch.setattr(Code, "marked", lambda self, number: never)
+    for shape in ((150, 161, 500), (203, 73, 997)):
+        m, k, n = shape
+        check(lambda g, x, y: x @ y, normal(m, k), normal(k, n), threads=threads, terms=k)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_claims_and_marks_are_taken_back_at_the_end(threads, short_passes):
+    m, k, n = 150, 161, 500
+    g = Graph()
+    g.set_outputs([g.input("x", (m, k)) @ g.input("y", (k, n))])
+    program = compiled(g, threads=threads)
+    for seed in range(3):
+        draw = np.random.default_rng(seed)
+        x, y = draw.standard_normal((m, k)), draw.standard_normal((k, n))
+        (found,) = run_program(program, {"x": x.astype("f4"), "y": y.astype("f4")})
+        np.testing.assert_allclose(found, x @ y, rtol=0, atol=1e-3)
+        assert not program._faults.any()
+    program.close()
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_blocks_of_rows_go_past_panels_that_are_packed_already(dtype, threads, small_cache):
-    m, k, n = 150, 61, 701
+@pytest.mark.parametrize("k", [45, 161])
+@pytest.mark.usefixtures("short_passes")
+def test_blocks_of_rows_go_past_panels_that_are_packed_already(dtype, threads, k):
+    m, n = 300, 701
     assert claims_blocks(Contraction.dense(dtype, m, n, k), packed=True)
     g = Graph()
     x, w = g.input("x", (m, k), dtype), g.parameter("w", (k, n), dtype)

@@ -2,7 +2,7 @@
 
 B is packed while the first rows use it, one piece during the piece before, and stays packed for the others. Threads have panels of their
 own; one that two of them share is cut in every block of rows, so that no block is packed for it alone. This is for sums in several passes, for
-batches and for few panels; other products of many rows have their panels claimed (``gemm_claims``).
+batches and for few panels; other products of many rows have their panels claimed (``gemm_shared``).
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ BLOCK_BYTES = CACHE_BYTES * 3 // 4
 """The same where rows come and go in blocks: another program may have a share of the core."""
 GROUP_BYTES = 8 * CACHE_BYTES
 """What the panels may take that are packed before they are used: rows of A are gone through, and packed, once for each group."""
+MOST_SHARED = 256
+"""The most panels that threads pack for each other at a time: there is a mark for each."""
 LONGEST_BLOCK = 1024
 """The most k that one of several passes over a panel sums."""
 LONGEST_PASS = 1536
@@ -215,6 +217,13 @@ class Cut:
     def grain(self) -> int:
         """Columns that threads share out at a time where there are a few rows."""
         return 4 * self.tile.lanes
+
+    @property
+    def shared_group(self) -> int:
+        """Panels of B that are packed together where threads do that for each other, one pass at a time."""
+        size = STORAGE_BYTES[accumulator_of(self.contraction.dtype)]
+        most = 2 * GROUP_BYTES // (self.block * size * self.tile.width)
+        return _evenly(self.panels, max(1, min(most, MOST_SHARED)))
 
     @property
     def units(self) -> int:
