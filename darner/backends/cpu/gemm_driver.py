@@ -515,7 +515,10 @@ class Driver:
                     run(exact, "packed", [*given, self.asks.place], STREAMS if self.streamed else 1)
 
             def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
-                kernel = tile_kernel(builder.module, exact, plan.panel, form, b_form, asking)
+                step = height if plan.pack_a else 0
+                kernel = tile_kernel(
+                    builder.module, exact, plan.panel, form, b_form, asking, plan.pace, step
+                )
                 builder.call(kernel, given)
 
             def whole_or_rest(tile: Tile) -> None:
