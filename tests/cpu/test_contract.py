@@ -8,9 +8,9 @@ from llvmlite import ir
 
 import darner
 from darner import Graph
-from darner.backends.cpu import gemm_plan
+from darner.backends.cpu import contract, gemm_plan
 from darner.backends.cpu.cache import ObjectCache
-from darner.backends.cpu.gemm_claims import can_claim
+from darner.backends.cpu.gemm_claims import can_claim, can_claim_parts
 from darner.backends.cpu.gemm_plan import Contraction
 from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import template_of
@@ -224,6 +224,30 @@ def test_long_sums_of_few_elements_are_cut_into_parts(shape, form, cache):
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
             assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("shape", [(40, 2112, 150), (37, 2131, 150), (130, 2900, 230)])
+def test_panels_of_parts_of_sums_are_claimed_by_any_number_of_threads(form, shape, cache):
+    """Parts are as long as each other, or the last is shorter; rows are packed (tn) and panels then shared out, or not."""
+    m, k, n = shape
+    a, b = normal(m, k), normal(k, n)
+    how = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
+    parts = contract._parts(Contraction.dense("f32", m, n, k, **how), host())
+    assert parts is not None
+    assert bool(parts.rest) == (k != 2112)
+    one = Contraction.dense("f32", m, n, parts.length, batch=parts.count, **how)
+    assert can_claim_parts(gemm_plan.cut(one, host())) == (form != "tn")
+
+    def make(g, x, y):
+        x = g.transpose(x) if form == "tn" else x
+        y = g.transpose(y) if form == "nt" else y
+        return [y := g.matmul(x, y), (y * 0.01).tanh()]
+
+    given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
+    found = [check(make, *given, threads=threads, terms=k, cache=cache) for threads in (1, 2, 3, 5)]
+    for other in found[1:]:
+        assert [array.tobytes() for array in other] == [array.tobytes() for array in found[0]]
 
 
 @pytest.mark.parametrize("dtype", ["f64", "bf16"])

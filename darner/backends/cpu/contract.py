@@ -15,7 +15,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec, may_share
 from .elements import Elements, can_emit
-from .gemm_claims import can_claim, emit_claimed, scratch_of
+from .gemm_claims import can_claim, can_claim_parts, emit_claimed, scratch_of
 from .gemm_driver import Driver, Target, Write
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -199,7 +199,9 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
     if code.packed:
         b = code.operand_of(product.b.leaf)
     driver = Driver(builder, plan, a, b, code.own, target, offsets, packed_b=code.packed)
-    if skipped == 0 and plan.contraction == product.contraction and can_claim(plan, code.packed):
+    whole = plan.contraction == product.contraction
+    # Claims are counted once in a kernel: a part that is shorter than the others is shared out evenly.
+    if skipped == 0 and (can_claim(plan, code.packed) if whole else can_claim_parts(plan)):
         emit_claimed(driver, code)
     else:
         driver.emit(*code.share(plan.units))

@@ -31,6 +31,13 @@ def can_claim(plan: Cut, packed_b: bool) -> bool:
     return plan.panels >= FEWEST_PANELS and (plan.rolling or packed_b) and whole
 
 
+def can_claim_parts(plan: Cut) -> bool:
+    """The same of the parts of sums, which are its batches: where rows need no packing, any thread may have any panel of any of them."""
+    if plan.path != "tiles" or plan.by_rows or plan.direct or plan.pack_a:
+        return False
+    return plan.rolling and plan.contraction.batch * plan.panels >= FEWEST_PANELS
+
+
 def scratch_of(plan: Cut, packed_b: bool, straight: bool) -> tuple[int, int]:
     """Bytes that each thread, and all of them together, need for a product whose panels may be claimed, and whose sums go ``straight`` into C or not."""
     if not (plan.blocked and can_claim(plan, packed_b)):
@@ -40,52 +47,63 @@ def scratch_of(plan: Cut, packed_b: bool, straight: bool) -> tuple[int, int]:
 
 def emit_claimed(driver: Driver, claims: Claims) -> None:
     """All of a product, by claims."""
-    a_offset, b_offset = driver.offsets(i64(0))
-    dtype = driver.contraction.dtype
-    a = offset(driver.builder, driver.a, dtype, a_offset)
-    b = offset(driver.builder, driver.b, dtype, b_offset)
     if driver.plan.runs:
-        _claim_runs(driver, claims, a, b)
+        _claim_runs(driver, claims, *_operands(driver, i64(0)))
     elif driver.plan.blocked:
-        claim_blocks(driver, claims, a, b)
+        claim_blocks(driver, claims, *_operands(driver, i64(0)))
     else:
-        _claim_panels(driver, claims, a, b)
+        _claim_panels(driver, claims)
+
+
+def _operands(driver: Driver, batch: Any) -> tuple[Any, Any]:
+    """Where the A and the B of a batch lie."""
+    dtype = driver.contraction.dtype
+    a, b = driver.offsets(batch)
+    return offset(driver.builder, driver.a, dtype, a), offset(driver.builder, driver.b, dtype, b)
 
 
 # --------------------------------------------------------------------------- panels
 
 
-def _claim_panels(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
-    """Panels that go past rows which all stay in the cache."""
-    builder, plan, m = driver.builder, driver.plan, driver.contraction.m
-    pieces = Pieces(builder, plan, (i64(0), i64(plan.panels)), 1, parts_of(plan))
+def _claim_panels(driver: Driver, claims: Claims) -> None:
+    """Panels that go past rows which all stay in the cache, of one batch after the other."""
+    builder, plan, contraction = driver.builder, driver.plan, driver.contraction
+    panels = i64(0), i64(plan.panels)
+    pieces = Pieces(builder, plan, panels, contraction.batch, parts_of(plan))
     units = pieces.units
-    size = plan.tile.width * driver.contraction.k
+    size = plan.tile.width * contraction.k
 
-    def packed(number: Any) -> Any:
-        return offset(builder, b, plan.panel, builder.mul(number, i64(size)))
+    def place(piece: Any) -> tuple[Any, Any, Any]:
+        """The batch of a piece, and where its A and B lie."""
+        batch = pieces.block(piece) if contraction.batch > 1 else i64(0)
+        return batch, *_operands(driver, batch)
 
     def start(piece: Any) -> None:
+        _, a, b = place(piece)
         if plan.pack_a:
-            driver.pack_rows(a, i64(0), i64(m))
+            driver.pack_rows(a, i64(0), i64(contraction.m))
         if plan.rolling:
             driver.pack_first(b, pieces.panel(piece))
 
     def inside(piece: Any, later: Any, turn: Sequence[Any]) -> Sequence[Any]:
-        rows, number = pieces.rows(piece), pieces.panel(piece)
+        rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
+        batch, a, b = place(piece)
         if plan.rolling:
+            _, _, after = place(later)
             left = builder.icmp_unsigned("<", later, units)
-            following = pieces.panel(later)
-            return driver.roll(i64(0), a, b, rows, number, following, left, turn, i64(0))
+            return driver.roll(batch, a, (b, after), rows, number, following, left, turn, i64(0))
+
+        def packed(number: Any) -> Any:
+            return offset(builder, b, plan.panel, builder.mul(number, i64(size)))
 
         def one_pass(terms: Terms, _: Any) -> None:
             end = builder.add(terms.position, terms.length)
-            ends = builder.icmp_signed("==", end, i64(driver.contraction.k))
+            ends = builder.icmp_signed("==", end, i64(contraction.k))
             panel = packed(number)
             after = driver.piece(panel, number, end)
-            following = Following(driver, builder.select(ends, packed(pieces.panel(later)), after))
+            next_one = Following(driver, builder.select(ends, packed(following), after))
             piece_at = driver.piece(panel, number, terms.position)
-            driver.panel(i64(0), a, piece_at, rows, number, following, terms, i64(0))
+            driver.panel(batch, a, piece_at, rows, number, next_one, terms, i64(0))
 
         driver.each_pass(one_pass)
         return turn

@@ -92,11 +92,11 @@ def while_claimed(
 
 @dataclass(frozen=True)
 class Pieces:
-    """What is claimed: panels, one block of rows after the other; of the last of them, parts.
+    """What is claimed: panels, one block after the other; of the last of them, parts.
 
     Attributes:
         panels: the first, and the one after the last.
-        blocks: how many blocks of ``plan.rows`` rows there are.
+        blocks: how many blocks of ``plan.rows`` rows there are, or batches where all rows stay in the cache.
         parts: in which the last panels are claimed.
     """
 
@@ -145,11 +145,17 @@ class Pieces:
         first, last = self.panels[0], builder.sub(self.panels[1], i64(1))
         return builder.select(odd, builder.sub(last, near), builder.add(first, near))
 
+    def block(self, piece: Any) -> Any:
+        """The block of a piece; of one beyond the last, the last block."""
+        last = self.builder.sub(self.units, i64(1))
+        index, _, _ = self._index(minimum(self.builder, piece, last))
+        return self.builder.udiv(index, self.each)
+
     def rows(self, piece: Any) -> tuple[Any, Any]:
         """The rows of a piece: the first, and the one after the last."""
         builder, plan = self.builder, self.plan
-        index, part, is_part = self._index(piece)
-        start = builder.mul(builder.udiv(index, self.each), i64(plan.rows))
+        _, part, is_part = self._index(piece)
+        start = builder.mul(self.block(piece), i64(plan.rows)) if plan.blocked else i64(0)
         end = minimum(builder, builder.add(start, i64(plan.rows)), i64(plan.contraction.m))
         if self.parts == 1:
             return start, end
