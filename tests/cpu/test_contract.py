@@ -4,16 +4,18 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from llvmlite import ir
 
 import darner
 from darner import Graph
-from darner.backends.cpu import gemm_plan
+from darner.backends.cpu import contract, gemm_plan
 from darner.backends.cpu.cache import ObjectCache
-from darner.backends.cpu.gemm_claims import can_claim
+from darner.backends.cpu.gemm_claims import can_claim, can_claim_parts
 from darner.backends.cpu.gemm_plan import Contraction
 from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.template import Code
 from darner.graph import dtypes
 from darner.lower.lower import lower
 from darner.ops.contract import dot_general
@@ -222,6 +224,30 @@ def test_long_sums_of_few_elements_are_cut_into_parts(shape, form, cache):
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
             assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("shape", [(40, 2112, 150), (37, 2131, 150), (130, 2900, 230)])
+def test_panels_of_parts_of_sums_are_claimed_by_any_number_of_threads(form, shape, cache):
+    """Parts are as long as each other, or the last is shorter; rows are packed (tn) and panels then shared out, or not."""
+    m, k, n = shape
+    a, b = normal(m, k), normal(k, n)
+    how = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
+    parts = contract._parts(Contraction.dense("f32", m, n, k, **how), host())
+    assert parts is not None
+    assert bool(parts.rest) == (k != 2112)
+    one = Contraction.dense("f32", m, n, parts.length, batch=parts.count, **how)
+    assert can_claim_parts(gemm_plan.cut(one, host())) == (form != "tn")
+
+    def make(g, x, y):
+        x = g.transpose(x) if form == "tn" else x
+        y = g.transpose(y) if form == "nt" else y
+        return [y := g.matmul(x, y), (y * 0.01).tanh()]
+
+    given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
+    found = [check(make, *given, threads=threads, terms=k, cache=cache) for threads in (1, 2, 3, 5)]
+    for other in found[1:]:
+        assert [array.tobytes() for array in other] == [array.tobytes() for array in found[0]]
 
 
 @pytest.mark.parametrize("dtype", ["f64", "bf16"])
@@ -457,10 +483,82 @@ def test_panels_of_blocks_of_rows_are_claimed_by_any_number_of_threads(
             assert other.tobytes() == found[0].tobytes()
 
 
+@pytest.fixture
+def short_passes(small_cache, monkeypatch):
+    """Sums are made in several passes, of a few terms each."""
+    monkeypatch.setattr(gemm_plan, "LONGEST_BLOCK", 40)
+    monkeypatch.setattr(gemm_plan, "LONGEST_PASS", 50)
+
+
+@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
+@pytest.mark.parametrize(
+    "shape", [(150, 161, 500), (203, 73, 997), (85, 150, 433), (170, 128, 768), (40, 331, 480)]
+)
+def test_panels_are_claimed_in_every_pass_over_the_terms(form, shape, cache, short_passes):
+    """The last panel has all of its columns or a few, of a vector or not; blocks of rows are several or one."""
+    m, k, n = shape
+    a, b = normal(m, k), normal(k, n)
+    how = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
+    contraction = Contraction.dense("f32", m, n, k, **how)
+    assert claims_blocks(contraction)
+    assert gemm_plan.cut(contraction, host()).passes > 1
+
+    def make(plain):
+        def made(g, x, y):
+            x = g.transpose(x) if form == "tn" else x
+            y = g.transpose(y) if form == "nt" else y
+            return g.matmul(x, y) if plain else (g.matmul(x, y) + 1.0).tanh()
+
+        return made
+
+    given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
+    for plain in (True, False):
+        found = [
+            check(make(plain), *given, threads=threads, terms=k, cache=cache)[0]
+            for threads in (1, 2, 3, 5)
+        ]
+        for other in found[1:]:
+            assert other.tobytes() == found[0].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
+def test_passes_of_other_types_are_claimed(dtype, cache, short_passes):
+    m, k, n = 150, 161, 500
+    assert claims_blocks(Contraction.dense(dtype, m, n, k))
+    check(lambda g, x, y: x @ y, normal(m, k), normal(k, n), dtype=dtype, terms=k, cache=cache)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_panel_that_is_not_marked_is_packed_again(threads, cache, short_passes, monkeypatch):
+    """Who comes to a panel that another thread has not packed yet does not wait for it."""
+    never = ir.Constant(ir.IntType(1), 0)
+    monkeypatch.setattr(Code, "marked", lambda self, number: never)
+    for shape in ((150, 161, 500), (203, 73, 997)):
+        m, k, n = shape
+        check(lambda g, x, y: x @ y, normal(m, k), normal(k, n), threads=threads, terms=k)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_claims_and_marks_are_taken_back_at_the_end(threads, short_passes):
+    m, k, n = 150, 161, 500
+    g = Graph()
+    g.set_outputs([g.input("x", (m, k)) @ g.input("y", (k, n))])
+    program = compiled(g, threads=threads)
+    for seed in range(3):
+        draw = np.random.default_rng(seed)
+        x, y = draw.standard_normal((m, k)), draw.standard_normal((k, n))
+        (found,) = run_program(program, {"x": x.astype("f4"), "y": y.astype("f4")})
+        np.testing.assert_allclose(found, x @ y, rtol=0, atol=1e-3)
+        assert not program._faults.any()
+    program.close()
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_blocks_of_rows_go_past_panels_that_are_packed_already(dtype, threads, small_cache):
-    m, k, n = 150, 61, 701
+@pytest.mark.parametrize("k", [45, 161])
+@pytest.mark.usefixtures("short_passes")
+def test_blocks_of_rows_go_past_panels_that_are_packed_already(dtype, threads, k):
+    m, n = 300, 701
     assert claims_blocks(Contraction.dense(dtype, m, n, k), packed=True)
     g = Graph()
     x, w = g.input("x", (m, k), dtype), g.parameter("w", (k, n), dtype)

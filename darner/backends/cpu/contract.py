@@ -15,7 +15,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec, may_share
 from .elements import Elements, can_emit
-from .gemm_claims import can_claim, emit_claimed, scratch_of
+from .gemm_claims import can_claim, can_claim_parts, emit_claimed, scratch_of
 from .gemm_driver import Driver, Target, Write
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -122,7 +122,11 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         parts, cuts = _cuts(spec, one, machine)
         if parts is None:
             _, packed = _cuts(spec, one, machine, True)
-            needs = [scratch_of(cuts[0], False), scratch_of(packed[0], True)]
+            straight = _goes_straight(spec, one)
+            needs = [
+                scratch_of(cuts[0], False, straight),
+                scratch_of(packed[0], True, straight),
+            ]
         else:
             sums = contraction.batch * contraction.m * contraction.n
             sums *= parts.all * STORAGE_BYTES[_accumulator(product)]
@@ -195,7 +199,9 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
     if code.packed:
         b = code.operand_of(product.b.leaf)
     driver = Driver(builder, plan, a, b, code.own, target, offsets, packed_b=code.packed)
-    if skipped == 0 and plan.contraction == product.contraction and can_claim(plan, code.packed):
+    whole = plan.contraction == product.contraction
+    # Claims are counted once in a kernel: a part that is shorter than the others is shared out evenly.
+    if skipped == 0 and (can_claim(plan, code.packed) if whole else can_claim_parts(plan)):
         emit_claimed(driver, code)
     else:
         driver.emit(*code.share(plan.units))
@@ -279,18 +285,23 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
 # --------------------------------------------------------------------------- results
 
 
-def _is_plain(code: Code, product: Product) -> bool:
+def _is_plain(spec: Spec, product: Product) -> bool:
     """Whether the sums are all there is to write."""
-    return [output.id for output in code.body.outputs] == [product.node.id]
+    return [output.id for output in spec.body.outputs] == [product.node.id]
+
+
+def _goes_straight(spec: Spec, product: Product) -> bool:
+    """Whether sums are written as they are, and side by side."""
+    contraction = product.contraction
+    if not _is_plain(spec, product) or product.node.dtype.name != _accumulator(product):
+        return False
+    return contraction.c_strides[2] == 1 and contraction.c_panels is None
 
 
 def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
     """The place of a batch of the result, where sums are written as they are."""
-    contraction, builder = product.contraction, code.builder
-    dtype = product.node.dtype.name
-    if not _is_plain(code, product) or dtype != _accumulator(product):
-        return None
-    if contraction.c_strides[2] != 1 or contraction.c_panels is not None:
+    builder, dtype = code.builder, product.node.dtype.name
+    if not _goes_straight(code.spec, product):
         return None
     return lambda batch: offset(
         builder, code.results[0], dtype, as_value(_place(code, product, batch))
@@ -345,7 +356,7 @@ def _writer(code: Code, product: Product) -> Write:
     def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
         lanes = values.type.count
         place = _place(code, product, batch, row, column)
-        if _is_plain(code, product):
+        if _is_plain(code.spec, product):
             at = offset(builder, code.results[0], dtype, as_value(place))
             store(builder, values, at, dtype, mask, across)
             return

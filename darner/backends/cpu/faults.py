@@ -19,9 +19,12 @@ INDEXED = frozenset(
 """The ops that check their indices."""
 
 WORDS = 8
-"""What a kernel writes, 64 bits each, a line of cache: whether it found a fault, the index, and the size of the axis; how much was claimed."""
+"""What a kernel writes, 64 bits each, a line of cache: whether it found a fault, the index, and the size of the axis; how much was claimed, and what is done."""
 CLAIMS = 3
 """Which of these words counts the pieces of work that threads have claimed in this step."""
+MARKS = 4
+"""The first of the words, up to the last, in which threads mark what they have done."""
+MOST_MARKS = 64 * (WORDS - MARKS)
 
 
 def emit_check(builder: Any, fault: Any, index: Any, size: int, mask: Any = None) -> None:

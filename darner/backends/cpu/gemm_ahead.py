@@ -155,7 +155,9 @@ def ask(builder: Any, asks: Any, turn: Any, streams: int) -> None:
 
 def ask_for_target(builder: Any, asks: Any, turn: Any, rows: int, row_bytes: int) -> None:
     """Ask, in one turn for each row, for the lines in which a tile will be written."""
-    row = minimum(builder, turn, i64(rows - 1))
+    # Asking for a row again costs less than to know that it was.
+    again = not rows & (rows - 1)
+    row = builder.and_(turn, i64(rows - 1)) if again else minimum(builder, turn, i64(rows - 1))
     row = builder.mul(row, _read(builder, asks, WRITTEN + 1))
     place = builder.add(_read(builder, asks, WRITTEN), row)
     for line in range(0, row_bytes, LINE):
@@ -165,8 +167,8 @@ def ask_for_target(builder: Any, asks: Any, turn: Any, rows: int, row_bytes: int
 
 
 def _read(builder: Any, place: Any, number: int) -> Any:
-    # An ordered load is not moved out of the loop.
-    return builder.load_atomic(_word(builder, place, number), "monotonic", 8, typ=i64(0).type)
+    # Part of the instruction that uses it: no pass of LLVM's that would move it out of the loop is run over tiles.
+    return builder.load(_word(builder, place, number), typ=i64(0).type)
 
 
 def _word(builder: Any, place: Any, number: int) -> Any:

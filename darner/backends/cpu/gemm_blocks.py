@@ -1,8 +1,8 @@
 """Products whose A does not fit the cache: blocks of rows and of k that do, and panels of B that go past each of them.
 
 B is packed while the first rows use it, one piece during the piece before, and stays packed for the others. Threads have panels of their
-own; one that two of them share is cut in every block of rows, so that no block is packed for it alone. This is for sums in several passes, for
-batches and for few panels; other products of many rows have their panels claimed (``gemm_claims``).
+own; one that two of them share is cut in every block of rows, so that no block is packed for it alone. This is for batches and for few
+panels; other products of many rows have their panels claimed (``gemm_shared``).
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ class Driver:
             def panel(number: Any, turn: Any) -> Any:
                 following = builder.add(number, i64(1))
                 exists = builder.icmp_signed("<", following, stop)
-                return self.roll(batch, a, b, rows, number, following, exists, turn)
+                return self.roll(batch, a, (b, b), rows, number, following, exists, turn)
 
             loop(builder, first, stop, 1, panel, [i64(0)])
 
@@ -353,7 +353,7 @@ class Driver:
         self,
         batch: Any,
         a: Any,
-        b: Any,
+        both: tuple[Any, Any],
         rows: Any,
         number: Any,
         following: Any,
@@ -361,24 +361,27 @@ class Driver:
         turn: Any,
         origin: Any = None,
     ) -> Sequence[Any]:
-        """Use the panel of a turn, whose first piece is packed; pack its others and the first of the following one meanwhile."""
+        """Use the panel of a turn, whose first piece is packed; pack its others and the first of the following one meanwhile.
+
+        ``both`` are the B of this panel, and that of the following.
+        """
         builder, plan, k = self.builder, self.plan, self.contraction.k
 
-        def piece_after(position: Any) -> Piece:
-            """The piece at a position of this panel; beyond its last, the first of the following."""
+        def piece_after(position: Any) -> tuple[Piece, Any]:
+            """The piece at a position of this panel, and its B; beyond its last, the first of the following."""
             ends = builder.icmp_signed(">=", position, i64(k))
             position = builder.select(ends, i64(0), position)
             length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
             which = builder.select(ends, following, number)
             there = builder.or_(builder.not_(ends), exists)
-            return Piece(which, position, length, there)
+            return Piece(which, position, length, there), builder.select(ends, both[1], both[0])
 
         def one_pass(terms: Terms, carried: Any) -> list[Any]:
             other = builder.xor(carried[0], i64(1))
             position = builder.add(terms.position, terms.length)
-            piece = piece_after(position)
-            beyond = piece_after(builder.add(position, i64(plan.block)))
-            later = Slices(self, b, rows, piece, beyond, self.ring(other))
+            piece, source = piece_after(position)
+            beyond, _ = piece_after(builder.add(position, i64(plan.block)))
+            later = Slices(self, source, rows, piece, beyond, self.ring(other))
             start = rows[0] if origin is None else origin
             self.panel(batch, a, self.ring(carried[0]), rows, number, later, terms, start)
             return [other]
@@ -515,7 +518,10 @@ class Driver:
                     run(exact, "packed", [*given, self.asks.place], STREAMS if self.streamed else 1)
 
             def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
-                kernel = tile_kernel(builder.module, exact, plan.panel, form, b_form, asking)
+                step = height if plan.pack_a else 0
+                kernel = tile_kernel(
+                    builder.module, exact, plan.panel, form, b_form, asking, plan.pace, step
+                )
                 builder.call(kernel, given)
 
             def whole_or_rest(tile: Tile) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...graph.errors import ArgumentError
+from .gemm_ahead import EACH
 from .gemm_ir import STORAGE_BYTES, accumulator_of
-from .gemm_tile import Machine, Tile, choose_tile, fit_tile, terms_of_turn
+from .gemm_tile import LONG_TURN, UNROLL, Machine, Tile, choose_tile, fit_tile
 from .panels import Panels
 
 Strides = tuple[int, int, int]
@@ -20,6 +21,8 @@ BLOCK_BYTES = CACHE_BYTES * 3 // 4
 """The same where rows come and go in blocks: another program may have a share of the core."""
 GROUP_BYTES = 8 * CACHE_BYTES
 """What the panels may take that are packed before they are used: rows of A are gone through, and packed, once for each group."""
+MOST_SHARED = 256
+"""The most panels that threads pack for each other at a time: there is a mark for each."""
 LONGEST_BLOCK = 1024
 """The most k that one of several passes over a panel sums."""
 LONGEST_PASS = 1536
@@ -33,6 +36,8 @@ DIRECT_TILES = 4
 NEAR_ROWS = 128
 """The rows of A up to which B is so read where its own rows are whole vectors, at most ``NEAR_BYTES`` apart, and in the cache."""
 NEAR_BYTES = 1024
+FEWEST_TURNS = 16
+"""Long turns that a tile must have: in each, a row is asked for where sums are written."""
 FEWEST_SLICES = 4
 """Tiles that a panel must have for the next to be packed between them."""
 STREAMED_BYTES = 1 << 22
@@ -180,9 +185,22 @@ class Cut:
         return max(1, -(-self.contraction.k // self.block))
 
     @property
+    def pace(self) -> int:
+        """Terms of a turn of the loop over k, where B is packed: many where few turns can ask for all that comes next."""
+        tile, contraction = self.tile, self.contraction
+        tiles = -(-min(self.rows, contraction.m) // tile.rows)
+        size = STORAGE_BYTES[accumulator_of(contraction.dtype)] * tile.width
+        room = self.block // LONG_TURN * EACH
+        some = contraction.whole_terms(-(-self.block // tiles), tile.lanes)
+        # The lines of a slice that begin and end within what is not wanted are asked for too.
+        sliced = some * size * 4 // 3 if self.rolling else 0
+        enough = max(sliced, self.block * size // tiles) <= room and not self.streams
+        return LONG_TURN if enough and self.block >= FEWEST_TURNS * LONG_TURN else UNROLL
+
+    @property
     def turns(self) -> int:
-        """Turns of the loop over k in which a tile sums up a block, where B is packed."""
-        return self.block // terms_of_turn(self.tile)
+        """Turns of that loop in which a tile sums up a block."""
+        return self.block // self.pace
 
     @property
     def full_panels(self) -> int:
@@ -215,6 +233,13 @@ class Cut:
     def grain(self) -> int:
         """Columns that threads share out at a time where there are a few rows."""
         return 4 * self.tile.lanes
+
+    @property
+    def shared_group(self) -> int:
+        """Panels of B that are packed together where threads do that for each other, one pass at a time."""
+        size = STORAGE_BYTES[accumulator_of(self.contraction.dtype)]
+        most = 2 * GROUP_BYTES // (self.block * size * self.tile.width)
+        return _evenly(self.panels, max(1, min(most, MOST_SHARED)))
 
     @property
     def units(self) -> int:

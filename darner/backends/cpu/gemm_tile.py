@@ -29,6 +29,8 @@ from .gemm_ir import (
 UNROLL = 4
 """Terms of a loop's turn, for tiles of ``FULL`` sums or more: code that runs less often is kept short."""
 FULL = 12
+LONG_TURN = 8
+"""The same where a turn asks for what is needed later, and few turns are enough: finding out what takes a tenth of the instructions of a shorter one."""
 SHAPES = {
     64: ((8, 3), (6, 4), (12, 2)),
     32: ((6, 2), (4, 3), (12, 1)),
@@ -121,11 +123,6 @@ def cost(tile: Tile, m: int, n: int) -> float:
     )
 
 
-def terms_of_turn(tile: Tile) -> int:
-    """Terms of k that a turn of the micro-kernel's loop sums where B is packed."""
-    return UNROLL if tile.rows * tile.vectors >= FULL else 2
-
-
 def tile_kernel(
     module: Any,
     tile: Tile,
@@ -133,21 +130,26 @@ def tile_kernel(
     form: str,
     b_form: str = "packed",
     asking: int = 0,
+    pace: int = UNROLL,
+    distance: int = 0,
 ) -> Any:
     """The micro-kernel over panels of type ``panel``, emitted once per module.
 
     Its signature is ``(k, a*, a_stride, b*, out*, out_stride, keep, next*)``. ``out[row * out_stride + column]`` gets
     the sums, added to what stands there when ``keep`` is set. ``a`` has the accumulator type; ``a_stride`` is the
     distance of two rows (form ``rows``) or of two k (form ``columns``). A line of ``next`` is prefetched every
-    four k, one after the other; when ``asking`` for a number of streams, ``next`` are instead the words of an ``Asks``, which say what is.
+    four k, one after the other; when ``asking`` for a number of streams, ``next`` are instead the words of an ``Asks``, which say what is,
+    once in ``pace`` terms. A ``distance`` that is not 0 is known to be ``a_stride``.
 
     B that is not packed is read as it lies: with a ``b_form`` of ``rows`` two more arguments are the distance of its rows, and
     how many lanes of the last vector exist; ``rows.masked`` heeds that number. ``panel`` is then the type in which B lies.
     With a ``b_form`` of ``placed`` one more argument points to the distances of B's rows from ``b``, a 64-bit number for each k.
     """
     types = ir()
+    pace = pace if asking else UNROLL
     name = f"darner.tile.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}.{b_form}"
-    name += f".asking{asking}" if asking else ""
+    name += f".asking{asking}.{pace}" if asking else ""
+    name += f".by{distance}" if distance else ""
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -157,17 +159,25 @@ def tile_kernel(
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
-    _emit_kernel(function, tile, panel, form, b_form, asking)
+    _emit_kernel(function, tile, panel, form, b_form, asking, pace, distance)
     return function
 
 
 def _emit_kernel(
-    function: Any, tile: Tile, panel: str, form: str, b_form: str, asking: int
+    function: Any,
+    tile: Tile,
+    panel: str,
+    form: str,
+    b_form: str,
+    asking: int,
+    pace: int,
+    distance: int,
 ) -> None:
     types = ir()
     dtype, word = accumulator_of(panel), types.IntType(64)
     k, a, a_stride, b, out, out_stride, keep, following, *more = function.args
     builder = types.IRBuilder(function.append_basic_block("entry"))
+    a_stride = i64(distance) if distance else a_stride
     distances = more.pop() if b_form == "placed" else None
     b_stride, valid = more or (i64(tile.width), None)
     mask = lane_mask(builder, valid, tile.lanes) if b_form.endswith(".masked") else None
@@ -234,11 +244,11 @@ def _emit_kernel(
                     totals[at] = fused_multiply_add(builder, value, column, totals[at], tile.lanes)
         return totals
 
-    turn = terms_of_turn(tile)
+    turn = pace if tile.rows * tile.vectors >= FULL else 2
 
     def unrolled(index: Any, values: Any) -> list[Any]:
         if asking:
-            number = builder.udiv(index, i64(turn))
+            number = builder.udiv(index, i64(pace))
             ask(builder, following, number, asking)
             if asking == 1:
                 row_bytes = tile.width * STORAGE_BYTES[dtype]
