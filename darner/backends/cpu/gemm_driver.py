@@ -32,6 +32,7 @@ from .gemm_panel import (
     emit_pack_panel,
 )
 from .gemm_plan import Cut
+from .gemm_strip import emit_strip
 from .gemm_tile import Tile, tile_kernel
 from .gemm_vector import sum_dots, sum_panels, sum_rows
 
@@ -280,6 +281,12 @@ class Driver:
             end = minimum(builder, builder.add(start, i64(plan.rows)), rows[1])
             if plan.pack_a:
                 self.pack_rows(a, start, end)
+            if plan.strips and self.target.straight is not None:
+                c = self.target.straight(batch)
+                place = builder.mul(builder.sub(panels[0], skipped), i64(size))
+                at = offset(builder, base, plan.panel, place)
+                emit_strip(self, a, c, at, (start, end), panels)
+                return
 
             def panel(number: Any, _: Any) -> None:
                 place = builder.mul(builder.sub(number, skipped), i64(size))
@@ -464,12 +471,12 @@ class Driver:
 
         def one_tile(row: Any, _: Any) -> None:
             if plan.pack_a:
-                form, a_stride = "columns", i64(height)
+                a_stride = i64(height)
                 place = builder.mul(builder.sub(row, origin), terms.distance)
                 a_tile = offset(builder, self.own_rows, self.accumulator, place, terms.skipped)
             else:
                 _, down, across = contraction.a_strides
-                form, a_stride = ("rows", i64(down)) if across == 1 else ("columns", i64(across))
+                a_stride = i64(down if across == 1 else across)
                 place = builder.mul(row, i64(down))
                 skipped = builder.mul(terms.position, i64(across))
                 a_tile = offset(builder, a, self.accumulator, place, skipped)
@@ -515,7 +522,7 @@ class Driver:
                     run(exact, "packed", [*given, self.asks.place], STREAMS if self.streamed else 1)
 
             def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
-                kernel = tile_kernel(builder.module, exact, plan.panel, form, b_form, asking)
+                kernel = tile_kernel(builder.module, exact, plan.panel, plan.form, b_form, asking)
                 builder.call(kernel, given)
 
             def whole_or_rest(tile: Tile) -> None:

@@ -39,6 +39,8 @@ STREAMED_BYTES = 1 << 22
 """From so much on, what is read where C is written comes from memory, not from a cache."""
 FEW_TERMS = 64
 """Up to this many terms, writing a sum takes longer than making it."""
+FEWEST_STRIPS = 16
+"""Tiles of rows from which on threads share out rows of such sums, all batches taken together: each packs all of B."""
 FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
@@ -182,7 +184,25 @@ class Cut:
     @property
     def turns(self) -> int:
         """Turns of the loop over k in which a tile sums up a block, where B is packed."""
-        return self.block // terms_of_turn(self.tile)
+        return self.block // terms_of_turn(self.tile, self.form)
+
+    @property
+    def form(self) -> str:
+        """How tiles read A: ``rows`` of contiguous k, or ``columns``."""
+        return "rows" if not self.pack_a and self.contraction.a_strides[2] == 1 else "columns"
+
+    @property
+    def strips(self) -> bool:
+        """Whether rows of C are made in strips where nothing else is done to the sums."""
+        return self.runs and self.contraction.k <= FEW_TERMS and not self.contraction.accumulate
+
+    @property
+    def stays(self) -> bool:
+        """Whether C is soon made and written, and stays in the caches of those cores that wrote the same part of it before."""
+        contraction = self.contraction
+        elements = contraction.batch * contraction.m * contraction.n
+        size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
+        return contraction.k <= FEW_TERMS and elements * size <= STREAMED_BYTES
 
     @property
     def full_panels(self) -> int:
@@ -274,7 +294,10 @@ def cut(
         path == "tiles" and contraction.batch * panels < 8 and tiles > contraction.batch * panels
     )
     readable = not packed_b and _is_readable(contraction, machine, tile)
-    direct = readable and _reads_directly(contraction, tile)
+    strips = k <= FEW_TERMS and contraction.batch * tiles >= FEWEST_STRIPS
+    # Whatever few columns of few terms take to be packed, rows that are written whole give back.
+    narrow = strips and panels == 1 and tiles > DIRECT_TILES and contraction.c_panels is None
+    direct = readable and not narrow and _reads_directly(contraction, tile)
     whole = fits_rolling(m, k, block, tile, size)
     movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.apart)
     rolling = movable and whole and not packed_b and panels > 1 and tiles >= FEWEST_SLICES
@@ -284,11 +307,12 @@ def cut(
     held = CACHE_BYTES // 2 // max(1, k * size * tile.width)
     # Of sums of few terms, writing them is most of the work.
     written = max(streams, int(k <= FEW_TERMS))
-    runs = (
-        movable and not packed_b and m * n * written * size > STREAMED_BYTES and held >= FEWEST_HELD
-    )
+    runs = movable and not packed_b and held >= FEWEST_HELD
+    runs = runs and (strips or m * n * written * size > STREAMED_BYTES)
     if contraction.c_panels is not None:
         runs = False  # the rows of a panel are one run
+    many = contraction.batch > 1 or m * n * size <= STREAMED_BYTES
+    by_rows = by_rows or (runs and strips and many)
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
         rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
@@ -309,7 +333,8 @@ def cut(
             group = min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
-    plain = across == 1 or (down == 1 and panels <= FEW_PANELS and not by_rows)
+    few = runs and k <= FEW_TERMS
+    plain = across == 1 or (down == 1 and (few or (panels <= FEW_PANELS and not by_rows)))
     pack_a = not plain or storage != accumulator or bool(contraction.apart)
     # Some terms of many rows, which may lie a power of two apart, would not all stay in the cache.
     pack_a = pack_a or (blocked and block < k)

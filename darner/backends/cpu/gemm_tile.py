@@ -29,6 +29,9 @@ from .gemm_ir import (
 UNROLL = 4
 """Terms of a loop's turn, for tiles of ``FULL`` sums or more: code that runs less often is kept short."""
 FULL = 12
+MOST_PLACES = 8
+"""Rows of A that can be read as they lie in a turn of several terms: the addresses of more would need more registers than there are, and
+code that loads far ahead to save some of them has sums wait in memory."""
 SHAPES = {
     64: ((8, 3), (6, 4), (12, 2)),
     32: ((6, 2), (4, 3), (12, 1)),
@@ -121,8 +124,10 @@ def cost(tile: Tile, m: int, n: int) -> float:
     )
 
 
-def terms_of_turn(tile: Tile) -> int:
+def terms_of_turn(tile: Tile, form: str) -> int:
     """Terms of k that a turn of the micro-kernel's loop sums where B is packed."""
+    if form == "rows" and tile.rows > MOST_PLACES and tile.vectors > 1:
+        return 1
     return UNROLL if tile.rows * tile.vectors >= FULL else 2
 
 
@@ -234,7 +239,7 @@ def _emit_kernel(
                     totals[at] = fused_multiply_add(builder, value, column, totals[at], tile.lanes)
         return totals
 
-    turn = terms_of_turn(tile)
+    turn = terms_of_turn(tile, form)
 
     def unrolled(index: Any, values: Any) -> list[Any]:
         if asking:
