@@ -98,3 +98,47 @@ def test_results_beyond_the_cache_are_claimed_in_strips(cache, monkeypatch):
     assert plan.strips
     assert can_claim(plan, packed_b=False)
     same_for_any_threads("NN", (533, 5, 431), cache=cache)
+
+
+# --------------------------------------------------------------------------- few rows or columns, long sums
+
+
+@pytest.mark.parametrize("form", ["NT", "TT"])
+@pytest.mark.parametrize(
+    "shape", [(5, 300, 7), (8, 1037, 77), (11, 700, 50), (17, 2100, 21), (3, 129, 1), (24, 800, 33)]
+)
+def test_few_rows_of_long_sums_are_dot_products(form, shape, cache):
+    m, k, n = shape
+    if n > m:
+        assert cut(dense(form, m, k, n), host()).path == "dots"
+    same_for_any_threads(form, shape, cache=cache)
+
+
+@pytest.mark.parametrize("form", ["NN", "NT"])
+@pytest.mark.parametrize("shape", [(50, 333, 5), (61, 1100, 16), (300, 513, 2), (41, 2049, 9)])
+def test_few_columns_of_long_sums_are_dot_products(form, shape, cache):
+    same_for_any_threads(form, shape, cache=cache)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
+@pytest.mark.parametrize("shape", [(9, 601, 40), (70, 450, 6)])
+def test_dot_products_of_other_types_and_what_follows(shape, dtype, cache):
+    after = "scaled" if dtype == "f64" else "plain"
+    same_for_any_threads("NT", shape, after=after, dtype=dtype, cache=cache)
+
+
+@pytest.mark.parametrize("after", ["scaled", "two results", "clipped"])
+@pytest.mark.parametrize("shape", [(7, 400, 45), (83, 400, 7)])
+def test_what_follows_dot_products(shape, after, cache):
+    same_for_any_threads("NT", shape, after=after, cache=cache)
+
+
+@pytest.mark.parametrize("form", ["NN", "NT"])
+@pytest.mark.parametrize("shape", [(6, 257, 20), (40, 257, 3)])
+def test_batches_of_dot_products(form, shape, cache):
+    same_for_any_threads(form, shape, 5, cache=cache)
+
+
+@pytest.mark.parametrize("rows", [9, 10, 11, 12])
+def test_many_rows_that_are_read_as_they_lie(rows, cache):
+    same_for_any_threads("NN", (rows, 75, 28), 4, cache=cache)

@@ -8,6 +8,7 @@ from typing import Any
 
 from .gemm_ahead import STREAMS, Asks, Rows
 from .gemm_blocks import emit_blocked
+from .gemm_dots import sum_dots
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -34,7 +35,7 @@ from .gemm_panel import (
 from .gemm_plan import Cut
 from .gemm_strip import emit_strip
 from .gemm_tile import Tile, tile_kernel
-from .gemm_vector import sum_dots, sum_panels, sum_rows
+from .gemm_vector import sum_panels, sum_rows
 
 TERMS_PACKED = 32
 """Of k, how many are packed for all tiles of A before the next, where the rows of a k are contiguous."""
@@ -228,10 +229,13 @@ class Driver:
 
         def vectors(column: Any, _: Any) -> None:
             mask = lane_mask(builder, builder.sub(stop, column), plan.tile.lanes)
-            for row in range(self.contraction.m):
-                at = builder.add(i64(row * plan.chunk), builder.sub(column, first))
-                place = offset(builder, self.own_sums, self.accumulator, at)
-                self.finish(batch, i64(row), column, place, mask)
+
+            def one(row: Any, _: Any) -> None:
+                at = builder.mul(row, i64(plan.chunk)), builder.sub(column, first)
+                place = offset(builder, self.own_sums, self.accumulator, *at)
+                self.finish(batch, row, column, place, mask)
+
+            loop(builder, i64(0), i64(self.contraction.m), 1, one)
 
         loop(builder, first, stop, plan.tile.lanes, vectors)
 

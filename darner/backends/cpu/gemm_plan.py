@@ -45,6 +45,10 @@ FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
+MOST_DOT_ROWS = 24
+"""The most rows for which dot products are made of columns whose terms are contiguous."""
+TERMS_OF_DOT_ROW = 32
+"""Terms that sums must have for each row, for that."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +236,14 @@ class Cut:
         return width * self.contraction.k
 
     @property
+    def row_length(self) -> int:
+        """Elements of a row of A that is copied to be made dot products of: of whole vectors."""
+        return -(-self.contraction.k // self.tile.lanes) * self.tile.lanes
+
+    @property
     def grain(self) -> int:
         """Columns that threads share out at a time where there are a few rows."""
-        return 4 * self.tile.lanes
+        return self.tile.lanes * (1 if self.path == "dots" else 4)
 
     @property
     def units(self) -> int:
@@ -253,7 +262,7 @@ class Cut:
         if contraction.empty:
             return 0, 0, 0
         if self.path != "tiles":
-            a = contraction.m * contraction.k if self.path == "dots" else 0
+            a = contraction.m * self.row_length if self.path == "dots" else 0
             return 0, _round(a * size), _round(contraction.m * self.chunk * size)
         b = self.tile.width * (2 * self.block if self.rolling else self.group * contraction.k)
         if self.packed or self.direct:
@@ -287,6 +296,8 @@ def cut(
         path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
         if packed_b:
             path, chunk = "panels", tile.rows // m * tile.width
+    elif not packed_b and _sums_dots(contraction):
+        path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
     block = _block(contraction, tile)
     panels = max(1, -(-n // tile.width))
     tiles = max(1, -(-m // tile.rows))
@@ -383,6 +394,13 @@ def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
     held = max(1, (held_bytes // (block * size) - 2 * tile.width) // tile.rows)
     blocks = -(-tiles // held)
     return -(-tiles // blocks) * tile.rows
+
+
+def _sums_dots(contraction: Contraction) -> bool:
+    """Whether sums are so long, and rows so few, that adding up lanes costs less than packing columns whose terms are contiguous."""
+    if contraction.b_strides[1] != 1 or contraction.apart or contraction.b_panels is not None:
+        return False
+    return 0 < contraction.m <= min(MOST_DOT_ROWS, contraction.k // TERMS_OF_DOT_ROW)
 
 
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:
