@@ -423,7 +423,7 @@ def test_what_changes_seldom_is_packed_once_and_again_when_it_changed(dtype, tra
 
 @pytest.mark.parametrize("form", ["nn", "nt", "tn"])
 @pytest.mark.parametrize(
-    "shape", [(70, 29, 500), (37, 700, 997), (129, 48, 433), (33, 1, 400), (1100, 11, 1003)]
+    "shape", [(70, 79, 500), (37, 700, 997), (129, 98, 433), (33, 65, 400), (1100, 11, 1003)]
 )
 def test_panels_are_claimed_by_any_number_of_threads(form, shape, cache):
     m, k, n = shape
@@ -448,6 +448,7 @@ def small_cache(monkeypatch):
     monkeypatch.setattr(gemm_plan, "ROLLING_BYTES", 48 << 10)
     monkeypatch.setattr(gemm_plan, "BLOCK_BYTES", 40 << 10)
     monkeypatch.setattr(gemm_plan, "GROUP_BYTES", 64 << 10)
+    monkeypatch.setattr(gemm_plan, "FEW_TERMS", 0)
 
 
 def claims_blocks(contraction, packed=False):

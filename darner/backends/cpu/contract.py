@@ -40,6 +40,8 @@ from .template import Code, Packing, Scratch, Template, sizes
 
 MANY_TILES = 64
 """Products of fewer tiles than this cut long sums into parts, so that threads have something to share."""
+DOTS_AS_TILES = 4
+"""Tiles that a piece of work counts for which is dot products: it takes no packing, and needs no others to share that."""
 LEAST_PART = 512
 """Terms that a part has at least."""
 MOST_PARTS = 16
@@ -71,6 +73,8 @@ def _parts(contraction: Contraction, machine: Machine) -> Parts | None:
         return None
     whole = cut(contraction, machine)
     tiles = contraction.batch * whole.tiles * whole.panels
+    if whole.path == "dots":
+        tiles = DOTS_AS_TILES * whole.units
     count = min(MOST_PARTS, contraction.k // LEAST_PART, MANY_TILES // max(tiles, 1))
     # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
     size = STORAGE_BYTES[accumulator_of(contraction.dtype)]

@@ -23,6 +23,8 @@ def can_claim(plan: Cut, packed_b: bool) -> bool:
     contraction = plan.contraction
     if plan.path != "tiles" or contraction.batch != 1 or plan.by_rows or plan.direct:
         return False
+    if plan.stays:
+        return False
     if plan.runs:
         return _blocks(plan) * _groups(plan) >= FEWEST_PANELS
     if plan.blocked:

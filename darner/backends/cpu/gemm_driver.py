@@ -8,6 +8,7 @@ from typing import Any
 
 from .gemm_ahead import STREAMS, Asks, Rows
 from .gemm_blocks import emit_blocked
+from .gemm_dots import sum_dots
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -32,8 +33,9 @@ from .gemm_panel import (
     emit_pack_panel,
 )
 from .gemm_plan import Cut
+from .gemm_strip import emit_strip
 from .gemm_tile import Tile, tile_kernel
-from .gemm_vector import sum_dots, sum_panels, sum_rows
+from .gemm_vector import sum_panels, sum_rows
 
 TERMS_PACKED = 32
 """Of k, how many are packed for all tiles of A before the next, where the rows of a k are contiguous."""
@@ -227,10 +229,13 @@ class Driver:
 
         def vectors(column: Any, _: Any) -> None:
             mask = lane_mask(builder, builder.sub(stop, column), plan.tile.lanes)
-            for row in range(self.contraction.m):
-                at = builder.add(i64(row * plan.chunk), builder.sub(column, first))
-                place = offset(builder, self.own_sums, self.accumulator, at)
-                self.finish(batch, i64(row), column, place, mask)
+
+            def one(row: Any, _: Any) -> None:
+                at = builder.mul(row, i64(plan.chunk)), builder.sub(column, first)
+                place = offset(builder, self.own_sums, self.accumulator, *at)
+                self.finish(batch, row, column, place, mask)
+
+            loop(builder, i64(0), i64(self.contraction.m), 1, one)
 
         loop(builder, first, stop, plan.tile.lanes, vectors)
 
@@ -280,6 +285,12 @@ class Driver:
             end = minimum(builder, builder.add(start, i64(plan.rows)), rows[1])
             if plan.pack_a:
                 self.pack_rows(a, start, end)
+            if plan.strips and self.target.straight is not None:
+                c = self.target.straight(batch)
+                place = builder.mul(builder.sub(panels[0], skipped), i64(size))
+                at = offset(builder, base, plan.panel, place)
+                emit_strip(self, a, c, at, (start, end), panels)
+                return
 
             def panel(number: Any, _: Any) -> None:
                 place = builder.mul(builder.sub(number, skipped), i64(size))
@@ -467,12 +478,12 @@ class Driver:
 
         def one_tile(row: Any, _: Any) -> None:
             if plan.pack_a:
-                form, a_stride = "columns", i64(height)
+                a_stride = i64(height)
                 place = builder.mul(builder.sub(row, origin), terms.distance)
                 a_tile = offset(builder, self.own_rows, self.accumulator, place, terms.skipped)
             else:
                 _, down, across = contraction.a_strides
-                form, a_stride = ("rows", i64(down)) if across == 1 else ("columns", i64(across))
+                a_stride = i64(down if across == 1 else across)
                 place = builder.mul(row, i64(down))
                 skipped = builder.mul(terms.position, i64(across))
                 a_tile = offset(builder, a, self.accumulator, place, skipped)
@@ -520,7 +531,7 @@ class Driver:
             def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
                 step = height if plan.pack_a else 0
                 kernel = tile_kernel(
-                    builder.module, exact, plan.panel, form, b_form, asking, plan.pace, step
+                    builder.module, exact, plan.panel, plan.form, b_form, asking, plan.pace, step
                 )
                 builder.call(kernel, given)
 

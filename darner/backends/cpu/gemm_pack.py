@@ -7,10 +7,11 @@ registers where k is, and element by element otherwise. Missing columns become z
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from .gemm_ir import (
     STORAGE_BYTES,
+    accumulator_of,
     element_type,
     i64,
     ir,
@@ -18,25 +19,50 @@ from .gemm_ir import (
     lane_numbers,
     load,
     loop,
+    minimum,
     offset,
     store,
     widen,
+    zero,
 )
 
 
+class Ends(NamedTuple):
+    """What is known of the panels that a function packs where k is contiguous.
+
+    Attributes:
+        partial: whether some of their columns are missing, always.
+        short: whether they have fewer k than a vector has lanes, and one at least.
+    """
+
+    partial: bool = False
+    short: bool = False
+
+
+USUAL = Ends()
+
+
 def pack_kernel(
-    module: Any, source: str, target: str, width: int, lanes: int, contiguous: str
+    module: Any,
+    source: str,
+    target: str,
+    width: int,
+    lanes: int,
+    contiguous: str,
+    ends: Ends = USUAL,
 ) -> Any:
     """The function that packs one panel, emitted once per module.
 
     Its signature is ``(k, valid, source*, k_stride, column_stride, panel*)``: ``valid`` of the ``width`` columns
     exist. ``target`` is the source's type or its accumulator; ``contiguous`` says which stride is 1: ``columns``,
-    ``k`` or ``neither``.
+    ``k`` or ``neither``. What ``ends`` says costs code of its own, and matters for ``k`` alone.
     """
     types = ir()
     while width % lanes:
         lanes //= 2
     name = f"darner.pack.{source}.{target}.{width}.{lanes}.{contiguous}"
+    if contiguous == "k":
+        name += f"{'.partial' if ends.partial else ''}{'.short' if ends.short else ''}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -51,7 +77,7 @@ def pack_kernel(
     elif contiguous == "columns":
         _pack_rows(builder, function.args, source, target, width, lanes)
     else:
-        _pack_transposed(builder, function.args, source, target, width, lanes)
+        _pack_transposed(builder, function.args, source, target, width, lanes, ends)
     builder.ret_void()
     return function
 
@@ -85,33 +111,58 @@ def _pack_rows(
 
 
 def _pack_transposed(
-    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int
+    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int, ends: Ends
 ) -> None:
     """Transpose square blocks in registers: the k of a column are contiguous."""
     k, valid, start, _, column_stride, panel = arguments
-    blocks = builder.and_(k, i64(-lanes))
-    whole = builder.select(builder.icmp_signed("==", valid, i64(width)), blocks, i64(0))
+    some = lane_mask(builder, k, lanes) if ends.short else None
 
-    def block(index: Any, _: Any) -> None:
+    def block(index: Any) -> None:
         # A loop over the width too: unrolled, its code would take longest to generate of all.
         def square(at: Any, _: Any) -> None:
-            first = builder.add(builder.mul(column_stride, at), index)
-            places = [
-                offset(builder, start, source, first, builder.mul(column_stride, i64(lane)))
-                for lane in range(lanes)
-            ]
-            if lanes == 16 and STORAGE_BYTES[source] == 4:
+            def column(lane: int) -> Any:
+                if not ends.partial:
+                    return builder.add(builder.mul(column_stride, at), lane_distance(lane))
+                # Of columns that are missing, the last is read once more.
+                number = minimum(builder, builder.add(at, i64(lane)), last_column)
+                return builder.mul(column_stride, number)
+
+            places = [offset(builder, start, source, column(i), index) for i in range(lanes)]
+            if lanes == 16 and STORAGE_BYTES[source] == 4 and not ends.short:
                 columns = transposed_in_quarters(builder, places, source)
             else:
-                columns = transpose(builder, [load(builder, at, source, lanes) for at in places])
+                rows = [load(builder, place, source, lanes, some) for place in places]
+                columns = transpose(builder, rows)
+            if ends.partial:
+                exists = lane_mask(builder, builder.sub(valid, at), lanes)
+                nothing = zero(accumulator_of(source), lanes)
+                columns = [builder.select(exists, value, nothing) for value in columns]
             corner = builder.add(builder.mul(index, i64(width)), at)
             for lane, value in enumerate(columns):
-                store(builder, value, offset(builder, panel, target, corner, lane * width), target)
+                place = offset(builder, panel, target, corner, lane * width)
+                if not ends.short:
+                    store(builder, value, place, target)
+                    continue
+                with builder.if_then(builder.icmp_signed("<", i64(lane), k)):
+                    store(builder, value, place, target)
 
         loop(builder, i64(0), i64(width), lanes, square)
 
-    loop(builder, i64(0), whole, lanes, block)
-    _pack_elements(builder, arguments, source, target, width, whole)
+    def lane_distance(lane: int) -> Any:
+        return builder.mul(column_stride, i64(lane))
+
+    last_column = builder.sub(valid, i64(1))
+    if ends.short:
+        block(i64(0))
+        return
+    enough = builder.icmp_signed(">=", k, i64(lanes))
+    if not ends.partial:
+        enough = builder.and_(enough, builder.icmp_signed("==", valid, i64(width)))
+    # The last block may repeat some terms of the one before.
+    last = builder.sub(k, i64(lanes))
+    done = builder.select(enough, k, i64(0))
+    loop(builder, i64(0), done, lanes, lambda index, _: block(minimum(builder, index, last)))
+    _pack_elements(builder, arguments, source, target, width, done)
 
 
 def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[Any]:

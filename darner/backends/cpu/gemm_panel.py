@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from .gemm_ahead import LINE, Asks, Rows, paced
 from .gemm_ir import STORAGE_BYTES, i64, ir, loop, maximum, minimum, offset
-from .gemm_pack import pack_kernel
+from .gemm_pack import Ends, pack_kernel
 from .gemm_plan import Contraction, Cut
 from .gemm_tile import Tile
 from .panels import Panels
@@ -35,8 +35,9 @@ def emit_pack_panel(
 
     def panel(tile: Tile) -> None:
         valid = width if tile is plan.tile else contraction.n % width
+        ends = Ends(valid < tile.width, span is None and 0 < contraction.together < tile.lanes)
         pack = pack_kernel(
-            builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous
+            builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous, ends
         )
 
         def some(terms: Any, _: Any, b_offset: Any, count: Any) -> None:

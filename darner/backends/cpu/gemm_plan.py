@@ -44,10 +44,16 @@ STREAMED_BYTES = 1 << 22
 """From so much on, what is read where C is written comes from memory, not from a cache."""
 FEW_TERMS = 64
 """Up to this many terms, writing a sum takes longer than making it."""
+FEWEST_STRIPS = 16
+"""Tiles of rows from which on threads share out rows of such sums, all batches taken together: each packs all of B."""
 FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
+MOST_DOT_ROWS = 24
+"""The most rows for which dot products are made of columns whose terms are contiguous."""
+TERMS_OF_DOT_ROW = 32
+"""Terms that sums must have for each row, for that."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +209,24 @@ class Cut:
         return self.block // self.pace
 
     @property
+    def form(self) -> str:
+        """How tiles read A: ``rows`` of contiguous k, or ``columns``."""
+        return "rows" if not self.pack_a and self.contraction.a_strides[2] == 1 else "columns"
+
+    @property
+    def strips(self) -> bool:
+        """Whether rows of C are made in strips where nothing else is done to the sums."""
+        return self.runs and self.contraction.k <= FEW_TERMS and not self.contraction.accumulate
+
+    @property
+    def stays(self) -> bool:
+        """Whether C is soon made and written, and stays in the caches of those cores that wrote the same part of it before."""
+        contraction = self.contraction
+        elements = contraction.batch * contraction.m * contraction.n
+        size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
+        return contraction.k <= FEW_TERMS and elements * size <= STREAMED_BYTES
+
+    @property
     def full_panels(self) -> int:
         """Panels of the tile's whole width."""
         return self.contraction.n // self.tile.width
@@ -230,9 +254,14 @@ class Cut:
         return width * self.contraction.k
 
     @property
+    def row_length(self) -> int:
+        """Elements of a row of A that is copied to be made dot products of: of whole vectors."""
+        return -(-self.contraction.k // self.tile.lanes) * self.tile.lanes
+
+    @property
     def grain(self) -> int:
         """Columns that threads share out at a time where there are a few rows."""
-        return 4 * self.tile.lanes
+        return self.tile.lanes * (1 if self.path == "dots" else 4)
 
     @property
     def shared_group(self) -> int:
@@ -258,7 +287,7 @@ class Cut:
         if contraction.empty:
             return 0, 0, 0
         if self.path != "tiles":
-            a = contraction.m * contraction.k if self.path == "dots" else 0
+            a = contraction.m * self.row_length if self.path == "dots" else 0
             return 0, _round(a * size), _round(contraction.m * self.chunk * size)
         b = self.tile.width * (2 * self.block if self.rolling else self.group * contraction.k)
         if self.packed or self.direct:
@@ -292,6 +321,8 @@ def cut(
         path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
         if packed_b:
             path, chunk = "panels", tile.rows // m * tile.width
+    elif not packed_b and _sums_dots(contraction):
+        path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
     block = _block(contraction, tile)
     panels = max(1, -(-n // tile.width))
     tiles = max(1, -(-m // tile.rows))
@@ -299,7 +330,10 @@ def cut(
         path == "tiles" and contraction.batch * panels < 8 and tiles > contraction.batch * panels
     )
     readable = not packed_b and _is_readable(contraction, machine, tile)
-    direct = readable and _reads_directly(contraction, tile)
+    strips = k <= FEW_TERMS and contraction.batch * tiles >= FEWEST_STRIPS
+    # Whatever few columns of few terms take to be packed, rows that are written whole give back.
+    narrow = strips and panels == 1 and tiles > DIRECT_TILES and contraction.c_panels is None
+    direct = readable and not narrow and _reads_directly(contraction, tile)
     whole = fits_rolling(m, k, block, tile, size)
     movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.apart)
     rolling = movable and whole and not packed_b and panels > 1 and tiles >= FEWEST_SLICES
@@ -309,11 +343,12 @@ def cut(
     held = CACHE_BYTES // 2 // max(1, k * size * tile.width)
     # Of sums of few terms, writing them is most of the work.
     written = max(streams, int(k <= FEW_TERMS))
-    runs = (
-        movable and not packed_b and m * n * written * size > STREAMED_BYTES and held >= FEWEST_HELD
-    )
+    runs = movable and not packed_b and held >= FEWEST_HELD
+    runs = runs and (strips or m * n * written * size > STREAMED_BYTES)
     if contraction.c_panels is not None:
         runs = False  # the rows of a panel are one run
+    many = contraction.batch > 1 or m * n * size <= STREAMED_BYTES
+    by_rows = by_rows or (runs and strips and many)
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
         rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
@@ -334,7 +369,8 @@ def cut(
             group = min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
-    plain = across == 1 or (down == 1 and panels <= FEW_PANELS and not by_rows)
+    few = runs and k <= FEW_TERMS
+    plain = across == 1 or (down == 1 and (few or (panels <= FEW_PANELS and not by_rows)))
     pack_a = not plain or storage != accumulator or bool(contraction.apart)
     # Some terms of many rows, which may lie a power of two apart, would not all stay in the cache.
     pack_a = pack_a or (blocked and block < k)
@@ -383,6 +419,13 @@ def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
     held = max(1, (held_bytes // (block * size) - 2 * tile.width) // tile.rows)
     blocks = -(-tiles // held)
     return -(-tiles // blocks) * tile.rows
+
+
+def _sums_dots(contraction: Contraction) -> bool:
+    """Whether sums are so long, and rows so few, that adding up lanes costs less than packing columns whose terms are contiguous."""
+    if contraction.b_strides[1] != 1 or contraction.apart or contraction.b_panels is not None:
+        return False
+    return 0 < contraction.m <= min(MOST_DOT_ROWS, contraction.k // TERMS_OF_DOT_ROW)
 
 
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:

@@ -16,6 +16,10 @@ from .template import sizes
 FEW_COLUMNS = 24
 MANY_ROWS = 48
 """From so many rows on, contiguous in memory, few columns become rows and rows become columns."""
+FEW_DOTS = 16
+"""The same for rows of contiguous terms, which are then multiplied term by term: how many columns there are at most,"""
+TERMS_OF_DOT = 32
+"""and how many terms there are at least for each column."""
 
 
 @dataclass(frozen=True)
@@ -149,9 +153,9 @@ def product_of(spec: Spec) -> Product | None:
     a, b = _side(node, left, "a", together), _side(node, right, "b", together)
     if a is None or b is None or a.leaf.dtype is not b.leaf.dtype:
         return None
-    turned = _is_better_turned(a, b)
     summed = [sizes(left)[i] for i in node.attrs["a_contract"]]
     apart = summed[: len(summed) - together]
+    turned = _is_better_turned(a, b, 0 if apart else prod(summed))
     if turned:
         a, b = b, a
     loops = _loops(node, left, a, b, turned)
@@ -170,9 +174,14 @@ def product_of(spec: Spec) -> Product | None:
     return _with_rows_of_batch(Product(node, a, b, loops, contraction, turned))
 
 
-def _is_better_turned(a: Side, b: Side) -> bool:
-    """Whether the rows should be columns: few columns would leave most lanes empty."""
+def _is_better_turned(a: Side, b: Side, terms: int) -> bool:
+    """Whether the rows should be columns: few columns would leave most lanes empty.
+
+    ``terms`` are those of a sum that follow each other in both operands.
+    """
     rows, columns = prod(a.inner), prod(b.sizes)
+    if a.summed == 1 and columns <= min(FEW_DOTS, terms // TERMS_OF_DOT) and rows > columns > 1:
+        return prod(b.inner) == columns
     if columns == 1 or a.free != 1:
         return columns == 1 != prod(a.sizes)
     return columns <= FEW_COLUMNS and rows >= MANY_ROWS and prod(b.inner) == columns

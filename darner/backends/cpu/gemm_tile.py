@@ -31,6 +31,9 @@ UNROLL = 4
 FULL = 12
 LONG_TURN = 8
 """The same where a turn asks for what is needed later, and few turns are enough: finding out what takes a tenth of the instructions of a shorter one."""
+MOST_PLACES = 8
+"""Rows of A that can be read as they lie in a turn of several terms: the addresses of more would need more registers than there are, and
+code that loads far ahead to save some of them has sums wait in memory."""
 SHAPES = {
     64: ((8, 3), (6, 4), (12, 2)),
     32: ((6, 2), (4, 3), (12, 1)),
@@ -121,6 +124,13 @@ def cost(tile: Tile, m: int, n: int) -> float:
         + whole * some(left, tile.vectors)
         + some(left, rest)
     )
+
+
+def terms_of_turn(tile: Tile, form: str, pace: int) -> int:
+    """Terms of k that a turn of the micro-kernel's loop sums where B is packed: ``pace`` where registers allow it."""
+    if form == "rows" and tile.rows > MOST_PLACES and tile.vectors > 1:
+        return 1
+    return pace if tile.rows * tile.vectors >= FULL else 2
 
 
 def tile_kernel(
@@ -244,7 +254,7 @@ def _emit_kernel(
                     totals[at] = fused_multiply_add(builder, value, column, totals[at], tile.lanes)
         return totals
 
-    turn = pace if tile.rows * tile.vectors >= FULL else 2
+    turn = terms_of_turn(tile, form, pace)
 
     def unrolled(index: Any, values: Any) -> list[Any]:
         if asking:

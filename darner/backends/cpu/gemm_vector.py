@@ -1,8 +1,8 @@
 """Products with a few rows: B is read once, from where it stands, at the speed of memory.
 
 Where B's columns are contiguous, several of its rows are added at a time into the sums, which stay in the nearest
-cache; where its k are, several dot products run side by side; packed panels are read several at a time. Each way a
-handful of streams keeps memory busy.
+cache; packed panels are read several at a time. Either way a handful of streams keeps memory busy. Where its k are contiguous, see
+``gemm_dots``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from .gemm_ir import (
     fused_multiply_add,
     i64,
     lane_mask,
-    lane_sum,
     load,
     loop,
     offset,
@@ -27,10 +26,8 @@ from .gemm_ir import (
 from .gemm_plan import Cut
 from .gemm_tile import Tile
 
-AHEAD = 512
-"""Elements between what is read and what is prefetched."""
 AHEAD_OF_PANELS = 1536
-"""The same, within a packed panel."""
+"""Elements between what is read of a packed panel and what is prefetched."""
 
 
 def sum_rows(
@@ -97,93 +94,6 @@ def sum_rows(
     loop(builder, i64(0), most, together, lambda index, _: add(index, together))
     if contraction.k % together:
         loop(builder, most, i64(contraction.k), 1, lambda index, _: add(index, 1))
-
-
-def sum_dots(
-    builder: Any, plan: Cut, a: Any, b: Any, first: Any, stop: Any, sums: Any, copy: Any
-) -> None:
-    """Sums of columns ``first`` to ``stop`` into ``sums[row][column - first]``: dot products side by side."""
-    contraction, lanes = plan.contraction, plan.tile.lanes
-    dtype, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
-    _, row_stride, k_stride = contraction.a_strides
-    k, m = contraction.k, contraction.m
-    source, source_type, source_stride = a, dtype, row_stride
-    if k_stride != 1:
-        source, source_type, source_stride = copy, accumulator, k
-
-        def gather(index: Any, _: Any) -> None:
-            for row in range(m):
-                at = builder.mul(index, i64(k_stride))
-                value = load(builder, offset(builder, a, dtype, at, row * row_stride), dtype, 1)
-                place = offset(builder, copy, accumulator, index, row * k)
-                builder.store(value, place, align=STORAGE_BYTES[accumulator])
-
-        loop(builder, i64(0), i64(k), 1, gather)
-    together = 8 if m <= 2 else 4
-    whole = k // lanes * lanes
-
-    def dots(column: Any, count: int) -> None:
-        """Columns ``column`` to ``column + count``."""
-        starts = [
-            offset(
-                builder,
-                b,
-                dtype,
-                builder.mul(builder.add(column, i64(step)), i64(contraction.b_strides[2])),
-            )
-            for step in range(count)
-        ]
-
-        def multiply(index: Any, totals: Any, mask: Any) -> list[Any]:
-            following = list(totals)
-            rows = [
-                load(
-                    builder,
-                    offset(builder, source, source_type, index, row * source_stride),
-                    source_type,
-                    lanes,
-                    mask,
-                )
-                for row in range(m)
-            ]
-            for step, start in enumerate(starts):
-                if mask is None:
-                    prefetch(builder, offset(builder, start, dtype, index, AHEAD))
-                value = load(builder, offset(builder, start, dtype, index), dtype, lanes, mask)
-                for row in range(m):
-                    at = step * m + row
-                    following[at] = fused_multiply_add(
-                        builder, rows[row], value, following[at], lanes
-                    )
-            return following
-
-        totals: Any = [zero(accumulator, lanes)] * (count * m)
-        totals = loop(
-            builder,
-            i64(0),
-            i64(whole),
-            lanes,
-            lambda index, values: multiply(index, values, None),
-            totals,
-        )
-        if whole < k:
-            totals = multiply(i64(whole), totals, lane_mask(builder, i64(k - whole), lanes))
-        for step in range(count):
-            for row in range(m):
-                place = offset(
-                    builder,
-                    sums,
-                    accumulator,
-                    builder.sub(column, first),
-                    row * plan.chunk + step,
-                )
-                total = lane_sum(builder, totals[step * m + row])
-                builder.store(total, place, align=STORAGE_BYTES[accumulator])
-
-    many = builder.and_(builder.sub(stop, first), i64(-together))
-    turn = builder.add(first, many)
-    loop(builder, first, turn, together, lambda column, _: dots(column, together))
-    loop(builder, turn, stop, 1, lambda column, _: dots(column, 1))
 
 
 def sum_panels(
