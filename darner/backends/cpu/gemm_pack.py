@@ -92,26 +92,50 @@ def _pack_transposed(
     blocks = builder.and_(k, i64(-lanes))
     whole = builder.select(builder.icmp_signed("==", valid, i64(width)), blocks, i64(0))
 
+    turned = _square(builder.module, source, target, lanes)
+
     def block(index: Any, _: Any) -> None:
         # A loop over the width too: unrolled, its code would take longest to generate of all.
         def square(at: Any, _: Any) -> None:
             first = builder.add(builder.mul(column_stride, at), index)
-            places = [
-                offset(builder, start, source, first, builder.mul(column_stride, i64(lane)))
-                for lane in range(lanes)
-            ]
-            if lanes == 16 and STORAGE_BYTES[source] == 4:
-                columns = transposed_in_quarters(builder, places, source)
-            else:
-                columns = transpose(builder, [load(builder, at, source, lanes) for at in places])
             corner = builder.add(builder.mul(index, i64(width)), at)
-            for lane, value in enumerate(columns):
-                store(builder, value, offset(builder, panel, target, corner, lane * width), target)
+            read = offset(builder, start, source, first)
+            write = offset(builder, panel, target, corner)
+            builder.call(turned, [read, column_stride, write, i64(width)])
 
         loop(builder, i64(0), i64(width), lanes, square)
 
     loop(builder, i64(0), whole, lanes, block)
     _pack_elements(builder, arguments, source, target, width, whole)
+
+
+def _square(module: Any, source: str, target: str, lanes: int) -> Any:
+    """The function that transposes one square, ``(source*, column_stride, target*, target_stride)``: panels of all widths share it."""
+    types = ir()
+    name = f"darner.pack.square.{source}.{target}.{lanes}"
+    if name in module.globals:
+        return module.globals[name]
+    word, pointer = types.IntType(64), types.PointerType()
+    kind = types.FunctionType(types.VoidType(), [pointer, word, pointer, word])
+    function = types.Function(module, kind, name)
+    function.linkage = "internal"
+    for mark in ("noinline", "nounwind"):
+        function.attributes.add(mark)
+    builder = types.IRBuilder(function.append_basic_block("entry"))
+    start, column_stride, corner, stride = function.args
+    places = [
+        offset(builder, start, source, builder.mul(column_stride, i64(lane)))
+        for lane in range(lanes)
+    ]
+    if lanes == 16 and STORAGE_BYTES[source] == 4:
+        columns = transposed_in_quarters(builder, places, source)
+    else:
+        columns = transpose(builder, [load(builder, at, source, lanes) for at in places])
+    for lane, value in enumerate(columns):
+        place = offset(builder, corner, target, builder.mul(stride, i64(lane)))
+        store(builder, value, place, target)
+    builder.ret_void()
+    return function
 
 
 def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[Any]:
