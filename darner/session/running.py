@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends.memory import Bytes, trim
-from ..backends.protocol import Program, Tuning, compile_for
+from ..backends.protocol import Program, Tuning, compile_for, start_for
 from ..graph import dtypes
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, Calling, DTypeError, RunError
@@ -388,6 +388,7 @@ class Running:
                         plans = load_build(cache, key, optimizer)
             if plans is not None:
                 return Specialised(plans, self._graph)
+            start_for(self._config.device)
             pipeline = self._kept.pipeline(sizes, self._graph, self._config)
             return Specialised(pipeline.plans(optimizer, self._phases.timed), self._graph, key)
 

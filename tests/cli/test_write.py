@@ -116,6 +116,7 @@ def test_generate_stops_at_a_text_and_draws_by_its_seed(llama, run):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.slow
 def test_generate_reads_the_vocabulary_of_characters(tmp_path, run):
     vocabulary = data.CharVocabulary("abcde ")
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}

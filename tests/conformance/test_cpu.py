@@ -33,8 +33,12 @@ PROGRAMS = [
 ]
 
 
-def parts_of(op, dtype):
-    """The graphs of an op's samples, with values for their inputs and the longest sum in each."""
+def parts_of(op, dtype, tangents_of=None):
+    """The graphs of an op's samples, with values for their inputs and the longest sum in each.
+
+    In f32 the derivatives of both kinds are among them, those along a direction of the first ``tangents_of`` samples that have any.
+    """
+    moved = 0
     for index in conformance.sample_indices(op):
         case = make_case(op, index, dtype)
         yield case.graph, case.arrays, case.length, {}
@@ -45,7 +49,8 @@ def parts_of(op, dtype):
                 graph = darner.vjp(probe.graph, moving)
                 weights = cotangents(graph)
                 yield graph, {**probe.arrays, **weights}, case.length, weights
-                if dtype == "f32":
+                moved += 1
+                if dtype == "f32" and (tangents_of is None or moved <= tangents_of):
                     direction = tangents(probe.random(moving, "direction"))
                     graph = darner.jvp(probe.graph, moving)
                     yield graph, {**probe.arrays, **direction}, case.length, direction

@@ -162,7 +162,7 @@ def test_any_geometry_is_computed_as_the_reference_does(case, op, threads):
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=examples(80))
+@settings(QUICK, max_examples=examples(48))
 @given(cases(), st.sampled_from(OPS), st.sampled_from(("f32", "f64", "bf16", "f16")))
 def test_any_geometry_in_any_type(case, op, dtype):
     assert_right(bare(case, op, dtype), dtype, case.terms(op))

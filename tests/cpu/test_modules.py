@@ -6,7 +6,8 @@ import re
 import pytest
 
 from darner.backends.cpu.jit import compile_module, compile_modules, load_object
-from darner.backends.cpu.modules import PART, parts
+from darner.backends.cpu.modules import Parts
+from darner.graph.errors import InternalError
 
 TEXT = """
 ; ModuleID = "test"
@@ -89,21 +90,36 @@ def defined(text):
     return set(re.findall(r'^define .*@"(\w+)"', text, re.MULTILINE))
 
 
+def pieces(text=TEXT):
+    """The functions and variables of a module one by one, each with what it needs."""
+    return [piece + "\n" for piece in re.split(r"\n(?=define |@|!)", text)]
+
+
+def cut(optimised, every=1):
+    """Modules of the text, taken whenever so many pieces were added; whoever shares a variable stands side by side."""
+    order = ["plus", "twice", "tile", "first", "second", "up", "down"]
+    parts, made = Parts(optimised), []
+    found = [piece for piece in pieces() if piece[0] in "@!"]
+    found += [next(p for p in pieces() if re.match(f'define .*@"{name}"', p)) for name in order]
+    for number, piece in enumerate(found, 1):
+        parts.add(piece)
+        if number % every == 0 and '"up"' not in piece.split("\n")[0]:
+            made += parts.taken()
+    return made + parts.taken()
+
+
 @pytest.mark.parametrize("optimised", [[], ["second"], ["first", "second", "up", "down"]])
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_parts_compute_what_the_whole_does(monkeypatch, optimised, count):
-    monkeypatch.setattr("darner.backends.cpu.modules.PART", 200)
-    made = parts(TEXT, optimised, count)
-    assert len(made) <= 2 * count
+@pytest.mark.parametrize("every", [1, 3, 100])
+def test_parts_compute_what_the_whole_does(optimised, every):
+    made = cut(optimised, every)
     for program in (load_object(*compile_modules(made)), load_object(compile_module(TEXT))):
         assert [called(program, "first", i) for i in (0, 1)] == [20, 40]
         assert [called(program, "second", i) for i in (3, 7)] == [26, 14]
         assert [called(program, name) for name in ("up", "up", "down", "up")] == [1, 2, 1, 2]
 
 
-def test_tiles_are_compiled_once_and_variables_stay_in_one_part(monkeypatch):
-    monkeypatch.setattr("darner.backends.cpu.modules.PART", 200)
-    made = parts(TEXT, [], 4)
+def test_tiles_are_compiled_once_and_variables_stay_in_one_part():
+    made = cut([])
     assert len(made) > 1
     homes = [defined(text) for text, _ in made]
     assert sum("tile" in names for names in homes) == 1
@@ -112,15 +128,62 @@ def test_tiles_are_compiled_once_and_variables_stay_in_one_part(monkeypatch):
     assert all({"twice", "plus"} <= names for names in inlining)
 
 
+def test_a_variable_of_a_part_that_was_taken_cannot_be_shared():
+    parts = Parts([])
+    shared, *_ = [piece for piece in pieces() if piece.startswith('@"count"')]
+    up, down = (next(p for p in pieces() if f'@"{name}"()' in p) for name in ("up", "down"))
+    parts.add(shared + up)
+    assert len(parts.taken()) == 1
+    parts.add(down)
+    with pytest.raises(InternalError, match="share count"):
+        parts.taken()
+
+
 def test_what_only_optimised_functions_call_is_optimised_with_them():
-    made = {passes: defined(text) for text, passes in parts(TEXT, ["second"], 1)}
+    made = {passes: defined(text) for text, passes in cut(["second"], 100)}
     assert made[True] == {"second", "twice", "plus"}
     assert "tile" in made[False]  # the first, which is not, calls it too
-    both = {passes: defined(text) for text, passes in parts(TEXT, ["first", "second"], 1)}
+    both = {passes: defined(text) for text, passes in cut(["first", "second"], 100)}
     assert "tile" in both[True]
 
 
-def test_short_modules_are_not_cut():
-    assert len(TEXT) < PART
-    assert len(parts(TEXT, [], 8)) == 1
-    assert len(parts(TEXT, ["first", "second", "up", "down"], 8)) == 1
+def test_functions_that_are_vectors_throughout_are_not_optimised():
+    text = TEXT.replace('"tile"', '"darner.tile.1"')
+    parts = Parts(["first", "second", "up", "down"])
+    parts.add(text)
+    made = {passes: part for part, passes in parts.taken()}
+    assert '@"darner.tile.1"' in made[False].split("{")[0]
+    assert 'declare i64 @"darner.tile.1"' in made[True]
+
+
+def test_equal_functions_are_compiled_once():
+    counting = """
+define void @"{name}"(ptr %".1") nounwind
+{{
+entry:
+  %".2" = load i64, ptr %".1"
+  %".3" = add i64 %".2", {step}
+  store i64 %".3", ptr %".1"
+  ret void
+}}
+"""
+    parts, made = Parts([]), []
+    for name, step in (("a", 1), ("b", 1), ("c", 2)):
+        parts.add(counting.format(name=name, step=step))
+        made += parts.taken()
+    assert [text.count("add i64") for text, _ in made] == [1, 0, 1]
+    program = load_object(*compile_modules(made))
+    number = ctypes.c_int64(0)
+    for name, expected in (("a", 1), ("b", 2), ("c", 4)):
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(program.address(name))(ctypes.addressof(number))
+        assert number.value == expected
+
+
+def test_what_was_not_taken_yet_is_counted():
+    parts = Parts([])
+    assert parts.waiting == 0
+    parts.add(TEXT)
+    assert 500 < parts.waiting < len(TEXT)
+    parts.taken()
+    assert parts.waiting == 0
+    assert parts.taken() == []

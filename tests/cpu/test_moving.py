@@ -7,7 +7,8 @@ import darner
 from darner import Graph
 from darner.backends.cpu import kernels, streaming
 from darner.backends.cpu.jit import host
-from darner.backends.cpu.kernels import template_of
+from darner.backends.cpu.kernels import emit_module, functions_of, template_of
+from darner.backends.cpu.sections import MOST
 from darner.backends.cpu.turned import turning
 from darner.lower.lower import lower
 from tests.cpu.running import compiled, one, run_program
@@ -92,6 +93,63 @@ def test_many_parts_of_different_sizes_lie_beside_each_other(axis):
 def test_a_stack_of_many_has_each_in_its_place():
     parts = [RNG.standard_normal((3, 50)).astype("f4") for _ in range(70)]
     one(lambda g, *parts: [g.stack(parts, axis=1), g.stack(parts, axis=0)], *parts, rtol=0, atol=0)
+
+
+def alike(g, other, *parts):
+    return g.concat([part.exp() for part in parts], axis=1) * other
+
+
+def odd_ones(g, other, *parts):
+    made = [p.exp() if i % 3 else p * 2.0 + p.transpose((0, 1, 2)) for i, p in enumerate(parts)]
+    return g.concat(made, axis=1) - other
+
+
+def sharing(g, other, *parts):
+    return g.concat([part * parts[0][:, :1] + parts[1] for part in parts], axis=1)
+
+
+def read_elsewhere(g, other, *parts):
+    return g.concat(parts, axis=1) + parts[3][:, :1]
+
+
+def pairs(g, other, *parts):
+    turned = [parts[0], *reversed(parts[1:])]
+    return [g.concat(parts, axis=1), g.concat(turned, axis=1).relu()]
+
+
+def constants(g, other, *parts):
+    made = [
+        g.full(part.shape, float(i % 2), "f32") if i % 4 else part for i, part in enumerate(parts)
+    ]
+    return g.concat(made, axis=1)
+
+
+@pytest.mark.parametrize("make", [alike, odd_ones, sharing, read_elsewhere, pairs, constants])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_very_many_parts_lie_beside_each_other_whatever_each_is_made_of(make, threads):
+    parts = [RNG.standard_normal((3, 2, 19)).astype("f4") for _ in range(2 * MOST)]
+    other = RNG.standard_normal((3, 4 * MOST, 19)).astype("f4")
+    one(make, other, *parts, threads=threads)
+
+
+def test_parts_that_are_computed_alike_share_their_code():
+    def length(count, make):
+        g = Graph()
+        parts = [g.input(f"x{i}", (1 + i % 2, 5, 50)) for i in range(count)]
+        g.set_outputs([g.concat([make(part, i) for i, part in enumerate(parts)], axis=0)])
+        plan = lower(g, target="cpu")
+        return len(str(emit_module(plan, functions_of(plan))))
+
+    few, many = (length(count, lambda x, _: x * 2.0) for count in (2 * MOST, 8 * MOST))
+    assert many < 4 * few
+    # What is not alike has code of its own, as few parts have.
+    assert length(2 * MOST, lambda x, i: x * float(i)) > 4 * few
+
+
+def test_empty_parts_among_very_many():
+    sizes = [i % 3 for i in range(3 * MOST)]
+    parts = [RNG.standard_normal((2, size, 19)).astype("f4") for size in sizes]
+    one(lambda g, *parts: g.concat(parts, axis=1), *parts, rtol=0, atol=0)
 
 
 # --------------------------------------------------------------------------- past the cache

@@ -42,13 +42,13 @@ def check(graph, values, close=1e-9):
         np.testing.assert_allclose(a, b, rtol=close, atol=close * scale)
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_graphs_compute_what_the_reference_computes(seed):
     check(*grown(random.Random(seed), 10, SIZES))
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**32))
 def test_gradients_of_random_graphs_are_those_of_the_reference(seed):
     graph, values = grown(random.Random(seed), 8, SIZES)

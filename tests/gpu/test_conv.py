@@ -209,6 +209,7 @@ def test_every_tile_gives_the_same(tile, packed, monkeypatch):
     check(graph, device=device_like(kind="DiscreteGPU"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("channels", [(3, 36), (48, 36)])
 def test_sums_in_parts_add_up_and_weights_may_be_packed(stride, channels, monkeypatch):

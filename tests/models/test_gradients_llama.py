@@ -95,6 +95,7 @@ def test_llama_block(gated):
     assert_same_gradients(graph, text(), random_weights(graph), reference)
 
 
+@pytest.mark.slow
 def test_llama_of_three_blocks():
     graph = build(3)
     assert_same_gradients(

@@ -23,13 +23,13 @@ from tests.zoo import llama, mlp, mlp_step, trained
 from tests.zoo import run as run_zoo
 
 several = settings(
-    max_examples=3 if conformance.QUICK else 60,
+    max_examples=3 if conformance.QUICK else 40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 
 
-few = settings(several, max_examples=3 if conformance.QUICK else 24)
+few = settings(several, max_examples=3 if conformance.QUICK else 16)
 """Where an example takes half a second: two optimisations and gradients."""
 
 

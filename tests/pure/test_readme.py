@@ -39,6 +39,7 @@ def output_of(source, names):
     return printed.getvalue()
 
 
+@pytest.mark.slow
 def test_readme_examples_print_what_stands_below_them():
     names = {}
     found = list(examples((ROOT / "README.md").read_text(encoding="utf-8")))

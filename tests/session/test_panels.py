@@ -159,6 +159,7 @@ def test_what_is_written_between_steps_is_what_the_next_step_begins_with():
     assert_alike(everything(session), everything(wanted))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_where_it_was_whatever_the_order_in_memory(tmp_path, monkeypatch):
     graph = network()
     inputs, params = drawn(graph)

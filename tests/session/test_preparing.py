@@ -121,6 +121,7 @@ def test_weights_are_given_back_that_no_step_reads():
         check(session, graph, params)
 
 
+@pytest.mark.slow
 @on_linux
 def test_joined_weights_are_kept_once_where_a_step_reads_them_as_they_are():
     graph = block(1)

@@ -90,6 +90,7 @@ def test_steps_are_those_of_the_graph_of_training(name, threads):
         assert session.state()["optimizer/step"] == state["optimizer/step"]
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_threads():
     graph = mlp(3, batch=33, pixels=70, width=65)
     inputs, params, _ = values(graph)

@@ -13,6 +13,7 @@ from typing import Any
 from .conv_plan import Patches
 from .gemm_ir import (
     accumulator_of,
+    constant_words,
     i64,
     ir,
     lane_numbers,
@@ -66,17 +67,6 @@ def phase_table(builder: Any, patches: Patches) -> Any:
         numbers += [phase.pixels, phase.taps, first]
         first += phase.taps
     return constant_words(builder, "darner.phases", numbers)
-
-
-def constant_words(builder: Any, name: str, numbers: Sequence[int]) -> Any:
-    """A constant of the module: 64-bit numbers, one after the other."""
-    types = ir()
-    kind = types.ArrayType(types.IntType(64), len(numbers))
-    table = types.GlobalVariable(builder.module, kind, builder.module.get_unique_name(name))
-    table.initializer = types.Constant(kind, list(numbers))
-    table.global_constant = True
-    table.linkage = "internal"
-    return table
 
 
 def grid_of(builder: Any, patches: Patches, table: Any, phase: Number) -> Grid:

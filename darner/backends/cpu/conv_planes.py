@@ -11,10 +11,11 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from .conv_pack import constant_words, place_of, walk
+from .conv_pack import place_of, walk
 from .conv_plan import Patches
 from .gemm_ir import (
     accumulator_of,
+    constant_words,
     i64,
     ir,
     lane_mask,

@@ -60,6 +60,7 @@ class Elements:
         self._given: dict[int, Any] = {}
         self._simple: dict[int, bool] = {}
         self._bounds: dict[Any, tuple[Number, int, int]] = {}
+        self._pieces: dict[Any, tuple[Number, int, Number]] = {}
 
     def give(self, node: Node, value: Any) -> None:
         """Say what a node's element is, at whatever index it is asked for from now on."""
@@ -79,6 +80,15 @@ class Elements:
         if isinstance(number, int):
             return number, number + 1
         found = self._bounds.get(identity(number))
+        return found and found[1:]
+
+    def piece(self, number: Number, position: int, place: Number) -> None:
+        """Say that a number, along the axis of concatenations, is a place in their part at a position."""
+        self._pieces[identity(number)] = number, position, place
+
+    def piece_of(self, number: Number) -> tuple[int, Number] | None:
+        """What ``piece`` said of a number."""
+        found = self._pieces.get(identity(number))
         return found and found[1:]
 
     @contextlib.contextmanager
@@ -395,6 +405,9 @@ def _pad(e: Elements, node: Node, index: list[Number]) -> Any:
 
 def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
     axis, start = node.attrs["axis"], 0
+    known = e.piece_of(index[axis])
+    if known is not None:
+        return e.at(node.operands[known[0]], [*index[:axis], known[1], *index[axis + 1 :]])
     found: Any = None
     low, high = e.bounds(index[axis]) or (0, _sizes(node)[axis])
     for part in node.operands:

@@ -136,6 +136,17 @@ def _lane_numbers(numbers: tuple[int, ...]) -> Any:
     return types.Constant(types.VectorType(types.IntType(32), len(numbers)), list(numbers))
 
 
+def constant_words(builder: Any, name: str, numbers: Sequence[int]) -> Any:
+    """A constant of the module: 64-bit numbers, one after the other."""
+    types = ir()
+    kind = types.ArrayType(types.IntType(64), len(numbers))
+    table = types.GlobalVariable(builder.module, kind, builder.module.get_unique_name(name))
+    table.initializer = types.Constant(kind, list(numbers))
+    table.global_constant = True
+    table.linkage = "internal"
+    return table
+
+
 def lane_mask(builder: Any, count: Any, lanes: int) -> Any:
     """The lanes below ``count``, a 64-bit value that may exceed ``lanes``."""
     types = ir()

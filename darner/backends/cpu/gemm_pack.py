@@ -120,24 +120,28 @@ def _pack_transposed(
     def block(index: Any) -> None:
         # A loop over the width too: unrolled, its code would take longest to generate of all.
         def square(at: Any, _: Any) -> None:
+            corner = builder.add(builder.mul(index, i64(width)), at)
+            if not (ends.partial or ends.short):
+                first = builder.add(builder.mul(column_stride, at), index)
+                read = offset(builder, start, source, first)
+                write = offset(builder, panel, target, corner)
+                turned = _square(builder.module, source, target, lanes)
+                builder.call(turned, [read, column_stride, write, i64(width)])
+                return
+
             def column(lane: int) -> Any:
-                if not ends.partial:
-                    return builder.add(builder.mul(column_stride, at), lane_distance(lane))
                 # Of columns that are missing, the last is read once more.
-                number = minimum(builder, builder.add(at, i64(lane)), last_column)
+                number = builder.add(at, i64(lane))
+                if ends.partial:
+                    number = minimum(builder, number, last_column)
                 return builder.mul(column_stride, number)
 
             places = [offset(builder, start, source, column(i), index) for i in range(lanes)]
-            if lanes == 16 and STORAGE_BYTES[source] == 4 and not ends.short:
-                columns = transposed_in_quarters(builder, places, source)
-            else:
-                rows = [load(builder, place, source, lanes, some) for place in places]
-                columns = transpose(builder, rows)
+            columns = _transposed(builder, places, source, some)
             if ends.partial:
                 exists = lane_mask(builder, builder.sub(valid, at), lanes)
                 nothing = zero(accumulator_of(source), lanes)
                 columns = [builder.select(exists, value, nothing) for value in columns]
-            corner = builder.add(builder.mul(index, i64(width)), at)
             for lane, value in enumerate(columns):
                 place = offset(builder, panel, target, corner, lane * width)
                 if not ends.short:
@@ -147,9 +151,6 @@ def _pack_transposed(
                     store(builder, value, place, target)
 
         loop(builder, i64(0), i64(width), lanes, square)
-
-    def lane_distance(lane: int) -> Any:
-        return builder.mul(column_stride, i64(lane))
 
     last_column = builder.sub(valid, i64(1))
     if ends.short:
@@ -163,6 +164,39 @@ def _pack_transposed(
     done = builder.select(enough, k, i64(0))
     loop(builder, i64(0), done, lanes, lambda index, _: block(minimum(builder, index, last)))
     _pack_elements(builder, arguments, source, target, width, done)
+
+
+def _square(module: Any, source: str, target: str, lanes: int) -> Any:
+    """The function that transposes one square, ``(source*, column_stride, target*, target_stride)``: panels of all widths share it."""
+    types = ir()
+    name = f"darner.pack.square.{source}.{target}.{lanes}"
+    if name in module.globals:
+        return module.globals[name]
+    word, pointer = types.IntType(64), types.PointerType()
+    kind = types.FunctionType(types.VoidType(), [pointer, word, pointer, word])
+    function = types.Function(module, kind, name)
+    function.linkage = "internal"
+    for mark in ("noinline", "nounwind"):
+        function.attributes.add(mark)
+    builder = types.IRBuilder(function.append_basic_block("entry"))
+    start, column_stride, corner, stride = function.args
+    places = [
+        offset(builder, start, source, builder.mul(column_stride, i64(lane)))
+        for lane in range(lanes)
+    ]
+    for lane, value in enumerate(_transposed(builder, places, source)):
+        place = offset(builder, corner, target, builder.mul(stride, i64(lane)))
+        store(builder, value, place, target)
+    builder.ret_void()
+    return function
+
+
+def _transposed(builder: Any, places: list[Any], dtype: str, mask: Any = None) -> list[Any]:
+    """The columns of a square whose rows lie at these places; of each row, the lanes of a mask."""
+    lanes = len(places)
+    if mask is None and lanes == 16 and STORAGE_BYTES[dtype] == 4:
+        return transposed_in_quarters(builder, places, dtype)
+    return transpose(builder, [load(builder, place, dtype, lanes, mask) for place in places])
 
 
 def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[Any]:

@@ -23,8 +23,9 @@ import ctypes
 import hashlib
 import os
 import re
+import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -195,21 +196,36 @@ def remember(objects: Mapping[str, bytes]) -> None:
         _lasting.setdefault(key, code)
 
 
-def compile_modules(modules: Sequence[tuple[str, bool]], **target: Any) -> tuple[bytes, ...]:
-    """Object code of several modules, each with whether ``passes`` are run on it, made on all cores."""
-    workers = min(len(modules), host().cores)
+def compile_modules(modules: Iterable[tuple[str, bool]], **target: Any) -> tuple[bytes, ...]:
+    """Object code of several modules, each with whether ``passes`` are run on it, made on all cores.
+
+    They may be made as they are asked for: the first are compiled while the caller still writes the next.
+    """
+    workers = host().cores
     if workers < 2:
         return tuple(compile_module(text, passes=passes, **target) for text, passes in modules)
     from concurrent.futures import ThreadPoolExecutor
 
-    # The longest first: they are done when the short ones are.
-    order = sorted(range(len(modules)), key=lambda i: -len(modules[i][0]) * (1 + modules[i][1]))
+    waiting: dict[int, tuple[str, bool]] = {}
+    made: dict[int, bytes] = {}
+
+    def one() -> None:
+        # The heaviest that is there: none is left to the end, when the other cores have nothing to do.
+        with lock:
+            number = max(waiting, key=lambda i: len(waiting[i][0]) * (1 + 2 * waiting[i][1]))
+            text, passes = waiting.pop(number)
+        made[number] = compile_module(text, passes=passes, **target)
+
+    lock = threading.Lock()
     with ThreadPoolExecutor(workers) as pool:
-        work = {
-            i: pool.submit(compile_module, modules[i][0], passes=modules[i][1], **target)
-            for i in order
-        }
-        return tuple(work[i].result() for i in range(len(modules)))
+        work = []
+        for number, module in enumerate(modules):
+            with lock:
+                waiting[number] = module
+            work.append(pool.submit(one))
+        for each in work:
+            each.result()
+    return tuple(made[number] for number in range(len(made)))
 
 
 def _side_by_side(name: str, *arguments: Any) -> Any:

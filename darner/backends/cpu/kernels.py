@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from .conv import CONV
 from .jit import Machine, compile_modules, host
 from .lanes import note_vectors
 from .maps import ELEMENTS
-from .modules import parts
+from .modules import PART, Parts
 from .panels import Panels
 from .places import as_value
 from .pooling import POOLING
@@ -166,23 +166,39 @@ def _templates_of(plan: Plan) -> dict[str, Template]:
 
 def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None) -> Any:
     """LLVM IR of a plan's functions, each ``(thread, threads, arguments)``."""
+    module = _empty_module(machine or host())
+    for _ in _emitted(module, plan, functions, machine or host()):
+        pass
+    return module
+
+
+def _empty_module(machine: Machine) -> Any:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     module = ir.Module("plan")
-    machine = machine or host()
     note_vectors(module, machine.vector_bytes)
-    for name, function in functions.all.items():
+    return module
+
+
+def _emitted(module: Any, plan: Plan, functions: Functions, machine: Machine) -> Iterator[str]:
+    """Write functions into a module one by one, and tell the name of each; those first that LLVM's optimiser has no part in."""
+    for name, function in sorted(functions.all.items(), key=lambda one: _is_optimised(one[1])):
         spec = plan.specs[function.digest]
         counts = len(spec.inputs), len(spec.body.outputs)
         code = _code(module, name, spec, counts, machine, function.packing is not None)
         function.template.emit(replace(code, panels=function.panels))
         code.builder.ret_void()
+        yield name
     for name, packing in functions.packing.values():
         user = next(f for f in functions.all.values() if f.packing and f.packing.key == packing.key)
         code = _code(module, name, plan.specs[user.digest], (1, 1), machine, False)
         packing.emit(code)
         code.builder.ret_void()
-    return module
+        yield name
+
+
+def _is_optimised(function: Function) -> bool:
+    return function.template not in TILED
 
 
 def compiled(
@@ -195,11 +211,39 @@ def compiled(
     found = kept.get(key)
     if found is not None:
         return tuple(split(found))
-    optimised = {n for n, function in functions.all.items() if function.template not in TILED}
-    modules = parts(str(emit_module(plan, functions, machine)), optimised, host().cores)
-    objects = compile_modules(modules, **target)
+    objects = compile_modules(_modules(plan, functions, machine), **target)
     kept.put(key, join(objects))
     return objects
+
+
+def _modules(plan: Plan, functions: Functions, machine: Machine) -> Iterator[tuple[str, bool]]:
+    """Modules that are the plan's code together, as they are written, and whether LLVM's optimiser is to run on each."""
+    module = _empty_module(machine)
+    parts = Parts({name for name, one in functions.all.items() if _is_optimised(one)})
+    written = 0
+    for _ in _emitted(module, plan, functions, machine):
+        new = [*module.globals.values()][written:]
+        written += len(new)
+        parts.add("\n".join(map(str, [*new, *module.metadata])))
+        for one in new:
+            _release(one)
+        if parts.waiting >= PART:
+            yield from parts.taken()
+    yield from parts.taken()
+    module.globals.clear()
+
+
+def _release(value: Any) -> None:
+    """Let go of a function's instructions, which refer to each other in circles, when its text was taken."""
+    blocks = getattr(value, "blocks", ())
+    for block in blocks:
+        for instruction in block.instructions:
+            if instruction.opname == "phi":
+                instruction.incomings.clear()
+        block.instructions.clear()
+    # A function without blocks would be one that is only declared.
+    if blocks:
+        del blocks[1:]
 
 
 @cache

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -18,6 +19,7 @@ from .collapse import collapsed
 from .elements import Elements, can_emit
 from .extremes import looks_along
 from .places import Number
+from .sections import Section, Tables, sections
 from .streaming import LINE, either
 from .template import Code, Template, sizes
 
@@ -72,25 +74,6 @@ def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
     return [] if many or any(b - a < width // 4 for a, b in pairwise(seams)) else seams
 
 
-def _sections(body: Graph, shape: tuple[int, ...]) -> tuple[int, list[int]]:
-    """An axis along which parts meet, each of which gets loops of its own, and where; not the last, whose parts are ``_seams``."""
-    found = [
-        node
-        for node in body.nodes
-        if node.op.name == "concat"
-        and tuple(sizes(node)) == shape
-        and node.attrs["axis"] < len(shape) - 1
-    ]
-    if not found or prod(shape) * len(body.nodes) <= SMALL:
-        return 0, [0, shape[0] if shape else 1]
-    axis = max(found, key=lambda node: len(node.operands)).attrs["axis"]
-    ends = {0}
-    for node in found:
-        if node.attrs["axis"] == axis:
-            ends.update(accumulate(sizes(part)[axis] for part in node.operands))
-    return axis, sorted(ends)
-
-
 def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Any]]) -> bool:
     """Whether rows begin anywhere in a line, and are long enough that most vectors are best written to whole ones."""
     widths = {node.dtype.itemsize for node, _ in outputs}
@@ -113,20 +96,36 @@ def _emit_results(
     code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]], past: bool
 ) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
-    elements = Elements(code.builder, code.body, code.operands, fault=code.fault, width=code.width)
-    places = elements.places
+    fresh = partial(Elements, code.builder, code.body, code.operands, width=code.width)
+    shared = fresh(fault=code.fault)
+    places = shared.places
     length = shape[-1] if shape else 1
-    seams = _seams(code.body, shape, elements.width)
+    seams = _seams(code.body, shape, shared.width)
     along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
     whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
     pieces = 1 if len(seams) > 2 else -(-length // whole)
-    count = lanes_for(code.body, elements.width, length)
-    axis, ends = _sections(code.body, shape)
+    count = lanes_for(code.body, shared.width, length)
+    small = prod(shape) * len(code.body.nodes) <= SMALL
+    axis, parts = sections(code.body, shape, small)
+    tables = Tables(code, parts)
 
-    def unit(number: Number, lead: Sequence[int], low: int) -> None:
+    def unit(number: Number, lead: Sequence[int], part: Section) -> None:
+        elements, which = shared, None
+        if len(part.starts) > 1:
+            each = prod(lead) * pieces
+            which, number = places.div(number, each), places.mod(number, each)
+            # The operands of its leaves are this section's own.
+            elements = fresh(fault=code.fault)
         row, piece = places.div(number, pieces), places.mod(number, pieces)
         index = places.split(row, lead)
-        if len(ends) > 2:
+        if which is not None:
+            tables.give(elements, part, which)
+            place = index[axis]
+            index[axis] = places.add(place, tables.start(part, which))
+            elements.piece(index[axis], part.position, place)
+            row = places.offset(index, shape[:-1])
+        elif len(parts) > 1:
+            low = part.starts[0]
             index[axis] = places.add(index[axis], low)
             elements.bound(index[axis], low, low + lead[axis])
             row = places.offset(index, shape[:-1])
@@ -162,20 +161,21 @@ def _emit_results(
         else:
             elements.blocks(start, stop, count, block)
 
-    for low, high in pairwise(ends):
-        lead = [high - low if k == axis else size for k, size in enumerate(shape[:-1])]
+    for part in parts:
+        lead = [part.size if k == axis else size for k, size in enumerate(shape[:-1])]
 
         def one(
-            number: Number, _: Any, lead: Sequence[int] = lead, low: int = low
+            number: Number, _: Any, lead: Sequence[int] = lead, part: Section = part
         ) -> Sequence[Any]:
-            unit(number, lead, low)
+            unit(number, lead, part)
             return []
 
-        if prod(shape) * len(code.body.nodes) <= SMALL:
+        units = len(part.starts) * prod(lead) * pieces
+        if small:
             with code.alone():
-                elements.loop(0, prod(lead) * pieces, one)
+                shared.loop(0, units, one)
         else:
-            elements.loop(*code.share(prod(lead) * pieces), one)
+            shared.loop(*code.share(units), one)
 
 
 ELEMENTS = Template("elements", _fits, _emit)

@@ -233,8 +233,7 @@ class _Emission:
         lines, code = self.lines, self.code
 
         def one(piece: Any, pieces: Any) -> None:
-            following = self.builder.add(piece, as_value(1))
-            self._piece(self._begin(piece, pieces), self._begin(following, pieces))
+            self._piece(*self._ends(piece, pieces))
 
         if lines.moved <= SMALL:
             self._piece(as_value(0), as_value(lines.outer * lines.lines * lines.blocks))
@@ -245,6 +244,16 @@ class _Emission:
             code.each_claimed(pieces, lambda piece: one(piece, as_value(pieces)))
 
     # ------------------------------------------------------------- where pieces begin
+
+    def _ends(self, piece: Any, pieces: Any) -> tuple[Any, Any]:
+        """The block with which a piece begins, and the one with which the next does: the same code twice over, written once."""
+        b = self.builder
+
+        def one(number: Any, held: Sequence[Any]) -> Sequence[Any]:
+            return [held[1], self._begin(b.add(piece, number), pieces)]
+
+        first, last = loop(b, as_value(0), as_value(2), 1, one, [as_value(0), as_value(0)])
+        return first, last
 
     def _begin(self, piece: Any, pieces: Any) -> Any:
         """The block, of all lines, with which a piece begins: what comes before costs as much as the pieces before."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import string
+import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .jit import Program, lasting, load_object
+from .jit import Program, host, lasting, load_object
 from .threads import Team, symbols
 from .threads_ir import BARRIER
 
@@ -135,8 +136,25 @@ class Row(NamedTuple):
 _made: list[Program] = []
 
 
-@functools.cache
+_ahead: list[threading.Thread] = []
+
+
+def make_ahead() -> None:
+    """Compile what every process needs once on a thread of its own: the first build still has a plan to make, on one core."""
+    if _ahead or host().cores < 2:
+        return
+    _ahead.append(threading.Thread(target=_made_runtime, name="darner start", daemon=True))
+    _ahead[0].start()
+
+
 def _runtime() -> Program:
+    if _ahead and _ahead[0].is_alive() and _ahead[0] is not threading.current_thread():
+        _ahead[0].join()
+    return _made_runtime()
+
+
+@functools.cache
+def _made_runtime() -> Program:
     clock = getattr(time, "CLOCK_MONOTONIC", 1)
     text = _STEPS.substitute(barrier=BARRIER, clock=clock)
     program = load_object(lasting(text), symbols=symbols())
