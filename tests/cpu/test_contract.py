@@ -442,6 +442,27 @@ def test_panels_are_claimed_by_any_number_of_threads(form, shape, cache):
         assert other.tobytes() == found[0].tobytes()
 
 
+@pytest.mark.parametrize(
+    "shape", [(1, 90, 21, 112), (3, 70, 21, 100), (5, 33, 9, 60), (2, 9, 5, 49)]
+)
+def test_a_narrower_last_panel_is_shared_out_by_the_time_it_takes(shape, cache):
+    """Every tile is some thread's, and one's alone, however many threads and batches there are."""
+    batch, m, k, n = shape
+    found = [
+        check(
+            lambda g, x, y: x @ y + 1.0,
+            normal(batch, m, k),
+            normal(batch, k, n),
+            threads=threads,
+            terms=k,
+            cache=cache,
+        )[0]
+        for threads in (1, 2, 3, 5, 7)
+    ]
+    for other in found[1:]:
+        assert other.tobytes() == found[0].tobytes()
+
+
 @pytest.fixture
 def small_cache(monkeypatch):
     """Rows go through the cache in blocks of a few tiles, and a group has a few panels."""

@@ -28,6 +28,7 @@ from .gemm_ir import (
     store,
 )
 from .gemm_panel import emit_pack_panel
+from .gemm_pieces import fair_share
 from .gemm_plan import ROLLING_BYTES, Contraction, Cut, cut
 from .gemm_product import Product, product_of
 from .gemm_tile import choose_tile
@@ -208,7 +209,7 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
     if skipped == 0 and (can_claim(plan, code.packed) if whole else can_claim_parts(plan)):
         emit_claimed(driver, code)
     else:
-        driver.emit(*code.share(plan.units))
+        driver.emit(*fair_share(builder, code.share, plan))
 
 
 def _place(code: Code, product: Product, batch: Any, row: Any = 0, column: Any = 0) -> Number:

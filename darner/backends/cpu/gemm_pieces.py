@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from .gemm_ir import i64, maximum, minimum
 from .gemm_plan import Cut
+from .gemm_tile import halves_of_cycles
 
 LAST = 2
 """The last panels, which are claimed in parts so that threads end at about the same time."""
@@ -175,3 +176,29 @@ def parts_of(plan: Cut) -> int:
     """In how many parts the last panels are claimed; each part packs its panel again where it is not kept."""
     tiles = min(plan.rows // plan.tile.rows, plan.tiles)
     return max(1, min(2 if plan.rolling else MOST_PARTS, tiles // FEWEST_TILES))
+
+
+def fair_share(builder: Any, share: Callable[[int], tuple[Any, Any]], plan: Cut) -> tuple[Any, Any]:
+    """This thread's units where they are shared out in runs: tiles of a narrower last panel take less time than others.
+
+    ``share`` says which of so many things are this thread's.
+    """
+    if plan.path != "tiles" or plan.by_rows or plan.full_panels in (0, plan.panels):
+        return share(plan.units)
+    whole, last = (halves_of_cycles(tile.rows, tile.vectors) for tile in (plan.tile, plan.last))
+    before, of_batch = plan.full_panels * plan.tiles, plan.panels * plan.tiles
+    time = before * whole + plan.tiles * last
+
+    def unit(moment: Any) -> Any:
+        """The unit that is begun when so much time has passed."""
+        batch = builder.udiv(moment, i64(time))
+        within = builder.urem(moment, i64(time))
+        over = builder.sub(within, i64(before * whole))
+        narrow = builder.add(i64(before), builder.udiv(over, i64(last)))
+        wide = builder.udiv(within, i64(whole))
+        is_wide = builder.icmp_signed("<", over, i64(0))
+        number = builder.select(is_wide, wide, narrow)
+        return builder.add(builder.mul(batch, i64(of_batch)), number)
+
+    low, high = share(plan.contraction.batch * time)
+    return unit(low), unit(high)

@@ -108,12 +108,17 @@ def fit_tile(machine: Machine, dtype: str, m: int, n: int) -> Tile:
     return best if cost(best, m, n) < WORTH * cost(usual, m, n) else usual
 
 
+def halves_of_cycles(rows: int, vectors: int) -> int:
+    """Half cycles that one term of a tile takes: of multiplications, of reading, or of waiting for sums."""
+    return max(rows * vectors, rows + vectors, FEWEST_SUMS)
+
+
 def cost(tile: Tile, m: int, n: int) -> float:
     """Cycles that one term of all sums of ``m x n`` takes: of multiplications, of reading, or of waiting for sums."""
 
     def some(rows: int, vectors: int) -> float:
-        cycles = max(rows * vectors, rows + vectors, FEWEST_SUMS) / 2
         # Of tiles that are as quick, the one that reads less.
+        cycles = halves_of_cycles(rows, vectors) / 2
         return cycles + 0.05 * (rows + vectors) if rows and vectors else 0.0
 
     whole, rest = divmod(-(-n // tile.lanes), tile.vectors)
