@@ -120,14 +120,18 @@ def _pack_transposed(
     def block(index: Any) -> None:
         # A loop over the width too: unrolled, its code would take longest to generate of all.
         def square(at: Any, _: Any) -> None:
-            def column(lane: int) -> Any:
-                if not ends.partial:
-                    return builder.add(builder.mul(column_stride, at), lane_distance(lane))
-                # Of columns that are missing, the last is read once more.
-                number = minimum(builder, builder.add(at, i64(lane)), last_column)
-                return builder.mul(column_stride, number)
-
-            places = [offset(builder, start, source, column(i), index) for i in range(lanes)]
+            # Of columns that are missing, the last is read once more.
+            if ends.partial:
+                numbers = [builder.add(at, i64(lane)) for lane in range(lanes)]
+                numbers = [minimum(builder, number, last_column) for number in numbers]
+                first = index
+            else:
+                numbers = [i64(lane) for lane in range(lanes)]
+                first = builder.add(builder.mul(column_stride, at), index)
+            places = [
+                offset(builder, start, source, first, builder.mul(column_stride, number))
+                for number in numbers
+            ]
             if lanes == 16 and STORAGE_BYTES[source] == 4 and not ends.short:
                 columns = transposed_in_quarters(builder, places, source)
             else:
@@ -147,9 +151,6 @@ def _pack_transposed(
                     store(builder, value, place, target)
 
         loop(builder, i64(0), i64(width), lanes, square)
-
-    def lane_distance(lane: int) -> Any:
-        return builder.mul(column_stride, i64(lane))
 
     last_column = builder.sub(valid, i64(1))
     if ends.short:
