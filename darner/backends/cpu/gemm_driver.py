@@ -35,7 +35,7 @@ from .gemm_panel import (
 from .gemm_plan import Cut
 from .gemm_strip import emit_strip
 from .gemm_tile import Tile, tile_kernel
-from .gemm_vector import sum_panels, sum_rows
+from .gemm_vector import sum_all_panels, sum_rows
 
 TERMS_PACKED = 32
 """Of k, how many are packed for all tiles of A before the next, where the rows of a k are contiguous."""
@@ -147,7 +147,7 @@ class Driver:
                 self.segments(batch, a, b, low, high)
             return
         if plan.path == "panels":
-            self.few_rows_packed(batch, a, b, low, high)
+            sum_all_panels(self, batch, a, b, low, high)
             return
         sum_columns = sum_rows if plan.path == "rows" else sum_dots
 
@@ -194,35 +194,6 @@ class Driver:
 
         loop(builder, i64(0), i64(3), 1, segment)
 
-    def few_rows_packed(self, batch: Any, a: Any, b: Any, low: Any, high: Any) -> None:
-        """A few rows times packed panels ``low`` to ``high``: several side by side, then one by one."""
-        builder, plan = self.builder, self.plan
-        width, streams = plan.tile.width, plan.chunk // plan.tile.width
-
-        def some(count: int) -> Callable[[Any, Any], None]:
-            def panels(number: Any, _: Any) -> None:
-                def sums(tile: Tile) -> None:
-                    sum_panels(builder, plan, tile, count, a, b, number, self.own_sums)
-
-                if count > 1:
-                    sums(plan.tile)
-                else:
-                    either_panel(builder, plan, number, sums)
-                first = builder.mul(number, i64(width))
-                stop = builder.add(first, i64(width * count))
-                stop = minimum(builder, stop, i64(self.contraction.n))
-                self.finish_columns(batch, first, stop)
-
-            return panels
-
-        whole = minimum(builder, high, i64(plan.full_panels))
-        count = maximum(builder, builder.sub(whole, low), i64(0))
-        turn = builder.add(low, builder.mul(builder.sdiv(count, i64(streams)), i64(streams)))
-        if streams > 1:
-            loop(builder, low, turn, streams, some(streams))
-            low = turn
-        loop(builder, low, high, 1, some(1))
-
     def finish_columns(self, batch: Any, first: Any, stop: Any) -> None:
         """Take the sums of a few rows, columns ``first`` to ``stop``, to C."""
         builder, plan = self.builder, self.plan
@@ -235,7 +206,10 @@ class Driver:
                 place = offset(builder, self.own_sums, self.accumulator, *at)
                 self.finish(batch, row, column, place, mask)
 
-            loop(builder, i64(0), i64(self.contraction.m), 1, one)
+            if self.contraction.m == 1:
+                one(i64(0), None)
+            else:
+                loop(builder, i64(0), i64(self.contraction.m), 1, one)
 
         loop(builder, first, stop, plan.tile.lanes, vectors)
 

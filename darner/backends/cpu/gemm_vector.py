@@ -7,7 +7,8 @@ cache; packed panels are read several at a time. Either way a handful of streams
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -18,11 +19,14 @@ from .gemm_ir import (
     lane_mask,
     load,
     loop,
+    maximum,
+    minimum,
     offset,
     prefetch,
     store,
     zero,
 )
+from .gemm_panel import either_panel
 from .gemm_plan import Cut
 from .gemm_tile import Tile
 
@@ -94,6 +98,46 @@ def sum_rows(
     loop(builder, i64(0), most, together, lambda index, _: add(index, together))
     if contraction.k % together:
         loop(builder, most, i64(contraction.k), 1, lambda index, _: add(index, 1))
+
+
+class Products(Protocol):
+    """What is asked of who computes with few rows."""
+
+    builder: Any
+    plan: Cut
+    own_sums: Any
+
+    def finish_columns(self, batch: Any, first: Any, stop: Any) -> None:
+        """Take the sums of columns ``first`` to ``stop`` to C."""
+
+
+def sum_all_panels(products: Products, batch: Any, a: Any, b: Any, low: Any, high: Any) -> None:
+    """A few rows times packed panels ``low`` to ``high``: several side by side, then one by one."""
+    builder, plan, sums = products.builder, products.plan, products.own_sums
+    width, streams = plan.tile.width, plan.chunk // plan.tile.width
+
+    def some(count: int) -> Callable[[Any, Any], None]:
+        def panels(number: Any, _: Any) -> None:
+            def of(tile: Tile) -> None:
+                sum_panels(builder, plan, tile, count, a, b, number, sums)
+
+            if count > 1:
+                of(plan.tile)
+            else:
+                either_panel(builder, plan, number, of)
+            first = builder.mul(number, i64(width))
+            stop = builder.add(first, i64(width * count))
+            products.finish_columns(batch, first, minimum(builder, stop, i64(plan.contraction.n)))
+
+        return panels
+
+    whole = minimum(builder, high, i64(plan.full_panels))
+    count = maximum(builder, builder.sub(whole, low), i64(0))
+    turn = builder.add(low, builder.mul(builder.sdiv(count, i64(streams)), i64(streams)))
+    if streams > 1:
+        loop(builder, low, turn, streams, some(streams))
+        low = turn
+    loop(builder, low, high, 1, some(1))
 
 
 def sum_panels(
