@@ -39,7 +39,7 @@ THINNED = (
 """Folders whose tests enumerate rules, models, functions and files."""
 
 
-MANY = 40
+MANY = 20
 """Of tests of more cases than this, wherever they are, one in ``OF_MANY`` is taken: of each test others, so that together they meet every op."""
 OF_MANY = 4
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends.memory import Bytes, trim
+from ..backends.memory import Bytes, give_back_code, trim
 from ..backends.protocol import Program, Tuning, compile_for, start_for
 from ..graph import dtypes
 from ..graph.data import Array
@@ -44,6 +44,9 @@ from .progress import Phases
 if TYPE_CHECKING:
     from ..backends.cpu.cache import ObjectCache
     from ..optimizer import OptimizeReport
+
+LARGE = 32 << 20
+"""Bytes of parameters from which on a session needs memory more than a quick next build."""
 
 
 class Running:
@@ -431,6 +434,10 @@ class Running:
         if not special.saved:
             special.saved = tuple(program.saved for program in made)
             trim()
+            step = special.plans.step
+            kept = sum(step.buffers[i].nbytes for i in step.leaves("parameter").values())
+            if kept >= LARGE:
+                give_back_code()
         if key is not None and cache is not None:
             from .buildcache import keep_build
 

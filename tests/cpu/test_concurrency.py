@@ -85,7 +85,7 @@ def test_eight_threads_build_and_train_sessions_of_their_own(objects):
     wanted = [work(seed) for seed in range(8)]
     # As in a process where no thread has compiled anything yet: what all share is made at once too.
     threads_module._runtime.cache_clear()
-    steps_module._runtime.cache_clear()
+    steps_module._made_runtime.cache_clear()
     found = at_once([lambda seed=seed: work(seed) for seed in range(8)])
     assert [models.same(a, b) for a, b in zip(found, wanted, strict=True)] == [True] * 8
     assert len({float(one["loss"]) for one in found}) == 8

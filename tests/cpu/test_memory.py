@@ -1,13 +1,20 @@
 """Memory for values: zeroed, aligned, in large pages where the system has them."""
 
+import ctypes
 import mmap
 import os
+import re
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from darner.backends.memory import ALIGNMENT, LARGE_PAGE, aligned, together
+import darner
+from darner.backends.cpu.jit import compile_module, load_object
+from darner.backends.memory import ALIGNMENT, LARGE_PAGE, aligned, give_back_code, together
+from darner.session import running
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 4096, LARGE_PAGE - 1, LARGE_PAGE, 3 * LARGE_PAGE + 5])
@@ -53,3 +60,51 @@ def test_a_forked_child_writes_its_own_copy():
         os._exit(int(room[0]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert not room.any()
+
+
+# --------------------------------------------------------------------------- the compiler's own
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is in memory")
+TWICE = """
+define i64 @twice(i64 %x) {
+  %y = mul i64 %x, 2
+  ret i64 %y
+}
+"""
+
+
+def code_in_memory():
+    """Bytes of LLVM's code that are in memory."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if re.match("[0-9a-f]+-", line):
+            inside = "r-xp" in line and "libllvmlite" in line
+        elif inside and line.startswith("Rss:"):
+            found += 1024 * int(line.split()[1])
+    return found
+
+
+@on_linux
+def test_the_compilers_code_is_given_back_and_comes_back_when_it_is_needed():
+    code = compile_module(TWICE)
+    before = code_in_memory()
+    assert give_back_code() > 2**20
+    assert code_in_memory() < before / 4
+    assert compile_module(TWICE) == code
+    program = load_object(code)
+    twice = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(program.address("twice"))
+    assert twice(21) == 42
+
+
+@on_linux
+@pytest.mark.parametrize("large", [True, False])
+def test_a_session_of_large_weights_gives_it_back_when_it_is_built(monkeypatch, large):
+    calls = []
+    monkeypatch.setattr(running, "give_back_code", lambda: calls.append(True))
+    monkeypatch.setattr(running, "LARGE", 40 * 24 * 4 + (not large))
+    g = darner.Graph()
+    x, w = g.input("x", (3, 40)), g.parameter("w", (40, 24))
+    g.set_outputs([x @ w])
+    with darner.build_inference_session(g, cache=False) as session:
+        session.compile()
+    assert calls == [True] * large

@@ -61,6 +61,7 @@ def test_the_rule_is_that_of_torch_for_any_shape_and_gradient(name):
     assert_same(found, expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_model_trained_wholly_by_torch_has_the_same_losses_and_parameters():
     graph = mlp(2, dtype="f64")
     batches, start = batches_of(graph), values(graph).params

@@ -55,6 +55,7 @@ def test_links_of_the_pages_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--batch", "5"]])
 def test_demo_runs(arguments):
     finished = subprocess.run(

@@ -16,6 +16,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_of_small_batches_is_a_step_of_one_large_batch(name):
     batches = listed(12)
