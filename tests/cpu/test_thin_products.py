@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from darner.backends.cpu import gemm_plan
+from darner.backends.cpu.contract import _parts
 from darner.backends.cpu.gemm_claims import can_claim
 from darner.backends.cpu.gemm_plan import Contraction, cut
 from darner.backends.cpu.jit import host
@@ -142,3 +143,11 @@ def test_batches_of_dot_products(form, shape, cache):
 @pytest.mark.parametrize("rows", [9, 10, 11, 12])
 def test_many_rows_that_are_read_as_they_lie(rows, cache):
     same_for_any_threads("NN", (rows, 75, 28), 4, cache=cache)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_few_rows_and_panels_of_long_sums_are_shared_out_in_parts(form, cache):
+    sizes = 101, 1703, 131
+    assert _parts(dense(form, *sizes), host()) is not None
+    assert _parts(dense(form, *sizes), host(), packing=False) is None
+    same_for_any_threads(form, sizes, after="scaled", cache=cache)

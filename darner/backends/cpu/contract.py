@@ -15,7 +15,7 @@ from ...graph.errors import InternalError
 from ...graph.node import Node
 from ...lower.plan import Spec, may_share
 from .elements import Elements, can_emit
-from .gemm_claims import can_claim, can_claim_parts, emit_claimed, scratch_of
+from .gemm_claims import FEWEST_PANELS, can_claim, can_claim_parts, emit_claimed, scratch_of
 from .gemm_driver import Driver, Target, Write
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -46,6 +46,8 @@ DOTS_AS_TILES = 4
 LEAST_PART = 512
 """Terms that a part has at least."""
 MOST_PARTS = 16
+FEW_PACKED_FOR = 256
+"""Rows up to which packing B takes a good part of the time, if every thread does it."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ class Parts:
         return self.count + bool(self.rest)
 
 
-def _parts(contraction: Contraction, machine: Machine) -> Parts | None:
-    """The parts of long sums that make few elements; None where they stay whole."""
+def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> Parts | None:
+    """The parts of long sums that make few elements; None where they stay whole. ``packing`` says that B is packed on the way."""
     if contraction.apart:
         return None
     whole = cut(contraction, machine)
@@ -77,6 +79,10 @@ def _parts(contraction: Contraction, machine: Machine) -> Parts | None:
     if whole.path == "dots":
         tiles = DOTS_AS_TILES * whole.units
     count = min(MOST_PARTS, contraction.k // LEAST_PART, MANY_TILES // max(tiles, 1))
+    # Threads that share out few rows would each pack all of B: they share out parts of the sums instead, all but the last, shorter one.
+    if packing and whole.by_rows and not whole.direct and contraction.m <= FEW_PACKED_FOR:
+        wanted = 1 - (-FEWEST_PANELS // (contraction.batch * whole.panels))
+        count = max(count, min(wanted, contraction.k // LEAST_PART))
     # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
     size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
     length = ROLLING_BYTES // ((contraction.m + 2 * whole.tile.width) * size)
@@ -420,7 +426,7 @@ def _panels_of(spec: Spec, machine: Machine) -> Offer:
             (1, columns),
         )
         # What was packed before is not cut into parts of sums, which few tiles want.
-        if whole and (turned or _parts(contraction, machine) is None):
+        if whole and (turned or _parts(contraction, machine, False) is None):
             alone[_position(b.leaf)] = _panels_for(machine, dtype, rows, columns)
     beside = _read_leaves(spec, product)
     alike = all(may_share(spec, _position(leaf), 0) for leaf in beside)
@@ -480,7 +486,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     """The panels of B, where it is one matrix for the whole product and nothing else reads it."""
     product = _known(spec)
     contraction, b = product.contraction, product.b
-    if not _can_pack_b(spec, product) or _parts(contraction, machine):
+    if not _can_pack_b(spec, product) or _parts(contraction, machine, False):
         return None
     one = replace(contraction, batch=1)
     plan = cut(one, machine, True)
