@@ -477,15 +477,8 @@ def claims_blocks(contraction, packed=False):
     return plan.blocked and can_claim(plan, packed)
 
 
-@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
-@pytest.mark.parametrize("shape", [(150, 61, 500), (203, 73, 997), (90, 150, 433), (170, 64, 768)])
-def test_panels_of_blocks_of_rows_are_claimed_by_any_number_of_threads(
-    form, shape, cache, small_cache
-):
-    m, k, n = shape
-    a, b = normal(m, k), normal(k, n)
-    how = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
-    assert claims_blocks(Contraction.dense("f32", m, n, k, **how))
+def same_for_threads(form, a, b, counts, cache):
+    """Check a product, plain and with something after it, with some numbers of threads, and that none changes a bit."""
 
     def make(plain):
         def made(g, x, y):
@@ -498,11 +491,24 @@ def test_panels_of_blocks_of_rows_are_claimed_by_any_number_of_threads(
     given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
     for plain in (True, False):
         found = [
-            check(make(plain), *given, threads=threads, terms=k, cache=cache)[0]
-            for threads in (1, 2, 3)
+            check(make(plain), *given, threads=threads, terms=a.shape[1], cache=cache)[0]
+            for threads in counts
         ]
         for other in found[1:]:
             assert other.tobytes() == found[0].tobytes()
+
+
+@pytest.mark.parametrize("form", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("shape", [(150, 61, 500), (203, 73, 997), (90, 150, 433), (170, 64, 768)])
+def test_panels_of_blocks_of_rows_are_claimed_by_any_number_of_threads(
+    form, shape, cache, small_cache
+):
+    m, k, n = shape
+    a, b = normal(m, k), normal(k, n)
+    how = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
+    assert claims_blocks(Contraction.dense("f32", m, n, k, **how))
+
+    same_for_threads(form, a, b, (1, 2, 3), cache)
 
 
 @pytest.fixture
@@ -525,22 +531,7 @@ def test_panels_are_claimed_in_every_pass_over_the_terms(form, shape, cache, sho
     assert claims_blocks(contraction)
     assert gemm_plan.cut(contraction, host()).passes > 1
 
-    def make(plain):
-        def made(g, x, y):
-            x = g.transpose(x) if form == "tn" else x
-            y = g.transpose(y) if form == "nt" else y
-            return g.matmul(x, y) if plain else (g.matmul(x, y) + 1.0).tanh()
-
-        return made
-
-    given = (a.T if form == "tn" else a, b.T if form == "nt" else b)
-    for plain in (True, False):
-        found = [
-            check(make(plain), *given, threads=threads, terms=k, cache=cache)[0]
-            for threads in (1, 2, 3, 5)
-        ]
-        for other in found[1:]:
-            assert other.tobytes() == found[0].tobytes()
+    same_for_threads(form, a, b, (1, 2, 3, 5), cache)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
