@@ -29,7 +29,7 @@ from .gemm_ir import (
 )
 from .gemm_panel import emit_pack_panel
 from .gemm_pieces import fair_share
-from .gemm_plan import ROLLING_BYTES, Contraction, Cut, cut
+from .gemm_plan import CACHE_BYTES, ROLLING_BYTES, Contraction, Cut, cut
 from .gemm_product import Product, product_of
 from .gemm_tile import choose_tile
 from .jit import Machine
@@ -48,6 +48,11 @@ LEAST_PART = 512
 MOST_PARTS = 16
 FEW_PACKED_FOR = 256
 """Rows up to which packing B takes a good part of the time, if every thread does it."""
+LONGEST_RUN = 1 << 14
+"""Bytes of a row of B up to which threads that read it from memory, for a few rows of A, do so by rows: memory is quickest where they read on and on."""
+LEAST_RUN = 64
+"""Rows of B that one reads at least."""
+MOST_RUNS = 4
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     if packing and whole.by_rows and not whole.direct and contraction.m <= FEW_PACKED_FOR:
         wanted = 1 - (-FEWEST_PANELS // (contraction.batch * whole.panels))
         count = max(count, min(wanted, contraction.k // LEAST_PART))
+    if whole.path == "rows" and contraction.batch == 1:
+        count = max(count, _runs(contraction))
     # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
     size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
     length = ROLLING_BYTES // ((contraction.m + 2 * whole.tile.width) * size)
@@ -94,6 +101,14 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     length = contraction.whole_terms(-(-contraction.k // count), whole.tile.lanes)
     count = contraction.k // length
     return Parts(count, length, contraction.k - count * length)
+
+
+def _runs(contraction: Contraction) -> int:
+    """Parts of the sums of a few rows, so that each thread reads rows of B one after the other, and not its own columns of all of them: 0 where it makes no odds."""
+    row = STORAGE_BYTES[contraction.dtype] * contraction.n
+    if row > LONGEST_RUN or row * contraction.k < CACHE_BYTES:
+        return 0
+    return min(MOST_RUNS, contraction.k // LEAST_RUN)
 
 
 def _cuts(
