@@ -5,7 +5,7 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.backends.cpu import kernels, streaming
+from darner.backends.cpu import kernels, streaming, turned
 from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import emit_module, functions_of, template_of
 from darner.backends.cpu.sections import MOST
@@ -161,6 +161,7 @@ def always_past(monkeypatch):
     digest = kernels._source_digest() + " past"
     monkeypatch.setattr(kernels, "_source_digest", lambda: digest)
     monkeypatch.setattr(streaming, "LARGE", 1)
+    monkeypatch.setattr(turned, "PAST", 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

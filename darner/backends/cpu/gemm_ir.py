@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...graph.errors import ArgumentError
+from .every_few import collect, is_near, spread
 
 STORAGE_BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
 ACCUMULATOR = {"f32": "f32", "f64": "f64", "bf16": "f32", "f16": "f32"}
@@ -203,6 +204,13 @@ def load(
         return widen(builder, builder.load(pointer, typ=kind, align=align), dtype)
     types = ir()
     mask = _every_lane(lanes) if mask is None else mask
+    if is_near(stride, lanes, align):
+
+        def read(part: int) -> Any:
+            place = offset(builder, pointer, dtype, part * lanes)
+            return load(builder, place, dtype, lanes, spread(builder, mask, stride, part))
+
+        return collect(builder, kind, stride, read)
     name, pointer = _masked(builder, "load", pointer, dtype, lanes, stride)
     arguments = [pointer.type, types.IntType(32), mask.type, kind]
     function = intrinsic(builder.module, name, kind, arguments)
@@ -242,6 +250,12 @@ def store(
             first = builder.extract_element(value, zero_lane)
             builder.store(first, pointer, align=align)
         mask = builder.insert_element(mask, types.Constant(types.IntType(1), 0), zero_lane)
+    if is_near(stride, lanes, align):
+        for part in range(stride):
+            place = offset(builder, pointer, dtype, part * lanes)
+            one, some = (spread(builder, item, stride, part) for item in (value, mask))
+            store(builder, one, place, dtype, some)
+        return
     name, pointer = _masked(builder, "store", pointer, dtype, lanes, stride)
     arguments = [value.type, pointer.type, types.IntType(32), mask.type]
     function = intrinsic(builder.module, name, types.VoidType(), arguments)

@@ -13,12 +13,11 @@ import numpy as np
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.node import Node
+from .every_few import MOST_APART, collect, is_near, spread
 from .lanes import Lane, function_of, mangled
 from .math import emit, memory_type, register_type
 from .places import Lanes, Number, Places, as_value, lane_count
 
-MOST_APART = 4
-"""Elements so far apart are read with all that lie between."""
 CHUNK = 64
 """Bytes that are picked from together."""
 
@@ -53,6 +52,8 @@ class Registers:
             return self._held(self.reversed(value) if offset.stride < 0 else value, dtype)
         if isinstance(offset, Lanes) and 2 <= offset.stride <= MOST_APART and mask is None:
             return self._held(self.every_few(pointer, offset, dtype), dtype)
+        if isinstance(offset, Lanes) and is_near(offset.stride, count, dtype.itemsize):
+            return self._held(self._masked_few(kind, pointer, offset, dtype, mask), dtype)
         places = self._pointers(pointer, offset, dtype, count)
         mask = self.all_lanes(count) if mask is None else mask
         return self._held(self._masked("gather", kind, [places], mask, dtype), dtype)
@@ -90,6 +91,21 @@ class Registers:
             chunks = [self.builder.shuffle_vector(low, high, numbers) for low, high in pairs]
         return chunks[0]
 
+    def _masked_few(self, kind: Any, pointer: Any, offset: Lanes, dtype: DType, mask: Any) -> Any:
+        """The same where only the lanes of a mask may be read."""
+
+        def read(part: int) -> Any:
+            place = self._place_of_part(pointer, offset, part, dtype)
+            some = spread(self.builder, mask, offset.stride, part)
+            return self._masked("load", kind, [place], some, dtype)
+
+        return collect(self.builder, kind, offset.stride, read)
+
+    def _place_of_part(self, pointer: Any, offset: Lanes, part: int, dtype: DType) -> Any:
+        """Where the ``part``-th of the vectors begins in which the lanes of ``offset`` lie."""
+        first = as_value(self.places.add(offset.start, part * offset.count))
+        return self.builder.gep(pointer, [first], source_etype=memory_type(dtype))
+
     def store(
         self,
         value: Any,
@@ -110,6 +126,15 @@ class Registers:
         if count is None:
             place = self.builder.gep(pointer, [as_value(offset)], source_etype=element)
             self.builder.store(value, place, align=dtype.itemsize)
+            return
+        if isinstance(offset, Lanes) and is_near(offset.stride, count, dtype.itemsize):
+            mask = self.all_lanes(count) if mask is None else mask
+            for part in range(offset.stride):
+                one, some = (
+                    spread(self.builder, item, offset.stride, part) for item in (value, mask)
+                )
+                place = self._place_of_part(pointer, offset, part, dtype)
+                self._masked("store", None, [one, place], some, dtype)
             return
         if not isinstance(offset, Lanes) or offset.stride != 1:
             places = self._pointers(pointer, offset, dtype, count)

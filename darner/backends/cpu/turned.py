@@ -19,12 +19,13 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import strided
 from .elements import Elements
+from .every_few import MOST_APART
 from .gemm_ir import minimum
 from .gemm_pack import transpose
 from .jit import Machine
 from .maps import SMALL
 from .places import Lanes, Number, Places, as_value
-from .registers import MOST_APART, Registers
+from .registers import Registers
 from .streaming import either
 from .template import Code, Scratch, Template, sizes
 
@@ -36,6 +37,8 @@ LEAST = 4
 """Elements along both axes of a block that make turning it cheaper than to read them one by one."""
 FEW = 2
 """Operations of a map that are written out for every row of a block."""
+PAST = 16 << 20
+"""Bytes to move from which on results go past the cache: sooner than elsewhere, as few of a line's elements are written at a time."""
 _SAME = ("stop_gradient", "recompute_barrier")
 
 
@@ -340,7 +343,7 @@ def _emit(code: Code) -> None:
     outputs = code.body.outputs
     whole = plan.sizes[-1] % plan.lanes(code.machine, outputs) == 0
     nbytes = prod(plan.sizes) * sum(node.dtype.itemsize for node in outputs) if whole else 0
-    either(code, nbytes, code.results, lambda past: _Turned(code, plan, past).emit())
+    either(code, nbytes, code.results, lambda past: _Turned(code, plan, past).emit(), PAST)
 
 
 TURNED = Template("turned", _fits, _emit, _scratch)
