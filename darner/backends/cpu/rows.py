@@ -33,6 +33,11 @@ LEAST_AHEAD = 1 << 20
 MOST_AHEAD = 1 << 18
 """Bytes of a row that stay in the cache until they are needed."""
 
+CHAINS = 4
+"""Sums of one vector that grow beside each other: an addition takes as many cycles until the next can have its result."""
+
+Inside = Callable[[list[Number], Number, list[Any]], Sequence[Any]]
+
 
 def _width(machine: Machine) -> int:
     return machine.vector_bytes // 4
@@ -108,29 +113,32 @@ class _Rows:
     def _ahead(self) -> list[tuple[Any, Node]]:
         """Operands whose next row is asked for while the elements of this one are in the cache and computed with.
 
-        The first pass over a row waits for memory, and those after it leave memory idle.
+        The first pass over a row waits for memory, and those after it leave memory idle. Where lanes are rows, each step reads a few lines far from those before: no processor
+        foresees the lines beside them.
         """
         program = self.program
-        alone = program.across and len(program.axes) == 1 and program.pieces == 1
-        row = program.space[-1]
+        if program.across:
+            alone, held = len(program.axes) == 1 and program.pieces == 1, program.space[-1]
+        else:
+            alone, held = program.space[-1] >= 2 * program.lanes, program.row_elements
         return [
             (self.code.operand_of(leaf), leaf)
             for leaf in self.code.body.inputs.values()
             if alone
             and tuple(sizes(leaf)) == program.space
             and prod(program.space) * leaf.dtype.itemsize >= LEAST_AHEAD
-            and row * leaf.dtype.itemsize <= MOST_AHEAD
+            and held * leaf.dtype.itemsize <= MOST_AHEAD
         ]
 
     def ask_ahead(self, index: list[Number], level: int) -> None:
-        """Ask for the elements below these, in the second pass."""
-        if level != 1:
+        """Ask for the elements below these, in the second pass; for those beside them, in the first, where lanes are rows."""
+        program = self.program
+        if level != int(program.across):
             return
-        offset = self.places.add(
-            self.places.offset(index, self.program.space), self.program.space[-1]
-        )
+        further = program.space[-1] if program.across else program.lanes
+        offset = self.places.add(self.places.offset(index, program.space), further)
         for pointer, leaf in self.ahead:
-            self.registers.prefetch(pointer, offset, leaf.dtype, self.program.lanes)
+            self.registers.prefetch(pointer, offset, leaf.dtype, program.lanes)
 
     # ------------------------------------------------------------- where elements are
 
@@ -163,7 +171,7 @@ class _Rows:
         self,
         row: Sequence[Number],
         piece: Number,
-        inside: Callable[[list[Number], Number, list[Any]], Sequence[Any]],
+        inside: Inside,
         carried: Sequence[Any] = (),
         line: int = 1,
     ) -> list[Any]:
@@ -248,11 +256,43 @@ class _Rows:
                 following.append(made)
             return following
 
+        if self._waits(nodes):
+            return self._in_chains(row, nodes, inside, firsts)
         totals = self.each_element(row, piece, inside, firsts)
         if program.across:
             pairs = zip(nodes, totals, strict=True)
             return [self.registers.across(node.op.name, total, node.dtype) for node, total in pairs]
         return totals
+
+    def _waits(self, nodes: Sequence[Node]) -> bool:
+        """Whether a pass would wait for each addition before the next: one vector of rows side by side, many elements in each."""
+        program = self.program
+        single = program.lanes <= self.code.width and len(nodes) == 1 and program.pieces == 1
+        long = len(program.outer) == 1 and program.outer[0] >= 2 * CHAINS
+        return not program.across and single and long
+
+    def _in_chains(
+        self, row: Sequence[Number], nodes: Sequence[Node], inside: Inside, firsts: Sequence[Any]
+    ) -> list[Any]:
+        """A pass over elements that are every ``CHAINS``-th of a row's, and then over the next of them: sums that need not wait for each other."""
+        program, places, e = self.program, self.places, self.elements
+        whole = program.outer[0] // CHAINS * CHAINS
+
+        def one(number: Number, held: Sequence[Any]) -> list[Any]:
+            at = Lanes(places.mul(number, program.lanes), program.lanes)
+            return list(inside(self.place(row, [number]), at, list(held)))
+
+        def some(number: Number, held: list[Any]) -> Sequence[Any]:
+            return [
+                total
+                for chain in range(CHAINS)
+                for total in one(places.add(number, chain), [held[chain]])
+            ]
+
+        first, *others = e.loop(0, whole, some, list(firsts) * CHAINS, CHAINS)
+        for other in others:
+            first = self.registers.merge(nodes[0].op.name, first, other, nodes[0].dtype)
+        return e.loop(whole, program.outer[0], one, [first])
 
     def _begin(self, position: Number) -> None:
         """A new block of code: what was kept is not yet in its registers."""
