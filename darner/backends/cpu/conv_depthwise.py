@@ -41,6 +41,8 @@ MOST_TAPS = 128
 MOST_PHASES = 16
 SUMS = 24
 """Taps whose sums are kept in registers together."""
+TOGETHER = 4
+"""Rows of pixels that are made together."""
 
 
 def is_depthwise(main: Node) -> bool:
@@ -136,6 +138,33 @@ class Driver:
 
         level([])
 
+    def _rows(self, phase: Phase, inside: Callable[[list[Any], int], None]) -> None:
+        """``inside(index, count)`` for all rows of a phase, some neighbours at a time: what they read is read once."""
+        counts = [axis.pixels for axis in phase.axes[:-1]]
+        if not counts:
+            inside([], 1)
+            return
+        builder, most = self.builder, counts[-1]
+        whole = most // TOGETHER * TOGETHER
+
+        def some(index: list[Any]) -> None:
+            if whole:
+                loop(
+                    builder,
+                    i64(0),
+                    i64(whole),
+                    TOGETHER,
+                    lambda i, _: inside([*index, i], TOGETHER),
+                )
+            if whole < most:
+                loop(builder, i64(whole), i64(most), 1, lambda i, _: inside([*index, i], 1))
+
+        self._nest(counts[:-1], some)
+
+    def _below(self, row: int) -> int:
+        """How far below the patch of a pixel that of the pixel so many rows further begins in the plane."""
+        return row * self.patches.steps[-2] * self.layout.sizes[-1] if row else 0
+
     def _copy(self, plane: Number) -> None:
         """Copy a plane into the middle of the zeros."""
         builder, layout, patches, lanes = self.builder, self.layout, self.patches, self.lanes
@@ -225,35 +254,22 @@ class Driver:
         )
         for phase in patches.phases:
             taps = self._taps(phase)
-            factors = [
-                broadcast(
-                    builder,
-                    load(builder, offset(builder, weights, self.dtype, tap), self.dtype, 1),
-                    lanes,
-                )
-                for tap, _ in taps
-            ]
-            counts = [axis.pixels for axis in phase.axes]
 
-            def row(
-                index: list[Any], phase: Phase = phase, taps: Any = taps, factors: Any = factors
-            ) -> None:
+            def rows(index: list[Any], count: int, phase: Phase = phase, taps: Any = taps) -> None:
                 def vector(at: Any, mask: Any) -> None:
-                    corner = self._corner([*index, at])
-                    total = zero(self.accumulator, lanes)
-                    for (_, place), factor in zip(taps, factors, strict=True):
-                        value = self._read(self.code.places.add(corner, place))
-                        total = fused_multiply_add(builder, value, factor, total, lanes)
-                    pixel = self._pixel(phase, [*index, at])
-                    if self.layout.apart:
-                        to = offset(builder, self.result, self.accumulator, pixel)
-                        store(builder, total, to, self.accumulator, mask, patches.strides[-1])
-                    else:
-                        self.finish.emit(self.code, total, [image, channel, pixel], lanes, mask)
+                    totals = self._sums(taps, weights, self._corner([*index, at]), count)
+                    for row, total in enumerate(totals):
+                        here = [*index[:-1], builder.add(index[-1], i64(row))] if row else index
+                        pixel = self._pixel(phase, [*here, at])
+                        if self.layout.apart:
+                            to = offset(builder, self.result, self.accumulator, pixel)
+                            store(builder, total, to, self.accumulator, mask, patches.strides[-1])
+                        else:
+                            self.finish.emit(self.code, total, [image, channel, pixel], lanes, mask)
 
                 self._vectors(phase.axes[-1].pixels, vector)
 
-            self._nest(counts[:-1], row)
+            self._rows(phase, rows)
         if self.layout.apart:
 
             def whole(at: Any, mask: Any) -> None:
@@ -266,6 +282,32 @@ class Driver:
                 self.finish.emit(self.code, sums, [image, channel, at], lanes, mask)
 
             self._vectors(patches.pixels, whole)
+
+    def _sums(
+        self, taps: Sequence[tuple[int, int]], weights: Any, corner: Number, count: int
+    ) -> list[Any]:
+        """The sums of a vector of pixels and of those below it, ``count`` rows in all. Every vector of the plane is read once, and used by all rows that meet it."""
+        builder, lanes = self.builder, self.lanes
+        totals = [zero(self.accumulator, lanes)] * count
+        pitch = self.layout.sizes[-1]
+        meetings = sorted(
+            (place % pitch, place + self._below(row), number, row)
+            for number, place in taps
+            for row in range(count)
+        )
+        column = -1
+        factors: dict[int, Any] = {}
+        read: tuple[int, Any] = (-1, None)
+        for across, place, number, row in meetings:
+            if across != column:
+                column, factors = across, {}
+            if number not in factors:
+                weight = offset(builder, weights, self.dtype, number)
+                factors[number] = broadcast(builder, load(builder, weight, self.dtype, 1), lanes)
+            if place != read[0]:
+                read = place, self._read(self.code.places.add(corner, place))
+            totals[row] = fused_multiply_add(builder, read[1], factors[number], totals[row], lanes)
+        return totals
 
     # ------------------------------------------------------------- weights
 
