@@ -16,7 +16,7 @@ from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided
 from .conv_plan import Patches, patches_of
-from .conv_planes import COPIED, SPACED, Copier, Plane, grid_of_planes, write_distances
+from .conv_planes import Copier, Plane, grid_of_planes, write_distances
 from .conv_turns import call_with_rows, rows_of_turns, share_sums
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -56,19 +56,22 @@ SHAPES = {
 """Rows (taps of channels) and columns (channels of the result) whose sums fill the registers, for each width of vectors in bytes."""
 ADDED = 3.0
 """Cycles for adding up the lanes of one sum."""
+COPIED, SPACED = 10.0, 20.0
+"""Cycles for a vector of a row that is copied to its place, and for one of elements that lie apart; twice as many where half a vector is multiplied, and moved, at a time."""
 CALLED = 25.0
 """Cycles for a tile, besides its sums."""
 
 
-def tile_cycles(rows: int, columns: int) -> float:
+def tile_cycles(rows: int, columns: int, rate: int) -> float:
     """Cycles of a vector of places in a tile: rows lie anywhere, so reading one takes two lines of the cache."""
-    return max(rows * columns / 2, rows + columns / 2, 4)
+    return max(rows * columns / rate, rows + columns / 2, 4)
 
 
 class Layout:
     """How the product is cut, and where its scratch memory lies."""
 
     def __init__(self, main: Node, machine: Machine) -> None:
+        self.rate = machine.multiplies
         self.dtype = main.operands[0].dtype.name
         self.accumulator = accumulator_of(self.dtype)
         self.size = STORAGE_BYTES[self.accumulator]
@@ -119,19 +122,27 @@ class Layout:
         for count, width in self.widths(tile):
             for tiles, rows in ((height, tile[0]), (1, rest)):
                 if tiles and rows:
-                    own = steps * tile_cycles(rows, width) + ADDED * rows * width + CALLED
+                    own = (
+                        steps * tile_cycles(rows, width, self.rate) + ADDED * rows * width + CALLED
+                    )
                     cycles += count * tiles * own
         return cycles
+
+    def _vectors(self, places: int) -> float:
+        """Vectors that so many places are copied in, row by row."""
+        row = self.grid.pitches[-1]
+        return max(places / row * -(-row // self.lanes), places / self.lanes)
 
     @property
     def cycles(self) -> float:
         """Cycles that one thread would take."""
         grid, patches = self.grid, self.patches
-        planes = self.channels * len(grid.planes) * (self.block + grid.halo)
-        copied = planes * (SPACED if patches.steps[-1] > 1 else COPIED)
+        planes = self.channels * len(grid.planes)
+        copied = planes * self._vectors(self.block + grid.halo)
+        copied *= SPACED if patches.steps[-1] > 1 else COPIED
         # The gradient is copied once for all turns that a thread has of a block.
-        copied += self.columns * self.block * COPIED / self.turns
-        cycles = self._cycles_of_block(self.tile) + copied / self.lanes
+        copied += self.columns * self._vectors(self.block) * COPIED / self.turns
+        cycles = self._cycles_of_block(self.tile) + copied * 2 / self.rate
         return patches.groups * self.turns * self.blocks * cycles
 
     @property

@@ -269,9 +269,9 @@ def tiles_of(machine: Machine, dtype: str) -> list[Tile]:
     return [Tile(rows, vectors, lanes) for rows, vectors in shapes]
 
 
-def tile_cycles(rows: int, vectors: int) -> float:
-    """Cycles of one product for every element of a tile: two can be added at a time, and two be read."""
-    return max(rows * vectors / 2, (rows + vectors) / 2, 4)
+def tile_cycles(rows: int, vectors: int, rate: int = 2) -> float:
+    """Cycles of one product for every element of a tile: ``rate`` can be added at a time, and two be read."""
+    return max(rows * vectors / rate, (rows + vectors) / 2, 4)
 
 
 def shared(cycles: float, units: int) -> float:

@@ -98,6 +98,7 @@ class Layout:
 
     def __init__(self, main: Node, machine: Machine) -> None:
         self.main = main
+        self.rate = machine.multiplies
         self.dtype = main.operands[0].dtype.name
         self.accumulator = accumulator_of(self.dtype)
         self.size = STORAGE_BYTES[self.accumulator]
@@ -141,9 +142,9 @@ class Layout:
 
     def _cycles(self, tile: Tile) -> float:
         full, rest = divmod(self.columns, tile.width)
-        cycles = full * tile_cycles(tile.rows, tile.vectors)
+        cycles = full * tile_cycles(tile.rows, tile.vectors, self.rate)
         if rest:
-            cycles += tile_cycles(tile.rows, -(-rest // tile.lanes))
+            cycles += tile_cycles(tile.rows, -(-rest // tile.lanes), self.rate)
         return cycles / tile.rows
 
     @property

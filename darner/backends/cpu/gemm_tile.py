@@ -55,6 +55,10 @@ class Machine(Protocol):
     def vector_bytes(self) -> int:
         """The width of its vector registers: 64 (AVX-512), 32 (AVX2) or 16 (NEON, SSE)."""
 
+    @property
+    def multiplies(self) -> int:
+        """Vectors that it multiplies in a cycle."""
+
 
 @dataclass(frozen=True)
 class Tile:

@@ -42,6 +42,10 @@ class CompileError(DarnerError, ValueError):
     """IR that is not valid, a target that is not known, or object code that cannot be loaded."""
 
 
+ONE_AT_A_TIME = ("znver4", "cannonlake", "icelake-client", "tigerlake", "rocketlake")
+"""Processors with vectors of 64 bytes that have one multiplier of that width, or two of half of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What code is generated for.
@@ -65,6 +69,15 @@ class Machine:
     l1: int | None = None
     l2: int | None = None
     l3: int | None = None
+
+    @property
+    def multiplies(self) -> int:
+        """Vectors of the full width that a core multiplies, and adds to others, in a cycle: one where it has the units for half of that width.
+
+        >>> Machine("x86_64-unknown-linux-gnu", "znver4", "", 64, 4).multiplies
+        1
+        """
+        return 1 if self.vector_bytes == 64 and self.cpu in ONE_AT_A_TIME else 2
 
     @property
     def architecture(self) -> str:
