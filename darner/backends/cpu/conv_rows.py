@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import Any, Protocol
 
 from ...graph.node import Node
 from .conv_pack import Grid, divided, grid_of
-from .conv_plan import Patches
-from .gemm_ir import STORAGE_BYTES, i64, lane_mask, load, loop, offset, store
+from .conv_plan import Patches, Phase
+from .gemm_ir import STORAGE_BYTES, i64, lane_mask, lane_numbers, load, loop, offset, store
 from .places import Number, as_value
 from .template import Code
+
+MOST_VECTORS, MOST_PHASES = 8, 16
+"""Vectors that the taps of one channel may take, and phases, for theirs to be picked out of vectors: the code of each is written out."""
 
 
 class Product(Protocol):
@@ -38,9 +42,13 @@ class _Copy:
 
     def emit(self) -> None:
         """All of it, by all threads."""
+        patches, rows = self.layout.patches, self.layout.rows
         if self.layout.backward:
-            count = len(self.layout.patches.phases) * self.layout.patches.groups
-            self.code.each(count * self.layout.rows, self._row)
+            vectors = -(-prod(patches.kernel) // self.lanes)
+            if vectors <= MOST_VECTORS and len(patches.phases) <= MOST_PHASES:
+                self.code.each(patches.groups * rows, self._line)
+            else:
+                self.code.each(len(patches.phases) * patches.groups * rows, self._row)
             return
         total = prod(int(size) for size in self.layout.main.operands[1].shape)
         builder, lanes = self.code.builder, self.lanes
@@ -76,22 +84,59 @@ class _Copy:
             out = places.add(places.mul(group, patches.channels), c)
             at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
             to = places.add(target, places.mul(c, grid.taps))
-            # Where a stride goes past the result, there is one phase and yet taps that meet nothing.
-            if self.phases is None and grid.taps == kernel:
-                self._taps(at, to, kernel)
-            else:
-                self._some_taps(grid, at, to)
+            self._some_taps(grid, at, to)
 
         loop(builder, i64(0), i64(patches.channels), 1, channel)
 
-    def _taps(self, at: Number, to: Number, count: int) -> None:
-        """All taps of a channel, as they stand."""
-        places = self.code.places
-        for start in range(0, count, self.lanes):
-            mask = None
-            if count - start < self.lanes:
-                mask = lane_mask(self.code.builder, i64(count - start), self.lanes)
-            self._copy(places.add(at, start), places.add(to, start), mask)
+    def _line(self, number: Any) -> None:
+        """One row of every phase: the taps of a channel are read once, and those of each phase picked."""
+        builder, places, lanes = self.code.builder, self.code.places, self.lanes
+        layout, patches = self.layout, self.layout.patches
+        kernel = prod(patches.kernel)
+        group, inner = divided(builder, number, layout.rows)
+        rows = patches.groups * layout.rows
+        firsts = list(range(0, kernel, lanes))
+
+        def channel(c: Any, _: Any) -> None:
+            out = places.add(places.mul(group, patches.channels), c)
+            at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
+            held = []
+            for first in firsts:
+                mask = None
+                if kernel - first < lanes:
+                    mask = lane_mask(builder, i64(kernel - first), lanes)
+                read = offset(builder, self.weights, layout.dtype, at, first)
+                held.append(load(builder, read, layout.dtype, lanes, mask))
+            before = 0
+            for phase in patches.phases:
+                taps = _taps_of(patches, phase)
+                line = places.add(
+                    before * rows * patches.channels,
+                    places.mul(places.add(places.mul(number, patches.channels), c), len(taps)),
+                )
+                before += len(taps)
+                for start in range(0, len(taps), lanes):
+                    some = taps[start : start + lanes]
+                    mask = None
+                    if len(some) < lanes:
+                        mask = lane_mask(builder, i64(len(some)), lanes)
+                    write = offset(builder, self.code.shared, layout.accumulator, line, start)
+                    store(builder, self._picked(held, some), write, layout.accumulator, mask)
+
+        loop(builder, i64(0), i64(patches.channels), 1, channel)
+
+    def _picked(self, held: list[Any], taps: list[int]) -> Any:
+        """The vector of some taps out of those of all."""
+        lanes = self.lanes
+        found = None
+        for number in sorted({tap // lanes for tap in taps}):
+            other = held[number] if found is None else found
+            picks = list(range(lanes))
+            for lane, tap in enumerate(taps):
+                if tap // lanes == number:
+                    picks[lane] = lanes + tap % lanes
+            found = self.code.builder.shuffle_vector(other, held[number], lane_numbers(picks))
+        return found
 
     def _some_taps(self, grid: Grid, at: Any, to: Any) -> None:
         """The taps of a channel that belong to a phase, in the order in which patches have them."""
@@ -114,3 +159,15 @@ class _Copy:
             loop(builder, i64(0), as_value(grid.count[axis]), 1, one)
 
         nest(0, 0, 0)
+
+
+def _taps_of(patches: Patches, phase: Phase) -> list[int]:
+    """The numbers in the kernel of the taps of a phase, in the order in which patches have them."""
+    found = []
+    for index in product(*(range(taps.count) for taps in phase.axes)):
+        number = 0
+        for axis, i in enumerate(index):
+            own = phase.axes[axis].kernel + i * patches.spacing[axis]
+            number = number * patches.kernel[axis] + own
+        found.append(number)
+    return found
