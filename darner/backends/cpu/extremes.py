@@ -59,7 +59,8 @@ def _arg_reduce_along(
 ) -> Any:
     """A vector at a time: every lane keeps its best and the block it was in, and the lanes are compared at the end."""
     (x,), registers = node.operands, e.registers
-    name, count = node.op.name, e.width * (2 if length >= 8 * e.width else 1)
+    vectors = 4 if length >= 16 * e.width else 2 if length >= 8 * e.width else 1
+    name, count = node.op.name, e.width * vectors
 
     def better(value: Any, best: Any) -> Any:
         return registers.beats(name, value, best, x.dtype)

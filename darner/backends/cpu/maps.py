@@ -70,8 +70,14 @@ def _seams(body: Graph, shape: tuple[int, ...], width: int) -> list[int]:
             low = int(node.attrs["padding"][last][0])
             found.update({low, low + sizes(node.operands[0])[last]})
     seams = sorted(seam for seam in found if shape and 0 <= seam <= shape[-1])
-    many = len(seams) > MOST_SEAMS or prod(shape) * len(body.nodes) <= SMALL
+    many = len(seams) > MOST_SEAMS or _is_small(body, shape)
     return [] if many or any(b - a < width // 4 for a, b in pairwise(seams)) else seams
+
+
+def _is_small(body: Graph, shape: tuple[int, ...]) -> bool:
+    """Whether there is too little to do for threads to share; whoever looks for an extreme looks at all of its operand."""
+    looked_at = [node.operands[0] for node in body.nodes if node.op.name in ("argmax", "argmin")]
+    return prod(shape) * len(body.nodes) + sum(int(item.size) for item in looked_at) <= SMALL
 
 
 def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Any]]) -> bool:
@@ -105,7 +111,7 @@ def _emit_results(
     whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
     pieces = 1 if len(seams) > 2 else -(-length // whole)
     count = lanes_for(code.body, shared.width, length)
-    small = prod(shape) * len(code.body.nodes) <= SMALL
+    small = _is_small(code.body, shape)
     axis, parts = sections(code.body, shape, small)
     tables = Tables(code, parts)
 
