@@ -222,23 +222,30 @@ class Maxima(Writer):
         begin = places.add(corner, places.mul(at, plan.last.stride))
         axes = [*plan.outer, plan.last]
         lengths = [*layout.lengths, layout.pitch]
-        best: Any = None
-        place: Any = None
+        # Runs of taps, each as long as all after it or longer: to be compared two and two, so that few wait for each other.
+        runs: list[tuple[int, Any, Any]] = []
         for taps in product(*(range(axis.window) for axis in axes)):
             steps = [tap * axis.dilation for tap, axis in zip(taps, axes, strict=True)]
             step = places.offset(steps, lengths)
             stride = plan.last.stride
             value = self.load(self.elements, places.add(begin, step), self.kept, None, stride)
-            here = registers.constant(step, dtypes.i32, self.lanes)
-            if best is None:
-                best, place = value, here
-                continue
-            better = registers.beats("argmax", value, best, self.kept)
-            best = self.builder.select(better, value, best)
-            place = self.builder.select(better, here, place)
+            runs.append((1, value, registers.constant(step, dtypes.i32, self.lanes)))
+            while len(runs) > 1 and runs[-1][0] == runs[-2][0]:
+                self._join(runs)
+        while len(runs) > 1:
+            self._join(runs)
+        _, _, place = runs[0]
         own = Lanes(places.mul(at, plan.last.stride), self.lanes, plan.last.stride)
         place = self.builder.add(place, registers.of_index(own, dtypes.i32))
         registers.store(place, self.found, Lanes(at, self.lanes), dtypes.i32)
+
+    def _join(self, runs: list[tuple[int, Any, Any]]) -> None:
+        """The last two runs as one: of equal maxima that of the first."""
+        count, value, here = runs.pop()
+        before, best, place = runs.pop()
+        better = self.registers.beats("argmax", value, best, self.kept)
+        best = self.builder.select(better, value, best)
+        runs.append((before + count, best, self.builder.select(better, here, place)))
 
     def _collect(self, index: list[Number], row: Any) -> None:
         """Write a row of the result, and leave zeros for the next plane."""
