@@ -136,6 +136,7 @@ class Driver:
         if layout.raw_bytes:
             self.raw = builder.gep(code.shared, [i64(layout.weight_bytes)], source_etype=byte)
         self.phases = phase_table(builder, self.patches)
+        self.widest = max(phase.axes[-1].pixels for phase in self.patches.phases)
 
     def emit(self) -> None:
         """Everything."""
@@ -389,7 +390,8 @@ class Driver:
                     plane = places.add(places.mul(image, rows), channel)
                     to = places.add(places.mul(plane, self.patches.pixels), pixel)
                     target = offset(builder, self.raw, self.accumulator, to)
-                    store(builder, sums, target, self.accumulator, mask, self.patches.strides[-1])
+                    step, most = self.patches.strides[-1], self.widest
+                    store(builder, sums, target, self.accumulator, mask, step, most=most)
 
                 loop(builder, i64(0), length, lanes, vector)
 

@@ -226,8 +226,9 @@ def store(
     mask: Any = None,
     stride: int = 1,
     alone: bool = False,
+    most: int | None = None,
 ) -> None:
-    """Store an accumulated vector, its lanes ``stride`` elements apart, only where ``mask`` is set.
+    """Store an accumulated vector, its lanes ``stride`` elements apart, only where ``mask`` is set, in none but the first ``most`` lanes.
 
     LLVM 22 turns a store that narrows, under a mask it knows to be the first lane's, into one of the wide element, which
     overwrites the neighbour: so that lane is written by itself. ``alone`` says that the others do not exist.
@@ -251,7 +252,8 @@ def store(
             builder.store(first, pointer, align=align)
         mask = builder.insert_element(mask, types.Constant(types.IntType(1), 0), zero_lane)
     if is_near(stride, lanes, align):
-        for part in range(stride):
+        reach = (min(most or lanes, lanes) - 1) * stride
+        for part in range(reach // lanes + 1):
             place = offset(builder, pointer, dtype, part * lanes)
             one, some = (spread(builder, item, stride, part) for item in (value, mask))
             store(builder, one, place, dtype, some)
