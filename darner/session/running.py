@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from ..backends.cpu.cache import ObjectCache
     from ..optimizer import OptimizeReport
 
+# For what is called again and again: a step leaves none of Python's memory in the caches, and every line of it that is read costs as much as the memory takes.
+_STEP, _WAIT, _READ_LOSS = Calling("step"), Calling("wait"), Calling("read_loss")
+
 LARGE = 32 << 20
 """Bytes of parameters from which on a session needs memory more than a quick next build."""
 
@@ -80,6 +83,8 @@ class Running:
         self._last: Specialised | None = None
         self._added: tuple[int, int] | None = None
         self._versions: dict[str, int] = {}
+        self._stagings = 0
+        self._again: tuple[Specialised, Program, int] | None = None
         self._optimizer: Optimizer | None = None
         self._profiling = False
         parameters, states = self._graph.parameters, self._graph.states
@@ -190,6 +195,7 @@ class Running:
                 TensorType(tuple(array.shape), self._input_types[name].dtype)
             )
         staged[...] = array
+        self._stagings += 1
         self._versions[name] = self._versions.get(name, 0) + 1
 
     # ------------------------------------------------------------- running
@@ -204,12 +210,14 @@ class Running:
 
     def step(self) -> None:
         """Run once on the inputs that were set: forward, and in training backward and the updates."""
-        with self._using("step"):
+        with self._shared.lock, _STEP:
+            self._refuse_if_closed()
             self._step({})
 
     def wait(self) -> None:
         """Wait until the last step is done; on the CPU it is when ``step`` returns."""
-        with self._using("wait"):
+        with self._shared.lock, _WAIT:
+            self._refuse_if_closed()
             if self._last is not None and self._last.program is not None:
                 self._last.program.sync()
 
@@ -247,6 +255,8 @@ class Running:
 
     def _ready(self, given: Mapping[str, Array]) -> tuple[Specialised, Program]:
         """The program for these inputs and those that were set, ready to run on them, once; then ``_release``."""
+        if not given and self._again is not None and self._is_as_it_was(*self._again):
+            return self._again[:2]
         values = {**self._staged, **given} if given else self._staged
         if len(values) < len(self._input_types):
             missing = [name for name in self._input_types if name not in values]
@@ -265,7 +275,18 @@ class Running:
             if mark is None or special.bound.get(name) != mark:
                 program.bind(special.inputs[name], array)
                 special.bound[name] = mark
+        alike = self._optimizer is None or self._optimizer.accumulate == 1
+        self._again = None if given or not alike else (special, program, self._stagings)
         return special, program
+
+    def _is_as_it_was(self, special: Specialised, program: Program, stagings: int) -> bool:
+        """Whether nothing has happened, since it was made ready, that a program would have to be made ready for again."""
+        return (
+            stagings == self._stagings
+            and special.program is program
+            and (special.recorder is not None) == self._profiling
+            and (self._config.trains or special.version == self._shared.version)
+        )
 
     def _release(self, given: Mapping[str, Array], special: Specialised, program: Program) -> None:
         """Let go of the caller's memory, which may go away."""
@@ -301,7 +322,8 @@ class Running:
 
     def read_loss(self) -> float:
         """The loss of the last step: the first output where it is one number, else 0.0."""
-        with self._using("read_loss"):
+        with self._shared.lock, _READ_LOSS:
+            self._refuse_if_closed()
             if not self._has_loss:
                 return 0.0
             special = self._ran()
@@ -502,9 +524,12 @@ class Running:
         """Hold the lock, refuse a closed session, and tell errors the method and the user's line."""
         # Not a class with __enter__: an interrupt in it could keep the lock.
         with self._shared.lock, Calling(method):
-            if self._closed:
-                raise ClosedError(f"the session of graph '{self._graph.name}' is closed")
+            self._refuse_if_closed()
             yield
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the session of graph '{self._graph.name}' is closed")
 
     def close(self) -> None:
         """Free threads, code and memory. Closing twice is no fault; anything else afterwards is an error."""
@@ -516,7 +541,7 @@ class Running:
             if not self._shared.sessions:
                 self._shared.weights.forget()
             self._kept.clear()
-            self._last = None
+            self._last = self._again = None
             self._staged.clear()
             self._storage.clear()
 
