@@ -71,6 +71,8 @@ def check(make, array, threads=(1, 2, 3)):
         ((2, 40000), (1,)),
         ((20000, 3), (0,)),
         ((300, 3, 40), (0, 2)),
+        ((9, 1001, 7), (1,)),
+        ((60, 5003), (0,)),
     ],
 )
 def test_reductions_of_any_axes_equal_the_reference_on_any_number_of_threads(name, shape, axes):

@@ -151,3 +151,17 @@ def test_few_rows_and_panels_of_long_sums_are_shared_out_in_parts(form, cache):
     assert _parts(dense(form, *sizes), host()) is not None
     assert _parts(dense(form, *sizes), host(), packing=False) is None
     same_for_any_threads(form, sizes, after="scaled", cache=cache)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize(("terms", "columns"), [(577, 601), (1000, 333), (131, 3001)])
+def test_few_rows_read_narrow_weights_in_runs_of_their_rows(rows, terms, columns, cache):
+    parts = _parts(dense("NN", rows, terms, columns), host())
+    assert parts is not None
+    assert 1 < parts.all <= 5
+    same_for_any_threads("NN", (rows, terms, columns), after="scaled", cache=cache)
+
+
+def test_weights_in_the_cache_and_wide_ones_are_shared_out_by_columns():
+    for terms, columns in ((400, 400), (576, 8192)):
+        assert _parts(dense("NN", 1, terms, columns), host()) is None
