@@ -35,6 +35,9 @@ FEW = 4
 INSERTED = 32
 """Up to so many best are kept in order one by one; of more, a batch is sorted with them."""
 
+SHORT, MANY = 512, 20
+"""Of a row that is no longer than this, more than so many are found sooner by sorting all of it."""
+
 BATCH = 256
 """How many others there is room for beside the best, at least."""
 
@@ -274,7 +277,8 @@ def _ways(node: Node) -> tuple[bool, bool]:
     # To select takes one look at most elements: it is not worth dividing as soon.
     divided = few and length >= 8 * LONG
     least = length // PARTS if divided else length
-    if node.op.name == "top_k" and _kept(node) <= least // 4:
+    sorts = length <= SHORT and _kept(node) > MANY
+    if node.op.name == "top_k" and _kept(node) <= least // 4 and not sorts:
         return True, divided
     return False, few and length >= LONG
 
