@@ -35,17 +35,30 @@ def spread(builder: Any, value: Any, stride: int, part: int) -> Any:
     return builder.shuffle_vector(value, ir.Constant(value.type, None), numbers)
 
 
-def collect(builder: Any, kind: Any, stride: int, read: Callable[[int], Any]) -> Any:
-    """The vector whose lanes are every ``stride``-th of ``stride`` vectors that lie behind each other; ``read`` gives the one of a number."""
+def collect(
+    builder: Any, kind: Any, stride: int, read: Callable[[int, int], Any], exactly: bool = False
+) -> Any:
+    """The vector whose lanes are every ``stride``-th of what lies behind each other in memory.
+
+    Args:
+        builder: where the code goes.
+        kind: of the vector.
+        stride: the distance of lanes.
+        read: gives the vector of a number, which begins so many elements behind the first lane.
+        exactly: whether nothing behind the last lane may be read; masks see to that otherwise.
+    """
     from llvmlite import ir
 
     lanes = kind.count
     found = ir.Constant(kind, ir.Undefined)
     for part in range(stride):
+        begin = part * lanes
+        if exactly and part == stride - 1:
+            begin = (lanes - 1) * stride + 1 - lanes
         picks = []
         for lane in range(lanes):
-            vector, place = divmod(lane * stride, lanes)
-            picks.append(lanes + place if vector == part else lane)
+            inside = min(lane * stride // lanes, stride - 1) == part
+            picks.append(lanes + lane * stride - begin if inside else lane)
         numbers = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picks)
-        found = builder.shuffle_vector(found, read(part), numbers)
+        found = builder.shuffle_vector(found, read(part, begin), numbers)
     return found

@@ -203,14 +203,14 @@ def load(
     if mask is None and stride == 1:
         return widen(builder, builder.load(pointer, typ=kind, align=align), dtype)
     types = ir()
-    mask = _every_lane(lanes) if mask is None else mask
     if is_near(stride, lanes, align):
 
-        def read(part: int) -> Any:
-            place = offset(builder, pointer, dtype, part * lanes)
-            return load(builder, place, dtype, lanes, spread(builder, mask, stride, part))
+        def read(part: int, begin: int) -> Any:
+            some = None if mask is None else spread(builder, mask, stride, part)
+            return load(builder, offset(builder, pointer, dtype, begin), dtype, lanes, some)
 
-        return collect(builder, kind, stride, read)
+        return collect(builder, kind, stride, read, mask is None)
+    mask = _every_lane(lanes) if mask is None else mask
     name, pointer = _masked(builder, "load", pointer, dtype, lanes, stride)
     arguments = [pointer.type, types.IntType(32), mask.type, kind]
     function = intrinsic(builder.module, name, kind, arguments)

@@ -222,7 +222,8 @@ class Maxima(Writer):
         begin = places.add(corner, places.mul(at, plan.last.stride))
         axes = [*plan.outer, plan.last]
         lengths = [*layout.lengths, layout.pitch]
-        # Runs of taps, each as long as all after it or longer: to be compared two and two, so that few wait for each other.
+        # Runs of taps, to be compared two and two, so that few wait for each other. Windows that lie apart are compared tap by tap: the sums that follow are slower where these are quicker.
+        two_and_two = plan.last.stride == 1
         runs: list[tuple[int, Any, Any]] = []
         for taps in product(*(range(axis.window) for axis in axes)):
             steps = [tap * axis.dilation for tap, axis in zip(taps, axes, strict=True)]
@@ -230,7 +231,7 @@ class Maxima(Writer):
             stride = plan.last.stride
             value = self.load(self.elements, places.add(begin, step), self.kept, None, stride)
             runs.append((1, value, registers.constant(step, dtypes.i32, self.lanes)))
-            while len(runs) > 1 and runs[-1][0] == runs[-2][0]:
+            while len(runs) > 1 and (not two_and_two or runs[-1][0] == runs[-2][0]):
                 self._join(runs)
         while len(runs) > 1:
             self._join(runs)

@@ -62,28 +62,18 @@ class Registers:
         """Every second (third, ...) element: all between the first and the last are read, and theirs picked."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
-        step, element = offset.stride, memory_type(dtype)
         lanes = min(offset.count, CHUNK // dtype.itemsize)
         kind = memory_type(dtype, lanes)
-        # The last of the vectors ends with the last element that is needed.
-        ends = (lanes - 1) * step + 1 - lanes
         chunks = []
         for chunk in range(offset.count // lanes):
-            first = self.places.add(offset.start, chunk * lanes * step)
-            found = ir.Constant(kind, ir.Undefined)
-            for part in range(step):
-                begin = part * lanes if part < step - 1 else ends
-                place = self.builder.gep(
-                    pointer, [as_value(self.places.add(first, begin))], source_etype=element
-                )
-                read = self.builder.load(place, typ=kind, align=dtype.itemsize)
-                picks = []
-                for lane in range(lanes):
-                    inside = min(lane * step // lanes, step - 1) == part
-                    picks.append(lanes + lane * step - begin if inside else lane)
-                numbers = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picks)
-                found = self.builder.shuffle_vector(found, read, numbers)
-            chunks.append(found)
+            first = self.places.add(offset.start, chunk * lanes * offset.stride)
+
+            def read(_: int, begin: int, first: Number = first) -> Any:
+                at = [as_value(self.places.add(first, begin))]
+                place = self.builder.gep(pointer, at, source_etype=memory_type(dtype))
+                return self.builder.load(place, typ=kind, align=dtype.itemsize)
+
+            chunks.append(collect(self.builder, kind, offset.stride, read, exactly=True))
         while len(chunks) > 1:
             width = 2 * chunks[0].type.count
             numbers = ir.Constant(ir.VectorType(ir.IntType(32), width), list(range(width)))
@@ -94,7 +84,7 @@ class Registers:
     def _masked_few(self, kind: Any, pointer: Any, offset: Lanes, dtype: DType, mask: Any) -> Any:
         """The same where only the lanes of a mask may be read."""
 
-        def read(part: int) -> Any:
+        def read(part: int, _: int) -> Any:
             place = self._place_of_part(pointer, offset, part, dtype)
             some = spread(self.builder, mask, offset.stride, part)
             return self._masked("load", kind, [place], some, dtype)
