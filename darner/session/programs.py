@@ -86,6 +86,7 @@ class Specialised:
         summing: what runs instead where gradients are only added up, for a later run to update parameters with.
         partner: the other of the two, whose arena it may use: never do both run at a time.
         bound: which value of an input, told by its memory and how often it was set, the program has.
+        ready: how often inputs had been set when it was made ready to run on them; None where it has to be again in any case.
         ran: whether the outputs hold the results of a run.
     """
 
@@ -104,6 +105,7 @@ class Specialised:
         self.summing: Specialised | None = None
         self.partner: Specialised | None = None
         self.version = -1
+        self.ready: int | None = None
         self.ran = False
         self.bound: dict[str, tuple[int, int] | None] = {}
         changed = {leaf for leaf, _ in plans.step.updates}
@@ -185,7 +187,7 @@ class Specialised:
             if program is not None:
                 program.close()
         self.program = self.setup = self.prepared = self.recorder = None
-        self.version = -1
+        self.version, self.ready = -1, None
         self.bound = {}
 
 

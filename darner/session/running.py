@@ -84,7 +84,6 @@ class Running:
         self._added: tuple[int, int] | None = None
         self._versions: dict[str, int] = {}
         self._stagings = 0
-        self._again: tuple[Specialised, Program, int] | None = None
         self._optimizer: Optimizer | None = None
         self._profiling = False
         parameters, states = self._graph.parameters, self._graph.states
@@ -194,8 +193,9 @@ class Running:
             staged = self._staged[name] = allocate(
                 TensorType(tuple(array.shape), self._input_types[name].dtype)
             )
-        staged[...] = array
+        # Before the values: an interrupt may leave some of them.
         self._stagings += 1
+        staged[...] = array
         self._versions[name] = self._versions.get(name, 0) + 1
 
     # ------------------------------------------------------------- running
@@ -255,8 +255,8 @@ class Running:
 
     def _ready(self, given: Mapping[str, Array]) -> tuple[Specialised, Program]:
         """The program for these inputs and those that were set, ready to run on them, once; then ``_release``."""
-        if not given and self._again is not None and self._is_as_it_was(*self._again):
-            return self._again[:2]
+        if not given and (again := self._last_again()) is not None:
+            return again
         values = {**self._staged, **given} if given else self._staged
         if len(values) < len(self._input_types):
             missing = [name for name in self._input_types if name not in values]
@@ -276,17 +276,18 @@ class Running:
                 program.bind(special.inputs[name], array)
                 special.bound[name] = mark
         alike = self._optimizer is None or self._optimizer.accumulate == 1
-        self._again = None if given or not alike else (special, program, self._stagings)
+        special.ready = None if given or not alike else self._stagings
         return special, program
 
-    def _is_as_it_was(self, special: Specialised, program: Program, stagings: int) -> bool:
-        """Whether nothing has happened, since it was made ready, that a program would have to be made ready for again."""
-        return (
-            stagings == self._stagings
-            and special.program is program
-            and (special.recorder is not None) == self._profiling
-            and (self._config.trains or special.version == self._shared.version)
-        )
+    def _last_again(self) -> tuple[Specialised, Program] | None:
+        """What ran last, where nothing has happened since that it would have to be made ready for again."""
+        special = self._last
+        if special is None or special.program is None or special.ready != self._stagings:
+            return None
+        if (special.recorder is not None) != self._profiling:
+            return None
+        fresh = self._config.trains or special.version == self._shared.version
+        return (special, special.program) if fresh else None
 
     def _release(self, given: Mapping[str, Array], special: Specialised, program: Program) -> None:
         """Let go of the caller's memory, which may go away."""
@@ -541,7 +542,7 @@ class Running:
             if not self._shared.sessions:
                 self._shared.weights.forget()
             self._kept.clear()
-            self._last = self._again = None
+            self._last = None
             self._staged.clear()
             self._storage.clear()
 

@@ -53,6 +53,7 @@ LONGEST_RUN = 1 << 14
 LEAST_RUN = 64
 """Rows of B that one reads at least."""
 MOST_RUNS = 4
+"""Parts that this makes at most: adding up more costs what it gains where weights are in the cache after all."""
 
 
 @dataclass(frozen=True)
