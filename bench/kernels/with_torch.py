@@ -97,7 +97,7 @@ def _order(case: Any, given: Tensors) -> list[torch.Tensor]:
 
 
 def _move(case: Any, given: Tensors) -> list[torch.Tensor]:
-    return [given["x"].permute(case.order).contiguous()]
+    return [given["x"].permute(case.order).clone(memory_format=torch.contiguous_format)]
 
 
 WRITTEN: dict[str, Callable[[Any, Tensors], list[torch.Tensor]]] = {

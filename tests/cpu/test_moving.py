@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import darner
 from darner import Graph
 from darner.backends.cpu import kernels, streaming, turned
+from darner.backends.cpu.collapse import collapsed
 from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import emit_module, functions_of, template_of
 from darner.backends.cpu.sections import MOST
@@ -48,6 +51,51 @@ def test_what_is_computed_of_a_transposed_value_reads_the_others_as_they_lie():
     one(lambda g, a, b, c: [a.transpose((1, 0)) * b + c, b - c], a, b, c)
     one(lambda g, a, b, c: (a.transpose((1, 0)) > b) & (c > 3.0), a, b, c)
     one(lambda g, a, b, c: a.transpose((1, 0)).exp() / (b + 1.0) * 2.0 - c.sqrt(), a / 50, b, c)
+
+
+@st.composite
+def _turned(draw):
+    """A shape of some thousand elements with short and long axes, and another order of its axes."""
+    rank = draw(st.integers(2, 4))
+    shape = draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 9, 16, 17, 33, 65]), min_size=rank))
+    shape = shape[:rank]
+    shape[draw(st.integers(0, rank - 1))] = draw(st.integers(60, 200))
+    while np.prod(shape) > 200_000:
+        shape[int(np.argmax(shape))] //= 2
+    return tuple(shape), draw(st.permutations(range(rank)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(_turned(), st.sampled_from(["f4", "f8", "f2"]), st.sampled_from([1, 2, 3]))
+def test_any_shape_in_any_order_with_what_is_read_plainly_beside_it(case, dtype, threads):
+    shape, order = case
+    x = whole(*shape, dtype=dtype)
+    y = whole(*x.transpose(order).shape, dtype=dtype)
+    row = whole(y.shape[-1], dtype=dtype)
+
+    def made(g, x, y, row):
+        turned = x.transpose(order)
+        return [turned + y, turned * row - y.relu() * 2.0]
+
+    one(lambda g, x: x.transpose(order), x, threads=threads, rtol=0, atol=0)
+    one(made, x, y, row, threads=threads)
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 7, 8, 9, 13])
+@pytest.mark.parametrize("pixels", [(8, 8), (7, 9), (31, 33)])
+def test_channels_go_last_and_come_back(channels, pixels):
+    images = whole(3, channels, *pixels)
+    one(lambda g, x: x.transpose((0, 2, 3, 1)), images, rtol=0, atol=0)
+    last = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+    one(lambda g, x: x.transpose((0, 3, 1, 2)) * 0.5, last)
+
+
+def test_a_transpose_of_axes_of_size_1_is_one_long_row():
+    g = Graph()
+    g.set_outputs([g.input("x", (1, 144, 719)).transpose((1, 2, 0)) * 2.0])
+    plan = lower(g, target="cpu")
+    spec = collapsed(plan.spec(plan.kernels[0]))
+    assert [tuple(node.shape) for node in spec.body.outputs] == [(144 * 719,)]
 
 
 def test_transposed_copies_of_odd_shapes_are_made_in_blocks():

@@ -89,6 +89,11 @@ def _along(body: Graph, space: Sequence[int]) -> dict[int, Axes] | None:
             same = [size for size in sizes(x) if size != 1] == [s for s in sizes(node) if s != 1]
             if not (same or x.op.name == "input") or not note(x, own):
                 return None
+        elif name == "transpose":
+            (x,) = node.operands
+            real = [axis for axis in node.attrs["perm"] if sizes(x)[axis] != 1]
+            if real != sorted(real) or not note(x, own):
+                return None
         elif "elementwise" in node.op.traits or name == "broadcast_to":
             for x in node.operands:
                 # Where each axis of the node stands in the space: those of size 1 anywhere between.
@@ -142,7 +147,7 @@ def _rebuilt(
         if node.op.name == "constant":
             values = Data(node.attrs["values"].array.reshape(()))
             made[node.id] = result.insert(node.op, (), (), {**node.attrs, "values": values})
-        elif node.op.name == "reshape":
+        elif node.op.name in ("reshape", "transpose"):
             made[node.id] = operands[0]
         elif node.op.name == "broadcast_to":
             made[node.id] = (
