@@ -112,9 +112,9 @@ def test_any_geometry(case, op, threads):
 
 
 @QUICK
-@given(cases())
-def test_every_tap_finds_its_element_at_its_own_distance(case):
-    node = case.node(Graph(), "conv_weight_grad", "f32")
+@given(cases(), st.sampled_from(["conv_weight_grad", "conv_input_grad"]))
+def test_every_tap_finds_its_element_at_its_own_distance(case, op):
+    node = case.node(Graph(), op, "f32")
     patches = patches_of(node)
     grid = grid_of_planes(patches)
     rng = np.random.default_rng(0)
@@ -128,19 +128,20 @@ def test_every_tap_finds_its_element_at_its_own_distance(case):
         inside = tuple(slice(0, size) for size in plane.sizes)
         laid[(slice(None), *inside)] = images[(slice(None), *step)]
         planes.append(np.pad(laid.ravel(), (grid.before, grid.behind)))
-    kernel = [range(count) for count in patches.kernel]
-    for (plane, distance), tap in zip(grid.taps, product(*kernel), strict=True):
-        for image, *pixel in np.ndindex(patches.batch, *patches.result):
-            at = [
-                p * s + taps.offset + t * d
-                for p, s, taps, t, d in zip(
-                    pixel, patches.steps, patches.phases[0].axes, tap, patches.deltas, strict=True
-                )
-            ]
-            valid = all(0 <= a < size for a, size in zip(at, patches.sizes, strict=True))
-            wanted = images[(image, *at)] if valid else 0.0
-            place = np.ravel_multi_index((image, *pixel), (patches.batch, *grid.pitches))
-            assert planes[plane][grid.before + place + distance] == wanted
+    for phase, taps in zip(patches.phases, grid.taps, strict=True):
+        counts = [range(axis.count) for axis in phase.axes]
+        for (plane, distance), tap in zip(taps, product(*counts), strict=True):
+            for image, *pixel in np.ndindex(patches.batch, *(axis.pixels for axis in phase.axes)):
+                at = [
+                    p * s + axis.offset + t * d
+                    for p, s, axis, t, d in zip(
+                        pixel, patches.steps, phase.axes, tap, patches.deltas, strict=True
+                    )
+                ]
+                valid = all(0 <= a < size for a, size in zip(at, patches.sizes, strict=True))
+                wanted = images[(image, *at)] if valid else 0.0
+                place = np.ravel_multi_index((image, *pixel), (patches.batch, *grid.pitches))
+                assert planes[plane][grid.before + place + distance] == wanted
 
 
 @pytest.mark.parametrize(

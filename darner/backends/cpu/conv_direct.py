@@ -1,24 +1,27 @@
 """Convolutions and their gradients towards the input whose patches are never written down: a tile reads the images themselves.
 
 Images are copied to where every tap has a fixed distance from its pixel (``conv_planes``), once for all taps and all channels of the result. Pixels that stand next to each
-other there are the columns of a tile, and zeros between rows are computed along and left out at the end. ``conv_driver`` packs all patches instead, which pays
+other there are the columns of a tile, and zeros between rows are computed along and left out at the end. Where a stride gives the gradient several phases, all of them read the same
+copy, and those that lie between each other in a row are interleaved on their way to the result. ``conv_driver`` packs all patches instead, which pays
 where many channels of the result use them, or where images are so small that the zeros between them would be much of the work.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
-from .conv_pack import divided, place_of, walk
-from .conv_plan import Patches, patches_of, pieces_of, rows_cycles, shared, tiles_of
-from .conv_planes import COPIED, SPACED, Copier, grid_of_planes, write_distances
+from .conv_pack import divided, phase_table, place_of, walk
+from .conv_plan import Patches, Phase, patches_of, pieces_of, rows_cycles, shared, tiles_of
+from .conv_planes import COPIED, MOST_PLANES, SPACED, Copier, grid_of_planes, write_distances
 from .conv_rows import copy_weights
 from .conv_turns import call_with_rows
+from .every_few import interleaved
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -46,9 +49,9 @@ CALLED = 15.0
 """Cycles for a tile, besides its sums."""
 
 
-def tile_cycles(rows: int, vectors: int) -> float:
-    """Cycles of one product for every element of a tile: vectors lie anywhere, so reading one takes two lines of the cache."""
-    return max(rows * vectors / 2, vectors + (rows + 1) / 2, 4)
+def tile_cycles(rows: int, vectors: int, rate: int = 2) -> float:
+    """Cycles of one product for every element of a tile, ``rate`` at a time: vectors lie anywhere, so reading one takes two lines of the cache."""
+    return max(rows * vectors / rate, vectors + (rows + 1) / 2, 4)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Layout:
     """How the product is cut, and where its scratch memory lies.
 
     Attributes:
-        possible: whether there is code for it: all taps meet all pixels, the stride has few phases, and the cache holds a tile's width of all channels.
+        possible: whether there is code for it: all taps meet pixels, the stride has few phases, and the cache holds a tile's width of all channels.
     """
 
     def __init__(self, main: Node, machine: Machine) -> None:
@@ -85,9 +88,14 @@ class Layout:
         self.patches: Patches = patches_of(main)
         self.backward = main.op.name == "conv_input_grad"
         self.rows = int(main.shape[1]) // self.patches.groups
-        self.length = self.patches.channels * self.patches.most_taps
-        taps = prod(self.patches.kernel)
-        self.possible = [phase.taps for phase in self.patches.phases] == [taps]
+        phases = self.patches.phases
+        self.length = self.patches.channels * sum(phase.taps for phase in phases)
+        # How many phases lie between each other in a row.
+        self.abreast = len({phase.axes[-1] for phase in phases})
+        whole = sum(phase.taps for phase in phases) == prod(self.patches.kernel)
+        self.possible = (
+            whole and self.abreast == self.patches.strides[-1] and len(phases) <= MOST_PLANES
+        )
         if not self.possible:
             return
         self.grid = grid_of_planes(self.patches)
@@ -105,7 +113,7 @@ class Layout:
         # An odd number of lines, so that planes do not fall into the same sets of the cache.
         self.plane = (-(-(self.block + self.grid.halo + lanes) // line) | 1) * line
         self.plane_bytes = in_lines(self.planes * self.plane * self.size)
-        self.sum_bytes = in_lines(self.cut.tile.rows * width * self.size)
+        self.sum_bytes = in_lines((self.abreast * self.cut.tile.rows * width + lanes) * self.size)
         self.as_they_are = self.dtype == self.accumulator and not self.backward
         weights = prod(int(size) for size in main.operands[1].shape)
         self.weight_bytes = 0 if self.as_they_are else in_lines(weights * self.size)
@@ -123,11 +131,11 @@ class Layout:
                 for parts in sorted({min(parts, tiles) for parts in PARTS}):
                     height = -(-tiles // parts) * tile.rows
                     parts = -(-self.rows // height)
-                    cycles = self._cycles(tile, strips, parts)
+                    cycles = self._cycles(tile, strips, parts, machine.multiplies)
                     found.append(Cut(tile, strips, parts, height, cycles))
         return found
 
-    def _cycles(self, tile: Tile, strips: int, parts: int) -> float:
+    def _cycles(self, tile: Tile, strips: int, parts: int, rate: int) -> float:
         """Cycles that two threads take."""
         patches = self.patches
         total = -(-self.places // tile.width)
@@ -135,9 +143,12 @@ class Layout:
         places = blocks * (strips * tile.width + self.grid.halo)
         copied = SPACED if patches.steps[-1] > 1 else COPIED
         cycles = parts * self.planes * places / tile.lanes * copied
-        cycles += total * self.length * rows_cycles(self.rows, tile, tile_cycles)
-        cycles += total * -(-self.rows // tile.rows) * CALLED
-        cycles += self.rows * pieces_of(self.places, self.grid.pitches[-1], tile) * FINISHED
+        cycles += (
+            total * self.length * rows_cycles(self.rows, tile, partial(tile_cycles, rate=rate))
+        )
+        cycles += len(patches.phases) * total * -(-self.rows // tile.rows) * CALLED
+        pieces = pieces_of(self.places, self.grid.pitches[-1], tile)
+        cycles += len(patches.phases) * self.rows * pieces * FINISHED
         return shared(patches.groups * cycles, patches.groups * blocks * parts)
 
     @property
@@ -166,7 +177,7 @@ class Driver:
         """Everything."""
         layout = self.layout
         if not layout.as_they_are:
-            copy_weights(self.code, layout, self.weights, None)
+            copy_weights(self.code, layout, self.weights, phase_table(self.builder, self.patches))
             self.weights = self.code.shared
             self.code.barrier()
         channels = self.patches.channels
@@ -202,8 +213,11 @@ class Driver:
         def tile(row: Any, _: Any) -> None:
             def with_rows(height: int) -> None:
                 def strip(within: Any, _: Any) -> None:
-                    self._multiply(height, group, row, within)
-                    self._finish(height, group, row, builder.add(first, within))
+                    for start in range(0, len(patches.phases), layout.abreast):
+                        for beside in range(layout.abreast):
+                            self._multiply(height, group, row, within, start + beside)
+                        phase = patches.phases[start]
+                        self._finish(height, group, row, builder.add(first, within), phase)
 
                 loop(builder, i64(0), stop, self.tile.width, strip)
 
@@ -212,24 +226,36 @@ class Driver:
 
         loop(builder, start, end, self.tile.rows, tile)
 
-    def _multiply(self, height: int, group: Number, row: Any, within: Any) -> None:
-        """The sums of some rows over one strip of places."""
+    def _sums_of(self, beside: int, *terms: Any) -> Any:
+        """Where the sums of one of the phases that are abreast lie."""
+        size = beside * self.tile.rows * self.tile.width
+        return offset(self.builder, self.sums, self.layout.accumulator, size, *terms)
+
+    def _multiply(self, height: int, group: Number, row: Any, within: Any, number: int) -> None:
+        """The sums of some rows over one strip of places, in one phase."""
         builder, layout, places = self.builder, self.layout, self.code.places
+        patches = self.patches
+        length = patches.phases[number].taps * patches.channels
+        before = sum(phase.taps for phase in patches.phases[:number]) * patches.channels
         line = places.add(places.mul(group, layout.rows), row)
-        at = places.mul(line, layout.length)
+        at = places.add(before * patches.groups * layout.rows, places.mul(line, length))
         weights = offset(builder, self.weights, layout.accumulator, at)
         images = offset(builder, self.code.own, layout.accumulator, within)
+        distances = builder.gep(self.distances, [i64(before)], source_etype=ir().IntType(64))
         tile = Tile(height, self.tile.vectors, self.tile.lanes)
         kernel = tile_kernel(builder.module, tile, layout.accumulator, "rows", "placed")
-        length, never = i64(layout.length), ir().Constant(ir().IntType(1), 0)
-        arguments = [length, weights, length, images, self.sums, i64(tile.width), never, images]
-        builder.call(kernel, [*arguments, self.distances])
+        sums = self._sums_of(number % layout.abreast)
+        never = ir().Constant(ir().IntType(1), 0)
+        each = i64(length)
+        arguments = [each, weights, each, images, sums, i64(tile.width), never, images]
+        builder.call(kernel, [*arguments, distances])
 
-    def _finish(self, height: int, group: Number, row: Any, first: Any) -> None:
-        """Take the sums of some rows to the results, row by row of the images."""
+    def _finish(self, height: int, group: Number, row: Any, first: Any, phase: Phase) -> None:
+        """Take the sums of some rows to the results, row by row of the images: those of a phase, and of all that are abreast with it."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places, grid, lanes = self.code.places, layout.grid, self.tile.lanes
         stop = minimum(builder, builder.add(first, i64(self.tile.width)), i64(layout.places))
+        abreast, width = layout.abreast, patches.result[-1]
 
         def run(place: Any, held: Any) -> tuple[Any, Any]:
             image, index = place_of(builder, place, grid.pitches)
@@ -237,29 +263,46 @@ class Driver:
             rest = minimum(
                 builder, builder.sub(i64(grid.pitches[-1]), column), builder.sub(stop, place)
             )
-            length = minimum(builder, rest, builder.sub(i64(patches.result[-1]), column))
+            # Of the result's row: what is left of it, and what these places have.
+            begin = as_value(places.mul(column, abreast))
+            length = minimum(
+                builder, as_value(places.mul(rest, abreast)), builder.sub(i64(width), begin)
+            )
             pixel: Number = 0
-            for axis, one in enumerate(index):
-                pixel = places.add(places.mul(pixel, patches.result[axis]), one)
-                if axis < len(index) - 1:
-                    valid = builder.icmp_signed("<", as_value(one), i64(patches.result[axis]))
-                    length = builder.select(valid, length, i64(0))
+            for axis, one in enumerate(index[:-1]):
+                taps = phase.axes[axis]
+                own = places.add(taps.start, places.mul(one, patches.strides[axis]))
+                pixel = places.add(places.mul(pixel, patches.result[axis]), own)
+                valid = builder.icmp_signed("<", as_value(one), i64(taps.pixels))
+                length = builder.select(valid, length, i64(0))
+            pixel = places.add(places.mul(pixel, width), begin)
 
-            def vector(at: Any, _: Any) -> None:
-                mask = lane_mask(builder, builder.sub(length, at), lanes)
+            def vectors(at: Any, _: Any) -> None:
+                """The vectors of ``lanes`` places, from ``at`` on."""
                 here = builder.add(builder.sub(place, first), at)
+                done = places.mul(at, abreast)
+                left = builder.sub(length, as_value(done))
+                masks = [
+                    lane_mask(builder, builder.sub(left, i64(number * lanes)), lanes)
+                    for number in range(min(abreast, -(-width // lanes)))
+                ]
 
                 def one_row(number: Any, _: Any) -> None:
                     channel = places.add(places.mul(group, layout.rows), builder.add(row, number))
                     from_ = builder.add(builder.mul(number, i64(self.tile.width)), here)
-                    sums = offset(builder, self.sums, layout.accumulator, from_)
-                    value = load(builder, sums, layout.accumulator, lanes, mask)
-                    index = [image, channel, places.add(pixel, at)]
-                    self.finish.emit(self.code, value, index, lanes, mask)
+                    values = [
+                        load(builder, self._sums_of(beside, from_), layout.accumulator, lanes)
+                        for beside in range(abreast)
+                    ]
+                    for vector, value in enumerate(interleaved(builder, values)[: len(masks)]):
+                        at_pixel = places.add(pixel, places.add(done, vector * lanes))
+                        full = [image, channel, at_pixel]
+                        self.finish.emit(self.code, value, full, lanes, masks[vector])
 
                 loop(builder, i64(0), i64(height), 1, one_row)
 
-            loop(builder, i64(0), length, lanes, vector)
+            places_left = builder.udiv(builder.add(length, i64(abreast - 1)), i64(abreast))
+            loop(builder, i64(0), places_left, lanes, vectors)
             return builder.add(place, rest), held
 
         walk(builder, first, stop, run, i64(0))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import gcd, prod
 
@@ -292,10 +293,10 @@ def pieces_of(columns: float, row: int, tile: Tile) -> float:
     )
 
 
-def _cycles(patches: Patches, rows: int, tile: Tile, parts: int) -> float:
+def _cycles(patches: Patches, rows: int, tile: Tile, parts: int, rate: int) -> float:
     """Cycles that two threads take with the rows in so many parts: each packs patches by itself."""
     total = 0.0
-    work = rows_cycles(rows, tile, tile_cycles)
+    work = rows_cycles(rows, tile, partial(tile_cycles, rate=rate))
     for phase in patches.phases:
         columns = -(-patches.batch * phase.pixels // tile.lanes) * tile.lanes
         pieces = pieces_of(columns, phase.axes[-1].pixels, tile)
@@ -317,7 +318,7 @@ def cut(patches: Patches, rows: int, dtype: str, machine: Machine) -> Cut:
         for parts in sorted({min(parts, tiles) for parts in (1, 2, 4, 8, 16)}):
             each = -(-tiles // parts)
             parts = -(-tiles // each)
-            cycles = _cycles(patches, rows, tile, parts)
+            cycles = _cycles(patches, rows, tile, parts, machine.multiplies)
             if best is None or cycles < best.cycles * 0.98:
                 best = Cut(tile, rows, 1, panels, parts, each * tile.rows, 1, cycles)
     if best is None:

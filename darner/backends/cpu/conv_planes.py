@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from .conv_pack import place_of, walk
-from .conv_plan import Patches
+from .conv_plan import Patches, Taps
 from .gemm_ir import (
     accumulator_of,
     constant_words,
@@ -50,19 +50,19 @@ class Plane:
 
 @dataclass(frozen=True)
 class Grid:
-    """The places of the patches that a forward convolution reads.
+    """The places of the patches that a convolution reads, or its gradient towards the input.
 
     Attributes:
         pitches: places that each axis has, its zeros included.
         planes: the phases of the source that taps meet.
-        taps: for each tap of the kernel its plane, and its distance from a place.
+        taps: for each phase of the result, and each tap that meets its pixels, the plane of the tap, and its distance from a place.
         before: the most that a tap lies before its pixel.
         behind: the most that one lies behind.
     """
 
     pitches: tuple[int, ...]
     planes: tuple[Plane, ...]
-    taps: tuple[tuple[int, int], ...]
+    taps: tuple[tuple[tuple[int, int], ...], ...]
     before: int
     behind: int
 
@@ -83,7 +83,7 @@ class Grid:
 
 
 def grid_of_planes(patches: Patches) -> Grid:
-    """The smallest grid in which no tap meets another row's elements.
+    """The smallest grid in which no tap meets another row's elements; pixels of all phases share their places.
 
     >>> from types import SimpleNamespace
     >>> taps = SimpleNamespace(pixels=5, count=3, offset=-1)
@@ -91,21 +91,24 @@ def grid_of_planes(patches: Patches) -> Grid:
     >>> grid_of_planes(SimpleNamespace(**row)).pitches  # one zero between two rows serves both
     (6,)
     """
-    (phase,) = patches.phases
     pitches = []
-    met: list[list[tuple[int, int]]] = []
-    for axis, taps in enumerate(phase.axes):
-        size, step = patches.sizes[axis], patches.steps[axis]
-        own = []
-        pitch = taps.pixels
-        for tap in range(taps.count):
-            distance, start = divmod(taps.offset + tap * patches.deltas[axis], step)
-            own.append((start, distance))
-            pitch = max(pitch, _count(size, start, step) - distance, taps.pixels + distance)
-        pitches.append(max(pitch, *(_count(size, start, step) for start, _ in own)))
+    met: list[dict[Taps, list[tuple[int, int]]]] = []
+    for axis, (size, step) in enumerate(zip(patches.sizes, patches.steps, strict=True)):
+        own: dict[Taps, list[tuple[int, int]]] = {}
+        pitch = 0
+        for taps in dict.fromkeys(phase.axes[axis] for phase in patches.phases):
+            own[taps] = []
+            pitch = max(pitch, taps.pixels)
+            for tap in range(taps.count):
+                distance, start = divmod(taps.offset + tap * patches.deltas[axis], step)
+                own[taps].append((start, distance))
+                count = _count(size, start, step)
+                pitch = max(pitch, count, count - distance, taps.pixels + distance)
+        pitches.append(pitch)
         met.append(own)
     strides = [prod(pitches[axis + 1 :]) for axis in range(len(pitches))]
-    starts = sorted(set(product(*(sorted({start for start, _ in own}) for own in met))))
+    axes = (sorted({start for found in own.values() for start, _ in found}) for own in met)
+    starts = sorted(product(*axes))
     planes = tuple(
         Plane(
             start,
@@ -115,10 +118,13 @@ def grid_of_planes(patches: Patches) -> Grid:
         for start in starts
     )
     taps_of = []
-    for one in product(*met):
-        distance = sum(d * stride for (_, d), stride in zip(one, strides, strict=True))
-        taps_of.append((starts.index(tuple(start for start, _ in one)), distance))
-    distances = [0, *(distance for _, distance in taps_of)]
+    for phase in patches.phases:
+        found = []
+        for one in product(*(own[taps] for own, taps in zip(met, phase.axes, strict=True))):
+            distance = sum(d * stride for (_, d), stride in zip(one, strides, strict=True))
+            found.append((starts.index(tuple(start for start, _ in one)), distance))
+        taps_of.append(tuple(found))
+    distances = [0, *(distance for found in taps_of for _, distance in found)]
     return Grid(tuple(pitches), planes, tuple(taps_of), -min(distances), max(distances))
 
 
@@ -135,24 +141,31 @@ def write_distances(builder: Any, grid: Grid, channels: int, plane: int, table: 
         grid: the places.
         channels: how many.
         plane: the distance of two planes; a channel's are one after the other.
-        table: memory for a 64-bit number for each tap of each channel.
+        table: memory for a 64-bit number for each tap of each channel, those of one phase after those of another.
     """
     word = ir().IntType(64)
-    own = [number * plane + grid.before + distance for number, distance in grid.taps]
-    taps = constant_words(builder, "darner.taps", own)
+    before = 0
+    for phase in grid.taps:
+        own = [number * plane + grid.before + distance for number, distance in phase]
+        taps = constant_words(builder, "darner.taps", own)
+        first = before * channels
+        before += len(own)
 
-    def channel(number: Any, _: Any) -> None:
-        start = builder.mul(number, i64(len(grid.planes) * plane))
-        row = builder.mul(number, i64(len(own)))
+        def channel(
+            number: Any, _: Any, taps: Any = taps, count: int = len(own), first: int = first
+        ) -> None:
+            start = builder.mul(number, i64(len(grid.planes) * plane))
+            row = builder.add(builder.mul(number, i64(count)), i64(first))
 
-        def one(tap: Any, _: Any) -> None:
-            value = builder.load(builder.gep(taps, [tap], source_etype=word), typ=word)
-            place = builder.gep(table, [builder.add(row, tap)], source_etype=word)
-            builder.store(builder.add(start, value), place)
+            def one(tap: Any, _: Any) -> None:
+                value = builder.load(builder.gep(taps, [tap], source_etype=word), typ=word)
+                place = builder.gep(table, [builder.add(row, tap)], source_etype=word)
+                builder.store(builder.add(start, value), place)
 
-        loop(builder, i64(0), i64(len(own)), 1, one)
+            loop(builder, i64(0), i64(count), 1, one)
 
-    loop(builder, i64(0), i64(channels), 1, channel)
+        if own:
+            loop(builder, i64(0), i64(channels), 1, channel)
 
 
 class Copier:
@@ -244,6 +257,8 @@ class Copier:
                 own = numbers.add(plane.starts[axis], numbers.mul(one, plane.steps[axis]))
                 at = numbers.add(numbers.mul(at, sizes[axis]), own)
             at = numbers.add(at, builder.mul(number, i64(image)))
+            # Where there is no such row, some other is not read: outside of memory that takes a microsecond.
+            at = builder.select(inside, as_value(at), i64(0))
             left = builder.sub(i64(plane.sizes[-1]), column)
             left = builder.select(inside, maximum(builder, left, i64(0)), i64(0))
             to = builder.sub(place, start)
@@ -251,11 +266,14 @@ class Copier:
             def vector(done: Any, _: Any) -> None:
                 count = builder.sub(left, done)
                 here = numbers.add(at, numbers.mul(done, step))
+                values = []
                 for channel in range(together):
                     read = offset(builder, source, self.dtype, here, channel * area)
+                    values.append(self._load(read, count, step))
+                for channel, value in enumerate(values):
                     write = offset(builder, target, accumulator, to, done, channel * pitch)
                     # What goes past the row's end is written again with the next.
-                    store(builder, self._load(read, count, step), write, accumulator)
+                    store(builder, value, write, accumulator)
 
             loop(builder, i64(0), length, lanes, vector)
             return builder.add(place, length), held

@@ -5,7 +5,7 @@ Gathering and scattering take a cycle or two for every lane, more on some proces
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 MOST_APART = 4
@@ -61,4 +61,26 @@ def collect(
             picks.append(lanes + lane * stride - begin if inside else lane)
         numbers = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picks)
         found = builder.shuffle_vector(found, read(part, begin), numbers)
+    return found
+
+
+def interleaved(builder: Any, lines: Sequence[Any]) -> list[Any]:
+    """The first lanes of some vectors, then their second ones, and so on, in as many vectors."""
+    from llvmlite import ir
+
+    if len(lines) == 1:
+        return list(lines)
+    kind, count = lines[0].type, len(lines)
+    lanes = kind.count
+    found = []
+    for number in range(count):
+        vector = ir.Constant(kind, ir.Undefined)
+        for which, line in enumerate(lines):
+            picks = []
+            for lane in range(lanes):
+                place, owner = divmod(number * lanes + lane, count)
+                picks.append(lanes + place if owner == which else lane)
+            numbers = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picks)
+            vector = builder.shuffle_vector(vector, line, numbers)
+        found.append(vector)
     return found

@@ -20,8 +20,7 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.strided import row_major, strided
 from .elements import Elements
-from .every_few import MOST_APART
-from .gemm_ir import lane_numbers
+from .every_few import MOST_APART, interleaved
 from .gemm_pack import transpose
 from .jit import Machine
 from .maps import SMALL
@@ -326,7 +325,7 @@ class _Turned:
             turned = [transpose(b, _filled(own)) for own in lines]
             self.vectors(block, turned, range(block.rows), self.first_lanes(block.columns))
             return
-        turned = [_interleaved(b, own) for own in lines]
+        turned = [interleaved(b, own) for own in lines]
         whole, rest = divmod(block.rows * block.columns, self.lanes)
         self.vectors(block, turned, range(whole), None)
         if rest:
@@ -420,25 +419,6 @@ def _filled(lines: Sequence[Any]) -> list[Any]:
 
     kind = lines[0].type
     return [*lines, *[ir.Constant(kind, ir.Undefined)] * (kind.count - len(lines))]
-
-
-def _interleaved(builder: Any, lines: Sequence[Any]) -> list[Any]:
-    """The first elements of all lines, then their second ones, and so on, in as many vectors."""
-    from llvmlite import ir
-
-    kind, count = lines[0].type, len(lines)
-    lanes = kind.count
-    found = []
-    for number in range(count):
-        vector = ir.Constant(kind, ir.Undefined)
-        for which, line in enumerate(lines):
-            picks = []
-            for lane in range(lanes):
-                row, column = divmod(number * lanes + lane, count)
-                picks.append(lanes + row if column == which else lane)
-            vector = builder.shuffle_vector(vector, line, lane_numbers(picks))
-        found.append(vector)
-    return found
 
 
 def _fits(spec: Spec) -> bool:
