@@ -45,6 +45,8 @@ PARTS = (1, 2, 4)
 """Pieces that the rows may be cut into: each copies the images by itself."""
 FINISHED = 4.5
 """Cycles for a piece of a row, of a vector at most, on its way to the result."""
+INTERLEAVED = 8.0
+"""Cycles for such a piece that is interleaved with others."""
 CALLED = 15.0
 """Cycles for a tile, besides its sums."""
 
@@ -148,7 +150,8 @@ class Layout:
         )
         cycles += len(patches.phases) * total * -(-self.rows // tile.rows) * CALLED
         pieces = pieces_of(self.places, self.grid.pitches[-1], tile)
-        cycles += len(patches.phases) * self.rows * pieces * FINISHED
+        finished = FINISHED if self.abreast == 1 else INTERLEAVED
+        cycles += len(patches.phases) * self.rows * pieces * finished
         return shared(patches.groups * cycles, patches.groups * blocks * parts)
 
     @property

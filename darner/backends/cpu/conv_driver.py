@@ -144,7 +144,9 @@ class Driver:
             copy_weights(self.code, self.layout, self.weights, self.phases)
             self.weights = self.code.shared
             self.code.barrier()
-        self.code.each(self.cut.units(self.patches), self._unit)
+        # Phases differ in their taps: who is done with a piece takes the next.
+        each = self.code.each_claimed if self.layout.apart else self.code.each
+        each(self.cut.units(self.patches), self._unit)
         if self.layout.apart and not self.layout.direct:
             self.code.barrier()
             self._finish_all()
@@ -157,6 +159,9 @@ class Driver:
         rest, part = divided(builder, number, plan.parts)
         rest, section = divided(builder, rest, plan.sections)
         phase, group = divided(builder, rest, patches.groups)
+        if patches.phases[0].taps < patches.phases[-1].taps:
+            # Those that take longest come first.
+            phase = places.sub(len(patches.phases) - 1, phase)
         grid = grid_of(builder, patches, self.phases, phase)
         start = places.mul(part, plan.height)
         end = places.add(start, plan.height)

@@ -35,6 +35,8 @@ DESCRIBED = 5.0
 """Cycles for writing down what such a piece reads, for all channels."""
 FINISHED = 1.5
 """Cycles for a piece of a row on its way to the result."""
+SCATTERED = 18.0
+"""Cycles for such a piece where others come to lie between its pixels."""
 
 
 @dataclass(frozen=True)
@@ -297,12 +299,13 @@ def _cycles(patches: Patches, rows: int, tile: Tile, parts: int, rate: int) -> f
     """Cycles that two threads take with the rows in so many parts: each packs patches by itself."""
     total = 0.0
     work = rows_cycles(rows, tile, partial(tile_cycles, rate=rate))
+    finished = FINISHED if len(patches.phases) == 1 else SCATTERED
     for phase in patches.phases:
         columns = -(-patches.batch * phase.pixels // tile.lanes) * tile.lanes
         pieces = pieces_of(columns, phase.axes[-1].pixels, tile)
         each = columns / tile.width * work + parts * pieces * PACKED
         total += phase.taps * (patches.channels * each + parts * pieces * DESCRIBED)
-        total += rows * pieces * FINISHED
+        total += rows * pieces * finished
     panels = -(-patches.most_columns // tile.width)
     units = len(patches.phases) * patches.groups * panels * parts
     return shared(patches.groups * total, max(1, units))
