@@ -466,13 +466,38 @@ class TestTeamLife:
                 for task in tasks:
                     os.sched_setaffinity(task, one)
                 assert barrier_counts(team, steps, 300) == (0, [300, 300])
-                # The caller alone still counts as being somewhere, so that workers make room for it.
+                # Both still count as being there, so that each makes room for the other.
                 cells = (ctypes.c_int32 * CROWD_CELLS).from_address(team.pointer + OFFSETS["crowd"])
-                assert sum(cells) == 1 == cells[min(one) % CROWD_CELLS]
+                assert sum(cells) == 2 == cells[min(one) % CROWD_CELLS]
             finally:
                 for task in tasks:
                     os.sched_setaffinity(task, cores)
             assert added(team, steps)
+
+    @linux
+    def test_a_worker_leaves_the_core_of_the_caller_and_may_be_on_all_as_before(self, steps):
+        cores = os.sched_getaffinity(0)
+        if len(cores) < 2:
+            pytest.skip("this process has one core")
+        one = {min(cores)}
+        before = workers().keys()
+        with Team(2) as team:
+            assert added(team, steps)
+            (worker,) = map(int, workers().keys() - before)
+            try:
+                os.sched_setaffinity(threading.get_native_id(), one)
+
+                def apart():
+                    os.sched_setaffinity(worker, one)
+                    os.sched_setaffinity(worker, cores)
+                    team.run(steps.address("nothing"))
+                    fields = Path(f"/proc/self/task/{worker}/stat").read_text().rpartition(")")[2]
+                    return int(fields.split()[36]) not in one
+
+                assert eventually(apart)
+                assert os.sched_getaffinity(worker) == cores
+            finally:
+                os.sched_setaffinity(threading.get_native_id(), cores)
 
     @linux
     def test_signals_are_left_to_the_threads_that_run_python(self, steps):

@@ -13,7 +13,7 @@ what any thread wrote before is then seen by all. Its address is in ``symbols()`
 
 A launch is one native call, made without Python's interpreter lock: dispatch, barriers and parking
 are code generated here. A thread that waits spins for a fifth of a millisecond (on Linux it yields its
-core meanwhile, where another thread of its team is there too), then sleeps and uses no processor time, on Linux in a futex, on other POSIX systems on a condition variable. Where there
+core meanwhile, where another thread of its team is there too; a worker on the caller's core goes to another first), then sleeps and uses no processor time, on Linux in a futex, on other POSIX systems on a condition variable. Where there
 are no POSIX threads (Windows) a team has one thread, and asking for more is an error.
 
 Denormal numbers are zero inside a step (x86-64 and aarch64): a tail of them, as softmax and decaying

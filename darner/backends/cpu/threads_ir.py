@@ -2,7 +2,8 @@
 
 A team is a block of memory of words, one to a line of cache, that its threads watch and change; ``OFFSETS`` says where
 each lies. A waiting thread spins for a while (the team's own time), then parks. Where another thread of its team is on its own core
-(other programs keep the rest), spinning would only keep that one from coming: it offers the core instead.
+(other programs keep the rest), spinning would only keep that one from coming: it offers the core instead. A worker that begins on the caller's core
+leaves it, where there are others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LINE = 128
 _WORDS = (
     "epoch",  # counts launches; workers wait for it to change
     "idle",  # workers asleep on epoch
-    "launch",  # function, argument, threads and spin, constant during a launch
+    "launch",  # function, argument, threads, spin and the caller's core, constant during a launch
     "pending",  # workers that have not finished the step
     "caller",  # 1 while the caller sleeps on pending
     "arrived",  # threads that came to the barrier
@@ -36,6 +37,7 @@ _WORDS = (
 CROWD_CELLS = LINE // 4
 OFFSETS = {word: index * LINE for index, word in enumerate(_WORDS)}
 RECORDS = len(_WORDS) * LINE
+MASK_BYTES = 128  # of the cores that a thread may be on, as glibc has them
 RECORD = 32  # what a worker is told at its start: team, thread, epoch
 FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 
@@ -145,10 +147,16 @@ entry:
   %threads.pointer = getelementptr i8, ptr %team, i64 ${launch_threads}
   %pending = getelementptr i8, ptr %team, i64 ${pending}
   %caller = getelementptr i8, ptr %team, i64 ${caller}
+  %core.pointer = getelementptr i8, ptr %team, i64 ${launch_core}
+  %spin.pointer = getelementptr i8, ptr %team, i64 ${launch_spin}
+  ; Between launches a worker counts where it was last: who waits there for it to come offers it the core.
+  %cell.first = call ptr @crowd(ptr %team)
+  %come.first = atomicrmw add ptr %cell.first, i32 1 monotonic
   br label %wait
 wait:
-  %seen = phi i32 [ %start, %entry ], [ %epoch, %run ], [ %epoch, %last ]
-  call void @await(ptr %team, ptr %team, i32 %seen, ptr %idle, i32 0)
+  %seen = phi i32 [ %start, %entry ], [ %epoch, %begin ], [ %epoch, %last ]
+  %cell.before = phi ptr [ %cell.first, %entry ], [ %cell, %begin ], [ %cell, %last ]
+  call void @await(ptr %team, ptr %team, i32 %seen, ptr %idle, i32 1)
   %epoch = load atomic i32, ptr %team acquire, align 4
   %function = load ptr, ptr %function.pointer
   %argument = load ptr, ptr %argument.pointer
@@ -156,10 +164,22 @@ wait:
   %stop = icmp eq ptr %function, null
   br i1 %stop, label %quit, label %run
 run:
+  ; Two that only wait for each other may be left on one core for a long time: the worker goes to another.
+  %there = load i32, ptr %core.pointer
+  %here = call i32 @core()
+  %beside = icmp eq i32 %here, %there
+  %spin.time = load i64, ptr %spin.pointer
+  %room = icmp ne i64 %spin.time, 0
+  %moving = and i1 %beside, %room
+  br i1 %moving, label %move, label %begin
+move:
+  call void @away(i32 %here)
+  br label %begin
+begin:
+  %gone = atomicrmw sub ptr %cell.before, i32 1 monotonic
   %cell = call ptr @crowd(ptr %team)
   %come = atomicrmw add ptr %cell, i32 1 monotonic
   call void @step(ptr %function, i64 %thread, i64 %threads, ptr %argument)
-  %gone = atomicrmw sub ptr %cell, i32 1 monotonic
   %before = atomicrmw sub ptr %pending, i32 1 seq_cst
   %finished = icmp eq i32 %before, 1
   br i1 %finished, label %last, label %wait
@@ -167,6 +187,7 @@ last:
   call void @signal(ptr %team, ptr %pending, ptr %caller)
   br label %wait
 quit:
+  %left = atomicrmw sub ptr %cell.before, i32 1 monotonic
   ret ptr null
 }
 
@@ -195,6 +216,9 @@ arrive:
   store ptr %cell, ptr %home
   store ptr %function, ptr %function.pointer
   store ptr %argument, ptr %argument.pointer
+  %core = call i32 @core()
+  %core.pointer = getelementptr i8, ptr %team, i64 ${launch_core}
+  store i32 %core, ptr %core.pointer
   store atomic i32 %workers, ptr %pending monotonic, align 4
   %before = atomicrmw add ptr %team, i32 1 seq_cst
   call void @signal(ptr %team, ptr %team, ptr %idle)
@@ -226,6 +250,39 @@ define internal void @wake(ptr %team, ptr %word) nounwind {
 }
 declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
+define internal i32 @core() nounwind {
+  %core = call i32 @sched_getcpu()
+  ret i32 %core
+}
+; Leaves a core for any other that this thread may be on; afterwards it may be on all of them again.
+define internal void @away(i32 %core) nounwind {
+  %mask = alloca [${mask_bytes} x i8]
+  %others = alloca [${mask_bytes} x i8]
+  %got = call i32 @sched_getaffinity(i32 0, i64 ${mask_bytes}, ptr %mask)
+  %again = call i32 @sched_getaffinity(i32 0, i64 ${mask_bytes}, ptr %others)
+  %known = icmp eq i32 %got, 0
+  %byte = lshr i32 %core, 3
+  %inside = icmp ult i32 %byte, ${mask_bytes}
+  %possible = and i1 %known, %inside
+  br i1 %possible, label %leave, label %done
+leave:
+  %place = getelementptr i8, ptr %others, i32 %byte
+  %bits = load i8, ptr %place
+  %number = and i32 %core, 7
+  %bit = shl i32 1, %number
+  %keep = xor i32 %bit, 255
+  %kept = trunc i32 %keep to i8
+  %rest = and i8 %bits, %kept
+  store i8 %rest, ptr %place
+  ; Without another core this fails, and changes nothing.
+  %left = call i32 @sched_setaffinity(i32 0, i64 ${mask_bytes}, ptr %others)
+  %back = call i32 @sched_setaffinity(i32 0, i64 ${mask_bytes}, ptr %mask)
+  br label %done
+done:
+  ret void
+}
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
 define internal ptr @crowd(ptr %team) nounwind {
   %core = call i32 @sched_getcpu()
   %number = and i32 %core, ${last_cell}
@@ -295,6 +352,12 @@ define internal ptr @crowd(ptr %team) nounwind {
   %cells = getelementptr i8, ptr %team, i64 ${crowd}
   ret ptr %cells
 }
+define internal i32 @core() nounwind {
+  ret i32 -1
+}
+define internal void @away(i32 %core) nounwind {
+  ret void
+}
 define internal i1 @crowded(ptr %team, i32 %own) nounwind {
   ret i1 false
 }
@@ -352,6 +415,8 @@ def runtime_text(triple: str, parking: Parking) -> str:
         "launch_argument": str(OFFSETS["launch"] + 8),
         "launch_threads": str(OFFSETS["launch"] + 16),
         "launch_spin": str(OFFSETS["launch"] + 24),
+        "launch_core": str(OFFSETS["launch"] + 32),
+        "mask_bytes": str(MASK_BYTES),
         "last_cell": str(CROWD_CELLS - 1),
         "barrier": BARRIER,
         "clock": str(getattr(time, "CLOCK_MONOTONIC", 1)),
