@@ -56,7 +56,7 @@ SHAPES = {
 """Rows (taps of channels) and columns (channels of the result) whose sums fill the registers, for each width of vectors in bytes."""
 ADDED = 3.0
 """Cycles for adding up the lanes of one sum."""
-COPIED, SPACED = 10.0, 20.0
+COPIED, SPACED = 6.0, 12.0
 """Cycles for a vector of a row that is copied to its place, and for one of elements that lie apart; twice as many where half a vector is multiplied, and moved, at a time."""
 CALLED = 25.0
 """Cycles for a tile, besides its sums."""
