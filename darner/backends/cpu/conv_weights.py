@@ -130,6 +130,7 @@ class Layout:
         panel = self.block * width * self.size
         self.together = max(1, min(self.panels, PANEL_BYTES // panel))
         self.sections = -(-self.panels // self.together)
+        self.together = -(-self.panels // self.sections)
         units = patches.groups * self.sections * self.turns
         self.splits = max(1, min(self.blocks, -(-ENOUGH // units) if units < ENOUGH else 1))
         # The squares that sums are turned around in lie where the panels were.
