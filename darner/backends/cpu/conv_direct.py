@@ -18,7 +18,7 @@ from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided, phase_table, place_of, walk
 from .conv_plan import Patches, Phase, patches_of, pieces_of, rows_cycles, shared, tiles_of
-from .conv_planes import COPIED, MOST_PLANES, SPACED, Copier, grid_of_planes, write_distances
+from .conv_planes import MOST_PLANES, Copier, grid_of_planes, write_distances
 from .conv_rows import copy_weights
 from .conv_turns import call_with_rows
 from .every_few import interleaved
@@ -143,8 +143,8 @@ class Layout:
         total = -(-self.places // tile.width)
         blocks = -(-total // strips)
         places = blocks * (strips * tile.width + self.grid.halo)
-        copied = SPACED if patches.steps[-1] > 1 else COPIED
-        cycles = parts * self.planes * places / tile.lanes * copied
+        copied = self.grid.plane_cycles(places, tile.lanes, rate, patches.steps[-1] > 1)
+        cycles = parts * self.planes * copied
         cycles += (
             total * self.length * rows_cycles(self.rows, tile, partial(tile_cycles, rate=rate))
         )

@@ -56,8 +56,6 @@ SHAPES = {
 """Rows (taps of channels) and columns (channels of the result) whose sums fill the registers, for each width of vectors in bytes."""
 ADDED = 3.0
 """Cycles for adding up the lanes of one sum."""
-COPIED, SPACED = 6.0, 12.0
-"""Cycles for a vector of a row that is copied to its place, and for one of elements that lie apart; twice as many where half a vector is multiplied, and moved, at a time."""
 CALLED = 25.0
 """Cycles for a tile, besides its sums."""
 
@@ -128,21 +126,17 @@ class Layout:
                     cycles += count * tiles * own
         return cycles
 
-    def _vectors(self, places: int) -> float:
-        """Vectors that so many places are copied in, row by row."""
-        row = self.grid.pitches[-1]
-        return max(places / row * -(-row // self.lanes), places / self.lanes)
-
     @property
     def cycles(self) -> float:
         """Cycles that one thread would take."""
         grid, patches = self.grid, self.patches
-        planes = self.channels * len(grid.planes)
-        copied = planes * self._vectors(self.block + grid.halo)
-        copied *= SPACED if patches.steps[-1] > 1 else COPIED
+        planes, apart = self.channels * len(grid.planes), patches.steps[-1] > 1
+        places = self.block + grid.halo
+        copied = planes * grid.plane_cycles(places, self.lanes, self.rate, apart)
         # The gradient is copied once for all turns that a thread has of a block.
-        copied += self.columns * self._vectors(self.block) * COPIED / self.turns
-        cycles = self._cycles_of_block(self.tile) + copied * 2 / self.rate
+        gradient = grid.plane_cycles(self.block, self.lanes, self.rate, apart=False)
+        copied += self.columns * gradient / self.turns
+        cycles = self._cycles_of_block(self.tile) + copied
         return patches.groups * self.turns * self.blocks * cycles
 
     @property

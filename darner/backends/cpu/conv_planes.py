@@ -33,10 +33,8 @@ TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
 MOST_PLANES = 9
 """Phases of a stride that there is code for: that of each is written out."""
-COPIED = 12.0
-"""Cycles for a vector that is copied to its place, fetching it included."""
-SPACED = 24.0
-"""Cycles for a vector of elements that lie apart."""
+COPIED, SPACED = 6.0, 12.0
+"""Cycles for a vector of a row that is copied to its place, and for one of elements that lie apart; twice as many where half a vector is multiplied, and moved, at a time."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,12 @@ class Grid:
     def halo(self) -> int:
         """Places that are read around those of some pixels."""
         return self.before + self.behind
+
+    def plane_cycles(self, places: float, lanes: int, rate: int, apart: bool) -> float:
+        """Cycles for copying so many places of a plane, row by row, whose elements lie ``apart`` or not; ``rate`` vectors are multiplied in one."""
+        row = self.pitches[-1]
+        vectors = max(places / row * -(-row // lanes), places / lanes)
+        return vectors * (SPACED if apart else COPIED) * 2 / rate
 
 
 def grid_of_planes(patches: Patches) -> Grid:

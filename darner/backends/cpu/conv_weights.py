@@ -1,6 +1,7 @@
 """The gradient of a convolution towards its weight: patches times the result's gradient, summed over all pixels of all images.
 
-The product is ``sums[channel * taps + tap][out] = sum over pixels of patch * gradient``. Rows of patches are packed as they lie, the gradient is packed into
+The product is ``sums[channel * taps + tap][out] = sum over pixels of patch * gradient``. Images are copied to where every tap has a fixed distance from its pixel
+(``conv_planes``), so that patches are read there and never written down; where a stride has too many phases for that, they are packed. The gradient is packed into
 panels once for all rows, and the sums are turned around where they go to the result. Threads share rows; where those are few, pixels are shared too, in a fixed
 number of pieces whose sums are added up in order at the end.
 """
@@ -13,8 +14,9 @@ from typing import Any
 from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
-from .conv_pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
+from .conv_pack import TOGETHER, Packer, divided, grid_of, place_of, table_bytes, walk
 from .conv_plan import Patches, patches_of, tile_cycles, tiles_of
+from .conv_planes import Copier, grid_of_planes, write_distances
 from .conv_turns import call_with_rows, rows_of_turns, share_sums
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -44,6 +46,8 @@ ENOUGH = 8
 """Pieces of work for threads to share."""
 PACKED = 10.0
 """Cycles for a piece of a row of patches, of a vector at most, that is packed where as many channels go together as can."""
+IN_PLACE = 1.08
+"""What it adds to the products that rows of patches are read where they lie."""
 TURNED = 7.0
 """Cycles for a vector of the gradient that is packed."""
 
@@ -137,9 +141,42 @@ class Layout:
         square = lanes * lanes * self.size
         spare = lanes * width * self.size
         self.panel_bytes = in_lines(max(self.together * panel + spare, square))
-        self.patch_bytes = in_lines(self.channels * self.taps * self.block * self.size)
-        self.table_bytes = in_lines(table_bytes(patches, self.block, lanes))
+        self.grid = grid_of_planes(patches)
+        self.plane = 0
+        if self.grid.possible:
+            line = 64 // self.size
+            self.span = self._span()
+            # An odd number of lines, so that planes do not fall into the same sets of the cache.
+            self.plane = (-(-(self.span + self.grid.halo + lanes) // line) | 1) * line
+            planes = self.channels * len(self.grid.planes)
+            self.patch_bytes = in_lines(planes * self.plane * self.size)
+            self.row_bytes = in_lines(8 * self.heights[0])
+            self.table_bytes = self.row_bytes + in_lines(8 * self.block)
+        else:
+            self.patch_bytes = in_lines(self.channels * self.taps * self.block * self.size)
+            self.table_bytes = in_lines(table_bytes(patches, self.block, lanes))
         self.part = patches.groups * self.rows * self.padded
+
+    def _span(self) -> int:
+        """The most places from the first pixel of a block to its last."""
+        if self.images > 1:
+            return self.images * self.grid.image
+        most = 0
+        for first in range(0, self.patches.pixels, self.block):
+            last = min(first + self.block, self.patches.pixels) - 1
+            most = max(most, self._place(last) - self._place(first) + 1)
+        return most
+
+    def _place(self, pixel: int) -> int:
+        """The place of a pixel of an image."""
+        total, step = 0, 1
+        for size, pitch in zip(
+            reversed(self.patches.result), reversed(self.grid.pitches), strict=True
+        ):
+            pixel, own = divmod(pixel, size)
+            total += own * step
+            step *= pitch
+        return total
 
     def _cycles(self, tile: Tile) -> float:
         full, rest = divmod(self.columns, tile.width)
@@ -153,13 +190,19 @@ class Layout:
         """Cycles that one thread would take."""
         patches, lanes = self.patches, self.tile.lanes
         pixels = patches.batch * patches.pixels
+        cycles = pixels * self.rows * self._cycles(self.tile)
+        cycles += pixels * self.padded / lanes * TURNED
+        if self.plane:
+            places, planes = self.span + self.grid.halo, patches.channels * len(self.grid.planes)
+            apart = patches.steps[-1] > 1
+            copied = planes * self.grid.plane_cycles(places, lanes, self.rate, apart)
+            return patches.groups * (IN_PLACE * cycles + self.sections * self.blocks * copied)
         row = patches.result[-1]
         pieces = pixels // row * -(-row // lanes)
         # What is written down about a piece is read once for so many channels.
         alone = 1 + (TOGETHER - min(TOGETHER, patches.channels)) / (2 * TOGETHER)
         packed = self.rows * self.sections * pieces * alone * PACKED
-        packed += pixels * self.padded / lanes * TURNED
-        return patches.groups * (pixels * self.rows * self._cycles(self.tile) + packed)
+        return patches.groups * (cycles + packed)
 
     @property
     def scratch(self) -> Scratch:
@@ -183,12 +226,21 @@ class Driver:
         self.rows = builder.gep(code.own, [i64(layout.panel_bytes)], source_etype=byte)
         place = layout.panel_bytes + layout.patch_bytes
         table = builder.gep(code.own, [i64(place)], source_etype=byte)
-        self.packer = Packer(builder, self.patches, layout.dtype, self.tile.lanes, table)
-        self.grid = grid_of(builder, self.patches, None, 0)
+        lanes, dtype = self.tile.lanes, layout.dtype
+        if layout.plane:
+            self.copier = Copier(builder, layout.grid, self.patches.batch, dtype, lanes)
+            self.starts = table
+            self.places = builder.gep(table, [i64(layout.row_bytes)], source_etype=byte)
+        else:
+            self.packer = Packer(builder, self.patches, dtype, lanes, table)
+            self.phase = grid_of(builder, self.patches, None, 0)
 
     def emit(self) -> None:
         """Everything: the sums, then their way to the result."""
-        if self.layout.blocks:
+        layout = self.layout
+        if layout.plane:
+            write_distances(self.builder, layout.grid, layout.channels, layout.plane, self.starts)
+        if layout.blocks:
             share_sums(
                 self.code, self.layout, self.patches.groups * self.layout.sections, self._block
             )
@@ -217,7 +269,11 @@ class Driver:
             end = i64(patches.batch * patches.pixels)
         stop = minimum(builder, builder.add(first, i64(layout.block)), end)
         self._pack_gradient(group, section, first, stop)
-        entries = self.packer.describe(self.grid, first, stop, layout.block)
+        entries, start_place = None, None
+        if layout.plane:
+            start_place = self._write_places(first, stop)
+        else:
+            entries = self.packer.describe(self.phase, first, stop, layout.block)
         length = builder.sub(stop, first)
 
         def turn(number: Any, _: Any) -> None:
@@ -227,7 +283,10 @@ class Driver:
             )
             plane = places.add(places.mul(group, patches.channels), channel)
             source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
-            self.packer.copy(entries, source, count, layout.taps, layout.block, self.rows)
+            if layout.plane:
+                self._copy_planes(source, count, start_place)
+            else:
+                self.packer.copy(entries, source, count, layout.taps, layout.block, self.rows)
             row = builder.mul(channel, i64(layout.taps))
             rows = builder.mul(count, i64(layout.taps))
             base = places.add(places.mul(split, patches.groups), group)
@@ -238,6 +297,49 @@ class Driver:
             self._multiply(section, rows, length, sums, keep)
 
         loop(builder, *turns, 1, turn)
+
+    def _write_places(self, first: Any, stop: Any) -> Any:
+        """Write down how far behind the first pixel of a block each lies; returns the place of the first."""
+        builder, patches, grid = self.builder, self.patches, self.layout.grid
+        places, word = self.code.places, ir().IntType(64)
+
+        def place_at(pixel: Any) -> Any:
+            image, index = place_of(builder, pixel, patches.result)
+            return places.offset([image, *index], [patches.batch, *grid.pitches])
+
+        start = as_value(place_at(first))
+
+        def row(pixel: Any, held: Any) -> tuple[Any, Any]:
+            _, column = divided(builder, pixel, patches.result[-1])
+            left = builder.sub(i64(patches.result[-1]), as_value(column))
+            length = minimum(builder, left, builder.sub(stop, pixel))
+            here = builder.sub(as_value(place_at(pixel)), start)
+            to = builder.sub(pixel, first)
+
+            def one(i: Any, _: Any) -> None:
+                place = builder.gep(self.places, [builder.add(to, i)], source_etype=word)
+                builder.store(builder.add(here, i), place)
+
+            loop(builder, i64(0), length, 1, one)
+            return builder.add(pixel, length), held
+
+        walk(builder, first, stop, row, i64(0))
+        return start
+
+    def _copy_planes(self, source: Any, count: Any, start: Any) -> None:
+        """Copy what the pixels of a block meet in some channels, from the place of the first pixel on."""
+        builder, layout, grid = self.builder, self.layout, self.layout.grid
+        for number, plane in enumerate(grid.planes):
+            self.copier.copy(
+                plane,
+                self.patches.sizes,
+                self.patches.image,
+                source,
+                count,
+                (builder.sub(start, i64(grid.before)), layout.span + grid.halo),
+                offset(builder, self.rows, layout.accumulator, number * layout.plane),
+                len(grid.planes) * layout.plane,
+            )
 
     def _each_panel(self, section: Number, inside: Any) -> None:
         """``inside(tile, number within the section, number)`` for the panels of a section."""
@@ -311,15 +413,21 @@ class Driver:
             column = builder.mul(number, i64(width))
 
             def one_tile(row: Any, _: Any) -> None:
-                a = offset(
-                    builder, self.rows, layout.accumulator, builder.mul(row, i64(layout.block))
-                )
                 out = offset(builder, sums, layout.accumulator, builder.mul(row, pitch), column)
+                if layout.plane:
+                    form, a = "placed", self.rows
+                    starts = builder.gep(self.starts, [row], source_etype=ir().IntType(64))
+                    more = [starts, self.places]
+                else:
+                    place = builder.mul(row, i64(layout.block))
+                    form, a = "rows", offset(builder, self.rows, layout.accumulator, place)
+                    more = []
 
                 def call(count: int) -> None:
                     exact = Tile(count, tile.vectors, tile.lanes)
-                    kernel = tile_kernel(builder.module, exact, layout.accumulator, "rows")
-                    builder.call(kernel, [length, a, i64(layout.block), b, out, pitch, keep, b])
+                    kernel = tile_kernel(builder.module, exact, layout.accumulator, form)
+                    arguments = [length, a, i64(layout.block), b, out, pitch, keep, b]
+                    builder.call(kernel, [*arguments, *more])
 
                 call_with_rows(builder, builder.sub(rows, row), height, layout.heights, call)
 

@@ -163,6 +163,7 @@ def tile_kernel(
     B that is not packed is read as it lies: with a ``b_form`` of ``rows`` two more arguments are the distance of its rows, and
     how many lanes of the last vector exist; ``rows.masked`` heeds that number. ``panel`` is then the type in which B lies.
     With a ``b_form`` of ``placed`` one more argument points to the distances of B's rows from ``b``, a 64-bit number for each k.
+    A may lie anywhere too: with the form ``placed`` two more arguments point to the distance of each row from ``a``, and to that of each k from the start of a row.
     """
     types = ir()
     pace = pace if asking else UNROLL
@@ -174,6 +175,7 @@ def tile_kernel(
     word, pointer = types.IntType(64), types.PointerType()
     arguments = [word, pointer, word, pointer, pointer, word, types.IntType(1), pointer]
     arguments += {"packed": [], "placed": [pointer]}.get(b_form, [word, word])
+    arguments += [pointer, pointer] if form == "placed" else []
     function = types.Function(module, types.FunctionType(types.VoidType(), arguments), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
@@ -197,6 +199,8 @@ def _emit_kernel(
     k, a, a_stride, b, out, out_stride, keep, following, *more = function.args
     builder = types.IRBuilder(function.append_basic_block("entry"))
     a_stride = i64(distance) if distance else a_stride
+    a_terms = more.pop() if form == "placed" else None
+    a_rows = more.pop() if form == "placed" else None
     distances = more.pop() if b_form == "placed" else None
     b_stride, valid = more or (i64(tile.width), None)
     mask = lane_mask(builder, valid, tile.lanes) if b_form.endswith(".masked") else None
@@ -220,7 +224,17 @@ def _emit_kernel(
         phi.add_incoming(value, reading)
         sums.append(phi)
 
+    def number(table: Any, *place: Any) -> Any:
+        at = i64(place[0]) if len(place) == 1 else builder.add(place[0], i64(place[1]))
+        return builder.load(builder.gep(table, [at], source_etype=word), typ=word)
+
+    lines = []
+    if form == "placed":
+        lines = [offset(builder, a, dtype, number(a_rows, row)) for row in range(tile.rows)]
+
     def addresses(index: Any) -> list[Any]:
+        if form == "placed":
+            return lines
         if form == "columns":
             return [offset(builder, a, dtype, builder.mul(index, a_stride))]
         return [
@@ -235,8 +249,7 @@ def _emit_kernel(
         starts = addresses(index)
         for step in range(count):
             if distances is not None:
-                place = builder.gep(distances, [builder.add(index, i64(step))], source_etype=word)
-                panel_row = offset(builder, b, panel, builder.load(place, typ=word))
+                panel_row = offset(builder, b, panel, number(distances, index, step))
             elif step:
                 panel_row = offset(builder, panel_row, panel, b_stride)
             columns = [
@@ -251,11 +264,12 @@ def _emit_kernel(
             ]
             if form == "columns" and step:
                 starts = [offset(builder, starts[0], dtype, a_stride)]
+            within = number(a_terms, index, step) if form == "placed" else step
             for row in range(tile.rows):
                 place = (
                     offset(builder, starts[0], dtype, row)
                     if form == "columns"
-                    else offset(builder, starts[row], dtype, step)
+                    else offset(builder, starts[row], dtype, within)
                 )
                 value = broadcast(builder, load(builder, place, dtype, 1), tile.lanes)
                 for vector, column in enumerate(columns):
