@@ -12,11 +12,12 @@ from math import prod
 from typing import Any
 
 from ...graph.node import Node
+from .conv_blocks import Reader, blocks_of
 from .conv_driver import in_lines
 from .conv_finish import Finish
-from .conv_pack import TOGETHER, Packer, divided, grid_of, place_of, table_bytes, walk
+from .conv_pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
 from .conv_plan import Patches, patches_of, tile_cycles, tiles_of
-from .conv_planes import Copier, grid_of_planes, write_distances
+from .conv_planes import grid_of_planes, write_distances
 from .conv_turns import call_with_rows, rows_of_turns, share_sums
 from .gemm_ir import (
     STORAGE_BYTES,
@@ -115,17 +116,9 @@ class Layout:
         width, lanes = self.tile.width, self.tile.lanes
         self.padded = -(-self.columns // lanes) * lanes
         self.panels = -(-self.columns // width)
-        if patches.pixels >= LONGEST_BLOCK:
-            self.images = 1
-            self.pieces = -(-patches.pixels // LONGEST_BLOCK)
-            each = -(-patches.pixels // self.pieces)
-            self.block = min(-(-each // lanes) * lanes, patches.pixels)
-            self.pieces = -(-patches.pixels // self.block)
-        else:
-            self.images = max(1, min(patches.batch, LONGEST_BLOCK // patches.pixels))
-            self.pieces = 1
-            self.block = self.images * patches.pixels
-        self.blocks = -(-patches.batch // self.images) * self.pieces
+        self.grid = grid_of_planes(patches)
+        self.cut = blocks_of(patches, self.grid, LONGEST_BLOCK, lanes)
+        self.block, self.blocks = self.cut.length, self.cut.count
         self.channels = min(patches.channels, max(1, ROWS // self.taps))
         if self.channels > 8:
             self.channels = self.channels // 8 * 8
@@ -141,13 +134,9 @@ class Layout:
         square = lanes * lanes * self.size
         spare = lanes * width * self.size
         self.panel_bytes = in_lines(max(self.together * panel + spare, square))
-        self.grid = grid_of_planes(patches)
         self.plane = 0
         if self.grid.possible:
-            line = 64 // self.size
-            self.span = self._span()
-            # An odd number of lines, so that planes do not fall into the same sets of the cache.
-            self.plane = (-(-(self.span + self.grid.halo + lanes) // line) | 1) * line
+            self.plane = self.cut.plane(self.size, lanes)
             planes = self.channels * len(self.grid.planes)
             self.patch_bytes = in_lines(planes * self.plane * self.size)
             self.row_bytes = in_lines(8 * self.heights[0])
@@ -156,27 +145,6 @@ class Layout:
             self.patch_bytes = in_lines(self.channels * self.taps * self.block * self.size)
             self.table_bytes = in_lines(table_bytes(patches, self.block, lanes))
         self.part = patches.groups * self.rows * self.padded
-
-    def _span(self) -> int:
-        """The most places from the first pixel of a block to its last."""
-        if self.images > 1:
-            return self.images * self.grid.image
-        most = 0
-        for first in range(0, self.patches.pixels, self.block):
-            last = min(first + self.block, self.patches.pixels) - 1
-            most = max(most, self._place(last) - self._place(first) + 1)
-        return most
-
-    def _place(self, pixel: int) -> int:
-        """The place of a pixel of an image."""
-        total, step = 0, 1
-        for size, pitch in zip(
-            reversed(self.patches.result), reversed(self.grid.pitches), strict=True
-        ):
-            pixel, own = divmod(pixel, size)
-            total += own * step
-            step *= pitch
-        return total
 
     def _cycles(self, tile: Tile) -> float:
         full, rest = divmod(self.columns, tile.width)
@@ -193,7 +161,10 @@ class Layout:
         cycles = pixels * self.rows * self._cycles(self.tile)
         cycles += pixels * self.padded / lanes * TURNED
         if self.plane:
-            places, planes = self.span + self.grid.halo, patches.channels * len(self.grid.planes)
+            places, planes = (
+                self.cut.span + self.grid.halo,
+                patches.channels * len(self.grid.planes),
+            )
             apart = patches.steps[-1] > 1
             copied = planes * self.grid.plane_cycles(places, lanes, self.rate, apart)
             return patches.groups * (IN_PLACE * cycles + self.sections * self.blocks * copied)
@@ -228,9 +199,11 @@ class Driver:
         table = builder.gep(code.own, [i64(place)], source_etype=byte)
         lanes, dtype = self.tile.lanes, layout.dtype
         if layout.plane:
-            self.copier = Copier(builder, layout.grid, self.patches.batch, dtype, lanes)
             self.starts = table
             self.places = builder.gep(table, [i64(layout.row_bytes)], source_etype=byte)
+            self.reader = Reader(
+                code, layout.cut, dtype, lanes, self.rows, layout.plane, self.places
+            )
         else:
             self.packer = Packer(builder, self.patches, dtype, lanes, table)
             self.phase = grid_of(builder, self.patches, None, 0)
@@ -259,19 +232,11 @@ class Driver:
         builder, layout, patches = self.builder, self.layout, self.patches
         places = self.code.places
         group, section = divided(builder, number, layout.sections)
-        if layout.images == 1:
-            image, piece = divided(builder, index, layout.pieces)
-            start = places.mul(image, patches.pixels)
-            first = as_value(places.add(start, places.mul(piece, layout.block)))
-            end = as_value(places.add(start, patches.pixels))
-        else:
-            first = builder.mul(index, i64(layout.block))
-            end = i64(patches.batch * patches.pixels)
-        stop = minimum(builder, builder.add(first, i64(layout.block)), end)
+        first, stop = layout.cut.bounds(self.code, index)
         self._pack_gradient(group, section, first, stop)
         entries, start_place = None, None
         if layout.plane:
-            start_place = self._write_places(first, stop)
+            start_place = self.reader.write_places(first, stop)
         else:
             entries = self.packer.describe(self.phase, first, stop, layout.block)
         length = builder.sub(stop, first)
@@ -284,7 +249,7 @@ class Driver:
             plane = places.add(places.mul(group, patches.channels), channel)
             source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
             if layout.plane:
-                self._copy_planes(source, count, start_place)
+                self.reader.copy(source, count, start_place)
             else:
                 self.packer.copy(entries, source, count, layout.taps, layout.block, self.rows)
             row = builder.mul(channel, i64(layout.taps))
@@ -297,49 +262,6 @@ class Driver:
             self._multiply(section, rows, length, sums, keep)
 
         loop(builder, *turns, 1, turn)
-
-    def _write_places(self, first: Any, stop: Any) -> Any:
-        """Write down how far behind the first pixel of a block each lies; returns the place of the first."""
-        builder, patches, grid = self.builder, self.patches, self.layout.grid
-        places, word = self.code.places, ir().IntType(64)
-
-        def place_at(pixel: Any) -> Any:
-            image, index = place_of(builder, pixel, patches.result)
-            return places.offset([image, *index], [patches.batch, *grid.pitches])
-
-        start = as_value(place_at(first))
-
-        def row(pixel: Any, held: Any) -> tuple[Any, Any]:
-            _, column = divided(builder, pixel, patches.result[-1])
-            left = builder.sub(i64(patches.result[-1]), as_value(column))
-            length = minimum(builder, left, builder.sub(stop, pixel))
-            here = builder.sub(as_value(place_at(pixel)), start)
-            to = builder.sub(pixel, first)
-
-            def one(i: Any, _: Any) -> None:
-                place = builder.gep(self.places, [builder.add(to, i)], source_etype=word)
-                builder.store(builder.add(here, i), place)
-
-            loop(builder, i64(0), length, 1, one)
-            return builder.add(pixel, length), held
-
-        walk(builder, first, stop, row, i64(0))
-        return start
-
-    def _copy_planes(self, source: Any, count: Any, start: Any) -> None:
-        """Copy what the pixels of a block meet in some channels, from the place of the first pixel on."""
-        builder, layout, grid = self.builder, self.layout, self.layout.grid
-        for number, plane in enumerate(grid.planes):
-            self.copier.copy(
-                plane,
-                self.patches.sizes,
-                self.patches.image,
-                source,
-                count,
-                (builder.sub(start, i64(grid.before)), layout.span + grid.halo),
-                offset(builder, self.rows, layout.accumulator, number * layout.plane),
-                len(grid.planes) * layout.plane,
-            )
 
     def _each_panel(self, section: Number, inside: Any) -> None:
         """``inside(tile, number within the section, number)`` for the panels of a section."""
