@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.cpu import conv, conv_direct, conv_dots, conv_weights
+from darner.backends.cpu import (
+    conv,
+    conv_direct,
+    conv_dots,
+    conv_driver,
+    conv_lanes,
+    conv_weights,
+)
 from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.conv_plan import patches_of
 from darner.backends.cpu.conv_planes import grid_of_planes
@@ -35,23 +42,31 @@ ODD = {
 }
 
 
-def force(patch):
-    """Nothing but the forms that read images in place, where they are possible."""
-    patch.setattr(
-        conv, "_is_direct", lambda main, machine: conv_direct.Layout(main, machine).possible
-    )
+FORMS = {"pixels": conv_direct, "channels": conv_lanes, "packed": conv_driver}
+"""Who computes a convolution or its gradient towards the input, by what its lanes are or its patches."""
+
+
+def force(patch, kind):
+    """Nothing but one form, where it is possible, and its like for the gradient towards the weight."""
+    form = FORMS[kind]
+
+    def chosen(main, machine):
+        fits = form is conv_driver or form.Layout(main, machine).possible
+        return form if fits else conv_driver
 
     def weights(main, machine):
-        return conv_dots if conv_dots.Layout(main, machine).grid.possible else conv_weights
+        dots = kind == "pixels" and conv_dots.Layout(main, machine).grid.possible
+        return conv_dots if dots else conv_weights
 
+    patch.setattr(conv, "_form", chosen)
     patch.setattr(conv, "_weights_form", weights)
     patch.setattr(conv, "winograd_of", lambda *_, **__: None)
 
 
-@pytest.fixture
-def forced(monkeypatch):
-    """The forms are forced for one test."""
-    force(monkeypatch)
+@pytest.fixture(params=FORMS)
+def forced(request, monkeypatch):
+    """A form is forced for one test."""
+    force(monkeypatch, request.param)
 
 
 def results(graph, given, threads=2, cache=None):
@@ -103,11 +118,16 @@ def test_what_follows_is_part_of_the_kernel(op, forced):
     assert_right(graph, "f32", case.terms(op))
 
 
-@settings(QUICK, max_examples=12)
-@given(case=cases(), op=st.sampled_from(OPS), threads=st.sampled_from((1, 2)))
-def test_any_geometry(case, op, threads):
+@settings(QUICK, max_examples=24)
+@given(
+    case=cases(),
+    op=st.sampled_from(OPS),
+    threads=st.sampled_from((1, 2)),
+    kind=st.sampled_from(list(FORMS)),
+)
+def test_any_geometry(case, op, threads, kind):
     with pytest.MonkeyPatch.context() as patch:
-        force(patch)
+        force(patch, kind)
         assert_right(bare(case, op), "f32", case.terms(op), threads)
 
 
@@ -156,10 +176,17 @@ def test_gradients_of_few_channels_have_pixels_in_lanes(case, form):
     assert conv._weights_form(node, host()) is form
 
 
-@pytest.mark.parametrize(("out", "direct"), [(7, True), (312, False)])
-def test_patches_are_packed_where_many_channels_use_them(out, direct):
-    node = plain(5, 17, (7, 53), out, 5, padding=2).node(Graph(), "conv", "f32")
-    assert conv._is_direct(node, host()) is direct
+@pytest.mark.parametrize(
+    ("case", "form"),
+    [
+        (plain(5, 17, (7, 53), 7, 5, padding=2), conv_direct),
+        (plain(5, 17, (7, 53), 312, 5, padding=2), conv_driver),
+        (plain(4, 43, (7, 6), 16, 7, padding=3), conv_lanes),
+    ],
+    ids=["few channels of the result", "many of them", "small images"],
+)
+def test_patches_are_packed_where_that_pays(case, form):
+    assert conv._form(case.node(Graph(), "conv", "f32"), host()) is form
 
 
 def test_images_that_the_cache_does_not_hold_are_packed():

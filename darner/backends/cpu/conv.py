@@ -1,7 +1,7 @@
 """Convolutions and both their gradients as native code.
 
 All are products of matrices in which one operand, the patches of an image, is never stored whole. ``conv_driver`` packs a few of them at a time, and ``conv_weights`` does for the
-gradient towards the weight; where channels are few, ``conv_direct`` and ``conv_dots`` read the images themselves. Where every channel is convolved by itself, ``conv_depthwise`` goes
+gradient towards the weight; where channels are few, ``conv_direct`` and ``conv_dots`` read the images themselves, and where images are small, ``conv_lanes`` does. Where every channel is convolved by itself, ``conv_depthwise`` goes
 over the rows of images instead; where a 3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
 """
 
@@ -19,6 +19,7 @@ from . import (
     conv_direct,
     conv_dots,
     conv_driver,
+    conv_lanes,
     conv_weights,
     winograd,
     winograd_weights,
@@ -78,9 +79,11 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
         return _weights_form(main, machine).Layout(main, machine).scratch
-    if _is_direct(main, machine):
-        return conv_direct.Layout(main, machine).scratch
-    return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
+    form = _form(main, machine)
+    if form is conv_driver:
+        return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
+    scratch: Scratch = form.Layout(main, machine).scratch
+    return scratch
 
 
 def _weights_form(main: Node, machine: Machine) -> Any:
@@ -90,11 +93,14 @@ def _weights_form(main: Node, machine: Machine) -> Any:
     return conv_dots if dots.grid.possible and quicker else conv_weights
 
 
-def _is_direct(main: Node, machine: Machine) -> bool:
-    """Whether reading the images themselves is quicker than packing patches."""
-    direct = conv_direct.Layout(main, machine)
-    packed = conv_driver.Layout(main, machine, plain=True)
-    return direct.possible and direct.cut.cycles < packed.cut.cycles
+def _form(main: Node, machine: Machine) -> Any:
+    """Who computes a convolution, or its gradient towards the input: patches are packed, or images read in place, with pixels in lanes or with channels."""
+    cycles = {conv_driver: conv_driver.Layout(main, machine, plain=True).cut.cycles}
+    for form in (conv_direct, conv_lanes):
+        layout = form.Layout(main, machine)
+        if layout.possible:
+            cycles[form] = layout.cut.cycles
+    return min(cycles, key=lambda form: cycles[form])
 
 
 def _emit(code: Code) -> None:
@@ -110,10 +116,8 @@ def _emit(code: Code) -> None:
         (winograd_weights if weights else winograd).Driver(code, form, operands, finish).emit()
     elif main.op.name == "conv_weight_grad":
         _weights_form(main, code.machine).Driver(code, main, operands, finish).emit()
-    elif _is_direct(main, code.machine):
-        conv_direct.Driver(code, main, operands, finish).emit()
     else:
-        conv_driver.Driver(code, main, operands, finish).emit()
+        _form(main, code.machine).Driver(code, main, operands, finish).emit()
 
 
 def _packing(spec: Spec, machine: Machine) -> Packing | None:

@@ -1,0 +1,354 @@
+"""Convolutions, and their gradients towards the input, with channels of the result in lanes: no patch is ever written down.
+
+What some pixels meet is copied to where every tap has a fixed distance from its pixel (``conv_blocks``). A tile has a few pixels as rows, read one element at a time wherever they
+lie, and channels of the result as columns; weights are packed into panels once for all pixels, and the sums are turned around where they go to the result. It pays where
+images are small: a vector of their pixels would take several rows, and zeros between rows would be much of the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+from ...graph.node import Node
+from .conv_blocks import Blocks, Reader, blocks_of
+from .conv_driver import in_lines
+from .conv_finish import Finish
+from .conv_pack import divided, walk
+from .conv_plan import Patches, patches_of, rows_cycles, shared, tile_cycles, tiles_of
+from .conv_planes import grid_of_planes, write_distances
+from .conv_rows import copy_weights
+from .conv_turns import call_with_rows
+from .conv_weights import IN_PLACE, TURNED, turning_kernel
+from .gemm_ir import STORAGE_BYTES, accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
+from .gemm_pack import transpose
+from .gemm_tile import Machine, Tile, tile_kernel
+from .places import Number, as_value
+from .template import Code, Scratch
+
+PLANES_BYTES = 256 << 10
+"""Of the cache next to a core: what the planes of some channels may take."""
+LENGTHS = (32, 64, 128, 256)
+"""Pixels that a block may have."""
+PARTS = (1, 2, 4)
+"""Pieces that the panels may be cut into: each copies the images by itself."""
+TERMS = 256
+"""Terms of a panel that are one piece of packing."""
+MOVED = 4.0
+"""Cycles for a vector of weights that is copied to be packed."""
+FINISHED = 12.0
+"""Cycles for a vector of sums on its way to the result, turned around."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the product is cut.
+
+    Attributes:
+        tile: pixels and channels kept in registers.
+        blocks: of pixels.
+        parts: how many pieces the panels are cut into.
+        channels: of the source that are copied together.
+        cycles: that two threads would take.
+    """
+
+    tile: Tile
+    blocks: Blocks
+    parts: int
+    channels: int
+    cycles: float
+
+
+class Layout:
+    """How the product is cut, and where its scratch memory lies.
+
+    Attributes:
+        possible: whether there is code for it: all taps meet all pixels, and the stride has few phases.
+    """
+
+    def __init__(self, main: Node, machine: Machine) -> None:
+        self.main = main
+        self.dtype = main.operands[0].dtype.name
+        self.accumulator = accumulator_of(self.dtype)
+        self.size = STORAGE_BYTES[self.accumulator]
+        self.patches: Patches = patches_of(main)
+        self.backward = main.op.name == "conv_input_grad"
+        self.rows = int(main.shape[1]) // self.patches.groups
+        self.taps = prod(self.patches.kernel)
+        self.length = self.patches.channels * self.taps
+        self.possible = [phase.taps for phase in self.patches.phases] == [self.taps]
+        if not self.possible:
+            return
+        self.grid = grid_of_planes(self.patches)
+        self.rate = machine.multiplies
+        self.possible = self.grid.possible
+        if not self.possible:
+            return
+        self.cut = min(self._cuts(machine), key=lambda cut: cut.cycles)
+        tile, blocks = self.cut.tile, self.cut.blocks
+        lanes = tile.lanes
+        self.padded = -(-self.rows // lanes) * lanes
+        self.panels = -(-self.rows // tile.width)
+        self.each = -(-self.panels // self.cut.parts)
+        self.plane = blocks.plane(self.size, lanes)
+        planes = self.cut.channels * len(self.grid.planes)
+        self.plane_bytes = in_lines(planes * self.plane * self.size)
+        # Whole squares of sums are turned around: there is room for one behind the last.
+        self.sum_bytes = in_lines((blocks.length + lanes) * self.padded * self.size)
+        self.square_bytes = lanes * lanes * self.size
+        self.term_bytes = in_lines(8 * self.cut.channels * self.taps)
+        self.panel = -(-self.length // lanes) * lanes * tile.width
+        self.panel_bytes = in_lines(self.patches.groups * self.panels * self.panel * self.size)
+        weights = prod(int(size) for size in main.operands[1].shape)
+        self.weight_bytes = in_lines(weights * self.size) if self.backward else 0
+
+    def _cuts(self, machine: Machine) -> list[Cut]:
+        found = []
+        for tile in tiles_of(machine, self.dtype):
+            panels = -(-self.rows // tile.width)
+            for longest in LENGTHS:
+                blocks = blocks_of(self.patches, self.grid, longest, tile.lanes)
+                plane = len(self.grid.planes) * blocks.plane(self.size, tile.lanes) * self.size
+                channels = max(1, PLANES_BYTES // plane)
+                channels = min(self.patches.channels, channels // 8 * 8 or channels)
+                for parts in sorted({min(parts, panels) for parts in PARTS}):
+                    cycles = self._cycles(tile, blocks, parts)
+                    found.append(Cut(tile, blocks, parts, channels, cycles))
+        return found
+
+    def _cycles(self, tile: Tile, blocks: Blocks, parts: int) -> float:
+        """Cycles that two threads take."""
+        patches, grid, lanes = self.patches, self.grid, tile.lanes
+        places = blocks.span + grid.halo
+        planes = patches.channels * len(grid.planes)
+        copied = planes * grid.plane_cycles(places, lanes, self.rate, patches.steps[-1] > 1)
+        each = rows_cycles(
+            blocks.length, Tile(tile.rows, tile.vectors, lanes), self._of_width(tile)
+        )
+        vectors = -(-self.rows // lanes)
+        products = IN_PLACE * self.length * each
+        finished = -(-blocks.length // lanes) * lanes * vectors * FINISHED
+        units = patches.groups * blocks.count
+        total = shared(units * (products + finished + parts * copied), units * parts)
+        weights = patches.groups * self.length * vectors
+        return total + weights * (TURNED + (MOVED if self.backward else 0.0)) / 2
+
+    def _of_width(self, tile: Tile) -> Any:
+        """Cycles of one product for every element of some pixels, over all panels."""
+        full, rest = divmod(self.rows, tile.width)
+        one = partial(tile_cycles, rate=self.rate)
+
+        def cycles(rows: int, vectors: int) -> float:
+            last = one(rows, -(-rest // tile.lanes)) if rest else 0.0
+            return full * one(rows, vectors) + last
+
+        return cycles
+
+    @property
+    def tiles(self) -> tuple[int, Tile | None]:
+        """How many panels are as wide as the tile, and the tile of the one behind them."""
+        tile = self.cut.tile
+        full, rest = divmod(self.rows, tile.width)
+        last = Tile(tile.rows, -(-rest // tile.lanes), tile.lanes) if rest else None
+        return full, last
+
+    @property
+    def scratch(self) -> Scratch:
+        """The memory it needs."""
+        own = self.plane_bytes + self.sum_bytes + self.square_bytes + self.term_bytes
+        own += in_lines(8 * self.cut.blocks.length)
+        return Scratch(own, self.weight_bytes + self.panel_bytes)
+
+
+class Driver:
+    """The code of one product."""
+
+    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+        self.code, self.builder, self.finish = code, code.builder, finish
+        self.layout = Layout(main, code.machine)
+        layout = self.layout
+        self.source, self.weights = operands
+        self.patches, self.tile, self.blocks = layout.patches, layout.cut.tile, layout.cut.blocks
+        sizes = (layout.plane_bytes, layout.sum_bytes, layout.square_bytes, layout.term_bytes)
+        places = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
+        planes, self.sums, self.square, self.terms, self.places = (
+            self._byte(code.own, place) for place in places
+        )
+        self.planes = planes
+        self.packed = self._byte(code.shared, layout.weight_bytes)
+        self.reader = Reader(
+            code, self.blocks, layout.dtype, self.tile.lanes, planes, layout.plane, self.places
+        )
+
+    def _byte(self, pointer: Any, place: int) -> Any:
+        return self.builder.gep(pointer, [i64(place)], source_etype=ir().IntType(8))
+
+    def emit(self) -> None:
+        """Everything."""
+        layout, patches = self.layout, self.patches
+        dtype = layout.dtype
+        if layout.backward:
+            copy_weights(self.code, layout, self.weights, None)
+            self.weights, dtype = self.code.shared, layout.accumulator
+            self.code.barrier()
+        pieces = -(-layout.length // TERMS)
+        self.code.each(
+            patches.groups * layout.panels * pieces,
+            lambda number: self._pack(number, pieces, dtype),
+        )
+        write_distances(self.builder, layout.grid, layout.cut.channels, layout.plane, self.terms)
+        self.code.barrier()
+        self.code.each(patches.groups * self.blocks.count * layout.cut.parts, self._unit)
+
+    def _pack(self, number: Any, pieces: int, dtype: str) -> None:
+        """Some terms of a panel of weights."""
+        builder, layout, places, width = (
+            self.builder,
+            self.layout,
+            self.code.places,
+            self.tile.width,
+        )
+        rest, piece = divided(builder, number, pieces)
+        group, panel = divided(builder, rest, layout.panels)
+        first = as_value(places.mul(piece, TERMS))
+        count = minimum(builder, i64(TERMS), builder.sub(i64(layout.length), first))
+        row = as_value(places.mul(panel, width))
+        valid = minimum(builder, i64(width), builder.sub(i64(layout.rows), row))
+        line = places.add(places.mul(group, layout.rows), row)
+        at = places.add(places.mul(line, layout.length), first)
+        source = offset(builder, self.weights, dtype, at)
+        start = places.mul(as_value(rest), layout.panel)
+
+        def with_tile(tile: Tile) -> None:
+            to = places.add(start, builder.mul(first, i64(tile.width)))
+            target = offset(builder, self.packed, layout.accumulator, to)
+            pack = turning_kernel(builder.module, dtype, tile)
+            builder.call(pack, [count, valid, source, i64(layout.length), target])
+
+        full, last = layout.tiles
+        if last is None or not full:
+            with_tile(last or self.tile)
+            return
+        with builder.if_else(builder.icmp_signed("<", as_value(panel), i64(full))) as (yes, no):
+            with yes:
+                with_tile(self.tile)
+            with no:
+                with_tile(last)
+
+    def _unit(self, number: Any) -> None:
+        """Some pixels of one group, and some panels: channels of the source are copied, and met by every tile."""
+        builder, layout, patches = self.builder, self.layout, self.patches
+        places = self.code.places
+        rest, part = divided(builder, number, layout.cut.parts)
+        group, block = divided(builder, rest, self.blocks.count)
+        first, stop = self.blocks.bounds(self.code, as_value(block))
+        start = self.reader.write_places(first, stop)
+        low = as_value(places.mul(part, layout.each))
+        high = minimum(builder, builder.add(low, i64(layout.each)), i64(layout.panels))
+
+        def channels(c: Any, _: Any) -> None:
+            count = minimum(
+                builder, builder.sub(i64(patches.channels), c), i64(layout.cut.channels)
+            )
+            plane = places.add(places.mul(group, patches.channels), c)
+            source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+            self.reader.copy(source, count, start)
+            keep = builder.icmp_signed(">", c, i64(0))
+            length = builder.mul(count, i64(layout.taps))
+            before = builder.mul(c, i64(layout.taps))
+            self._multiply(group, (low, high), builder.sub(stop, first), length, before, keep)
+
+        loop(builder, i64(0), i64(patches.channels), layout.cut.channels, channels)
+        self._finish(group, (low, high), first, stop)
+
+    def _multiply(
+        self,
+        group: Number,
+        panels: tuple[Any, Any],
+        pixels: Any,
+        length: Any,
+        before: Any,
+        keep: Any,
+    ) -> None:
+        """Add the products of ``length`` terms, from ``before`` on, to the sums of a block."""
+        builder, layout, places = self.builder, self.layout, self.code.places
+        word, tile = ir().IntType(64), self.tile
+        full, last = layout.tiles
+
+        def panel(number: Any, exact: Tile) -> None:
+            line = places.add(places.mul(group, layout.panels), number)
+            at = places.add(places.mul(line, layout.panel), builder.mul(before, i64(exact.width)))
+            b = offset(builder, self.packed, layout.accumulator, at)
+            column = builder.mul(number, i64(tile.width))
+
+            def one_tile(row: Any, _: Any) -> None:
+                out = builder.add(builder.mul(row, i64(layout.padded)), column)
+                out = offset(builder, self.sums, layout.accumulator, out)
+                starts = builder.gep(self.places, [row], source_etype=word)
+
+                def call(count: int) -> None:
+                    own = Tile(count, exact.vectors, exact.lanes)
+                    kernel = tile_kernel(builder.module, own, layout.accumulator, "placed")
+                    arguments = [length, self.planes, i64(0), b, out, i64(layout.padded), keep, b]
+                    builder.call(kernel, [*arguments, starts, self.terms])
+
+                left = builder.sub(pixels, row)
+                call_with_rows(builder, left, tile.rows, self.blocks.lengths, call)
+
+            loop(builder, i64(0), pixels, tile.rows, one_tile)
+
+        low, high = panels
+        loop(builder, low, minimum(builder, high, i64(full)), 1, lambda i, _: panel(i, tile))
+        if last is not None:
+            with builder.if_then(builder.icmp_signed(">", high, i64(full))):
+                panel(i64(full), last)
+
+    def _finish(self, group: Number, panels: tuple[Any, Any], first: Any, stop: Any) -> None:
+        """Take the sums of a block to the results, in squares of pixels and channels that are turned around."""
+        builder, layout, places = self.builder, self.layout, self.code.places
+        lanes, pixels = self.tile.lanes, self.patches.pixels
+        low = builder.mul(panels[0], i64(self.tile.width))
+        high = builder.mul(panels[1], i64(self.tile.width))
+        high = minimum(builder, high, i64(layout.rows))
+
+        def run(pixel: Any, held: Any) -> tuple[Any, Any]:
+            image, inner = divided(builder, pixel, pixels)
+            left = builder.sub(i64(pixels), as_value(inner))
+            length = minimum(builder, left, builder.sub(stop, pixel))
+
+            def some(at: Any, _: Any) -> None:
+                mask = lane_mask(builder, builder.sub(length, at), lanes)
+                row = builder.add(builder.sub(pixel, first), at)
+                own = builder.mul(row, i64(layout.padded))
+
+                def across(channel: Any, _: Any) -> None:
+                    corner = builder.add(own, channel)
+                    values = []
+                    for lane in range(lanes):
+                        place = builder.add(corner, i64(lane * layout.padded))
+                        place = offset(builder, self.sums, layout.accumulator, place)
+                        values.append(load(builder, place, layout.accumulator, lanes))
+                    for lane, value in enumerate(transpose(builder, values)):
+                        place = offset(builder, self.square, layout.accumulator, lane * lanes)
+                        builder.store(value, place, align=layout.size)
+                    count = minimum(builder, builder.sub(high, channel), i64(lanes))
+
+                    def one(lane: Any, _: Any) -> None:
+                        place = builder.mul(lane, i64(lanes))
+                        place = offset(builder, self.square, layout.accumulator, place)
+                        sums = load(builder, place, layout.accumulator, lanes)
+                        line = builder.add(channel, lane)
+                        line = places.add(places.mul(group, layout.rows), line)
+                        index = [image, line, places.add(inner, at)]
+                        self.finish.emit(self.code, sums, index, lanes, mask)
+
+                    loop(builder, i64(0), count, 1, one)
+
+                loop(builder, low, high, lanes, across)
+
+            loop(builder, i64(0), length, lanes, some)
+            return builder.add(pixel, length), held
+
+        walk(builder, first, stop, run, i64(0))
