@@ -29,8 +29,8 @@ LONGEST_BLOCK = 576
 """The most products that one pass over a packed block sums, unless one channel has more."""
 MANY_UNITS = 64
 """Pieces of work that make the shares of threads as good as even."""
-PACKED = 5.0
-"""Cycles for a piece of a row, of a vector at most, that is packed for one tap of one channel."""
+PACKED, SPACED = 5.0, 6.5
+"""Cycles for a piece of a row, of a vector at most, that is packed for one tap of one channel; and for one of elements that lie apart."""
 DESCRIBED = 5.0
 """Cycles for writing down what such a piece reads, for all channels."""
 FINISHED = 1.5
@@ -299,11 +299,12 @@ def _cycles(patches: Patches, rows: int, tile: Tile, parts: int, rate: int) -> f
     """Cycles that two threads take with the rows in so many parts: each packs patches by itself."""
     total = 0.0
     work = rows_cycles(rows, tile, partial(tile_cycles, rate=rate))
+    packed = SPACED if patches.steps[-1] > 1 else PACKED
     finished = FINISHED if len(patches.phases) == 1 else SCATTERED
     for phase in patches.phases:
         columns = -(-patches.batch * phase.pixels // tile.lanes) * tile.lanes
         pieces = pieces_of(columns, phase.axes[-1].pixels, tile)
-        each = columns / tile.width * work + parts * pieces * PACKED
+        each = columns / tile.width * work + parts * pieces * packed
         total += phase.taps * (patches.channels * each + parts * pieces * DESCRIBED)
         total += rows * pieces * finished
     panels = -(-patches.most_columns // tile.width)

@@ -33,7 +33,7 @@ TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
 MOST_PLANES = 9
 """Phases of a stride that there is code for: that of each is written out."""
-COPIED, SPACED = 6.0, 12.0
+COPIED, SPACED = 6.0, 7.0
 """Cycles for a vector of a row that is copied to its place, and for one of elements that lie apart; twice as many where half a vector is multiplied, and moved, at a time."""
 
 
