@@ -156,9 +156,10 @@ class Driver:
     def _unit(self, number: Any) -> None:
         builder, patches, plan = self.builder, self.patches, self.cut
         places = self.code.places
-        rest, part = divided(builder, number, plan.parts)
-        rest, section = divided(builder, rest, plan.sections)
-        phase, group = divided(builder, rest, patches.groups)
+        # Parts come last, so that threads which share all panels have rows of their own.
+        rest, section = divided(builder, number, plan.sections)
+        rest, group = divided(builder, rest, patches.groups)
+        part, phase = divided(builder, rest, len(patches.phases))
         if patches.phases[0].taps < patches.phases[-1].taps:
             # Those that take longest come first.
             phase = places.sub(len(patches.phases) - 1, phase)

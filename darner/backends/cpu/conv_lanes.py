@@ -130,8 +130,12 @@ class Layout:
         vectors = -(-self.rows // lanes)
         products = IN_PLACE * self.length * each
         finished = -(-blocks.length // lanes) * lanes * vectors * FINISHED
+        # The part with the last panel has less to do than the others.
+        panels = -(-self.rows // tile.width)
+        uneven = min(-(-panels // parts) * tile.vectors * parts, parts * vectors) / vectors
         units = patches.groups * blocks.count
-        total = shared(units * (products + finished + parts * copied), units * parts)
+        each = uneven * (products + finished) + parts * copied
+        total = shared(units * each, units * parts)
         weights = patches.groups * self.length * vectors
         return total + weights * (TURNED + (MOVED if self.backward else 0.0)) / 2
 

@@ -309,6 +309,10 @@ def _cycles(patches: Patches, rows: int, tile: Tile, parts: int, rate: int) -> f
         total += rows * pieces * finished
     panels = -(-patches.most_columns // tile.width)
     units = len(patches.phases) * patches.groups * panels * parts
+    if units == panels and panels % 2 == 0:
+        # One thread has the first half of the panels, and those are whole.
+        vectors = -(-patches.most_columns // tile.lanes)
+        total *= panels * tile.vectors / vectors
     return shared(patches.groups * total, max(1, units))
 
 
