@@ -19,7 +19,6 @@ from .conv_finish import Finish
 from .conv_pack import divided, walk
 from .conv_plan import Patches, patches_of, rows_cycles, shared, tile_cycles, tiles_of
 from .conv_planes import grid_of_planes, write_distances
-from .conv_rows import copy_weights
 from .conv_turns import call_with_rows
 from .conv_weights import IN_PLACE, TURNED, turning_kernel
 from .gemm_ir import STORAGE_BYTES, accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
@@ -36,8 +35,8 @@ PARTS = (1, 2, 4)
 """Pieces that the panels may be cut into: each copies the images by itself."""
 TERMS = 256
 """Terms of a panel that are one piece of packing."""
-MOVED = 4.0
-"""Cycles for a vector of weights that is copied to be packed."""
+STREAMED = 2.0
+"""Cycles for a vector of weights that every block reads from afar."""
 FINISHED = 12.0
 """Cycles for a vector of sums on its way to the result, turned around."""
 
@@ -99,10 +98,9 @@ class Layout:
         self.sum_bytes = in_lines((blocks.length + lanes) * self.padded * self.size)
         self.square_bytes = lanes * lanes * self.size
         self.term_bytes = in_lines(8 * self.cut.channels * self.taps)
-        self.panel = -(-self.length // lanes) * lanes * tile.width
+        # Weights are turned in whole squares too.
+        self.panel = (-(-self.length // lanes) + 1) * lanes * tile.width
         self.panel_bytes = in_lines(self.patches.groups * self.panels * self.panel * self.size)
-        weights = prod(int(size) for size in main.operands[1].shape)
-        self.weight_bytes = in_lines(weights * self.size) if self.backward else 0
 
     def _cuts(self, machine: Machine) -> list[Cut]:
         found = []
@@ -134,10 +132,13 @@ class Layout:
         panels = -(-self.rows // tile.width)
         uneven = min(-(-panels // parts) * tile.vectors * parts, parts * vectors) / vectors
         units = patches.groups * blocks.count
-        each = uneven * (products + finished) + parts * copied
+        streamed = self.length * vectors * STREAMED
+        each = uneven * (products + finished + streamed) + parts * copied
         total = shared(units * each, units * parts)
-        weights = patches.groups * self.length * vectors
-        return total + weights * (TURNED + (MOVED if self.backward else 0.0)) / 2
+        terms = self.length
+        if self.backward:
+            terms = patches.channels * -(-self.taps // lanes) * lanes
+        return total + patches.groups * terms * vectors * TURNED / 2
 
     def _of_width(self, tile: Tile) -> Any:
         """Cycles of one product for every element of some pixels, over all panels."""
@@ -163,7 +164,7 @@ class Layout:
         """The memory it needs."""
         own = self.plane_bytes + self.sum_bytes + self.square_bytes + self.term_bytes
         own += in_lines(8 * self.cut.blocks.length)
-        return Scratch(own, self.weight_bytes + self.panel_bytes)
+        return Scratch(own, self.panel_bytes)
 
 
 class Driver:
@@ -181,7 +182,7 @@ class Driver:
             self._byte(code.own, place) for place in places
         )
         self.planes = planes
-        self.packed = self._byte(code.shared, layout.weight_bytes)
+        self.packed = code.shared
         self.reader = Reader(
             code, self.blocks, layout.dtype, self.tile.lanes, planes, layout.plane, self.places
         )
@@ -192,54 +193,58 @@ class Driver:
     def emit(self) -> None:
         """Everything."""
         layout, patches = self.layout, self.patches
-        dtype = layout.dtype
-        if layout.backward:
-            copy_weights(self.code, layout, self.weights, None)
-            self.weights, dtype = self.code.shared, layout.accumulator
-            self.code.barrier()
-        pieces = -(-layout.length // TERMS)
+        pieces = 1 if layout.backward else -(-layout.length // TERMS)
         self.code.each(
-            patches.groups * layout.panels * pieces,
-            lambda number: self._pack(number, pieces, dtype),
+            patches.groups * layout.panels * pieces, lambda number: self._pack(number, pieces)
         )
         write_distances(self.builder, layout.grid, layout.cut.channels, layout.plane, self.terms)
         self.code.barrier()
         self.code.each(patches.groups * self.blocks.count * layout.cut.parts, self._unit)
 
-    def _pack(self, number: Any, pieces: int, dtype: str) -> None:
-        """Some terms of a panel of weights."""
-        builder, layout, places, width = (
-            self.builder,
-            self.layout,
-            self.code.places,
-            self.tile.width,
-        )
+    def _pack(self, number: Any, pieces: int) -> None:
+        """One of the ``pieces`` of a panel of weights: some terms of it, or all."""
+        builder, layout = self.builder, self.layout
         rest, piece = divided(builder, number, pieces)
         group, panel = divided(builder, rest, layout.panels)
-        first = as_value(places.mul(piece, TERMS))
-        count = minimum(builder, i64(TERMS), builder.sub(i64(layout.length), first))
-        row = as_value(places.mul(panel, width))
-        valid = minimum(builder, i64(width), builder.sub(i64(layout.rows), row))
-        line = places.add(places.mul(group, layout.rows), row)
-        at = places.add(places.mul(line, layout.length), first)
-        source = offset(builder, self.weights, dtype, at)
-        start = places.mul(as_value(rest), layout.panel)
-
-        def with_tile(tile: Tile) -> None:
-            to = places.add(start, builder.mul(first, i64(tile.width)))
-            target = offset(builder, self.packed, layout.accumulator, to)
-            pack = turning_kernel(builder.module, dtype, tile)
-            builder.call(pack, [count, valid, source, i64(layout.length), target])
-
         full, last = layout.tiles
         if last is None or not full:
-            with_tile(last or self.tile)
+            self._turn(last or self.tile, as_value(rest), group, panel, piece)
             return
         with builder.if_else(builder.icmp_signed("<", as_value(panel), i64(full))) as (yes, no):
             with yes:
-                with_tile(self.tile)
+                self._turn(self.tile, as_value(rest), group, panel, piece)
             with no:
-                with_tile(last)
+                self._turn(last, as_value(rest), group, panel, piece)
+
+    def _turn(self, tile: Tile, number: Any, group: Number, panel: Number, piece: Number) -> None:
+        """Pack weights into a panel ``[term][channel of the result]`` that is as wide as a tile."""
+        builder, layout, places = self.builder, self.layout, self.code.places
+        dtype, length, taps = layout.dtype, layout.length, layout.taps
+        row = as_value(places.mul(panel, self.tile.width))
+        valid = minimum(builder, i64(tile.width), builder.sub(i64(layout.rows), row))
+        start = builder.mul(number, i64(layout.panel))
+        pack = turning_kernel(builder.module, dtype, tile)
+
+        def some(count: Any, at: Number, distance: int, term: Any) -> None:
+            source = offset(builder, self.weights, dtype, at)
+            to = builder.add(start, builder.mul(term, i64(tile.width)))
+            target = offset(builder, self.packed, layout.accumulator, to)
+            builder.call(pack, [count, valid, source, i64(distance), target])
+
+        if not layout.backward:
+            first = as_value(places.mul(piece, TERMS))
+            count = minimum(builder, i64(TERMS), builder.sub(i64(length), first))
+            line = places.add(places.mul(group, layout.rows), row)
+            some(count, places.add(places.mul(line, length), first), length, first)
+            return
+
+        def channel(c: Any, _: Any) -> None:
+            line = places.add(places.mul(group, self.patches.channels), c)
+            line = places.add(places.mul(line, layout.rows), row)
+            some(i64(taps), places.mul(line, taps), taps, builder.mul(c, i64(taps)))
+
+        # One after the other: what a square writes too much is what comes next.
+        loop(builder, i64(0), i64(self.patches.channels), 1, channel)
 
     def _unit(self, number: Any) -> None:
         """Some pixels of one group, and some panels: channels of the source are copied, and met by every tile."""

@@ -9,12 +9,24 @@ from typing import Any, Protocol
 from ...graph.node import Node
 from .conv_pack import Grid, divided, grid_of
 from .conv_plan import Patches, Phase
-from .gemm_ir import STORAGE_BYTES, i64, lane_mask, lane_numbers, load, loop, offset, store
+from .gemm_ir import (
+    STORAGE_BYTES,
+    i64,
+    lane_mask,
+    lane_numbers,
+    load,
+    loop,
+    minimum,
+    offset,
+    store,
+)
 from .places import Number, as_value
 from .template import Code
 
 MOST_VECTORS, MOST_PHASES = 8, 16
 """Vectors that the taps of one channel may take, and phases, for theirs to be picked out of vectors: the code of each is written out."""
+TOGETHER = 8
+"""Rows of the matrix that are written together: what they read lies side by side."""
 
 
 class Product(Protocol):
@@ -46,7 +58,7 @@ class _Copy:
         if self.layout.backward:
             vectors = -(-prod(patches.kernel) // self.lanes)
             if vectors <= MOST_VECTORS and len(patches.phases) <= MOST_PHASES:
-                self.code.each(patches.groups * rows, self._line)
+                self.code.each(patches.groups * -(-rows // TOGETHER), self._lines)
             else:
                 self.code.each(len(patches.phases) * patches.groups * rows, self._row)
             return
@@ -88,42 +100,49 @@ class _Copy:
 
         loop(builder, i64(0), i64(patches.channels), 1, channel)
 
-    def _line(self, number: Any) -> None:
-        """One row of every phase: the taps of a channel are read once, and those of each phase picked."""
+    def _lines(self, number: Any) -> None:
+        """Some rows of every phase, channel by channel: those of one channel lie side by side."""
+        builder, places, layout = self.code.builder, self.code.places, self.layout
+        group, block = divided(builder, number, -(-layout.rows // TOGETHER))
+        first = as_value(places.mul(block, TOGETHER))
+        stop = minimum(builder, builder.add(first, i64(TOGETHER)), i64(layout.rows))
+
+        def channel(c: Any, _: Any) -> None:
+            loop(builder, first, stop, 1, lambda row, _: self._line(group, row, c))
+
+        loop(builder, i64(0), i64(layout.patches.channels), 1, channel)
+
+    def _line(self, group: Number, inner: Any, c: Any) -> None:
+        """One row of every phase, of one channel: its taps are read once, and those of each phase picked."""
         builder, places, lanes = self.code.builder, self.code.places, self.lanes
         layout, patches = self.layout, self.layout.patches
         kernel = prod(patches.kernel)
-        group, inner = divided(builder, number, layout.rows)
+        number = places.add(places.mul(group, layout.rows), inner)
         rows = patches.groups * layout.rows
-        firsts = list(range(0, kernel, lanes))
-
-        def channel(c: Any, _: Any) -> None:
-            out = places.add(places.mul(group, patches.channels), c)
-            at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
-            held = []
-            for first in firsts:
+        out = places.add(places.mul(group, patches.channels), c)
+        at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
+        held = []
+        for first in range(0, kernel, lanes):
+            mask = None
+            if kernel - first < lanes:
+                mask = lane_mask(builder, i64(kernel - first), lanes)
+            read = offset(builder, self.weights, layout.dtype, at, first)
+            held.append(load(builder, read, layout.dtype, lanes, mask))
+        before = 0
+        for phase in patches.phases:
+            taps = _taps_of(patches, phase)
+            line = places.add(
+                before * rows * patches.channels,
+                places.mul(places.add(places.mul(number, patches.channels), c), len(taps)),
+            )
+            before += len(taps)
+            for start in range(0, len(taps), lanes):
+                some = taps[start : start + lanes]
                 mask = None
-                if kernel - first < lanes:
-                    mask = lane_mask(builder, i64(kernel - first), lanes)
-                read = offset(builder, self.weights, layout.dtype, at, first)
-                held.append(load(builder, read, layout.dtype, lanes, mask))
-            before = 0
-            for phase in patches.phases:
-                taps = _taps_of(patches, phase)
-                line = places.add(
-                    before * rows * patches.channels,
-                    places.mul(places.add(places.mul(number, patches.channels), c), len(taps)),
-                )
-                before += len(taps)
-                for start in range(0, len(taps), lanes):
-                    some = taps[start : start + lanes]
-                    mask = None
-                    if len(some) < lanes:
-                        mask = lane_mask(builder, i64(len(some)), lanes)
-                    write = offset(builder, self.code.shared, layout.accumulator, line, start)
-                    store(builder, self._picked(held, some), write, layout.accumulator, mask)
-
-        loop(builder, i64(0), i64(patches.channels), 1, channel)
+                if len(some) < lanes:
+                    mask = lane_mask(builder, i64(len(some)), lanes)
+                write = offset(builder, self.code.shared, layout.accumulator, line, start)
+                store(builder, self._picked(held, some), write, layout.accumulator, mask)
 
     def _picked(self, held: list[Any], taps: list[int]) -> Any:
         """The vector of some taps out of those of all."""
