@@ -18,6 +18,7 @@ from darner.backends.cpu import (
     conv_weights,
 )
 from darner.backends.cpu.cache import ObjectCache
+from darner.backends.cpu.conv_blocks import blocks_of
 from darner.backends.cpu.conv_plan import patches_of
 from darner.backends.cpu.conv_planes import grid_of_planes
 from darner.backends.cpu.jit import host
@@ -162,6 +163,29 @@ def test_every_tap_finds_its_element_at_its_own_distance(case, op):
                 wanted = images[(image, *at)] if valid else 0.0
                 place = np.ravel_multi_index((image, *pixel), (patches.batch, *grid.pitches))
                 assert planes[plane][grid.before + place + distance] == wanted
+
+
+@QUICK
+@given(cases(), st.sampled_from([32, 64, 256]))
+def test_blocks_reach_from_their_first_pixel_to_their_last(case, longest):
+    patches = patches_of(case.node(Graph(), "conv", "f32"))
+    grid = grid_of_planes(patches)
+    blocks = blocks_of(patches, grid, longest, 16)
+    pixels = list(np.ndindex(patches.batch, *patches.result))
+    reach = (patches.batch, *grid.pitches)
+    if blocks.images > 1:
+        firsts = list(range(0, len(pixels), blocks.length))
+    else:
+        firsts = [
+            image * patches.pixels + first
+            for image in range(patches.batch)
+            for first in range(0, patches.pixels, blocks.length)
+        ]
+    assert len(firsts) == blocks.count
+    for first, after in zip(firsts, [*firsts[1:], len(pixels)], strict=True):
+        assert after - first in blocks.lengths
+        low, high = (np.ravel_multi_index(pixels[k], reach) for k in (first, after - 1))
+        assert high - low < blocks.span
 
 
 @pytest.mark.parametrize(

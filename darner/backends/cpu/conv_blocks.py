@@ -7,6 +7,7 @@ that gives every element of every patch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from .conv_pack import divided, place_of, walk
@@ -51,24 +52,18 @@ class Blocks:
 
     @property
     def span(self) -> int:
-        """The most places from the first pixel of a block to its last."""
+        """Places from the first pixel of a block to its last, at the most."""
         if self.images > 1:
             return self.images * self.grid.image
-        most = 0
-        for first in range(0, self.patches.pixels, self.length):
-            last = min(first + self.length, self.patches.pixels) - 1
-            most = max(most, self._place(last) - self._place(first) + 1)
-        return most
-
-    def _place(self, pixel: int) -> int:
-        """The place of a pixel of an image."""
-        total, step = 0, 1
-        sizes, pitches = reversed(self.patches.result), reversed(self.grid.pitches)
-        for size, pitch in zip(sizes, pitches, strict=True):
-            pixel, own = divmod(pixel, size)
-            total += own * step
-            step *= pitch
-        return total
+        sizes, pitches = self.patches.result, self.grid.pitches
+        total, whole = self.length, 1
+        for axis in range(len(sizes) - 1, -1, -1):
+            gap = (pitches[axis] - sizes[axis]) * prod(pitches[axis + 1 :])
+            whole += (sizes[axis] - 1) * prod(pitches[axis + 1 :])
+            if axis:
+                # So often may the pixels of a block go on in the next row, or plane.
+                total += -(-(self.length - 1) // prod(sizes[axis:])) * gap
+        return min(total, whole)
 
     def plane(self, size: int, lanes: int) -> int:
         """Elements of ``size`` bytes from one plane to the next: an odd number of lines, so that planes do not fall into the same sets of the cache."""

@@ -106,8 +106,8 @@ class Layout:
         found = []
         for tile in tiles_of(machine, self.dtype):
             panels = -(-self.rows // tile.width)
-            for longest in LENGTHS:
-                blocks = blocks_of(self.patches, self.grid, longest, tile.lanes)
+            cuts = [blocks_of(self.patches, self.grid, most, tile.lanes) for most in LENGTHS]
+            for blocks in dict.fromkeys(cuts):
                 plane = len(self.grid.planes) * blocks.plane(self.size, tile.lanes) * self.size
                 channels = max(1, PLANES_BYTES // plane)
                 channels = min(self.patches.channels, channels // 8 * 8 or channels)
@@ -122,9 +122,7 @@ class Layout:
         places = blocks.span + grid.halo
         planes = patches.channels * len(grid.planes)
         copied = planes * grid.plane_cycles(places, lanes, self.rate, patches.steps[-1] > 1)
-        each = rows_cycles(
-            blocks.length, Tile(tile.rows, tile.vectors, lanes), self._of_width(tile)
-        )
+        each = rows_cycles(blocks.length, tile, self._of_width(tile))
         vectors = -(-self.rows // lanes)
         products = IN_PLACE * self.length * each
         finished = -(-blocks.length // lanes) * lanes * vectors * FINISHED
@@ -178,13 +176,12 @@ class Driver:
         self.patches, self.tile, self.blocks = layout.patches, layout.cut.tile, layout.cut.blocks
         sizes = (layout.plane_bytes, layout.sum_bytes, layout.square_bytes, layout.term_bytes)
         places = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
-        planes, self.sums, self.square, self.terms, self.places = (
+        self.planes, self.sums, self.square, self.terms, self.places = (
             self._byte(code.own, place) for place in places
         )
-        self.planes = planes
         self.packed = code.shared
         self.reader = Reader(
-            code, self.blocks, layout.dtype, self.tile.lanes, planes, layout.plane, self.places
+            code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
         )
 
     def _byte(self, pointer: Any, place: int) -> Any:
