@@ -1,5 +1,6 @@
 """The forms of convolutions that read images in place, each forced at sizes where it would and would not be chosen."""
 
+import dataclasses
 from itertools import product
 
 import numpy as np
@@ -100,6 +101,20 @@ def test_bits_do_not_depend_on_threads(name, op, forced, tmp_path):
     given = inputs_of(graph)
     one, two, three = (results(graph, given, threads, cache)[0] for threads in (1, 2, 3))
     assert one.tobytes() == two.tobytes() == three.tobytes()
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("vector_bytes", [16, 32])
+def test_processors_with_narrower_vectors(vector_bytes, op, forced):
+    narrower = dataclasses.replace(host(), vector_bytes=vector_bytes)
+    for name in ("strided", "rows shorter than a vector", "groups of few"):
+        graph = bare(ODD[name], op)
+        given = inputs_of(graph)
+        program = compiled(graph, threads=2, whole=WHOLE, cache=ObjectCache(None), machine=narrower)
+        found = run_program(program, given)
+        program.close()
+        (wanted,) = darner.run(graph, given, {}, float64=True)
+        assert_close(found[0], wanted, "f32", ODD[name].terms(op))
 
 
 @pytest.mark.parametrize(("op", "dtype"), list(product(OPS, ("f64", "bf16", "f16"))))

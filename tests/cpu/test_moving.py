@@ -1,5 +1,7 @@
 """Elements that move: transposed and strided reading, results past the cache, places of extremes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,6 +90,24 @@ def test_channels_go_last_and_come_back(channels, pixels):
     one(lambda g, x: x.transpose((0, 2, 3, 1)), images, rtol=0, atol=0)
     last = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
     one(lambda g, x: x.transpose((0, 3, 1, 2)) * 0.5, last)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("vector_bytes", [16, 32])
+def test_short_rows_on_processors_with_narrower_vectors(vector_bytes, dtype):
+    narrower = dataclasses.replace(host(), vector_bytes=vector_bytes)
+    for columns in (3, 8, 13):
+        graph = Graph()
+        x = graph.input("x", (5, columns, 101), dtype.replace("f4", "f32").replace("f8", "f64"))
+        y = x.transpose((0, 2, 1))
+        graph.set_outputs([y, (y.exp() + 1.0).sqrt() * y.relu() - y])
+        given = RNG.standard_normal(x.shape).astype(dtype)
+        program = compiled(graph, threads=2, machine=narrower)
+        found = run_program(program, {"x": given})
+        program.close()
+        wanted = darner.run(graph, {"x": given}, {}, float64=True)
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-6)
 
 
 def test_a_transpose_of_axes_of_size_1_is_one_long_row():

@@ -383,7 +383,7 @@ class _Turned:
 
     def slot(self, number: int, view: View) -> int:
         """Where the turned block of an operand begins in the scratch memory, in its elements."""
-        return number * self.lanes * self.lanes * (8 // view.stored.itemsize)
+        return number * _room(self.lanes) // view.stored.itemsize
 
     def vector(self, block: _Block, number: Number, values: Sequence[Any]) -> None:
         """A vector of the results."""
@@ -413,6 +413,11 @@ class _Turned:
         return Lanes(total, self.lanes, step) if step else total
 
 
+def _room(lanes: int) -> int:
+    """Bytes for the vectors of one block of an operand, whatever its type."""
+    return max(lanes, INTERLEAVED) * lanes * 8
+
+
 def _filled(lines: Sequence[Any]) -> list[Any]:
     """As many lines as a square block has."""
     from llvmlite import ir
@@ -430,7 +435,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     if plan is None:
         return Scratch()
     lanes = plan.lanes(machine, spec.body.outputs)
-    return Scratch(own=len(plan.turned) * lanes * lanes * 8)
+    return Scratch(own=len(plan.turned) * _room(lanes))
 
 
 def _emit(code: Code) -> None:
