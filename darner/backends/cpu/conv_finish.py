@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -11,7 +11,8 @@ from ...graph.node import Node
 from ...graph.types import TensorType
 from ...lower.strided import Strided, row_major, strided
 from .elements import Elements, can_emit
-from .gemm_ir import ACCUMULATOR, narrow, offset, prefetch, store
+from .gemm_ir import ACCUMULATOR, i64, load, loop, narrow, offset, prefetch, store
+from .gemm_pack import transpose
 from .math import memory_type
 from .places import Lanes, Number, as_value
 from .template import Code, sizes
@@ -125,6 +126,29 @@ class Finish:
         values = [elements.at(output, full) for output in self.outputs]
         for output, pointer, value in zip(self.outputs, code.results, values, strict=True):
             elements.registers.store(value, pointer, Lanes(at, lanes), output.dtype, mask)
+
+
+def each_turned(
+    builder: Any,
+    values: Sequence[Any],
+    square: Any,
+    accumulator: str,
+    count: Any,
+    inside: Callable[[Any, Any], None],
+) -> None:
+    """Turn a square of sums around: ``inside(lane, vector)`` gets the vector of what ``values`` have in a lane, for the first ``count`` lanes.
+
+    ``square`` is memory for all of them, so that the code of ``inside`` is written once.
+    """
+    lanes = len(values)
+    for lane, value in enumerate(transpose(builder, list(values))):
+        store(builder, value, offset(builder, square, accumulator, lane * lanes), accumulator)
+
+    def one(lane: Any, _: Any) -> None:
+        place = offset(builder, square, accumulator, builder.mul(lane, i64(lanes)))
+        inside(lane, load(builder, place, accumulator, lanes))
+
+    loop(builder, i64(0), count, 1, one)
 
 
 def _address(code: Code, seen: Strided) -> Any:

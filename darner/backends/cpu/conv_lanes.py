@@ -15,14 +15,13 @@ from typing import Any
 from ...graph.node import Node
 from .conv_blocks import Blocks, Reader, blocks_of
 from .conv_driver import in_lines
-from .conv_finish import Finish
+from .conv_finish import Finish, each_turned
 from .conv_pack import divided, walk
 from .conv_plan import Patches, patches_of, rows_cycles, shared, tile_cycles, tiles_of
 from .conv_planes import grid_of_planes, write_distances
 from .conv_turns import call_with_rows
 from .conv_weights import IN_PLACE, TURNED, turning_kernel
 from .gemm_ir import STORAGE_BYTES, accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
-from .gemm_pack import transpose
 from .gemm_tile import Machine, Tile, tile_kernel
 from .places import Number, as_value
 from .template import Code, Scratch
@@ -336,21 +335,15 @@ class Driver:
                         place = builder.add(corner, i64(lane * layout.padded))
                         place = offset(builder, self.sums, layout.accumulator, place)
                         values.append(load(builder, place, layout.accumulator, lanes))
-                    for lane, value in enumerate(transpose(builder, values)):
-                        place = offset(builder, self.square, layout.accumulator, lane * lanes)
-                        builder.store(value, place, align=layout.size)
                     count = minimum(builder, builder.sub(high, channel), i64(lanes))
 
-                    def one(lane: Any, _: Any) -> None:
-                        place = builder.mul(lane, i64(lanes))
-                        place = offset(builder, self.square, layout.accumulator, place)
-                        sums = load(builder, place, layout.accumulator, lanes)
+                    def one(lane: Any, sums: Any) -> None:
                         line = builder.add(channel, lane)
                         line = places.add(places.mul(group, layout.rows), line)
                         index = [image, line, places.add(inner, at)]
                         self.finish.emit(self.code, sums, index, lanes, mask)
 
-                    loop(builder, i64(0), count, 1, one)
+                    each_turned(builder, values, self.square, layout.accumulator, count, one)
 
                 loop(builder, low, high, lanes, across)
 

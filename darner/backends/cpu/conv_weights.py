@@ -14,7 +14,7 @@ from typing import Any
 from ...graph.node import Node
 from .conv_blocks import Reader, blocks_of
 from .conv_driver import in_lines
-from .conv_finish import Finish
+from .conv_finish import Finish, each_turned
 from .conv_pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
 from .conv_plan import Patches, patches_of, tile_cycles, tiles_of
 from .conv_planes import grid_of_planes, write_distances
@@ -363,7 +363,6 @@ class Driver:
         """Add up what the splits have summed, turn it around in squares, and take it to the results."""
         builder, layout, lanes = self.builder, self.layout, self.tile.lanes
         down, across = -(-layout.rows // lanes), layout.padded // lanes
-        square = self.panels
 
         def unit(number: Any) -> None:
             rest, second = divided(builder, number, across)
@@ -381,19 +380,14 @@ class Driver:
                     value = load(builder, place, layout.accumulator, lanes)
                     total = value if not split else builder.fadd(total, value)
                 values.append(total)
-            for lane, value in enumerate(transpose(builder, values)):
-                place = offset(builder, square, layout.accumulator, lane * lanes)
-                store(builder, value, place, layout.accumulator)
             mask = lane_mask(builder, builder.sub(i64(layout.rows), row), lanes)
             count = minimum(builder, builder.sub(i64(layout.columns), column), i64(lanes))
 
-            def one(lane: Any, _: Any) -> None:
-                place = offset(builder, square, layout.accumulator, builder.mul(lane, i64(lanes)))
-                sums = load(builder, place, layout.accumulator, lanes)
+            def one(lane: Any, sums: Any) -> None:
                 out = builder.mul(as_value(group), i64(layout.columns))
                 out = builder.add(out, builder.add(column, lane))
                 self.finish.emit(self.code, sums, [out, row], lanes, mask)
 
-            loop(builder, i64(0), count, 1, one)
+            each_turned(builder, values, self.panels, layout.accumulator, count, one)
 
         self.code.each(self.patches.groups * down * across, unit)
