@@ -90,8 +90,8 @@ def grid_of_planes(patches: Patches) -> Grid:
     """The smallest grid in which no tap meets another row's elements; pixels of all phases share their places.
 
     >>> from types import SimpleNamespace
-    >>> taps = SimpleNamespace(pixels=5, count=3, offset=-1)
-    >>> row = dict(sizes=(5,), steps=(1,), deltas=(1,), result=(5,), phases=[SimpleNamespace(axes=[taps])])
+    >>> phase = SimpleNamespace(axes=[Taps(pixels=5, start=0, count=3, offset=-1, kernel=0)])
+    >>> row = dict(sizes=(5,), steps=(1,), deltas=(1,), result=(5,), phases=[phase])
     >>> grid_of_planes(SimpleNamespace(**row)).pitches  # one zero between two rows serves both
     (6,)
     """
