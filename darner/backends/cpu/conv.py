@@ -95,11 +95,11 @@ def _weights_form(main: Node, machine: Machine) -> Any:
 
 def _form(main: Node, machine: Machine) -> Any:
     """Who computes a convolution, or its gradient towards the input: patches are packed, or images read in place, with pixels in lanes or with channels."""
-    cycles = {conv_driver: conv_driver.Layout(main, machine, plain=True).cut.cycles}
+    cycles = {conv_driver: conv_driver.Layout(main, machine, plain=True).cycles}
     for form in (conv_direct, conv_lanes):
         layout = form.Layout(main, machine)
         if layout.possible:
-            cycles[form] = layout.cut.cycles
+            cycles[form] = layout.cycles
     return min(cycles, key=lambda form: cycles[form])
 
 

@@ -84,13 +84,13 @@ class Blocks:
         return first, minimum(builder, builder.add(first, i64(self.length)), end)
 
 
-def blocks_of(patches: Patches, grid: Grid, longest: int, lanes: int) -> Blocks:
-    """Blocks of at most ``longest`` pixels, or a little more to fill a vector."""
+def blocks_of(patches: Patches, grid: Grid, longest: int, whole: int) -> Blocks:
+    """Blocks of at most ``longest`` pixels, or a little more for a multiple of ``whole``."""
     if patches.pixels < longest:
         images = max(1, min(patches.batch, longest // max(1, patches.pixels)))
         return Blocks(patches, grid, images, 1, images * patches.pixels)
     each = -(-patches.pixels // -(-patches.pixels // longest))
-    length = min(-(-each // lanes) * lanes, patches.pixels)
+    length = min(-(-each // whole) * whole, patches.pixels)
     return Blocks(patches, grid, 1, -(-patches.pixels // length), length)
 
 

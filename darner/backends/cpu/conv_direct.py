@@ -19,7 +19,7 @@ from .conv_finish import Finish
 from .conv_pack import divided, phase_table, place_of, walk
 from .conv_plan import Patches, Phase, patches_of, pieces_of, rows_cycles, shared, tiles_of
 from .conv_planes import MOST_PLANES, Copier, grid_of_planes, write_distances
-from .conv_rows import copy_weights
+from .conv_rows import copied_cycles, copy_weights
 from .conv_turns import call_with_rows
 from .every_few import interleaved
 from .gemm_ir import (
@@ -143,7 +143,7 @@ class Layout:
         total = -(-self.places // tile.width)
         blocks = -(-total // strips)
         places = blocks * (strips * tile.width + self.grid.halo)
-        copied = self.grid.plane_cycles(places, tile.lanes, rate, patches.steps[-1] > 1)
+        copied = self.grid.plane_cycles(places, tile.lanes, rate)
         cycles = parts * self.planes * copied
         cycles += (
             total * self.length * rows_cycles(self.rows, tile, partial(tile_cycles, rate=rate))
@@ -153,6 +153,11 @@ class Layout:
         finished = FINISHED if self.abreast == 1 else INTERLEAVED
         cycles += len(patches.phases) * self.rows * pieces * finished
         return shared(patches.groups * cycles, patches.groups * blocks * parts)
+
+    @property
+    def cycles(self) -> float:
+        """Cycles that two threads would take."""
+        return self.cut.cycles + copied_cycles(self, self.cut.tile.lanes)
 
     @property
     def scratch(self) -> Scratch:

@@ -130,11 +130,10 @@ class Layout:
     def cycles(self) -> float:
         """Cycles that one thread would take."""
         grid, patches = self.grid, self.patches
-        planes, apart = self.channels * len(grid.planes), patches.steps[-1] > 1
-        places = self.block + grid.halo
-        copied = planes * grid.plane_cycles(places, self.lanes, self.rate, apart)
+        planes = self.channels * len(grid.planes)
+        copied = planes * grid.plane_cycles(self.block + grid.halo, self.lanes, self.rate)
         # The gradient is copied once for all turns that a thread has of a block.
-        gradient = grid.plane_cycles(self.block, self.lanes, self.rate, apart=False)
+        gradient = grid.plane_cycles(self.block, self.lanes, self.rate)
         copied += self.columns * gradient / self.turns
         cycles = self._cycles_of_block(self.tile) + copied
         return patches.groups * self.turns * self.blocks * cycles

@@ -15,7 +15,7 @@ from ...graph.node import Node
 from .conv_finish import Finish
 from .conv_pack import Grid, Packer, divided, grid_of, phase_table, place_of, table_bytes, walk
 from .conv_plan import Cut, Patches, cut, patches_of
-from .conv_rows import copy_weights
+from .conv_rows import copied_cycles, copy_weights
 from .gemm_ir import (
     STORAGE_BYTES,
     accumulator_of,
@@ -70,6 +70,12 @@ class Layout:
         self.apart = len(self.patches.phases) > 1
         elements = prod(int(size) for size in main.shape)
         self.raw_bytes = 0 if self.direct or not self.apart else in_lines(elements * self.size)
+
+    @property
+    def cycles(self) -> float:
+        """Cycles that two threads would take."""
+        copied = 0.0 if self.as_they_are else copied_cycles(self, self.cut.tile.lanes)
+        return self.cut.cycles + copied
 
     @property
     def scratch(self) -> Scratch:

@@ -105,7 +105,7 @@ class Layout:
         found = []
         for tile in tiles_of(machine, self.dtype):
             panels = -(-self.rows // tile.width)
-            cuts = [blocks_of(self.patches, self.grid, most, tile.lanes) for most in LENGTHS]
+            cuts = [blocks_of(self.patches, self.grid, most, tile.rows) for most in LENGTHS]
             for blocks in dict.fromkeys(cuts):
                 plane = len(self.grid.planes) * blocks.plane(self.size, tile.lanes) * self.size
                 channels = max(1, PLANES_BYTES // plane)
@@ -120,7 +120,7 @@ class Layout:
         patches, grid, lanes = self.patches, self.grid, tile.lanes
         places = blocks.span + grid.halo
         planes = patches.channels * len(grid.planes)
-        copied = planes * grid.plane_cycles(places, lanes, self.rate, patches.steps[-1] > 1)
+        copied = planes * grid.plane_cycles(places, lanes, self.rate)
         each = rows_cycles(blocks.length, tile, self._of_width(tile))
         vectors = -(-self.rows // lanes)
         products = IN_PLACE * self.length * each
@@ -147,6 +147,11 @@ class Layout:
             return full * one(rows, vectors) + last
 
         return cycles
+
+    @property
+    def cycles(self) -> float:
+        """Cycles that two threads would take."""
+        return self.cut.cycles
 
     @property
     def tiles(self) -> tuple[int, Tile | None]:

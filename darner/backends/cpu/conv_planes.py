@@ -33,8 +33,8 @@ TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
 MOST_PLANES = 9
 """Phases of a stride that there is code for: that of each is written out."""
-COPIED, SPACED = 6.0, 7.0
-"""Cycles for a vector of a row that is copied to its place, and for one of elements that lie apart; twice as many where half a vector is multiplied, and moved, at a time."""
+COPIED = 6.0
+"""Cycles for a vector of a row that is copied to its place, whether its elements lie side by side or not; twice as many where half a vector is multiplied, and moved, at a time."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,10 @@ class Grid:
         """Places that are read around those of some pixels."""
         return self.before + self.behind
 
-    def plane_cycles(self, places: float, lanes: int, rate: int, apart: bool) -> float:
-        """Cycles for copying so many places of a plane, row by row, whose elements lie ``apart`` or not; ``rate`` vectors are multiplied in one."""
+    def plane_cycles(self, places: float, lanes: int, rate: int) -> float:
+        """Cycles for copying so many places of a plane, row by row, where ``rate`` vectors are multiplied in one."""
         row = self.pitches[-1]
-        vectors = max(places / row * -(-row // lanes), places / lanes)
-        return vectors * (SPACED if apart else COPIED) * 2 / rate
+        return max(places / row * -(-row // lanes), places / lanes) * COPIED * 2 / rate
 
 
 def grid_of_planes(patches: Patches) -> Grid:

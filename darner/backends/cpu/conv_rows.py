@@ -25,6 +25,8 @@ from .template import Code
 
 MOST_VECTORS, MOST_PHASES = 8, 16
 """Vectors that the taps of one channel may take, and phases, for theirs to be picked out of vectors: the code of each is written out."""
+MOVED = 22.0
+"""Cycles for a vector of the taps of one channel that is copied."""
 TOGETHER = 8
 """Rows of the matrix that are written together: what they read lies side by side."""
 
@@ -38,6 +40,13 @@ class Product(Protocol):
     backward: bool
     dtype: str
     accumulator: str
+
+
+def copied_cycles(layout: Product, lanes: int) -> float:
+    """Cycles that two threads take to write the matrix of a gradient towards the input."""
+    patches = layout.patches
+    lines = patches.groups * layout.rows * patches.channels
+    return lines * -(-prod(patches.kernel) // lanes) * MOVED / 2 if layout.backward else 0.0
 
 
 def copy_weights(code: Code, layout: Product, weights: Any, phases: Any) -> None:

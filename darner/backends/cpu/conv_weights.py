@@ -165,8 +165,7 @@ class Layout:
                 self.cut.span + self.grid.halo,
                 patches.channels * len(self.grid.planes),
             )
-            apart = patches.steps[-1] > 1
-            copied = planes * self.grid.plane_cycles(places, lanes, self.rate, apart)
+            copied = planes * self.grid.plane_cycles(places, lanes, self.rate)
             return patches.groups * (IN_PLACE * cycles + self.sections * self.blocks * copied)
         row = patches.result[-1]
         pieces = pixels // row * -(-row // lanes)
