@@ -10,12 +10,12 @@ import darner
 from darner import Graph
 from darner.backends.cpu import contract, gemm_plan
 from darner.backends.cpu.cache import ObjectCache
+from darner.backends.cpu.claims import Claims
 from darner.backends.cpu.gemm_claims import can_claim, can_claim_parts
 from darner.backends.cpu.gemm_plan import Contraction
 from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.program import CpuProgram
-from darner.backends.cpu.template import Code
 from darner.graph import dtypes
 from darner.lower.lower import lower
 from darner.ops.contract import dot_general
@@ -545,7 +545,7 @@ def test_passes_of_other_types_are_claimed(dtype, cache, short_passes):
 def test_a_panel_that_is_not_marked_is_packed_again(threads, cache, short_passes, monkeypatch):
     """Who comes to a panel that another thread has not packed yet does not wait for it."""
     never = ir.Constant(ir.IntType(1), 0)
-    monkeypatch.setattr(Code, "marked", lambda self, number: never)
+    monkeypatch.setattr(Claims, "marked", lambda self, number: never)
     for shape in ((150, 161, 500), (203, 73, 997)):
         m, k, n = shape
         check(lambda g, x, y: x @ y, normal(m, k), normal(k, n), threads=threads, terms=k)

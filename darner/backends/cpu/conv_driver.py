@@ -151,7 +151,7 @@ class Driver:
             self.weights = self.code.shared
             self.code.barrier()
         # Phases differ in their taps: who is done with a piece takes the next.
-        each = self.code.each_claimed if self.layout.apart else self.code.each
+        each = self.code.claims.each if self.layout.apart else self.code.each
         each(self.cut.units(self.patches), self._unit)
         if self.layout.apart and not self.layout.direct:
             self.code.barrier()

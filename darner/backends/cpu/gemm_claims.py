@@ -8,9 +8,10 @@ from typing import Any
 from .gemm_driver import Driver
 from .gemm_ir import i64, minimum, offset
 from .gemm_panel import Following, Terms
-from .gemm_pieces import Claims, Pieces, parts_of, while_claimed
+from .gemm_pieces import Pieces, parts_of, while_claimed
 from .gemm_plan import Cut
 from .gemm_shared import claim_blocks, shared_bytes
+from .template import Code
 
 FEWEST_PANELS = 8
 """Products of fewer panels are shared out evenly: a panel is too much to be late by."""
@@ -47,14 +48,14 @@ def scratch_of(plan: Cut, packed_b: bool, straight: bool) -> tuple[int, int]:
     return shared_bytes(plan, straight)
 
 
-def emit_claimed(driver: Driver, claims: Claims) -> None:
+def emit_claimed(driver: Driver, code: Code) -> None:
     """All of a product, by claims."""
     if driver.plan.runs:
-        _claim_runs(driver, claims, *_operands(driver, i64(0)))
+        _claim_runs(driver, code, *_operands(driver, i64(0)))
     elif driver.plan.blocked:
-        claim_blocks(driver, claims, *_operands(driver, i64(0)))
+        claim_blocks(driver, code, *_operands(driver, i64(0)))
     else:
-        _claim_panels(driver, claims)
+        _claim_panels(driver, code)
 
 
 def _operands(driver: Driver, batch: Any) -> tuple[Any, Any]:
@@ -67,11 +68,13 @@ def _operands(driver: Driver, batch: Any) -> tuple[Any, Any]:
 # --------------------------------------------------------------------------- panels
 
 
-def _claim_panels(driver: Driver, claims: Claims) -> None:
+def _claim_panels(driver: Driver, code: Code) -> None:
     """Panels that go past rows which all stay in the cache, of one batch after the other."""
     builder, plan, contraction = driver.builder, driver.plan, driver.contraction
-    panels = i64(0), i64(plan.panels)
-    pieces = Pieces(builder, plan, panels, contraction.batch, parts_of(plan))
+    claims, panels = code.claims, (i64(0), i64(plan.panels))
+    parts = parts_of(plan)
+    division = claims.division(i64(contraction.batch * plan.panels), extra=parts - 1)
+    pieces = Pieces(builder, plan, panels, division, parts)
     units = pieces.units
     size = plan.tile.width * contraction.k
 
@@ -110,7 +113,7 @@ def _claim_panels(driver: Driver, claims: Claims) -> None:
         driver.each_pass(one_pass)
         return turn
 
-    while_claimed(builder, claims, units, inside, [i64(0)], start)
+    while_claimed(builder, claims, division, inside, [i64(0)], start)
 
 
 # --------------------------------------------------------------------------- runs of rows
@@ -124,7 +127,7 @@ def _blocks(plan: Cut) -> int:
     return -(-plan.tiles // ROWS_CLAIMED)
 
 
-def _claim_runs(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
+def _claim_runs(driver: Driver, code: Code, a: Any, b: Any) -> None:
     """Pieces are some rows of a group of panels, which each thread packs when it comes to it."""
     builder, plan = driver.builder, driver.plan
     height = ROWS_CLAIMED * plan.tile.rows
@@ -141,4 +144,5 @@ def _claim_runs(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
         driver.rows_of_group(i64(0), a, driver.own_panels, first, (start, end), (first, stop))
         return [group]
 
-    while_claimed(builder, claims, i64(_groups(plan) * _blocks(plan)), inside, [i64(-1)])
+    division = code.claims.division(i64(_groups(plan) * _blocks(plan)))
+    while_claimed(builder, code.claims, division, inside, [i64(-1)])

@@ -373,20 +373,26 @@ class Driver:
 
         return self.each_pass(one_pass, turn)
 
-    def pack_rows(self, a: Any, start: Any, end: Any, span: tuple[Any, Any] | None = None) -> None:
-        """Pack rows ``start`` to ``end`` of A, tile by tile; of a span of k, its first and its length."""
+    def pack_rows(
+        self,
+        a: Any,
+        start: Any,
+        end: Any,
+        span: tuple[Any, Any] | None = None,
+        past: Any = None,
+    ) -> None:
+        """Pack rows ``start`` to ``end`` of A, tile by tile; of a span of k, its first and its length; ``past`` the cache where that is so."""
         builder, plan, contraction = self.builder, self.plan, self.contraction
         _, down, across = contraction.a_strides
         contiguous = "columns" if down == 1 else "k" if across == 1 else "neither"
         height = plan.tile.rows
-        pack = pack_kernel(
-            builder.module,
-            contraction.dtype,
-            self.accumulator,
-            height,
-            plan.tile.lanes,
-            contiguous,
+        kinds = contraction.dtype, self.accumulator
+        pack, other = (
+            pack_kernel(builder.module, *kinds, height, plan.tile.lanes, contiguous, past=beyond)
+            for beyond in (False, past is not None)
         )
+        if past is not None:
+            pack = builder.select(past, other, pack)
 
         begin, length = span or (i64(0), i64(contraction.k))
 

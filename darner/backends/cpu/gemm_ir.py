@@ -218,6 +218,18 @@ def load(
     return widen(builder, builder.call(function, [pointer, alignment, mask, nothing]), dtype)
 
 
+def store_past(builder: Any, value: Any, pointer: Any, dtype: str) -> None:
+    """Store a vector past the cache, to a multiple of its size.
+
+    Where another core has read the line before, a plain store waits until it lets go. A fence has to come before others are told.
+    """
+    types = ir()
+    value = narrow(builder, value, dtype)
+    written = builder.store(value, pointer, align=value.type.count * STORAGE_BYTES[dtype])
+    one = types.Constant(types.IntType(32), 1)
+    written.set_metadata("nontemporal", builder.module.add_metadata([one]))
+
+
 def store(
     builder: Any,
     value: Any,

@@ -22,6 +22,7 @@ from .gemm_ir import (
     minimum,
     offset,
     store,
+    store_past,
     widen,
     zero,
 )
@@ -41,6 +42,9 @@ class Ends(NamedTuple):
 
 USUAL = Ends()
 
+LEAST_PAST = 16
+"""Bytes of a vector that can go past the cache."""
+
 
 def pack_kernel(
     module: Any,
@@ -50,12 +54,14 @@ def pack_kernel(
     lanes: int,
     contiguous: str,
     ends: Ends = USUAL,
+    past: bool = False,
 ) -> Any:
     """The function that packs one panel, emitted once per module.
 
     Its signature is ``(k, valid, source*, k_stride, column_stride, panel*)``: ``valid`` of the ``width`` columns
     exist. ``target`` is the source's type or its accumulator; ``contiguous`` says which stride is 1: ``columns``,
-    ``k`` or ``neither``. What ``ends`` says costs code of its own, and matters for ``k`` alone.
+    ``k`` or ``neither``. What ``ends`` says costs code of its own, and matters for ``k`` alone. ``past`` has vectors go past the cache, to panels
+    at multiples of a line: other threads read them, and have read what was there before.
     """
     types = ir()
     while width % lanes:
@@ -63,6 +69,8 @@ def pack_kernel(
     name = f"darner.pack.{source}.{target}.{width}.{lanes}.{contiguous}"
     if contiguous == "k":
         name += f"{'.partial' if ends.partial else ''}{'.short' if ends.short else ''}"
+    past = past and lanes * STORAGE_BYTES[target] >= LEAST_PAST
+    name += ".past" if past else ""
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -75,15 +83,15 @@ def pack_kernel(
     if lanes == 1 or contiguous == "neither":
         _pack_elements(builder, function.args, source, target, width, i64(0))
     elif contiguous == "columns":
-        _pack_rows(builder, function.args, source, target, width, lanes)
+        _pack_rows(builder, function.args, source, target, width, lanes, past)
     else:
-        _pack_transposed(builder, function.args, source, target, width, lanes, ends)
+        _pack_transposed(builder, function.args, source, target, width, lanes, ends, past)
     builder.ret_void()
     return function
 
 
 def _pack_rows(
-    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int
+    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int, past: bool
 ) -> None:
     """Copy vectors: the columns of a k are contiguous."""
     k, valid, start, k_stride, _, panel = arguments
@@ -99,7 +107,7 @@ def _pack_rows(
             write = offset(builder, panel, target, builder.mul(index, i64(width)))
             for at, mask in zip(range(0, width, lanes), masks, strict=True):
                 value = load(builder, offset(builder, read, source, at), source, lanes, mask)
-                store(builder, value, offset(builder, write, target, at), target)
+                _write(builder, value, offset(builder, write, target, at), target, past)
 
         loop(builder, i64(0), k, 1, one)
 
@@ -111,7 +119,14 @@ def _pack_rows(
 
 
 def _pack_transposed(
-    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int, ends: Ends
+    builder: Any,
+    arguments: Any,
+    source: str,
+    target: str,
+    width: int,
+    lanes: int,
+    ends: Ends,
+    past: bool,
 ) -> None:
     """Transpose square blocks in registers: the k of a column are contiguous."""
     k, valid, start, _, column_stride, panel = arguments
@@ -125,7 +140,7 @@ def _pack_transposed(
                 first = builder.add(builder.mul(column_stride, at), index)
                 read = offset(builder, start, source, first)
                 write = offset(builder, panel, target, corner)
-                turned = _square(builder.module, source, target, lanes)
+                turned = _square(builder.module, source, target, lanes, past)
                 builder.call(turned, [read, column_stride, write, i64(width)])
                 return
 
@@ -145,10 +160,10 @@ def _pack_transposed(
             for lane, value in enumerate(columns):
                 place = offset(builder, panel, target, corner, lane * width)
                 if not ends.short:
-                    store(builder, value, place, target)
+                    _write(builder, value, place, target, past)
                     continue
                 with builder.if_then(builder.icmp_signed("<", i64(lane), k)):
-                    store(builder, value, place, target)
+                    _write(builder, value, place, target, past)
 
         loop(builder, i64(0), i64(width), lanes, square)
 
@@ -166,10 +181,17 @@ def _pack_transposed(
     _pack_elements(builder, arguments, source, target, width, done)
 
 
-def _square(module: Any, source: str, target: str, lanes: int) -> Any:
+def _write(builder: Any, value: Any, place: Any, dtype: str, past: bool) -> None:
+    if past:
+        store_past(builder, value, place, dtype)
+    else:
+        store(builder, value, place, dtype)
+
+
+def _square(module: Any, source: str, target: str, lanes: int, past: bool) -> Any:
     """The function that transposes one square, ``(source*, column_stride, target*, target_stride)``: panels of all widths share it."""
     types = ir()
-    name = f"darner.pack.square.{source}.{target}.{lanes}"
+    name = f"darner.pack.square.{source}.{target}.{lanes}{'.past' if past else ''}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -186,7 +208,7 @@ def _square(module: Any, source: str, target: str, lanes: int) -> Any:
     ]
     for lane, value in enumerate(_transposed(builder, places, source)):
         place = offset(builder, corner, target, builder.mul(stride, i64(lane)))
-        store(builder, value, place, target)
+        _write(builder, value, place, target, past)
     builder.ret_void()
     return function
 

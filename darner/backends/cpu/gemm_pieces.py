@@ -1,4 +1,4 @@
-"""Pieces of a product that threads claim one by one: who is held up by something else leaves more to the others.
+"""Pieces of a product that threads claim one by one.
 
 A thread claims one piece ahead, so that what it needs can come, or be packed, while it works on the one before. Which thread computes a
 tile changes nothing in it.
@@ -8,49 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from .gemm_ir import i64, maximum, minimum
+from .claims import Claims, Division
+from .gemm_ir import i64, minimum
 from .gemm_plan import Cut
 from .gemm_tile import halves_of_cycles
 
-LAST = 2
-"""The last panels, which are claimed in parts so that threads end at about the same time."""
 MOST_PARTS = 4
+"""In which the last panel of every queue is claimed, so that threads end at about the same time."""
 FEWEST_TILES = 4
 """Tiles that such a part has at least."""
-
-
-class Claims(Protocol):
-    """How pieces are claimed: what of ``Code`` is used for that."""
-
-    @property
-    def shared(self) -> Any:
-        """Memory of all threads: as much as ``scratch_of`` says."""
-
-    def claim(self) -> Any:
-        """The number of one more piece; beyond the last, nothing is left."""
-
-    def claimed(self, number: Any, pieces: Any, marks: bool = False) -> None:
-        """End the claims with a number for which there was no piece; where there are ``marks``, take them back."""
-
-    def each_claimed(self, pieces: int, inside: Callable[[Any], None]) -> None:
-        """``inside(piece)`` for the pieces that this thread claims."""
-
-    def mark(self, number: Any) -> None:
-        """Say that something is done, until all pieces are claimed; what this thread wrote before is seen by who sees the mark."""
-
-    def marked(self, number: Any) -> Any:
-        """Whether that was said."""
-
-    def barrier(self) -> None:
-        """Wait until every thread has come here."""
 
 
 def while_claimed(
     builder: Any,
     claims: Claims,
-    units: Any,
+    division: Division,
     inside: Callable[[Any, Any, Sequence[Any]], Sequence[Any]],
     carried: Sequence[Any],
     first: Callable[[Any], None] | None = None,
@@ -60,8 +34,8 @@ def while_claimed(
 
     ``marks`` says that things are marked meanwhile.
     """
-    start = claims.claim()
-    begun = builder.block
+    units, tried = division.pieces, claims.begin()
+    start = claims.claim(division, tried)
     end = builder.append_basic_block("done")
     some = builder.append_basic_block("some")
     builder.cbranch(builder.icmp_unsigned("<", start, units), some, end)
@@ -77,7 +51,7 @@ def while_claimed(
     values = [builder.phi(value.type) for value in carried]
     for phi, value in zip(values, carried, strict=True):
         phi.add_incoming(value, before)
-    later = claims.claim()
+    later = claims.claim(division, tried)
     following = inside(piece, later, values)
     after = builder.block
     piece.add_incoming(later, after)
@@ -85,77 +59,63 @@ def while_claimed(
         phi.add_incoming(value, after)
     builder.cbranch(builder.icmp_unsigned("<", later, units), body, end)
     builder.position_at_end(end)
-    last = builder.phi(start.type)
-    last.add_incoming(start, begun)
-    last.add_incoming(later, after)
-    claims.claimed(last, units, marks)
+    claims.end(marks)
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What is claimed: panels, one block after the other; of the last of them, parts.
+    """What is claimed: panels, one block after the other; parts of the last of every queue.
 
     Attributes:
         panels: the first, and the one after the last.
-        blocks: how many blocks of ``plan.rows`` rows there are, or batches where all rows stay in the cache.
+        division: of the panels, all blocks of a queue's own, or of the panels of all blocks.
         parts: in which the last panels are claimed.
     """
 
     builder: Any
     plan: Cut
     panels: tuple[Any, Any]
-    blocks: int
+    division: Division
     parts: int
-
-    @property
-    def each(self) -> Any:
-        """How many there are with one block of rows."""
-        return self.builder.sub(self.panels[1], self.panels[0])
-
-    @property
-    def _whole(self) -> Any:
-        count = self.builder.mul(self.each, i64(self.blocks))
-        return maximum(self.builder, self.builder.sub(count, i64(self._cut)), i64(0))
-
-    @property
-    def _cut(self) -> int:
-        return LAST if self.parts > 1 else 0
 
     @property
     def units(self) -> Any:
         """How many there are."""
-        return self.builder.add(self._whole, i64(self.parts * self._cut))
+        return self.division.pieces
 
     def _index(self, piece: Any) -> tuple[Any, Any, Any]:
-        """Which panel of which block, from 0 on; the number of a part; whether it is one."""
-        builder, whole = self.builder, self._whole
-        over = builder.sub(piece, whole)
-        is_part = builder.icmp_signed(">=", over, i64(0))
-        last = builder.add(whole, builder.udiv(over, i64(self.parts)))
-        return builder.select(is_part, last, piece), builder.urem(over, i64(self.parts)), is_part
+        """The panel and the block of a piece, or of the last one; the number of a part, negative where it is none."""
+        builder, division = self.builder, self.division
+        piece = minimum(builder, piece, builder.sub(self.units, i64(1)))
+        queue = division.queue(piece)
+        low = division.first(queue)
+        count = builder.sub(division.first(builder.add(queue, i64(1))), low)
+        number = builder.sub(piece, division.before(queue))
+        last = builder.sub(builder.mul(count, i64(division.blocks)), i64(1))
+        thing = minimum(builder, number, last)
+        if division.blocks == 1:
+            low, thing, count = i64(0), builder.add(low, thing), builder.sub(*self.panels[::-1])
+        panel = builder.add(builder.add(self.panels[0], low), builder.urem(thing, count))
+        return panel, builder.udiv(thing, count), builder.sub(number, last)
 
     def panel(self, piece: Any) -> Any:
         """The panel of a piece; of one beyond the last, the last panel."""
-        builder = self.builder
-        piece = minimum(builder, piece, builder.sub(self.units, i64(1)))
-        index, _, _ = self._index(piece)
-        number = builder.urem(index, self.each)
-        # From both ends in turns: lines that lie side by side are not written by two threads at a time.
-        near = builder.lshr(number, i64(1))
-        odd = builder.icmp_signed("==", builder.and_(number, i64(1)), i64(1))
-        first, last = self.panels[0], builder.sub(self.panels[1], i64(1))
-        return builder.select(odd, builder.sub(last, near), builder.add(first, near))
+        return self._index(piece)[0]
 
     def block(self, piece: Any) -> Any:
-        """The block of a piece; of one beyond the last, the last block."""
-        last = self.builder.sub(self.units, i64(1))
-        index, _, _ = self._index(minimum(self.builder, piece, last))
-        return self.builder.udiv(index, self.each)
+        """The block of ``plan.rows`` rows of a piece, or the batch where all rows stay in the cache; of one beyond the last, the last."""
+        return self._index(piece)[1]
+
+    def begins(self, piece: Any) -> Any:
+        """Whether there is such a piece, and it is of the first block."""
+        builder = self.builder
+        exists = builder.icmp_unsigned("<", piece, self.units)
+        return builder.and_(exists, builder.icmp_unsigned("==", self.block(piece), i64(0)))
 
     def rows(self, piece: Any) -> tuple[Any, Any]:
         """The rows of a piece: the first, and the one after the last."""
         builder, plan = self.builder, self.plan
-        _, part, is_part = self._index(piece)
+        *_, part = self._index(piece)
         start = builder.mul(self.block(piece), i64(plan.rows)) if plan.blocked else i64(0)
         end = minimum(builder, builder.add(start, i64(plan.rows)), i64(plan.contraction.m))
         if self.parts == 1:
@@ -168,6 +128,7 @@ class Pieces:
             before = builder.udiv(builder.mul(tiles, number), i64(self.parts))
             return minimum(builder, builder.add(start, builder.mul(before, height)), end)
 
+        is_part = builder.icmp_signed(">=", part, i64(0))
         top, bottom = row(part), row(builder.add(part, i64(1)))
         return builder.select(is_part, top, start), builder.select(is_part, bottom, end)
 

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .faults import QUEUES
 from .gemm_driver import Driver
 from .gemm_ir import STORAGE_BYTES, accumulator_of, i64, ir, loop, minimum, offset
 from .gemm_panel import Either, Following, Meanwhile, Piece, Slices, Terms, emit_pack_panel
-from .gemm_pieces import LAST, Claims, Pieces, parts_of, while_claimed
+from .gemm_pieces import Pieces, parts_of, while_claimed
 from .gemm_plan import Cut
+from .template import Code
 
 TILES_PACKED = 16
 """Tiles of A that are claimed at a time to be packed."""
@@ -56,12 +58,12 @@ def _round(count: int) -> int:
     return -(-count // 64) * 64
 
 
-def claim_blocks(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
+def claim_blocks(driver: Driver, code: Code, a: Any, b: Any) -> None:
     """Panels that go past blocks of rows, in one pass over their terms or in several."""
     builder, plan, k = driver.builder, driver.plan, driver.contraction.k
     panels, rows, _ = _parts(plan, driver.target.straight is not None)
     byte = ir().IntType(8)
-    own, shared = driver.own_panels, claims.shared
+    own, shared = driver.own_panels, code.shared
     driver.own_rows = builder.gep(shared, [i64(panels)], source_etype=byte)
     sums = own
     if plan.passes > 1:
@@ -72,35 +74,38 @@ def claim_blocks(driver: Driver, claims: Claims, a: Any, b: Any) -> None:
     def one_pass(position: Any, _: Any) -> None:
         length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
         if plan.pack_a:
-            _pack_rows(driver, claims, a, (position, length))
+            _pack_rows(driver, code, a, (position, length))
 
         def some(first: Any, _: Any) -> None:
             stop = minimum(builder, builder.add(first, i64(group)), i64(plan.panels))
-            shape = _Shared(driver, claims, (a, b), (first, stop), (position, length), sums, own)
+            shape = _Shared(driver, code, (a, b), (first, stop), (position, length), sums, own)
             shape.claim(group)
             if group < plan.panels or plan.passes > 1:
-                claims.barrier()
+                code.barrier()
 
         loop(builder, i64(0), i64(plan.panels), group, some)
 
     loop(builder, i64(0), i64(k), plan.block, one_pass)
 
 
-def _pack_rows(driver: Driver, claims: Claims, a: Any, span: tuple[Any, Any]) -> None:
+def _pack_rows(driver: Driver, code: Code, a: Any, span: tuple[Any, Any]) -> None:
     """Pack some terms of all rows of A, each thread those that it claims."""
     builder, plan, packed = driver.builder, driver.plan, driver.own_rows
     count = -(-plan.tiles // TILES_PACKED)
+    # All threads read them, and have read those of the step before.
+    past = builder.icmp_signed(">", code.threads, i64(1))
 
     def some(piece: Any) -> None:
         low = builder.mul(piece, i64(TILES_PACKED))
         start, end = driver.rows_of(low, builder.add(low, i64(TILES_PACKED)))
         place = builder.mul(start, span[1])
         driver.own_rows = offset(builder, packed, driver.accumulator, place)
-        driver.pack_rows(a, start, end, span)
+        driver.pack_rows(a, start, end, span, past)
 
-    claims.each_claimed(count, some)
+    code.claims.each(count, some)
     driver.own_rows = packed
-    claims.barrier()
+    builder.fence("seq_cst")
+    code.barrier()
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class _Shared:
     """
 
     driver: Driver
-    claims: Claims
+    code: Code
     given: tuple[Any, Any]
     panels: tuple[Any, Any]
     terms: tuple[Any, Any]
@@ -125,21 +130,23 @@ class _Shared:
 
     def claim(self, group: int) -> None:
         """Claim its pieces, of at most ``group`` panels."""
-        driver, claims = self.driver, self.claims
+        driver, claims = self.driver, self.code.claims
         builder, plan = driver.builder, driver.plan
         packing = not driver.packed_b
         blocks = -(-plan.tiles * plan.tile.rows // plan.rows)
         # Panels of the first block are claimed whole: who has one packs it.
         fewest = plan.panels - (-(-plan.panels // group) - 1) * group
-        parts = parts_of(plan) if (blocks > 1 and fewest >= LAST) or not packing else 1
-        pieces = Pieces(builder, plan, self.panels, blocks, parts)
-        units = pieces.units
+        parts = parts_of(plan) if (blocks > 1 and fewest >= QUEUES) or not packing else 1
+        count = builder.sub(self.panels[1], self.panels[0])
+        # A thread has the same panels with every block: it packed them.
+        division = claims.division(count, blocks, parts - 1)
+        pieces = Pieces(builder, plan, self.panels, division, parts)
 
         def mark(number: Any) -> None:
             claims.mark(builder.sub(number, self.panels[0]))
 
         def start(piece: Any) -> None:
-            with builder.if_then(builder.icmp_unsigned("<", piece, pieces.each)):
+            with builder.if_then(pieces.begins(piece)):
                 number = pieces.panel(piece)
                 self.pack(number, self.place(number))
                 mark(number)
@@ -148,13 +155,13 @@ class _Shared:
             rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
             place = self.place(number)
             if packing:
-                mine = builder.icmp_unsigned("<", piece, pieces.each)
+                mine = pieces.begins(piece)
                 seen = claims.marked(builder.sub(number, self.panels[0]))
                 there = builder.or_(mine, seen)
                 with builder.if_then(builder.not_(there), likely=False):
                     self.pack(number, self.own)
                 place = builder.select(there, place, self.own)
-            first = builder.icmp_unsigned("<", later, pieces.each)
+            first = pieces.begins(later)
             meanwhile = self.meanwhile(rows, following, first)
             terms = Terms(*self.terms, self.terms[1], i64(0), self.sums_of(number))
             driver.panel(i64(0), self.given[0], place, rows, number, meanwhile, terms, i64(0))
@@ -163,7 +170,8 @@ class _Shared:
                     mark(following)
             return []
 
-        while_claimed(builder, claims, units, inside, [], start if packing else None, packing)
+        first = start if packing else None
+        while_claimed(builder, claims, division, inside, [], first, packing)
 
     def place(self, number: Any) -> Any:
         """Where the terms of a panel lie packed."""
@@ -174,7 +182,7 @@ class _Shared:
             panel = offset(builder, self.given[1], plan.panel, before)
             return driver.piece(panel, number, self.terms[0])
         before = builder.mul(builder.sub(number, self.panels[0]), i64(_panel_bytes(plan)))
-        return builder.gep(self.claims.shared, [before], source_etype=ir().IntType(8))
+        return builder.gep(self.code.shared, [before], source_etype=ir().IntType(8))
 
     def pack(self, number: Any, place: Any) -> None:
         """Pack the terms of a panel."""

@@ -14,7 +14,7 @@ from ...lower.plan import Buffer, Plan
 from ..memory import ALIGNMENT, Bytes, aligned, room_for, together
 from ..mirrors import refresh
 from .cache import ObjectCache
-from .faults import CLAIMS, WORDS, fault_of
+from .faults import FAULT, WORDS, fault_of
 from .jit import Machine, host, load_object
 from .kept import Leaves, Values
 from .native import Native, Packed, native_of
@@ -266,7 +266,7 @@ class CpuProgram:
 
     def _raise_fault(self) -> None:
         number = int(np.flatnonzero(self._faults[:, 0])[0])
-        _, index, size = (int(word) for word in self._faults[number, :CLAIMS])
+        _, index, size = (int(word) for word in self._faults[number, :FAULT])
         self._faults[...] = 0
         raise fault_of(self.plan, number, index, size)
 

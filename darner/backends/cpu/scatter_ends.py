@@ -241,7 +241,7 @@ class _Emission:
             one(code.thread, code.threads)
         else:
             pieces = min(lines.moved // PIECE, MOST_PIECES)
-            code.each_claimed(pieces, lambda piece: one(piece, as_value(pieces)))
+            code.claims.each(pieces, lambda piece: one(piece, as_value(pieces)))
 
     # ------------------------------------------------------------- where pieces begin
 

@@ -13,7 +13,8 @@ from typing import Any
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
-from .faults import CLAIMS, MARKS, WORDS, emit_check
+from .claims import Claims
+from .faults import emit_check
 from .gemm_ir import loop
 from .jit import Machine
 from .panels import Offer, Panels
@@ -109,70 +110,10 @@ class Code:
         """Tell of an index that is not from 0 to before ``size``; the program raises after the step."""
         emit_check(self.builder, self.fault, index, size)
 
-    def claim(self) -> Any:
-        """The number of one more piece of work, from 0 on, that no other thread has claimed in this run of the kernel.
-
-        A thread goes on until it gets a number for which there is no piece, and gives that to ``claimed``.
-        """
-        return self.builder.atomic_rmw("add", self._claims, as_value(1), "acq_rel")
-
-    def claimed(self, number: Any, pieces: Number, marks: bool = False) -> None:
-        """End this thread's claims. Who made the last of all threads has the next run begin at 0, and takes back the ``marks``."""
-        b = self.builder
-        last = b.sub(b.add(as_value(pieces), self.threads), as_value(1))
-        with b.if_then(b.icmp_signed("==", number, last)):
-            for place in range(MARKS, WORDS) if marks else ():
-                b.atomic_rmw("xchg", self._word(place), as_value(0), "release")
-            b.atomic_rmw("xchg", self._claims, as_value(0), "release")
-
-    def mark(self, number: Any) -> None:
-        """Say that something, one of ``MOST_MARKS``, is done: what this thread wrote before is seen by who sees the mark.
-
-        A thread marks nothing more once it has claimed beyond the last piece; then all marks may be taken back at any time.
-        """
-        place, bit = self._mark(number)
-        self.builder.atomic_rmw("or", place, bit, "release")
-
-    def marked(self, number: Any) -> Any:
-        """Whether something was marked."""
-        b = self.builder
-        place, bit = self._mark(number)
-        seen = b.load_atomic(place, "acquire", 8, typ=bit.type)
-        return b.icmp_unsigned("!=", b.and_(seen, bit), as_value(0))
-
-    def _mark(self, number: Any) -> tuple[Any, Any]:
-        """The word of a mark, and its bit."""
-        b = self.builder
-        place = b.add(as_value(MARKS), b.lshr(number, as_value(6)))
-        return self._word(place), b.shl(as_value(1), b.and_(number, as_value(63)))
-
-    def each_claimed(self, pieces: int, inside: Callable[[Any], None]) -> None:
-        """``inside(piece)`` for the pieces that this thread claims, one after another, as long as there are any."""
-        b = self.builder
-        first, before = self.claim(), b.block
-        head, some = b.append_basic_block("claim"), b.append_basic_block("claimed")
-        done = b.append_basic_block("done")
-        b.branch(head)
-        b.position_at_end(head)
-        piece = b.phi(first.type)
-        piece.add_incoming(first, before)
-        b.cbranch(b.icmp_unsigned("<", piece, as_value(pieces)), some, done)
-        b.position_at_end(some)
-        inside(piece)
-        following = self.claim()
-        piece.add_incoming(following, b.block)
-        b.branch(head)
-        b.position_at_end(done)
-        self.claimed(piece, pieces)
-
     @property
-    def _claims(self) -> Any:
-        return self._word(CLAIMS)
-
-    def _word(self, number: Number) -> Any:
-        from llvmlite import ir
-
-        return self.builder.gep(self.fault, [as_value(number)], source_etype=ir.IntType(64))
+    def claims(self) -> Claims:
+        """How threads claim pieces of the kernel's work."""
+        return Claims(self.builder, self.fault, self.thread, self.threads)
 
     def share(self, count: Number) -> tuple[Any, Any]:
         """The first of this thread's part of ``count`` things, and the one after its last; parts differ by one at most."""
