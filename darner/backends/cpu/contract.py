@@ -48,6 +48,10 @@ LEAST_PART = 512
 MOST_PARTS = 16
 FEW_PACKED_FOR = 256
 """Rows up to which packing B takes a good part of the time, if every thread does it."""
+LEAST_KEPT = 1 << 17
+"""Bytes of a matrix B that is worth keeping in the cache of one core, row by row,"""
+ROWS_KEPT = 4
+"""and how many times as many rows as A it has then."""
 LONGEST_RUN = 1 << 14
 """Bytes of a row of B up to which threads that read it from memory, for a few rows of A, do so by rows: memory is quickest where they read on and on."""
 LEAST_RUN = 64
@@ -89,6 +93,8 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     if packing and whole.by_rows and not whole.direct and contraction.m <= FEW_PACKED_FOR:
         wanted = 1 - (-FEWEST_PANELS // (contraction.batch * whole.panels))
         count = max(count, min(wanted, contraction.k // LEAST_PART))
+    if packing and whole.by_rows and whole.direct and _keeps_rows(contraction):
+        count = max(count, 2)
     if whole.path == "rows" and contraction.batch == 1:
         count = max(count, _runs(contraction))
     # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
@@ -102,6 +108,16 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     length = contraction.whole_terms(-(-contraction.k // count), whole.tile.lanes)
     count = contraction.k // length
     return Parts(count, length, contraction.k - count * length)
+
+
+def _keeps_rows(contraction: Contraction) -> bool:
+    """Whether parts of the sums have threads read their own rows of B, where they would else all read the whole of it.
+
+    Weights are often updated by rows in the same step: lines that another core has read take long to write.
+    """
+    size = STORAGE_BYTES[contraction.dtype]
+    large = contraction.k * contraction.n * size >= LEAST_KEPT
+    return large and contraction.k >= ROWS_KEPT * contraction.m
 
 
 def _runs(contraction: Contraction) -> int:

@@ -152,12 +152,13 @@ class Layout:
         pieces = pieces_of(self.places, self.grid.pitches[-1], tile)
         finished = FINISHED if self.abreast == 1 else INTERLEAVED
         cycles += len(patches.phases) * self.rows * pieces * finished
-        return shared(patches.groups * cycles, patches.groups * blocks * parts)
+        cycles = shared(patches.groups * cycles, patches.groups * blocks * parts)
+        return cycles + copied_cycles(self, tile.lanes, parts)
 
     @property
     def cycles(self) -> float:
         """Cycles that two threads would take."""
-        return self.cut.cycles + copied_cycles(self, self.cut.tile.lanes)
+        return self.cut.cycles
 
     @property
     def scratch(self) -> Scratch:
@@ -196,8 +197,9 @@ class Driver:
         """Some places of one group: the images are copied, then every tile of rows meets them."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places, grid = self.code.places, layout.grid
-        rest, part = divided(builder, number, layout.cut.parts)
-        group, block = divided(builder, rest, layout.blocks)
+        # As in ``conv_driver``: threads have rows of their own.
+        rest, block = divided(builder, number, layout.blocks)
+        group, part = divided(builder, rest, layout.cut.parts)
         first = builder.mul(as_value(block), i64(layout.block))
         plane = places.mul(group, patches.channels)
         source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))

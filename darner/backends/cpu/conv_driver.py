@@ -49,7 +49,11 @@ class Layout:
         self.patches: Patches = patches_of(main)
         self.backward = main.op.name == "conv_input_grad"
         self.rows = int(main.shape[1]) // self.patches.groups
-        self.cut: Cut = cut(self.patches, self.rows, self.dtype, machine)
+        same = self.dtype == self.accumulator
+        # The weights as they stand are rows of the forward product, and columns of the backward one where the kernel is a single tap.
+        self.as_columns = self.backward and same and self.patches.is_plain
+        self.as_they_are = same and (not self.backward or self.patches.is_plain)
+        self.cut: Cut = cut(self.patches, self.rows, self.dtype, machine, self._copied)
         width = self.cut.tile.width
         block = self.cut.channels * max(1, self.patches.most_taps)
         # Panels that go together have all channels, so that every tile is done when it has been computed once.
@@ -59,10 +63,6 @@ class Layout:
         height = self.cut.tile.rows if self.at_once else self.cut.height
         self.sum_bytes = in_lines(height * width * self.size)
         self.table_bytes = in_lines(table_bytes(self.patches, width, self.cut.tile.lanes))
-        same = self.dtype == self.accumulator
-        # The weights as they stand are rows of the forward product, and columns of the backward one where the kernel is a single tap.
-        self.as_columns = self.backward and same and self.patches.is_plain
-        self.as_they_are = same and (not self.backward or self.patches.is_plain)
         weights = prod(int(size) for size in main.operands[1].shape)
         self.weight_bytes = 0 if self.as_they_are else in_lines(weights * self.size)
         # Pixels of one phase have gaps between them, so vectors of the result are made when all phases are done.
@@ -74,8 +74,10 @@ class Layout:
     @property
     def cycles(self) -> float:
         """Cycles that two threads would take."""
-        copied = 0.0 if self.as_they_are else copied_cycles(self, self.cut.tile.lanes)
-        return self.cut.cycles + copied
+        return self.cut.cycles
+
+    def _copied(self, lanes: int, parts: int) -> float:
+        return 0.0 if self.as_they_are else copied_cycles(self, lanes, parts)
 
     @property
     def scratch(self) -> Scratch:
@@ -162,10 +164,10 @@ class Driver:
     def _unit(self, number: Any) -> None:
         builder, patches, plan = self.builder, self.patches, self.cut
         places = self.code.places
-        # Parts come last, so that threads which share all panels have rows of their own.
+        # Groups and parts come last, so that threads have rows of their own, and copied their weights themselves.
         rest, section = divided(builder, number, plan.sections)
-        rest, group = divided(builder, rest, patches.groups)
-        part, phase = divided(builder, rest, len(patches.phases))
+        rest, phase = divided(builder, rest, len(patches.phases))
+        group, part = divided(builder, rest, plan.parts)
         if patches.phases[0].taps < patches.phases[-1].taps:
             # Those that take longest come first.
             phase = places.sub(len(patches.phases) - 1, phase)

@@ -17,13 +17,14 @@ from .conv_blocks import Blocks, Reader, blocks_of
 from .conv_driver import in_lines
 from .conv_finish import Finish, each_turned
 from .conv_pack import divided, walk
-from .conv_plan import Patches, patches_of, rows_cycles, shared, tile_cycles, tiles_of
+from .conv_plan import SHARED, Patches, patches_of, rows_cycles, shared, tile_cycles, tiles_of
 from .conv_planes import grid_of_planes, write_distances
 from .conv_turns import call_with_rows
 from .conv_weights import IN_PLACE, TURNED, turning_kernel
 from .gemm_ir import STORAGE_BYTES, accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
 from .gemm_tile import Machine, Tile, tile_kernel
 from .places import Number, as_value
+from .streaming import LINE
 from .template import Code, Scratch
 
 PLANES_BYTES = 256 << 10
@@ -36,6 +37,8 @@ TERMS = 256
 """Terms of a panel that are one piece of packing."""
 STREAMED = 2.0
 """Cycles for a vector of weights that every block reads from afar."""
+PAST = 30.0
+"""Cycles for a vector of weights that one thread packs past the cache, and all read."""
 FINISHED = 12.0
 """Cycles for a vector of sums on its way to the result, turned around."""
 
@@ -135,7 +138,10 @@ class Layout:
         terms = self.length
         if self.backward:
             terms = patches.channels * -(-self.taps // lanes) * lanes
-        return total + patches.groups * terms * vectors * TURNED / 2
+        each = TURNED
+        if parts == 1:
+            each += SHARED if self.backward else PAST
+        return total + patches.groups * terms * vectors * each / 2
 
     def _of_width(self, tile: Tile) -> Any:
         """Cycles of one product for every element of some pixels, over all panels."""
@@ -184,6 +190,9 @@ class Driver:
             self._byte(code.own, place) for place in places
         )
         self.packed = code.shared
+        # Where there are no parts, all threads read all panels. What the squares of a few taps write too much would go past the cache twice.
+        whole = self.tile.lanes * layout.size == LINE
+        self.past = whole and layout.cut.parts == 1 and not layout.backward
         self.reader = Reader(
             code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
         )
@@ -195,36 +204,42 @@ class Driver:
         """Everything."""
         layout, patches = self.layout, self.patches
         pieces = 1 if layout.backward else -(-layout.length // TERMS)
+        # Parts come last: the thread that packs a panel is the one that has its part.
         self.code.each(
-            patches.groups * layout.panels * pieces, lambda number: self._pack(number, pieces)
+            layout.cut.parts * patches.groups * layout.each * pieces,
+            lambda number: self._pack(number, pieces),
         )
         write_distances(self.builder, layout.grid, layout.cut.channels, layout.plane, self.terms)
-        self.code.barrier()
+        self.code.barrier(past=self.past)
         self.code.each(patches.groups * self.blocks.count * layout.cut.parts, self._unit)
 
     def _pack(self, number: Any, pieces: int) -> None:
         """One of the ``pieces`` of a panel of weights: some terms of it, or all."""
-        builder, layout = self.builder, self.layout
+        builder, layout, places = self.builder, self.layout, self.code.places
         rest, piece = divided(builder, number, pieces)
-        group, panel = divided(builder, rest, layout.panels)
+        rest, panel = divided(builder, rest, layout.each)
+        part, group = divided(builder, rest, self.patches.groups)
+        panel = as_value(places.add(places.mul(part, layout.each), panel))
         full, last = layout.tiles
-        if last is None or not full:
-            self._turn(last or self.tile, as_value(rest), group, panel, piece)
-            return
-        with builder.if_else(builder.icmp_signed("<", as_value(panel), i64(full))) as (yes, no):
-            with yes:
-                self._turn(self.tile, as_value(rest), group, panel, piece)
-            with no:
-                self._turn(last, as_value(rest), group, panel, piece)
+        if full:
+            with builder.if_then(builder.icmp_signed("<", panel, i64(full))):
+                self._turn(self.tile, group, panel, piece)
+        if last is not None:
+            with builder.if_then(builder.icmp_signed("==", panel, i64(full))):
+                self._turn(last, group, panel, piece)
 
-    def _turn(self, tile: Tile, number: Any, group: Number, panel: Number, piece: Number) -> None:
+    def _turn(self, tile: Tile, group: Number, panel: Number, piece: Number) -> None:
         """Pack weights into a panel ``[term][channel of the result]`` that is as wide as a tile."""
         builder, layout, places = self.builder, self.layout, self.code.places
         dtype, length, taps = layout.dtype, layout.length, layout.taps
         row = as_value(places.mul(panel, self.tile.width))
         valid = minimum(builder, i64(tile.width), builder.sub(i64(layout.rows), row))
-        start = builder.mul(number, i64(layout.panel))
+        number = places.add(places.mul(group, layout.panels), panel)
+        start = as_value(places.mul(number, layout.panel))
         pack = turning_kernel(builder.module, dtype, tile)
+        if self.past:
+            past = turning_kernel(builder.module, dtype, tile, past=True)
+            pack = self.code.for_others(pack, past)
 
         def some(count: Any, at: Number, distance: int, term: Any) -> None:
             source = offset(builder, self.weights, dtype, at)
@@ -251,8 +266,8 @@ class Driver:
         """Some pixels of one group, and some panels: channels of the source are copied, and met by every tile."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places = self.code.places
-        rest, part = divided(builder, number, layout.cut.parts)
-        group, block = divided(builder, rest, self.blocks.count)
+        rest, block = divided(builder, number, self.blocks.count)
+        part, group = divided(builder, rest, patches.groups)
         first, stop = self.blocks.bounds(self.code, as_value(block))
         start = self.reader.write_places(first, stop)
         low = as_value(places.mul(part, layout.each))

@@ -35,6 +35,8 @@ DESCRIBED = 5.0
 """Cycles for writing down what such a piece reads, for all channels."""
 FINISHED = 1.5
 """Cycles for a piece of a row on its way to the result."""
+SHARED = 60.0
+"""Cycles for a line of weights that one thread writes and all read: those that have read it before have to let go of it."""
 SCATTERED = 18.0
 """Cycles for such a piece where others come to lie between its pixels."""
 
@@ -316,8 +318,17 @@ def _cycles(patches: Patches, rows: int, tile: Tile, parts: int, rate: int) -> f
     return shared(patches.groups * total, max(1, units))
 
 
-def cut(patches: Patches, rows: int, dtype: str, machine: Machine) -> Cut:
-    """Choose tiles, blocks and pieces: those that two threads would be done with first."""
+def cut(
+    patches: Patches,
+    rows: int,
+    dtype: str,
+    machine: Machine,
+    copied: Callable[[int, int], float],
+) -> Cut:
+    """Choose tiles, blocks and pieces: those that two threads would be done with first.
+
+    ``copied(lanes, parts)`` says what copying the weights takes with the rows in so many parts.
+    """
     columns = patches.most_columns
     best: Cut | None = None
     for tile in tiles_of(machine, dtype):
@@ -327,6 +338,7 @@ def cut(patches: Patches, rows: int, dtype: str, machine: Machine) -> Cut:
             each = -(-tiles // parts)
             parts = -(-tiles // each)
             cycles = _cycles(patches, rows, tile, parts, machine.multiplies)
+            cycles += copied(tile.lanes, parts)
             if best is None or cycles < best.cycles * 0.98:
                 best = Cut(tile, rows, 1, panels, parts, each * tile.rows, 1, cycles)
     if best is None:

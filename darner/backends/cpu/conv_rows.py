@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ...graph.node import Node
 from .conv_pack import Grid, divided, grid_of
-from .conv_plan import Patches, Phase
+from .conv_plan import SHARED, Patches, Phase
 from .gemm_ir import (
     STORAGE_BYTES,
     i64,
@@ -42,11 +42,16 @@ class Product(Protocol):
     accumulator: str
 
 
-def copied_cycles(layout: Product, lanes: int) -> float:
-    """Cycles that two threads take to write the matrix of a gradient towards the input."""
+def copied_cycles(layout: Product, lanes: int, parts: int) -> float:
+    """Cycles that two threads take to write the matrix of a gradient towards the input, whose rows are used in so many parts."""
+    if not layout.backward:
+        return 0.0
     patches = layout.patches
-    lines = patches.groups * layout.rows * patches.channels
-    return lines * -(-prod(patches.kernel) // lanes) * MOVED / 2 if layout.backward else 0.0
+    lines, taps = patches.groups * layout.rows * patches.channels, prod(patches.kernel)
+    cycles = lines * -(-taps // lanes) * MOVED
+    if patches.groups * parts == 1:
+        cycles += lines * taps / lanes * SHARED
+    return cycles / 2
 
 
 def copy_weights(code: Code, layout: Product, weights: Any, phases: Any) -> None:

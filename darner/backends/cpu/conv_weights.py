@@ -53,15 +53,15 @@ TURNED = 7.0
 """Cycles for a vector of the gradient that is packed."""
 
 
-def turning_kernel(module: Any, dtype: str, tile: Tile) -> Any:
+def turning_kernel(module: Any, dtype: str, tile: Tile, past: bool = False) -> Any:
     """The function that packs rows of pixels into a panel ``[pixel][row]``, emitted once per module.
 
     Its signature is ``(pixels, rows, source*, distance, panel*)``. It writes whole squares: what lies behind the last pixel is to be written later,
-    or room that is spare, and columns behind the last row are anything.
+    or room that is spare, and columns behind the last row are anything. ``past`` has vectors go past the cache: panels lie at multiples of one.
     """
     types = ir()
     accumulator, lanes, width = accumulator_of(dtype), tile.lanes, tile.width
-    name = f"darner.turn.patches.{dtype}.{lanes}.{width}"
+    name = f"darner.turn.patches.{dtype}.{lanes}.{width}{'.past' if past else ''}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -89,7 +89,7 @@ def turning_kernel(module: Any, dtype: str, tile: Tile) -> Any:
             corner = builder.add(builder.mul(first, i64(width)), at)
             for lane, value in enumerate(transpose(builder, values)):
                 place = offset(builder, panel, accumulator, corner, lane * width)
-                store(builder, value, place, accumulator)
+                store(builder, value, place, accumulator, past=past)
 
         loop(builder, i64(0), pixels, lanes, square)
 

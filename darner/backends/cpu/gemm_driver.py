@@ -379,9 +379,12 @@ class Driver:
         start: Any,
         end: Any,
         span: tuple[Any, Any] | None = None,
-        past: Any = None,
+        past: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        """Pack rows ``start`` to ``end`` of A, tile by tile; of a span of k, its first and its length; ``past`` the cache where that is so."""
+        """Pack rows ``start`` to ``end`` of A, tile by tile; of a span of k, its first and its length.
+
+        ``past`` chooses the function that does so: of a plain one, and one that writes past the cache.
+        """
         builder, plan, contraction = self.builder, self.plan, self.contraction
         _, down, across = contraction.a_strides
         contiguous = "columns" if down == 1 else "k" if across == 1 else "neither"
@@ -392,7 +395,7 @@ class Driver:
             for beyond in (False, past is not None)
         )
         if past is not None:
-            pack = builder.select(past, other, pack)
+            pack = past(pack, other)
 
         begin, length = span or (i64(0), i64(contraction.k))
 

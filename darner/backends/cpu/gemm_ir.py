@@ -218,18 +218,6 @@ def load(
     return widen(builder, builder.call(function, [pointer, alignment, mask, nothing]), dtype)
 
 
-def store_past(builder: Any, value: Any, pointer: Any, dtype: str) -> None:
-    """Store a vector past the cache, to a multiple of its size.
-
-    Where another core has read the line before, a plain store waits until it lets go. A fence has to come before others are told.
-    """
-    types = ir()
-    value = narrow(builder, value, dtype)
-    written = builder.store(value, pointer, align=value.type.count * STORAGE_BYTES[dtype])
-    one = types.Constant(types.IntType(32), 1)
-    written.set_metadata("nontemporal", builder.module.add_metadata([one]))
-
-
 def store(
     builder: Any,
     value: Any,
@@ -239,8 +227,12 @@ def store(
     stride: int = 1,
     alone: bool = False,
     most: int | None = None,
+    past: bool = False,
 ) -> None:
     """Store an accumulated vector, its lanes ``stride`` elements apart, only where ``mask`` is set, in none but the first ``most`` lanes.
+
+    ``past`` has a whole vector go past the cache, to a multiple of its size: where another core has read the line before, a plain store waits until that lets
+    go of it. A fence has to come before others are told.
 
     LLVM 22 turns a store that narrows, under a mask it knows to be the first lane's, into one of the wide element, which
     overwrites the neighbour: so that lane is written by itself. ``alone`` says that the others do not exist.
@@ -253,7 +245,10 @@ def store(
         builder.store(first, pointer, align=align)
         return
     if stride == 1 and mask is None:
-        builder.store(value, pointer, align=align)
+        written = builder.store(value, pointer, align=align * value.type.count if past else align)
+        if past:
+            one = types.Constant(types.IntType(32), 1)
+            written.set_metadata("nontemporal", builder.module.add_metadata([one]))
         return
     lanes = value.type.count
     mask = _every_lane(lanes) if mask is None else mask

@@ -22,7 +22,6 @@ from .gemm_ir import (
     minimum,
     offset,
     store,
-    store_past,
     widen,
     zero,
 )
@@ -107,7 +106,7 @@ def _pack_rows(
             write = offset(builder, panel, target, builder.mul(index, i64(width)))
             for at, mask in zip(range(0, width, lanes), masks, strict=True):
                 value = load(builder, offset(builder, read, source, at), source, lanes, mask)
-                _write(builder, value, offset(builder, write, target, at), target, past)
+                store(builder, value, offset(builder, write, target, at), target, past=past)
 
         loop(builder, i64(0), k, 1, one)
 
@@ -160,10 +159,10 @@ def _pack_transposed(
             for lane, value in enumerate(columns):
                 place = offset(builder, panel, target, corner, lane * width)
                 if not ends.short:
-                    _write(builder, value, place, target, past)
+                    store(builder, value, place, target, past=past)
                     continue
                 with builder.if_then(builder.icmp_signed("<", i64(lane), k)):
-                    _write(builder, value, place, target, past)
+                    store(builder, value, place, target, past=past)
 
         loop(builder, i64(0), i64(width), lanes, square)
 
@@ -179,13 +178,6 @@ def _pack_transposed(
     done = builder.select(enough, k, i64(0))
     loop(builder, i64(0), done, lanes, lambda index, _: block(minimum(builder, index, last)))
     _pack_elements(builder, arguments, source, target, width, done)
-
-
-def _write(builder: Any, value: Any, place: Any, dtype: str, past: bool) -> None:
-    if past:
-        store_past(builder, value, place, dtype)
-    else:
-        store(builder, value, place, dtype)
 
 
 def _square(module: Any, source: str, target: str, lanes: int, past: bool) -> Any:
@@ -208,7 +200,7 @@ def _square(module: Any, source: str, target: str, lanes: int, past: bool) -> An
     ]
     for lane, value in enumerate(_transposed(builder, places, source)):
         place = offset(builder, corner, target, builder.mul(stride, i64(lane)))
-        _write(builder, value, place, target, past)
+        store(builder, value, place, target, past=past)
     builder.ret_void()
     return function
 

@@ -92,20 +92,17 @@ def _pack_rows(driver: Driver, code: Code, a: Any, span: tuple[Any, Any]) -> Non
     """Pack some terms of all rows of A, each thread those that it claims."""
     builder, plan, packed = driver.builder, driver.plan, driver.own_rows
     count = -(-plan.tiles // TILES_PACKED)
-    # All threads read them, and have read those of the step before.
-    past = builder.icmp_signed(">", code.threads, i64(1))
 
     def some(piece: Any) -> None:
         low = builder.mul(piece, i64(TILES_PACKED))
         start, end = driver.rows_of(low, builder.add(low, i64(TILES_PACKED)))
         place = builder.mul(start, span[1])
         driver.own_rows = offset(builder, packed, driver.accumulator, place)
-        driver.pack_rows(a, start, end, span, past)
+        driver.pack_rows(a, start, end, span, code.for_others)
 
     code.claims.each(count, some)
     driver.own_rows = packed
-    builder.fence("seq_cst")
-    code.barrier()
+    code.barrier(past=True)
 
 
 @dataclass(frozen=True)

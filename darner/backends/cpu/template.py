@@ -96,9 +96,20 @@ class Code:
         """The address of an input of the body."""
         return self.operands[int(str(leaf.name))]
 
-    def barrier(self) -> None:
-        """Wait until every thread has come here; what any wrote before is then seen by all."""
+    def for_others(self, plain: Any, past: Any) -> Any:
+        """Of two functions that write the same the one that does so ``past`` the cache, where there are other threads to read it.
+
+        What these have read before they hold in their caches, and a plain store waits until each has let go of its line.
+        """
+        several = self.builder.icmp_signed(">", self.threads, as_value(1))
+        return self.builder.select(several, past, plain)
+
+    def barrier(self, past: bool = False) -> None:
+        """Wait until every thread has come here; what any wrote before, ``past`` the cache where that is said, is then seen by all."""
         from llvmlite import ir  # type: ignore[import-untyped]
+
+        if past:
+            self.builder.fence("seq_cst")
 
         found = self.module.globals.get(BARRIER)
         if found is None:

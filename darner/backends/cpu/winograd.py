@@ -80,6 +80,7 @@ def packing(form: Winograd, operand: int) -> Packing | None:
 
     def emit(code: Code) -> None:
         _transform_weights(code, form, code.operands[0], code.results[0])
+        code.builder.fence("seq_cst")
 
     key = f"winograd of {form.side}, {form.tile}, {form.channels}, {form.out}, {form.flipped}"
     return Packing(operand, Layout(form).weights, key, emit)
@@ -99,7 +100,7 @@ def _transform_weights(code: Code, form: Winograd, weights: Any, target: Any) ->
         start = places.add(start, places.mul(channel, width))
         to = offset(builder, target, DTYPE, as_value(start))
         distance = as_value(places.mul(width, form.channels))
-        _transform_some(code, form, weights, panel, (channel, stop), to, distance)
+        _transform_some(code, form, weights, panel, (channel, stop), to, distance, for_others=True)
 
     code.each(form.panels * groups, one)
 
@@ -112,10 +113,14 @@ def _transform_some(
     channels: tuple[Any, Any],
     target: Any,
     point_distance: Any,
+    for_others: bool = False,
 ) -> None:
-    """The weights of one panel and some of the source's channels to ``target[point][channel][out]``."""
+    """The weights of one panel and some of the source's channels to ``target[point][channel][out]``, which other threads read where it is ``for_others``."""
     builder, places, lanes = code.builder, code.places, form.tile.lanes
     kernel = weight_kernel(code.module, form.side, lanes, form.flipped)
+    if for_others and form.in_lines:
+        past = weight_kernel(code.module, form.side, lanes, form.flipped, past=True)
+        kernel = code.for_others(kernel, past)
     distance = TAPS * (form.out if form.flipped else form.channels)
     first, stop = channels
     _, width = width_of(builder, form, panel)
@@ -161,6 +166,9 @@ class Driver:
         self.chunk = rest
         self.source = code.shared if form.shared else rest
         kernel = source_kernel(code.module, form.side, form.tile.lanes)
+        if form.shared and form.in_lines:
+            past = source_kernel(code.module, form.side, form.tile.lanes, past=True)
+            kernel = code.for_others(kernel, past)
         self.reader = Reader(code, layout.images, images, code.own, kernel)
 
     def emit(self) -> None:
@@ -173,7 +181,7 @@ class Driver:
         if form.shared:
             code.each(form.blocks * self.layout.images.vectors, self._share_of_source)
         if form.shared or not code.packed:
-            code.barrier()
+            code.barrier(past=form.in_lines)
         code.each(form.units, self._unit)
 
     def _unit(self, number: Any) -> None:

@@ -16,6 +16,7 @@ from .conv_plan import tile_cycles, tiles_of
 from .gemm_ir import STORAGE_BYTES
 from .gemm_tile import Tile
 from .jit import Machine
+from .streaming import LINE
 from .template import sizes
 
 SIDES = (4, 2)
@@ -105,6 +106,11 @@ class Winograd:
     def points(self) -> int:
         """Pairs of points: products of matrices."""
         return self.ends**2
+
+    @property
+    def in_lines(self) -> bool:
+        """Whether vectors are whole lines of cache, which can be written past it one by one."""
+        return self.tile.lanes * STORAGE_BYTES["f32"] == LINE
 
     @property
     def down(self) -> int:

@@ -225,13 +225,16 @@ def _between(builder: Any, low: Any, high: Any, lanes: int) -> Any:
     )
 
 
-def source_kernel(module: Any, side: int, lanes: int, gradient: bool = False) -> Any:
+def source_kernel(
+    module: Any, side: int, lanes: int, gradient: bool = False, past: bool = False
+) -> Any:
     """Takes a line of squares of one vector of channels to their values at the points.
 
     Its signature is ``(squares, rows*, pitch, slot, target*, square_distance, point_distance)``. ``rows`` is a ring of ``2 * side`` rows ``[column][channel]``,
     ``pitch`` elements apart; ``slot`` is the place of the first that is read. With ``gradient`` a square is of the result's gradient, and reads no neighbours.
+    ``past`` has vectors go past the cache.
     """
-    kind = "gradient" if gradient else "source"
+    kind = f"{'gradient' if gradient else 'source'}{'.past' if past else ''}"
     function, builder = _function(module, f"darner.winograd.{kind}.{side}.{lanes}", "npnnpnn")
     if builder is None:
         return function
@@ -256,7 +259,7 @@ def source_kernel(module: Any, side: int, lanes: int, gradient: bool = False) ->
         for i in range(ends):
             for j, value in enumerate(along([column[i] for column in columns])):
                 place = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, place), DTYPE)
+                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, past=past)
 
     loop(builder, i64(0), squares, 1, square)
     builder.ret_void()
@@ -296,14 +299,14 @@ def result_kernel(module: Any, side: int, lanes: int) -> Any:
     return function
 
 
-def weight_kernel(module: Any, side: int, lanes: int, flipped: bool) -> Any:
+def weight_kernel(module: Any, side: int, lanes: int, flipped: bool, past: bool = False) -> Any:
     """Takes the kernels of up to ``lanes`` channels of the source, for a vector of the result's channels, to their values at the points.
 
     Its signature is ``(count, channels, weights*, distance, target*, channel_distance, point_distance)``: ``count`` channels of the source, ``channels`` of the
     lanes. The kernels of a channel of the result follow each other and are ``distance`` elements after those of the channel before; where
-    ``flipped``, it is the other way around, and taps count from the last.
+    ``flipped``, it is the other way around, and taps count from the last. ``past`` has vectors go past the cache.
     """
-    name = f"darner.winograd.weight.{side}.{lanes}.{flipped}"
+    name = f"darner.winograd.weight.{side}.{lanes}.{flipped}{'.past' if past else ''}"
     function, builder = _function(module, name, "nnpnpnn")
     if builder is None:
         return function
@@ -335,7 +338,7 @@ def weight_kernel(module: Any, side: int, lanes: int, flipped: bool) -> Any:
         for i in range(ends):
             for j, value in enumerate(line.weight([column[i] for column in values])):
                 place = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, place), DTYPE)
+                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, past=past)
 
     loop(builder, i64(0), count, 1, channel)
     builder.ret_void()

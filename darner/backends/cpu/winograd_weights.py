@@ -60,29 +60,28 @@ class Driver:
     ) -> None:
         self.code, self.builder, self.places = code, code.builder, code.places
         self.form, self.finish, self.layout = form, finish, Layout(form)
-        builder, layout, lanes = self.builder, self.layout, form.tile.lanes
+        builder, layout = self.builder, self.layout
         place = sum(layout.rings)
         self.taps = moved(builder, code.own, place)
         self.turned = moved(builder, code.own, place + layout.taps_bytes)
         rest = moved(builder, code.own, place + layout.taps_bytes + layout.turned_bytes)
         start, self.sums = (code.shared, rest) if form.shared else (rest, code.shared)
         self.source, self.gradient = start, moved(builder, start, layout.source_bytes)
-        self.readers = (
-            Reader(
-                code,
-                layout.source,
-                operands[0],
-                code.own,
-                source_kernel(code.module, form.side, lanes),
-            ),
-            Reader(
-                code,
-                layout.gradient,
-                operands[1],
-                moved(builder, code.own, layout.rings[0]),
-                source_kernel(code.module, form.side, lanes, gradient=True),
-            ),
-        )
+        rings = code.own, moved(builder, code.own, layout.rings[0])
+        both = zip((layout.source, layout.gradient), operands, rings, strict=True)
+        self.readers = [
+            Reader(code, images, operand, ring, self._kernel(gradient=images is layout.gradient))
+            for images, operand, ring in both
+        ]
+
+    def _kernel(self, gradient: bool) -> Any:
+        """The transform of the source, or of the gradient."""
+        code, form = self.code, self.form
+        about = code.module, form.side, form.tile.lanes, gradient
+        plain = source_kernel(*about)
+        if not (form.shared and form.in_lines):
+            return plain
+        return code.for_others(plain, source_kernel(*about, past=True))
 
     def emit(self) -> None:
         """Everything."""
@@ -93,7 +92,7 @@ class Driver:
         if form.shared:
             code.each(layout.source.vectors, lambda vector: self._read(0, vector, everything))
             code.each(layout.gradient.vectors, lambda vector: self._read(1, vector, everything))
-            code.barrier()
+            code.barrier(past=form.in_lines)
             code.each(form.panels * form.groups, self._group)
             return
         code.each(form.splits, self._split)
