@@ -139,7 +139,7 @@ class Layout:
         if self.backward:
             terms = patches.channels * -(-self.taps // lanes) * lanes
         each = TURNED
-        if parts == 1:
+        if parts * patches.groups == 1:
             each += SHARED if self.backward else PAST
         return total + patches.groups * terms * vectors * each / 2
 
@@ -190,9 +190,10 @@ class Driver:
             self._byte(code.own, place) for place in places
         )
         self.packed = code.shared
-        # Where there are no parts, all threads read all panels. What the squares of a few taps write too much would go past the cache twice.
+        # Where there are no parts or groups, all threads read all panels. What the squares of a few taps write too much would go past the cache twice.
         whole = self.tile.lanes * layout.size == LINE
-        self.past = whole and layout.cut.parts == 1 and not layout.backward
+        one = layout.cut.parts * self.patches.groups == 1
+        self.past = whole and one and not layout.backward
         self.reader = Reader(
             code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
         )
