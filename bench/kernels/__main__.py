@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..lines import shared_line
 from ..peers import report as peers_report
 from ..peers.turns import machine
 from . import report
@@ -151,6 +152,14 @@ def measure_group(
     return points
 
 
+def line_of(threads: int) -> float | None:
+    """What a line of cache costs that two cores share, now: on virtual machines it changes."""
+    found = shared_line(threads)
+    if found is not None:
+        say(f"a line that another core has read takes {found:.1f} ns to write")
+    return found
+
+
 def peak_of(threads: int, before: dict[str, float] | None = None) -> dict[str, float]:
     """The better of two measurements of the machine: other programs can only make it worse."""
     try:
@@ -195,12 +204,17 @@ def main(given: list[str] | None = None) -> int:
         if options.prepare:
             return 0
         peak = peak_of(options.threads)
-        groups = {g: measure_group(g, found, table, options) for g, found in cases.items()}
+        lines = [line_of(options.threads)]
+        groups = {}
+        for group, found in cases.items():
+            groups[group] = measure_group(group, found, table, options)
+            lines.append(line_of(options.threads))
     peak = peak_of(options.threads, peak)
     show(groups, peak, options.sweep)
     result = {
         **peers_report.about_run([], {options.threads: peak}),
         "seed": options.seed if options.sweep else None,
+        "shared_line_ns": [found and round(found, 1) for found in lines],
         "groups": {
             group: [report.point_json(point, peak) for point in points]
             for group, points in groups.items()

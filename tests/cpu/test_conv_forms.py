@@ -23,6 +23,9 @@ from darner.backends.cpu.conv_blocks import blocks_of
 from darner.backends.cpu.conv_plan import patches_of
 from darner.backends.cpu.conv_planes import grid_of_planes
 from darner.backends.cpu.jit import host
+from darner.backends.cpu.kernels import functions_of
+from darner.backends.cpu.program import CpuProgram
+from darner.lower.lower import lower
 from darner.lower.roles import WHOLE
 from darner.testing import assert_close
 from tests.cpu.running import compiled, run_program
@@ -52,7 +55,7 @@ def force(patch, kind):
     """Nothing but one form, where it is possible, and its like for the gradient towards the weight."""
     form = FORMS[kind]
 
-    def chosen(main, machine):
+    def chosen(main, machine, packed):
         fits = form is conv_driver or form.Layout(main, machine).possible
         return form if fits else conv_driver
 
@@ -225,7 +228,39 @@ def test_gradients_of_few_channels_have_pixels_in_lanes(case, form):
     ids=["few channels of the result", "many of them", "small images"],
 )
 def test_patches_are_packed_where_that_pays(case, form):
-    assert conv._form(case.node(Graph(), "conv", "f32"), host()) is form
+    assert conv._form(case.node(Graph(), "conv", "f32"), host(), packed=False) is form
+
+
+@pytest.mark.parametrize("name", ["strided", "groups of few", "rows shorter than a vector"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_weights_that_change_seldom_are_put_into_panels_once(name, threads, monkeypatch):
+    force(monkeypatch, "channels")
+    case, graph = ODD[name], Graph()
+    x, w = graph.input("x", case.shapes["x"]), graph.parameter("w", case.shapes["w"])
+    same = {key: getattr(case, key) for key in ("stride", "padding", "dilation", "groups")}
+    graph.set_outputs([x.conv(w, **same).relu()])
+    plan = lower(graph, target="cpu", whole=WHOLE)
+    fixed = list(plan.leaves("parameter").values())
+    (packing,) = functions_of(plan, host(), fixed).packing.values()
+    assert packing[1].nbytes >= 4 * np.prod(case.shapes["w"])
+    program = CpuProgram(plan, threads=threads, fixed=fixed, cache=ObjectCache(None))
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        given = {"x": rng.standard_normal(case.shapes["x"], np.float32)}
+        params = {"w": rng.standard_normal(case.shapes["w"], np.float32)}
+        program.arrays[plan.leaves("parameter")["w"]][...] = params["w"]
+        program.prepare()
+        (found,) = run_program(program, given)
+        (wanted,) = darner.run(graph, given, params, float64=True)
+        assert_close(found, wanted, "f32", case.terms("conv"))
+    program.close()
+
+
+def test_weights_in_panels_are_worth_more_where_they_are_packed_before():
+    node = plain(2, 7, (5, 5), 271, 7, padding=3).node(Graph(), "conv", "f32")
+    often, once = (conv_lanes.Layout(node, host(), packed) for packed in (False, True))
+    assert once.cycles < often.cycles
+    assert once.scratch.shared == 0 < often.scratch.shared
 
 
 def test_images_that_the_cache_does_not_hold_are_packed():

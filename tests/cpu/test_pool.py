@@ -27,6 +27,13 @@ SHAPES = {
         (1, 3, 12, 33),
         {"window": 5, "stride": (2, 3), "padding": ((3, 0), (0, 4))},
     ),
+    "short rows, windows side by side": ((3, 5, 24, 8), {"window": 3, "stride": 3}),
+    "windows side by side, the last beyond the end": (
+        (2, 3, 10, 53),
+        {"window": 3, "stride": 3, "ceil_mode": True},
+    ),
+    "a long way behind the last window": ((2, 3, 9, 50), {"window": 2, "stride": (5, 3)}),
+    "many elements a window": ((1, 3, 20, 37), {"window": (2, 8), "stride": (2, 8)}),
     "gaps between windows": ((1, 2, 17, 90), {"window": (2, 3), "stride": (3, 7)}),
     "far windows": ((1, 2, 8, 140), {"window": (1, 4), "stride": (2, 8), "padding": (0, 1)}),
     "more rows than a block has": ((1, 1, 150, 70), {"window": 2, "stride": 1}),

@@ -79,11 +79,12 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
         return _weights_form(main, machine).Layout(main, machine).scratch
-    form = _form(main, machine)
+    form = _form(main, machine, packed)
     if form is conv_driver:
         return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
-    scratch: Scratch = form.Layout(main, machine).scratch
-    return scratch
+    if form is conv_lanes:
+        return conv_lanes.Layout(main, machine, packed).scratch
+    return conv_direct.Layout(main, machine).scratch
 
 
 def _weights_form(main: Node, machine: Machine) -> Any:
@@ -93,13 +94,18 @@ def _weights_form(main: Node, machine: Machine) -> Any:
     return conv_dots if dots.grid.possible and quicker else conv_weights
 
 
-def _form(main: Node, machine: Machine) -> Any:
-    """Who computes a convolution, or its gradient towards the input: patches are packed, or images read in place, with pixels in lanes or with channels."""
+def _form(main: Node, machine: Machine, packed: bool) -> Any:
+    """Who computes a convolution, or its gradient towards the input: patches are packed, or images read in place, with pixels in lanes or with channels.
+
+    Where weights are ``packed`` before, it is who packed them.
+    """
     cycles = {conv_driver: conv_driver.Layout(main, machine, plain=True).cycles}
-    for form in (conv_direct, conv_lanes):
-        layout = form.Layout(main, machine)
-        if layout.possible:
-            cycles[form] = layout.cycles
+    direct = conv_direct.Layout(main, machine)
+    lanes = conv_lanes.Layout(main, machine, packed)
+    if direct.possible:
+        cycles[conv_direct] = direct.cycles
+    if lanes.possible:
+        cycles[conv_lanes] = lanes.cycles
     return min(cycles, key=lambda form: cycles[form])
 
 
@@ -117,20 +123,25 @@ def _emit(code: Code) -> None:
     elif main.op.name == "conv_weight_grad":
         _weights_form(main, code.machine).Driver(code, main, operands, finish).emit()
     else:
-        _form(main, code.machine).Driver(code, main, operands, finish).emit()
+        _form(main, code.machine, code.packed).Driver(code, main, operands, finish).emit()
 
 
 def _packing(spec: Spec, machine: Machine) -> Packing | None:
-    """The weights of Winograd's form, where nothing else reads them."""
+    """The weights of Winograd's form, or in panels, where nothing else reads them."""
     main = _main(spec)
-    form = winograd_of(main, machine, packed=True) if main is not None else None
-    if main is None or form is None or main.op.name == "conv_weight_grad":
+    if main is None or main.op.name == "conv_weight_grad" or not prod(sizes(main)):
         return None
     weights = main.operands[1]
     uses = [node for node in spec.body.nodes if weights.id in node.inputs]
-    if weights.op.name != "input" or len(uses) != 1:
+    if weights.op.name != "input" or len(uses) != 1 or is_depthwise(main):
         return None
-    return winograd.packing(form, int(str(weights.name)))
+    operand = int(str(weights.name))
+    form = winograd_of(main, machine, packed=True)
+    if form is not None:
+        return winograd.packing(form, operand)
+    if _form(main, machine, packed=True) is conv_lanes:
+        return conv_lanes.packing(main, machine, operand)
+    return None
 
 
 def _address(code: Code, node: Node) -> Any:

@@ -17,7 +17,16 @@ from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided, phase_table, place_of, walk
-from .conv_plan import Patches, Phase, patches_of, pieces_of, rows_cycles, shared, tiles_of
+from .conv_plan import (
+    Patches,
+    Phase,
+    patches_of,
+    pieces_of,
+    rows_cycles,
+    shared,
+    tiles_of,
+    uneven,
+)
 from .conv_planes import MOST_PLANES, Copier, grid_of_planes, write_distances
 from .conv_rows import copied_cycles, copy_weights
 from .conv_turns import call_with_rows
@@ -90,6 +99,7 @@ class Layout:
         self.patches: Patches = patches_of(main)
         self.backward = main.op.name == "conv_input_grad"
         self.rows = int(main.shape[1]) // self.patches.groups
+        self.as_they_are = self.dtype == self.accumulator and not self.backward
         phases = self.patches.phases
         self.length = self.patches.channels * sum(phase.taps for phase in phases)
         # How many phases lie between each other in a row.
@@ -116,7 +126,6 @@ class Layout:
         self.plane = (-(-(self.block + self.grid.halo + lanes) // line) | 1) * line
         self.plane_bytes = in_lines(self.planes * self.plane * self.size)
         self.sum_bytes = in_lines((self.abreast * self.cut.tile.rows * width + lanes) * self.size)
-        self.as_they_are = self.dtype == self.accumulator and not self.backward
         weights = prod(int(size) for size in main.operands[1].shape)
         self.weight_bytes = 0 if self.as_they_are else in_lines(weights * self.size)
 
@@ -134,6 +143,9 @@ class Layout:
                     height = -(-tiles // parts) * tile.rows
                     parts = -(-self.rows // height)
                     cycles = self._cycles(tile, strips, parts, machine.multiplies)
+                    if not self.as_they_are:
+                        cycles *= uneven(self.rows, parts, height)
+                        cycles += copied_cycles(self, tile.lanes, parts)
                     found.append(Cut(tile, strips, parts, height, cycles))
         return found
 
@@ -152,8 +164,7 @@ class Layout:
         pieces = pieces_of(self.places, self.grid.pitches[-1], tile)
         finished = FINISHED if self.abreast == 1 else INTERLEAVED
         cycles += len(patches.phases) * self.rows * pieces * finished
-        cycles = shared(patches.groups * cycles, patches.groups * blocks * parts)
-        return cycles + copied_cycles(self, tile.lanes, parts)
+        return shared(patches.groups * cycles, patches.groups * blocks * parts)
 
     @property
     def cycles(self) -> float:
@@ -197,9 +208,13 @@ class Driver:
         """Some places of one group: the images are copied, then every tile of rows meets them."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places, grid = self.code.places, layout.grid
-        # As in ``conv_driver``: threads have rows of their own.
-        rest, block = divided(builder, number, layout.blocks)
-        group, part = divided(builder, rest, layout.cut.parts)
+        if layout.as_they_are:
+            rest, part = divided(builder, number, layout.cut.parts)
+            group, block = divided(builder, rest, layout.blocks)
+        else:
+            # As in ``conv_driver``: threads have rows of their own, whose weights they copied.
+            rest, block = divided(builder, number, layout.blocks)
+            group, part = divided(builder, rest, layout.cut.parts)
         first = builder.mul(as_value(block), i64(layout.block))
         plane = places.mul(group, patches.channels)
         source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))

@@ -25,7 +25,7 @@ from .gemm_ir import STORAGE_BYTES, accumulator_of, i64, ir, lane_mask, load, lo
 from .gemm_tile import Machine, Tile, tile_kernel
 from .places import Number, as_value
 from .streaming import LINE
-from .template import Code, Scratch
+from .template import Code, Packing, Scratch
 
 PLANES_BYTES = 256 << 10
 """Of the cache next to a core: what the planes of some channels may take."""
@@ -66,11 +66,12 @@ class Layout:
     """How the product is cut, and where its scratch memory lies.
 
     Attributes:
+        packed: whether weights were packed before.
         possible: whether there is code for it: all taps meet all pixels, and the stride has few phases.
     """
 
-    def __init__(self, main: Node, machine: Machine) -> None:
-        self.main = main
+    def __init__(self, main: Node, machine: Machine, packed: bool = False) -> None:
+        self.main, self.packed = main, packed
         self.dtype = main.operands[0].dtype.name
         self.accumulator = accumulator_of(self.dtype)
         self.size = STORAGE_BYTES[self.accumulator]
@@ -135,6 +136,8 @@ class Layout:
         streamed = self.length * vectors * STREAMED
         each = uneven * (products + finished + streamed) + parts * copied
         total = shared(units * each, units * parts)
+        if self.packed:
+            return total
         terms = self.length
         if self.backward:
             terms = patches.channels * -(-self.taps // lanes) * lanes
@@ -172,55 +175,54 @@ class Layout:
         """The memory it needs."""
         own = self.plane_bytes + self.sum_bytes + self.square_bytes + self.term_bytes
         own += in_lines(8 * self.cut.blocks.length)
-        return Scratch(own, self.panel_bytes)
+        return Scratch(own, 0 if self.packed else self.panel_bytes)
 
 
-class Driver:
-    """The code of one product."""
+def packing(main: Node, machine: Machine, operand: int) -> Packing:
+    """The weights in panels, which need not be packed again while these stay the same."""
+    layout = Layout(main, machine, packed=True)
+    tile, patches = layout.cut.tile, layout.patches
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
-        self.code, self.builder, self.finish = code, code.builder, finish
-        self.layout = Layout(main, code.machine)
+    def emit(code: Code) -> None:
+        _Panels(code, layout, code.operands[0], code.results[0], past=False).emit(1)
+
+    sizes = f"{patches.groups}, {layout.rows}, {patches.channels}, {layout.taps}"
+    key = f"lanes of {tile}, {sizes}, {layout.dtype}, {layout.backward}"
+    return Packing(operand, layout.panel_bytes, key, emit)
+
+
+class _Panels:
+    """The code that packs weights into panels ``[term][channel of the result]``, one after the other in every group.
+
+    Args:
+        code: where it goes.
+        layout: of the product.
+        weights: their address.
+        target: where the panels go.
+        past: whether they may go past the cache.
+    """
+
+    def __init__(self, code: Code, layout: Layout, weights: Any, target: Any, past: bool) -> None:
+        self.code, self.builder, self.layout = code, code.builder, layout
+        self.weights, self.target, self.past = weights, target, past
+        self.tile, self.groups = layout.cut.tile, layout.patches.groups
+
+    def emit(self, parts: int) -> None:
+        """All of them. Parts come last: the thread that packs a panel is the one that has its part."""
         layout = self.layout
-        self.source, self.weights = operands
-        self.patches, self.tile, self.blocks = layout.patches, layout.cut.tile, layout.cut.blocks
-        sizes = (layout.plane_bytes, layout.sum_bytes, layout.square_bytes, layout.term_bytes)
-        places = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
-        self.planes, self.sums, self.square, self.terms, self.places = (
-            self._byte(code.own, place) for place in places
-        )
-        self.packed = code.shared
-        # Where there are no parts or groups, all threads read all panels. What the squares of a few taps write too much would go past the cache twice.
-        whole = self.tile.lanes * layout.size == LINE
-        one = layout.cut.parts * self.patches.groups == 1
-        self.past = whole and one and not layout.backward
-        self.reader = Reader(
-            code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
-        )
-
-    def _byte(self, pointer: Any, place: int) -> Any:
-        return self.builder.gep(pointer, [i64(place)], source_etype=ir().IntType(8))
-
-    def emit(self) -> None:
-        """Everything."""
-        layout, patches = self.layout, self.patches
         pieces = 1 if layout.backward else -(-layout.length // TERMS)
-        # Parts come last: the thread that packs a panel is the one that has its part.
+        each = -(-layout.panels // parts)
         self.code.each(
-            layout.cut.parts * patches.groups * layout.each * pieces,
-            lambda number: self._pack(number, pieces),
+            parts * self.groups * each * pieces, lambda number: self._pack(number, pieces, each)
         )
-        write_distances(self.builder, layout.grid, layout.cut.channels, layout.plane, self.terms)
-        self.code.barrier(past=self.past)
-        self.code.each(patches.groups * self.blocks.count * layout.cut.parts, self._unit)
 
-    def _pack(self, number: Any, pieces: int) -> None:
+    def _pack(self, number: Any, pieces: int, each: int) -> None:
         """One of the ``pieces`` of a panel of weights: some terms of it, or all."""
         builder, layout, places = self.builder, self.layout, self.code.places
         rest, piece = divided(builder, number, pieces)
-        rest, panel = divided(builder, rest, layout.each)
-        part, group = divided(builder, rest, self.patches.groups)
-        panel = as_value(places.add(places.mul(part, layout.each), panel))
+        rest, panel = divided(builder, rest, each)
+        part, group = divided(builder, rest, self.groups)
+        panel = as_value(places.add(places.mul(part, each), panel))
         full, last = layout.tiles
         if full:
             with builder.if_then(builder.icmp_signed("<", panel, i64(full))):
@@ -245,7 +247,7 @@ class Driver:
         def some(count: Any, at: Number, distance: int, term: Any) -> None:
             source = offset(builder, self.weights, dtype, at)
             to = builder.add(start, builder.mul(term, i64(tile.width)))
-            target = offset(builder, self.packed, layout.accumulator, to)
+            target = offset(builder, self.target, layout.accumulator, to)
             builder.call(pack, [count, valid, source, i64(distance), target])
 
         if not layout.backward:
@@ -256,12 +258,47 @@ class Driver:
             return
 
         def channel(c: Any, _: Any) -> None:
-            line = places.add(places.mul(group, self.patches.channels), c)
+            line = places.add(places.mul(group, layout.patches.channels), c)
             line = places.add(places.mul(line, layout.rows), row)
             some(i64(taps), places.mul(line, taps), taps, builder.mul(c, i64(taps)))
 
         # One after the other: what a square writes too much is what comes next.
-        loop(builder, i64(0), i64(self.patches.channels), 1, channel)
+        loop(builder, i64(0), i64(layout.patches.channels), 1, channel)
+
+
+class Driver:
+    """The code of one product."""
+
+    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+        self.code, self.builder, self.finish = code, code.builder, finish
+        self.layout = Layout(main, code.machine, code.packed)
+        layout = self.layout
+        self.source, self.weights = operands
+        self.patches, self.tile, self.blocks = layout.patches, layout.cut.tile, layout.cut.blocks
+        sizes = (layout.plane_bytes, layout.sum_bytes, layout.square_bytes, layout.term_bytes)
+        places = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
+        self.planes, self.sums, self.square, self.terms, self.places = (
+            self._byte(code.own, place) for place in places
+        )
+        self.packed = self.weights if code.packed else code.shared
+        self.reader = Reader(
+            code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
+        )
+
+    def _byte(self, pointer: Any, place: int) -> Any:
+        return self.builder.gep(pointer, [i64(place)], source_etype=ir().IntType(8))
+
+    def emit(self) -> None:
+        """Everything."""
+        layout, patches, parts = self.layout, self.patches, self.layout.cut.parts
+        write_distances(self.builder, layout.grid, layout.cut.channels, layout.plane, self.terms)
+        if not self.code.packed:
+            # Where there are no parts or groups, all threads read all panels. What the squares of a few taps write too much would go past the cache twice.
+            lines = self.tile.lanes * layout.size == LINE
+            past = lines and parts * patches.groups == 1 and not layout.backward
+            _Panels(self.code, layout, self.weights, self.packed, past).emit(parts)
+            self.code.barrier(past)
+        self.code.each(patches.groups * self.blocks.count * parts, self._unit)
 
     def _unit(self, number: Any) -> None:
         """Some pixels of one group, and some panels: channels of the source are copied, and met by every tile."""

@@ -284,6 +284,11 @@ def shared(cycles: float, units: int) -> float:
     return cycles / 2 if units >= MANY_UNITS else cycles / units * -(-units // 2)
 
 
+def uneven(rows: int, parts: int, height: int) -> float:
+    """How much more than its half the first of two threads has that share so many parts of rows, one after the other."""
+    return 1.0 if parts % 2 else 2 * min(rows, parts // 2 * height) / rows
+
+
 def rows_cycles(rows: int, tile: Tile, cycles: Callable[[int, int], float]) -> float:
     """Cycles of one product for every element of some rows of a tile's width; ``cycles`` says those of a tile."""
     full, rest = divmod(rows, tile.rows)
@@ -338,6 +343,7 @@ def cut(
             each = -(-tiles // parts)
             parts = -(-tiles // each)
             cycles = _cycles(patches, rows, tile, parts, machine.multiplies)
+            cycles *= uneven(rows, parts, each * tile.rows)
             cycles += copied(tile.lanes, parts)
             if best is None or cycles < best.cycles * 0.98:
                 best = Cut(tile, rows, 1, panels, parts, each * tile.rows, 1, cycles)

@@ -129,11 +129,15 @@ class Writer:
 
     def loop(self, count: Number, inside: Callable[[Any], None], step: int = 1) -> None:
         """``inside(i)`` for every ``step``-th number below ``count``."""
+        self.between(as_value(0), as_value(count), inside, step)
+
+    def between(self, low: Any, high: Any, inside: Callable[[Any], None], step: int = 1) -> None:
+        """``inside(i)`` for every ``step``-th number from ``low`` to before ``high``."""
 
         def one(i: Any, _: Sequence[Any]) -> None:
             inside(i)
 
-        loop(self.builder, as_value(0), as_value(count), step, one)
+        loop(self.builder, low, high, step, one)
 
     def vectors(self, width: int, vector: Callable[[Any, Any], None]) -> None:
         """``vector(start, mask)`` along a row; all but the last are whole."""

@@ -7,6 +7,7 @@ again in each window, and hands down what it has to one place.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -16,11 +17,13 @@ from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided
-from .gemm_ir import loop, offset
+from .gemm_ir import lane_mask, loop, minimum, offset
 from .places import Lanes, Number, as_value
 from .pool_plan import Divisor, Pooling, Writer
 from .template import Code, Scratch
 
+MOST_ABREAST = 8
+"""Elements of a row that one gradient of windows which lie apart may be written to."""
 TOGETHER = 4
 """Windows for which the code that hands down is written out."""
 
@@ -53,17 +56,77 @@ class Means(Writer):
 
     def emit(self) -> None:
         """Everything: threads share planes."""
-        self.fill(self.given, self.layout.given, 0.0)
         self.divisor = Divisor(self)
+        if not self._lie_apart:
+            self.fill(self.given, self.layout.given, 0.0)
         self.code.each(self.plan.batch * self.plan.channels, self._plane)
+
+    @property
+    def _lie_apart(self) -> bool:
+        """Whether no element is in two windows, and the first window begins with the plane."""
+        plan = self.plan
+        apart = all(
+            axis.window <= axis.stride and not axis.low for axis in (*plan.outer, plan.last)
+        )
+        return apart and len(plan.outer) == 1 and plan.last.stride <= MOST_ABREAST
 
     def _plane(self, plane: Any) -> None:
         plan, places = self.plan, self.places
         image, channel = divided(self.builder, plane, plan.channels)
         first = places.mul(plane, plan.pooled_rows * plan.last.count)
         start = offset(self.builder, self.gradient, self.dtype.name, first)
+        if self._lie_apart:
+            self.loop(plan.pooled_rows, lambda row: self._copies([image, channel], start, row))
+            return
         self.loop(plan.pooled_rows, lambda row: self._along(start, row))
         self.loop(plan.rows, lambda row: self._collect([image, channel], row))
+
+    def _copies(self, index: list[Number], start: Any, row: Any) -> None:
+        """All rows from those that a row of windows saw to before those of the next: copies of one, and zeros."""
+        plan, places, builder = self.plan, self.places, self.builder
+        last, (outer,) = plan.last, plan.outer
+        top = as_value(places.mul(row, outer.stride))
+        seen = minimum(builder, builder.add(top, as_value(outer.window)), as_value(outer.size))
+        following = builder.add(top, as_value(outer.stride))
+        is_last = builder.icmp_signed("==", row, as_value(plan.pooled_rows - 1))
+        bottom = builder.select(is_last, as_value(outer.size), following)
+        nothing = self.registers.constant(0.0, self.kept, self.lanes)
+        begin = places.mul(row, last.count)
+
+        def write(values: Sequence[Any], at: Number) -> None:
+            """The rows of some vectors that lie side by side."""
+
+            def one(value: Any, place: Number, mask: Any, i: Any) -> None:
+                pixel = places.add(places.mul(i, last.size), place)
+                self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
+
+            for number, value in enumerate(values):
+                place = places.add(at, number * self.lanes)
+                left = builder.sub(as_value(last.size), as_value(place))
+                # A store of nothing takes long where there is no memory.
+                with builder.if_then(builder.icmp_signed(">", left, as_value(0))):
+                    mask = lane_mask(builder, left, self.lanes)
+                    self.between(top, seen, partial(one, value, place, mask))
+                    self.between(seen, bottom, partial(one, nothing, place, mask))
+
+        def vector(at: Any) -> None:
+            mask = lane_mask(builder, builder.sub(as_value(last.count), at), self.lanes)
+            value = self.load(start, places.add(begin, at), self.dtype, mask)
+            value = self.divisor.divide(value, row, at)
+            value = builder.select(mask, value, nothing)
+            phases = [value if phase < last.window else nothing for phase in range(last.stride)]
+            write(self.interleaved(phases), places.mul(at, last.stride))
+
+        whole = self.whole_vectors(last.count)
+        self.loop(whole, vector, self.lanes)
+        behind = whole * last.stride
+        if behind < last.size:
+            self.between(
+                as_value(behind),
+                as_value(last.size),
+                lambda at: write([nothing], at),
+                self.lanes,
+            )
 
     def _along(self, start: Any, row: Any) -> None:
         """Spread a row of gradients over all that its windows saw along the row."""
