@@ -31,6 +31,8 @@ LONGEST_CHUNK = 4096
 """The most columns whose sums are held at a time for a few rows."""
 FEW_PANELS = 2
 """Up to this many panels, A is read as it lies where its rows are contiguous: packing it would cost more."""
+FEW_FORESEEN = 2
+"""Rows of A up to which Zen 4 is left to foresee the rows of B that it will read."""
 DIRECT_TILES = 4
 """Up to this many tiles of rows, B is read as it lies where its columns are contiguous."""
 NEAR_ROWS = 128
@@ -166,6 +168,7 @@ class Cut:
         streams: arrays as large as C that are read where it is written, if that is most of the traffic.
         runs: whether a few rows of C are written over many columns, before the next few.
         packed: whether B was packed before.
+        asks: whether the next rows of B are asked for while a few rows of A meet some.
     """
 
     contraction: Contraction
@@ -184,6 +187,7 @@ class Cut:
     runs: bool = False
     blocked: bool = False
     packed: bool = False
+    asks: bool = True
 
     @property
     def passes(self) -> int:
@@ -391,6 +395,8 @@ def cut(
         runs,
         blocked,
         packed_b,
+        # Zen 4 foresees so few streams itself, and what comes too early drives out of the nearest cache what is used now.
+        m > FEW_FORESEEN or machine.multiplies > 1,
     )
 
 

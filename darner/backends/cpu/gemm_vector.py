@@ -74,7 +74,7 @@ def sum_rows(
 
         def vector(column: Any, mask: Any) -> None:
             # The rows after these, while these are added: too far for what the processor foresees by itself.
-            for start in starts if mask is None else ():
+            for start in starts if mask is None and plan.asks else ():
                 later = builder.add(column, i64(count * contraction.b_strides[1]))
                 prefetch(builder, offset(builder, start, dtype, later))
             values = [
