@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from darner.backends.cpu import gemm_plan
+from darner.backends.cpu.contract import _parts
 from darner.backends.cpu.gemm import (
     Contraction,
     emit_contraction,
@@ -38,6 +39,7 @@ EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-7, "f16": 2.0**-10}
 @dataclass(frozen=True)
 class Vectors:
     vector_bytes: int
+    multiplies: int = 2
 
 
 @cache
@@ -439,3 +441,24 @@ def test_a_repeated_output_and_an_unknown_type_are_refused():
         Contraction.dense("f32", -1, 3, 4)
     with pytest.raises(ArgumentError, match="vectors of 16, 32 and 64"):
         choose_tile(Vectors(8), "f32")
+
+
+@pytest.mark.parametrize("multiplies", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_few_rows_ask_for_what_the_processor_does_not_foresee(rows, multiplies):
+    machine = Vectors(host_vector_bytes(), multiplies)
+    contraction = Contraction.dense("f32", rows, 131, 61)
+    plan = cut(contraction, machine)
+    assert plan.path == "rows"
+    assert plan.asks == (rows > 2 or multiplies == 2)
+    run(contraction, machine, threads=2)
+
+
+def test_parts_of_sums_keep_the_rows_of_a_weight_to_one_thread():
+    def parts(m, k, n):
+        return _parts(Contraction.dense("f32", m, n, k), Vectors(64))
+
+    found = parts(128, 784, 128)
+    assert (found.count, found.length, found.rest) == (2, 392, 0)
+    assert parts(128, 256, 128) is None
+    assert parts(128, 784, 16) is None
