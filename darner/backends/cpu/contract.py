@@ -93,8 +93,6 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     if packing and whole.by_rows and not whole.direct and contraction.m <= FEW_PACKED_FOR:
         wanted = 1 - (-FEWEST_PANELS // (contraction.batch * whole.panels))
         count = max(count, min(wanted, contraction.k // LEAST_PART))
-    if packing and whole.by_rows and whole.direct and _keeps_rows(contraction):
-        count = max(count, 2)
     if whole.path == "rows" and contraction.batch == 1:
         count = max(count, _runs(contraction))
     # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
@@ -103,7 +101,9 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     if whole.rows < contraction.m and length >= LEAST_PART and contraction.k >= 2 * length:
         count = max(count, min(MOST_PARTS, -(-contraction.k // length)))
     if count < 2:
-        return None
+        half = contraction.k // 2
+        kept = packing and whole.by_rows and whole.direct and _keeps_rows(contraction)
+        return Parts(2, half, contraction.k - 2 * half) if kept else None
     # Whole vectors, which are transposed at once.
     length = contraction.whole_terms(-(-contraction.k // count), whole.tile.lanes)
     count = contraction.k // length
@@ -111,7 +111,7 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
 
 
 def _keeps_rows(contraction: Contraction) -> bool:
-    """Whether parts of the sums have threads read their own rows of B, where they would else all read the whole of it.
+    """Whether halves of the sums have threads read their own rows of B, where they would else all read the whole of it.
 
     Weights are often updated by rows in the same step: lines that another core has read take long to write.
     """
