@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from darner.backends.cpu.claims import Claims
-from darner.backends.cpu.faults import ENDED, MARKS, QUEUE_WORDS, QUEUES, WORDS
+from darner.backends.cpu.claims import ENDED, LINE_WORDS, MARKS, QUEUES, WORDS, Claims
+from darner.backends.cpu.faults import FAULT
 from darner.backends.cpu.gemm_pieces import while_claimed
 from darner.backends.cpu.jit import compile_module, load_object
 from darner.backends.cpu.places import as_value
@@ -127,7 +127,7 @@ def test_a_thread_begins_with_its_own_queue_and_goes_on_with_others(thread, thre
 
 
 def test_words_of_queues_are_lines_of_their_own():
-    places = [QUEUE_WORDS * (1 + queue) for queue in range(QUEUES)]
-    assert ENDED < MARKS < QUEUE_WORDS
-    assert places[-1] + QUEUE_WORDS == WORDS
+    places = [LINE_WORDS * (1 + queue) for queue in range(QUEUES)]
+    assert FAULT <= ENDED < MARKS < LINE_WORDS
+    assert places[-1] + LINE_WORDS == WORDS
     assert {b - a for a, b in itertools.pairwise(places)} == {64 // 8}

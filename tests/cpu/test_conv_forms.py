@@ -20,7 +20,7 @@ from darner.backends.cpu import (
 )
 from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.conv_blocks import blocks_of
-from darner.backends.cpu.conv_plan import patches_of
+from darner.backends.cpu.conv_plan import patches_of, uneven
 from darner.backends.cpu.conv_planes import grid_of_planes
 from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import functions_of
@@ -266,3 +266,10 @@ def test_weights_in_panels_are_worth_more_where_they_are_packed_before():
 def test_images_that_the_cache_does_not_hold_are_packed():
     node = plain(1, 4096, (5, 80), 3, 7, padding=3).node(Graph(), "conv", "f32")
     assert not conv_direct.Layout(node, host()).possible
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts", "height", "share"), [(16, 2, 12, 1.5), (16, 2, 8, 1.0), (16, 3, 6, 1.0)]
+)
+def test_the_first_of_two_threads_may_have_more_rows(rows, parts, height, share):
+    assert uneven(rows, parts, height) == share

@@ -25,6 +25,7 @@ from darner.backends.cpu.gemm import (
     share_evenly,
 )
 from darner.backends.cpu.gemm_ir import i64, load, loop, offset
+from darner.backends.cpu.gemm_pack import pack_kernel
 from darner.backends.cpu.gemm_plan import cut
 from darner.backends.cpu.gemm_tile import choose_tile
 from darner.graph.errors import ArgumentError
@@ -462,3 +463,14 @@ def test_parts_of_sums_keep_the_rows_of_a_weight_to_one_thread():
     assert (found.count, found.length, found.rest) == (2, 392, 0)
     assert parts(128, 256, 128) is None
     assert parts(128, 784, 16) is None
+
+
+@pytest.mark.parametrize("contiguous", ["columns", "k"])
+def test_what_others_read_is_packed_past_the_cache(contiguous):
+    def text(past):
+        module = ir.Module()
+        pack_kernel(module, "f32", "f32", 8, 8, contiguous, past=past)
+        return str(module)
+
+    assert "!nontemporal" in text(True)
+    assert "!nontemporal" not in text(False)

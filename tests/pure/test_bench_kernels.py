@@ -27,6 +27,7 @@ from bench.kernels.cases import (
 from bench.kernels.listing import GROUPS
 from bench.kernels.sweep import DRAWS, drawn, fits, is_prime
 from bench.kernels.turns import Point
+from bench.lines import BYTES, LINE, Lines, shared_line
 from bench.peers.turns import NotOfferedError, relative_error
 
 TINY = [
@@ -246,3 +247,12 @@ def test_results_alone_can_be_compared(capsys, monkeypatch):
     monkeypatch.setitem(GROUPS, "tiny", [Contract(5, 17, 9), Rows("softmax", 5, 13)])
     assert kernels_main(["tiny", "--check", "--threads", "1"]) == 0
     assert capsys.readouterr().out == "tiny: 2 of 2 agree\n"
+
+
+def test_lines_are_written_by_all_threads_and_cost_something_to_share():
+    with Lines(2) as lines:
+        lines._spent("write")
+        written = lines.memory.view(np.int64)[:: LINE // 8]
+        assert written.tolist() == list(range(BYTES // LINE))
+        assert math.isfinite(lines.nanoseconds())
+    assert shared_line(1) is None

@@ -11,11 +11,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .faults import ENDED, MARKS, MOST_MARKS, QUEUE_WORDS, QUEUES
+from .faults import FAULT
 from .gemm_ir import ir, minimum
-from .places import as_value
+from .places import Number, as_value
 
 CLAIM = "darner.claim"
+
+ENDED = FAULT
+"""Which of a kernel's words counts the threads that find nothing more to claim."""
+MARKS = ENDED + 1
+"""The first of the words in which threads mark what they have done, up to the end of the line of cache."""
+LINE_WORDS = 8
+"""Words of a line. Each line after the first counts what was claimed of one queue."""
+MOST_MARKS = 64 * (LINE_WORDS - MARKS)
+QUEUES = 4
+WORDS = LINE_WORDS * (1 + QUEUES)
+"""What a kernel has in all, those of faults included."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +40,8 @@ class Division:
     builder: Any
     queues: Any
     things: Any
-    blocks: int = 1
-    extra: int = 0
+    blocks: Number = 1
+    extra: Number = 0
 
     def first(self, queue: Any) -> Any:
         """The first thing of a queue."""
@@ -64,7 +75,7 @@ class Claims:
     """A kernel's claims, as one thread makes them.
 
     Attributes:
-        words: of the kernel, of which ``faults`` tells.
+        words: of the kernel, ``WORDS`` of them.
         thread: this thread's number; ``threads`` says how many there are.
     """
 
@@ -103,7 +114,7 @@ class Claims:
         last = b.sub(self.threads, as_value(1))
         with b.if_then(b.icmp_signed("==", before, last)):
             places = list(range(MARKS, MARKS + MOST_MARKS // 64)) if marks else []
-            places += [QUEUE_WORDS * (1 + queue) for queue in range(QUEUES)]
+            places += [LINE_WORDS * (1 + queue) for queue in range(QUEUES)]
             for place in (*places, ENDED):
                 b.atomic_rmw("xchg", self._word(place), as_value(0), "release")
 
@@ -169,22 +180,18 @@ def _claim_function(module: Any) -> Any:
     head, some = b.append_basic_block("head"), b.append_basic_block("some")
     got, empty = b.append_basic_block("got"), b.append_basic_block("empty")
     none = b.append_basic_block("none")
-    division = Division(b, queues, things)
-
-    def before(queue: Any) -> Any:
-        return b.add(b.mul(division.first(queue), blocks), b.mul(queue, extra))
-
+    division = Division(b, queues, things, blocks, extra)
     b.branch(head)
     b.position_at_end(head)
     count = b.load(tried, typ=word)
     b.cbranch(b.icmp_unsigned("<", count, queues), some, none)
     b.position_at_end(some)
     queue = b.urem(b.add(own, count), queues)
-    place = b.mul(b.add(queue, as_value(1)), as_value(QUEUE_WORDS))
+    place = b.mul(b.add(queue, as_value(1)), as_value(LINE_WORDS))
     counter = b.gep(words, [place], source_etype=word)
     number = b.atomic_rmw("add", counter, as_value(1), "acq_rel")
-    start = before(queue)
-    length = b.sub(before(b.add(queue, as_value(1))), start)
+    start = division.before(queue)
+    length = b.sub(division.before(b.add(queue, as_value(1))), start)
     b.cbranch(b.icmp_unsigned("<", number, length), got, empty)
     b.position_at_end(got)
     b.ret(b.add(start, number))
@@ -192,5 +199,5 @@ def _claim_function(module: Any) -> Any:
     b.store(b.add(count, as_value(1)), tried)
     b.branch(head)
     b.position_at_end(none)
-    b.ret(before(queues))
+    b.ret(division.pieces)
     return function

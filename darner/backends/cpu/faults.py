@@ -19,17 +19,7 @@ INDEXED = frozenset(
 """The ops that check their indices."""
 
 FAULT = 3
-"""Words, 64 bits each, by which a kernel tells of a fault: whether it found one, the index, and the size of the axis."""
-ENDED = 3
-"""Which of a kernel's words counts the threads that find nothing more to claim."""
-MARKS = 4
-"""The first of the words in which threads mark what they have done, up to the end of the line of cache."""
-QUEUE_WORDS = 8
-"""Words of a line of cache. Each line after the first counts what was claimed of one queue."""
-QUEUES = 4
-WORDS = QUEUE_WORDS * (1 + QUEUES)
-"""What a kernel has in all."""
-MOST_MARKS = 64 * (QUEUE_WORDS - MARKS)
+"""The first words of a kernel, 64 bits each, by which it tells of a fault: whether it found one, the index, and the size of the axis. ``claims`` has the others."""
 
 
 def emit_check(builder: Any, fault: Any, index: Any, size: int, mask: Any = None) -> None:

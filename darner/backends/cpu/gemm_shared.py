@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .faults import QUEUES
+from .claims import QUEUES
 from .gemm_driver import Driver
 from .gemm_ir import STORAGE_BYTES, accumulator_of, i64, ir, loop, minimum, offset
 from .gemm_panel import Either, Following, Meanwhile, Piece, Slices, Terms, emit_pack_panel

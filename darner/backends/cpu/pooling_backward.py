@@ -63,8 +63,10 @@ class Means(Writer):
 
     @property
     def _lie_apart(self) -> bool:
-        """Whether no element is in two windows, and the first window begins with the plane."""
+        """Whether there are windows, no element is in two of them, and the first begins with the plane."""
         plan = self.plan
+        if not plan.pooled_rows:
+            return False
         apart = all(
             axis.window <= axis.stride and not axis.low for axis in (*plan.outer, plan.last)
         )

@@ -14,7 +14,8 @@ from ...lower.plan import Buffer, Plan
 from ..memory import ALIGNMENT, Bytes, aligned, room_for, together
 from ..mirrors import refresh
 from .cache import ObjectCache
-from .faults import FAULT, WORDS, fault_of
+from .claims import WORDS
+from .faults import FAULT, fault_of
 from .jit import Machine, host, load_object
 from .kept import Leaves, Values
 from .native import Native, Packed, native_of

@@ -80,6 +80,7 @@ def packing(form: Winograd, operand: int) -> Packing | None:
 
     def emit(code: Code) -> None:
         _transform_weights(code, form, code.operands[0], code.results[0])
+        # What went past the cache may be seen late: before anyone is told that this kernel is done, it is.
         code.builder.fence("seq_cst")
 
     key = f"winograd of {form.side}, {form.tile}, {form.channels}, {form.out}, {form.flipped}"
