@@ -38,10 +38,20 @@ SHAPES = {
     "far windows": ((1, 2, 8, 140), {"window": (1, 4), "stride": (2, 8), "padding": (0, 1)}),
     "more rows than a block has": ((1, 1, 150, 70), {"window": 2, "stride": 1}),
     "one plane": ((1, 1, 21, 18), {"window": 4, "stride": (3, 2), "padding": 2}),
+    "a plane in bands": ((1, 1, 190, 67), {"window": 5, "stride": 2, "padding": ((2, 1), (0, 2))}),
+    "bands of windows side by side": (
+        (1, 2, 83, 90),
+        {"window": 3, "stride": 3, "ceil_mode": True},
+    ),
+    "long windows far from each other": (
+        (1, 2, 40, 150),
+        {"window": (3, 14), "stride": (11, 8), "padding": (1, 5)},
+    ),
     "a partial last window": (
         (2, 2, 10, 20),
         {"window": 3, "stride": 2, "padding": 1, "ceil_mode": True},
     ),
+    "a volume in bands": ((1, 1, 40, 9, 20), {"window": 3, "stride": 1, "padding": 1}),
     "a volume": ((2, 2, 5, 7, 18), {"window": (2, 3, 3), "stride": (1, 2, 2), "padding": 1}),
 }
 
@@ -128,6 +138,14 @@ def test_results_do_not_depend_on_the_number_of_threads(op):
     one, two, three = (assert_right(graph, threads=threads)[0] for threads in (1, 2, 3))
     np.testing.assert_array_equal(one, two)
     np.testing.assert_array_equal(one, three)
+
+
+def test_a_plane_in_bands_is_the_same_for_any_number_of_threads():
+    attrs = {"window": (4, 3), "stride": 1, "padding": (2, 1)}
+    graph = pooled("max_pool_backward", (1, 1, 130, 80), attrs)
+    one, *others = (assert_right(graph, threads=threads)[0] for threads in (1, 2, 3))
+    for other in others:
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])

@@ -1,7 +1,7 @@
 """Pooling and its gradients as native code.
 
 Windows are pooled in two steps: rows onto each other, then along the rows that this makes. So a window of 5 x 5 takes 10 steps for each vector and not 25, and all that
-is read from far is read in whole vectors. The gradients are in ``pooling_backward``.
+is read from far is read in whole vectors. The gradients are in ``pooling_backward`` and ``pooling_maxima``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .gemm_ir import ACCUMULATOR, offset
 from .jit import Machine
 from .places import Number
 from .pool_plan import Divisor, Pooling, Writer
-from .pooling_backward import Maxima, Means
+from .pooling_backward import Means
+from .pooling_maxima import Maxima
 from .template import Code, Scratch, Template, sizes
 
 BLOCK = 16384

@@ -1,31 +1,25 @@
-"""The gradients of pooling: what windows hand down to the elements they saw.
+"""The gradient of mean pooling: what windows hand down to the elements they saw, along rows first, then over rows.
 
-A plane is one thread's work, so that all that its elements receive is added in one order. Means spread along rows first, then over rows; a maximum is looked for
-again in each window, and hands down what it has to one place.
+A plane is one thread's work, so that all that its elements receive is added in one order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import product
-from math import prod
 from typing import Any
 
-from ...graph import dtypes
 from ...graph.node import Node
 from .conv_driver import in_lines
 from .conv_finish import Finish
 from .conv_pack import divided
 from .gemm_ir import lane_mask, loop, minimum, offset
-from .places import Lanes, Number, as_value
+from .places import Number, as_value
 from .pool_plan import Divisor, Pooling, Writer
 from .template import Code, Scratch
 
 MOST_ABREAST = 8
 """Elements of a row that one gradient of windows which lie apart may be written to."""
-TOGETHER = 4
-"""Windows for which the code that hands down is written out."""
 
 
 class _MeansMemory:
@@ -188,142 +182,3 @@ class Means(Writer):
             self.finish.emit(self.code, total, [*index, pixel], self.lanes, mask)
 
         self.vectors(plan.last.size, vector)
-
-
-class _MaximaMemory:
-    """Two planes with padding around them, of elements and of what they receive; and places of maxima."""
-
-    def __init__(self, plan: Pooling) -> None:
-        last, lanes, size = plan.last, plan.lanes, plan.kept.itemsize
-        self.lengths = [axis.reach for axis in plan.outer]
-        self.pitch = last.reach
-        whole = -(-last.count // lanes) * lanes
-        seen = whole * last.stride + (last.window - 1) * last.dilation
-        # The last vectors of the last row go past it.
-        self.plane = -(-(prod(self.lengths) * self.pitch + seen) // lanes) * lanes
-        self.plane_bytes = in_lines(self.plane * size)
-        self.scratch = Scratch(2 * self.plane_bytes + in_lines(whole * 4))
-
-
-class Maxima(Writer):
-    """The code of ``max_pool_backward``."""
-
-    memory = _MaximaMemory
-
-    def __init__(self, code: Code, main: Node, operands: Sequence[Any], finish: Finish) -> None:
-        super().__init__(code, main, finish)
-        self.source, self.gradient = operands
-        self.layout = _MaximaMemory(self.plan)
-        self.elements = self.scratch(0)
-        self.received = self.scratch(self.layout.plane_bytes)
-        self.found = self.scratch(2 * self.layout.plane_bytes)
-
-    def emit(self) -> None:
-        """Everything: threads share planes."""
-        self.fill(self.elements, self.layout.plane, float("-inf"))
-        self.fill(self.received, self.layout.plane, 0.0)
-        self.code.each(self.plan.batch * self.plan.channels, self._plane)
-
-    def _plane(self, plane: Any) -> None:
-        plan, places = self.plan, self.places
-        image, channel = divided(self.builder, plane, plan.channels)
-        first = places.mul(plane, plan.rows * plan.last.size)
-        source = offset(self.builder, self.source, self.dtype.name, first)
-        first = places.mul(plane, plan.pooled_rows * plan.last.count)
-        gradient = offset(self.builder, self.gradient, self.dtype.name, first)
-        self.loop(plan.rows, lambda row: self._copy(source, row))
-        self.loop(plan.pooled_rows, lambda row: self._row(gradient, row))
-        self.loop(plan.rows, lambda row: self._collect([image, channel], row))
-
-    def _inner(self, row: Any) -> Number:
-        """Where a row of the plane begins amid the padding."""
-        plan, places, layout = self.plan, self.places, self.layout
-        index = places.split(row, [axis.size for axis in plan.outer])
-        moved = [places.add(i, axis.low) for i, axis in zip(index, plan.outer, strict=True)]
-        whole = places.mul(places.offset(moved, layout.lengths), layout.pitch)
-        return places.add(whole, plan.last.low)
-
-    def _copy(self, source: Any, row: Any) -> None:
-        places, width = self.places, self.plan.last.size
-        to, start = self._inner(row), places.mul(row, width)
-
-        def vector(at: Any, mask: Any) -> None:
-            value = self.load(source, places.add(start, at), self.dtype, mask)
-            self.store(value, self.elements, places.add(to, at), mask)
-
-        self.vectors(width, vector)
-
-    def _row(self, gradient: Any, row: Any) -> None:
-        """Find the maxima of a row of windows, and give each what its window has."""
-        plan, places, layout = self.plan, self.places, self.layout
-        last = plan.last
-        index = places.split(row, [axis.count for axis in plan.outer])
-        moved = [places.mul(i, axis.stride) for i, axis in zip(index, plan.outer, strict=True)]
-        corner = places.mul(places.offset(moved, layout.lengths), layout.pitch)
-        self.vectors(last.count, lambda at, _: self._find(corner, at))
-        start = places.mul(row, last.count)
-        to = offset(self.builder, self.received, self.kept.name, corner)
-
-        def one(at: Number) -> None:
-            found = self.registers.load(self.found, at, dtypes.i32)
-            place = self.registers.as_index(found, dtypes.i32)
-            value = self.registers.load(gradient, places.add(start, at), self.dtype)
-            value = self.registers.cast(value, self.dtype, self.kept)
-            before = self.registers.load(to, place, self.kept)
-            self.registers.store(self.builder.fadd(before, value), to, place, self.kept)
-
-        def some(at: Any) -> None:
-            for number in range(TOGETHER):
-                one(places.add(at, number))
-
-        full = last.count // TOGETHER * TOGETHER
-        self.loop(full, some, TOGETHER)
-        for rest in range(full, last.count):
-            one(rest)
-
-    def _find(self, corner: Number, at: Any) -> None:
-        """Where each of some windows has its first maximum, from the first window's corner on."""
-        plan, places, registers, layout = self.plan, self.places, self.registers, self.layout
-        begin = places.add(corner, places.mul(at, plan.last.stride))
-        axes = [*plan.outer, plan.last]
-        lengths = [*layout.lengths, layout.pitch]
-        # Runs of taps, to be compared two and two, so that few wait for each other. Windows that lie apart are compared tap by tap: the sums that follow are slower where these are quicker.
-        two_and_two = plan.last.stride == 1
-        runs: list[tuple[int, Any, Any]] = []
-        for taps in product(*(range(axis.window) for axis in axes)):
-            steps = [tap * axis.dilation for tap, axis in zip(taps, axes, strict=True)]
-            step = places.offset(steps, lengths)
-            stride = plan.last.stride
-            value = self.load(self.elements, places.add(begin, step), self.kept, None, stride)
-            runs.append((1, value, registers.constant(step, dtypes.i32, self.lanes)))
-            while len(runs) > 1 and (not two_and_two or runs[-1][0] == runs[-2][0]):
-                self._join(runs)
-        while len(runs) > 1:
-            self._join(runs)
-        _, _, place = runs[0]
-        own = Lanes(places.mul(at, plan.last.stride), self.lanes, plan.last.stride)
-        place = self.builder.add(place, registers.of_index(own, dtypes.i32))
-        registers.store(place, self.found, Lanes(at, self.lanes), dtypes.i32)
-
-    def _join(self, runs: list[tuple[int, Any, Any]]) -> None:
-        """The last two runs as one: of equal maxima that of the first."""
-        count, value, here = runs.pop()
-        before, best, place = runs.pop()
-        better = self.registers.beats("argmax", value, best, self.kept)
-        best = self.builder.select(better, value, best)
-        runs.append((before + count, best, self.builder.select(better, here, place)))
-
-    def _collect(self, index: list[Number], row: Any) -> None:
-        """Write a row of the result, and leave zeros for the next plane."""
-        places, width = self.places, self.plan.last.size
-        start = self._inner(row)
-        nothing = self.registers.constant(0.0, self.kept, self.lanes)
-
-        def vector(at: Any, mask: Any) -> None:
-            place = places.add(start, at)
-            value = self.load(self.received, place, self.kept, mask)
-            self.store(nothing, self.received, place, mask)
-            pixel = places.add(places.mul(row, width), at)
-            self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
-
-        self.vectors(width, vector)
