@@ -223,12 +223,13 @@ def test_empty_parts_among_very_many():
 # --------------------------------------------------------------------------- past the cache
 
 
-@pytest.fixture
-def always_past(monkeypatch):
-    """Every result is large enough; objects made so are not found by others."""
-    digest = kernels._source_digest() + " past"
+@pytest.fixture(params=[0, 120 << 10, 250 << 10])
+def always_past(monkeypatch, request):
+    """Every result is large enough, with room for some of it in the cache; objects made so are not found by others."""
+    digest = f"{kernels._source_digest()} past {request.param}"
     monkeypatch.setattr(kernels, "_source_digest", lambda: digest)
     monkeypatch.setattr(streaming, "LARGE", 1)
+    monkeypatch.setattr(streaming, "KEPT", request.param)
     monkeypatch.setattr(turned, "PAST", 1)
 
 
@@ -249,6 +250,17 @@ def test_rows_that_begin_anywhere_in_a_line_are_written_past_the_cache_too(alway
     one(lambda g, x, y, row: [x.softmax(), x.layer_norm(row, row)], x, y, row, atol=1e-5)
     places = RNG.integers(0, 19, 40).astype("i4")
     one(lambda g, x, i: g.gather(x, i), x, places, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("rows", "room"), [(3000, None), (3700, 959), (8000, 0)])
+def test_what_the_cache_has_room_for_is_written_to_it_and_the_rest_past_it(rows, room):
+    g = Graph()
+    g.set_outputs([g.input("x", (rows, 1024)) * 2.0 + 1.0])
+    plan = lower(g, target="cpu")
+    text = str(emit_module(plan, functions_of(plan), host()))
+    assert ("!nontemporal" in text) == (room is not None)
+    if room is not None:
+        assert f"i64 {room}, i64 1024" in text
 
 
 def test_a_state_is_updated_in_its_place_and_an_unaligned_array_is_written(always_past):

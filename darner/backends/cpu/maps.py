@@ -20,7 +20,7 @@ from .elements import Elements, can_emit
 from .extremes import looks_along
 from .places import Number
 from .sections import Section, Tables, sections
-from .streaming import LINE, either
+from .streaming import LINE, partly
 from .template import Code, Template, sizes
 
 KINDS = ("map", "rows", "contract", "index")
@@ -95,7 +95,7 @@ def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Nod
     whole = plain and (length % lanes == 0 or length == prod(shape) or ragged)
     nbytes = prod(shape) * sum(node.dtype.itemsize for node, _ in outputs) if whole else 0
     places = [place for _, place in outputs]
-    either(code, nbytes, places, lambda past: _emit_results(code, shape, outputs, past))
+    partly(code, nbytes, places, lambda own, past: _emit_results(own, shape, outputs, past))
 
 
 def _emit_results(

@@ -25,7 +25,7 @@ from .jit import Machine
 from .maps import SMALL
 from .places import Lanes, Number, as_value
 from .row_program import RowProgram, room, row_program
-from .streaming import LINE, either
+from .streaming import LINE, either, partly
 from .template import Code, Scratch, Template, sizes
 
 LEAST_AHEAD = 1 << 20
@@ -568,7 +568,10 @@ def _emit(code: Code) -> None:
     whole = whole and program.across
     nbytes = prod(program.space) * sum(node.dtype.itemsize for node, _ in full) if whole else 0
     places = [place for _, place in full]
-    either(code, nbytes, places, lambda past: _Rows(code, program, past).emit())
+    if program.columns or program.pieces > 1:
+        either(code, nbytes, places, lambda past: _Rows(code, program, past).emit())
+    else:
+        partly(code, nbytes, places, lambda own, past: _Rows(own, program, past).emit())
 
 
 ROWS = Template("rows", _fits, _emit, _scratch)

@@ -21,6 +21,9 @@ from .panels import Offer, Panels
 from .places import Number, Places, as_value
 from .threads_ir import BARRIER
 
+WHOLE = 1024
+"""Parts that portions are said in."""
+
 
 @dataclass(frozen=True)
 class Scratch:
@@ -56,6 +59,7 @@ class Code:
         fault: where an index that is outside its axis is told of; see ``check``.
         packed: whether the operand of the template's ``Packing`` comes packed.
         panels: the operands, and after them the results, that lie in panels, by position.
+        portion: the first and the last of what ``share`` gives a thread that is done here, as parts of ``WHOLE``.
     """
 
     builder: Any
@@ -71,6 +75,7 @@ class Code:
     fault: Any
     packed: bool = False
     panels: Mapping[int, Panels] = field(default_factory=dict)
+    portion: tuple[Number, Number] = (0, WHOLE)
 
     @property
     def body(self) -> Graph:
@@ -131,7 +136,12 @@ class Code:
         b = self.builder
         first = b.udiv(b.mul(self.thread, as_value(count)), self.threads)
         after = b.add(self.thread, as_value(1))
-        return first, b.udiv(b.mul(after, as_value(count)), self.threads)
+        last = b.udiv(b.mul(after, as_value(count)), self.threads)
+        if self.portion == (0, WHOLE):
+            return first, last
+        own = b.sub(last, first)
+        low, high = (b.udiv(b.mul(own, as_value(end)), as_value(WHOLE)) for end in self.portion)
+        return b.add(first, low), b.add(first, high)
 
     def each(self, count: Number, inside: Callable[[Any], None]) -> None:
         """``inside(i)`` for this thread's part of ``range(count)``."""
