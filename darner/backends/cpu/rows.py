@@ -493,11 +493,18 @@ class _Rows:
     def _emit_in_pieces(self) -> None:
         program, places, e = self.program, self.places, self.elements
         self.kept_at, self.ready, self.fresh = {}, set(), set()
+        # A thread has the same columns of all rows where these have weights in common: the weights' gradients, sums over rows, are shared out so too.
+        length = prod(program.space) // program.units
+        by_pieces = any(leaf.size == length for leaf in self.code.spec.inputs)
         for level in range(len(program.levels) + 1):
 
             def unit(number: Number, _: Any, level: int = level) -> Sequence[Any]:
-                row_number = places.div(number, program.pieces)
-                piece = places.mod(number, program.pieces)
+                if by_pieces:
+                    piece = places.div(number, program.units)
+                    row_number = places.mod(number, program.units)
+                else:
+                    row_number = places.div(number, program.pieces)
+                    piece = places.mod(number, program.pieces)
 
                 def one(row: list[Number]) -> None:
                     for earlier in range(level):
