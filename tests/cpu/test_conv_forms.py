@@ -22,6 +22,7 @@ from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.conv_blocks import blocks_of
 from darner.backends.cpu.conv_plan import patches_of, uneven
 from darner.backends.cpu.conv_planes import grid_of_planes
+from darner.backends.cpu.conv_spans import met, share_of_taps
 from darner.backends.cpu.jit import host
 from darner.backends.cpu.kernels import functions_of
 from darner.backends.cpu.program import CpuProgram
@@ -222,13 +223,49 @@ def test_gradients_of_few_channels_have_pixels_in_lanes(case, form):
     ("case", "form"),
     [
         (plain(5, 17, (7, 53), 7, 5, padding=2), conv_direct),
-        (plain(5, 17, (7, 53), 312, 5, padding=2), conv_driver),
+        (plain(5, 17, (47, 53), 312, 5, padding=2), conv_driver),
+        (plain(5, 17, (7, 53), 312, 5, padding=2), conv_lanes),
         (plain(4, 43, (7, 6), 16, 7, padding=3), conv_lanes),
     ],
-    ids=["few channels of the result", "many of them", "small images"],
+    ids=["few channels of the result", "many of them", "few rows", "small images"],
 )
 def test_patches_are_packed_where_that_pays(case, form):
     assert conv._form(case.node(Graph(), "conv", "f32"), host(), packed=False) is form
+
+
+LOW = {
+    "rows of their own": plain(2, 3, (5, 41), 60, 5, padding=2),
+    "several images": plain(7, 5, (6, 5), 21, 5, padding=2),
+    "channels in several blocks": plain(3, 190, (7, 61), 19, 5, padding=2),
+    "strided": plain(5, 6, (9, 9), 17, 7, stride=2, padding=3),
+    "dilated": plain(4, 5, (8, 8), 9, 3, padding=3, dilation=3),
+    "in groups": plain(3, 8, (4, 9), 12, 5, padding=2, groups=2),
+    "a volume": plain(3, 4, (4, 5, 6), 7, 3, padding=1),
+}
+
+
+@pytest.mark.parametrize("op", ["conv", "conv_input_grad"])
+@pytest.mark.parametrize("name", LOW)
+def test_taps_outside_of_low_images_are_left_out(name, op, monkeypatch):
+    force(monkeypatch, "channels")
+    case, graph = LOW[name], Graph()
+    layout = conv_lanes.Layout(case.node(Graph(), op, "f32"), host())
+    # The gradient of a stride is of several phases, which this form has not.
+    assert layout.spans if layout.possible else case.stride != (1, 1)
+    y = case.node(graph, op, "f32")
+    graph.set_outputs([y.relu() * 2.0, y])
+    one, two = (assert_right(graph, "f32", case.terms(op), threads)[1] for threads in (1, 2))
+    assert one.tobytes() == two.tobytes()
+
+
+def test_the_share_of_taps_that_tiles_need_is_that_of_their_pixels():
+    patches = patches_of(plain(2, 3, (5, 41), 60, 5, padding=2).node(Graph(), "conv", "f32"))
+    assert [met(patches, y) for y in range(5)] == [(2, 5), (1, 5), (0, 5), (0, 4), (0, 3)]
+    assert share_of_taps(patches, 2, 8) == 19 / 25
+    # Of tiles of 8 in rows of 5 those of the first 40 pixels have two or three rows, and the last the last two.
+    few = patches_of(plain(1, 3, (10, 5), 9, 3, padding=1).node(Graph(), "conv", "f32"))
+    assert share_of_taps(few, 1, 8) == 20 / 21
+    assert share_of_taps(few, 4, 5) == pytest.approx(28 / 30)
 
 
 @pytest.mark.parametrize("name", ["strided", "groups of few", "rows shorter than a vector"])

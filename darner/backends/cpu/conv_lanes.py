@@ -19,6 +19,7 @@ from .conv_finish import Finish, each_turned
 from .conv_pack import divided, walk
 from .conv_plan import SHARED, Patches, patches_of, rows_cycles, shared, tile_cycles, tiles_of
 from .conv_planes import grid_of_planes, write_distances
+from .conv_spans import WORTH, Spans, share_of_taps
 from .conv_turns import call_with_rows
 from .conv_weights import IN_PLACE, TURNED, turning_kernel
 from .gemm_ir import STORAGE_BYTES, accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
@@ -39,6 +40,8 @@ STREAMED = 2.0
 """Cycles for a vector of weights that every block reads from afar."""
 PAST = 30.0
 """Cycles for a vector of weights that one thread packs past the cache, and all read."""
+ORDERED = 4.0
+"""Cycles for a term that is put in the order of the first axis of taps."""
 FINISHED = 12.0
 """Cycles for a vector of sums on its way to the result, turned around."""
 
@@ -101,6 +104,12 @@ class Layout:
         self.sum_bytes = in_lines((blocks.length + lanes) * self.padded * self.size)
         self.square_bytes = lanes * lanes * self.size
         self.term_bytes = in_lines(8 * self.cut.channels * self.taps)
+        # Of taps that do not meet all pixels there are tables: of places, and of rows of panels of each width.
+        self.spans = self._share(tile, blocks) < WORTH
+        self.at_once = self.cut.channels == self.patches.channels
+        self.tables = (1 + len(self.widths)) * self.spans
+        self.span_bytes = in_lines(16 * -(-blocks.length // tile.rows)) * self.spans
+        self.rank_bytes = in_lines(8 * self.patches.pixels) * self.spans
         # Weights are turned in whole squares too.
         self.panel = (-(-self.length // lanes) + 1) * lanes * tile.width
         self.panel_bytes = in_lines(self.patches.groups * self.panels * self.panel * self.size)
@@ -119,6 +128,16 @@ class Layout:
                     found.append(Cut(tile, blocks, parts, channels, cycles))
         return found
 
+    def _share(self, tile: Tile, blocks: Blocks) -> float:
+        """The share of all taps that pixels meet, as far as the rest is left out."""
+        return share_of_taps(self.patches, blocks.images, tile.rows)
+
+    @property
+    def widths(self) -> list[int]:
+        """Those of panels: of most, and of the last."""
+        full, last = self.tiles
+        return [tile.width for tile in (self.cut.tile if full else None, last) if tile]
+
     def _cycles(self, tile: Tile, blocks: Blocks, parts: int) -> float:
         """Cycles that two threads take."""
         patches, grid, lanes = self.patches, self.grid, tile.lanes
@@ -128,6 +147,9 @@ class Layout:
         each = rows_cycles(blocks.length, tile, self._of_width(tile))
         vectors = -(-self.rows // lanes)
         products = IN_PLACE * self.length * each
+        met = self._share(tile, blocks)
+        if met < WORTH:
+            products = met * products + self.length * ORDERED
         finished = -(-blocks.length // lanes) * lanes * vectors * FINISHED
         # The part with the last panel has less to do than the others.
         panels = -(-self.rows // tile.width)
@@ -175,6 +197,7 @@ class Layout:
         """The memory it needs."""
         own = self.plane_bytes + self.sum_bytes + self.square_bytes + self.term_bytes
         own += in_lines(8 * self.cut.blocks.length)
+        own += self.tables * self.term_bytes + self.span_bytes + self.rank_bytes
         return Scratch(own, 0 if self.packed else self.panel_bytes)
 
 
@@ -275,11 +298,17 @@ class Driver:
         layout = self.layout
         self.source, self.weights = operands
         self.patches, self.tile, self.blocks = layout.patches, layout.cut.tile, layout.cut.blocks
-        sizes = (layout.plane_bytes, layout.sum_bytes, layout.square_bytes, layout.term_bytes)
+        sizes = [layout.plane_bytes, layout.sum_bytes, layout.square_bytes, layout.term_bytes]
+        sizes += [in_lines(8 * self.blocks.length), *[layout.term_bytes] * layout.tables]
+        sizes.append(layout.span_bytes)
         places = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
-        self.planes, self.sums, self.square, self.terms, self.places = (
+        self.planes, self.sums, self.square, self.terms, self.places, *tables, spans, ranks = (
             self._byte(code.own, place) for place in places
         )
+        self.spans: Spans | None = None
+        if layout.spans:
+            self.tables = list(zip(tables, [0, *layout.widths], strict=True))
+            self.spans = Spans(code, self.blocks, self.tile.rows, spans, ranks)
         self.packed = self.weights if code.packed else code.shared
         self.reader = Reader(
             code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
@@ -292,6 +321,8 @@ class Driver:
         """Everything."""
         layout, patches, parts = self.layout, self.patches, self.layout.cut.parts
         write_distances(self.builder, layout.grid, layout.cut.channels, layout.plane, self.terms)
+        if layout.at_once:
+            self._order(i64(patches.channels))
         if not self.code.packed:
             # Where there are no parts or groups, all threads read all panels. What the squares of a few taps write too much would go past the cache twice.
             lines = self.tile.lanes * layout.size == LINE
@@ -300,6 +331,10 @@ class Driver:
             self.code.barrier(past)
         self.code.each(patches.groups * self.blocks.count * parts, self._unit)
 
+    def _order(self, channels: Any) -> None:
+        if self.spans is not None:
+            self.spans.order(channels, self.layout.taps, self.terms, self.tables)
+
     def _unit(self, number: Any) -> None:
         """Some pixels of one group, and some panels: channels of the source are copied, and met by every tile."""
         builder, layout, patches = self.builder, self.layout, self.patches
@@ -307,7 +342,10 @@ class Driver:
         rest, block = divided(builder, number, self.blocks.count)
         part, group = divided(builder, rest, patches.groups)
         first, stop = self.blocks.bounds(self.code, as_value(block))
-        start = self.reader.write_places(first, stop)
+        if self.spans is None:
+            start = self.reader.write_places(first, stop)
+        else:
+            start = self.spans.write(first, stop, self.places)
         low = as_value(places.mul(part, layout.each))
         high = minimum(builder, builder.add(low, i64(layout.each)), i64(layout.panels))
 
@@ -318,10 +356,11 @@ class Driver:
             plane = places.add(places.mul(group, patches.channels), c)
             source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
             self.reader.copy(source, count, start)
+            if not layout.at_once:
+                self._order(count)
             keep = builder.icmp_signed(">", c, i64(0))
-            length = builder.mul(count, i64(layout.taps))
             before = builder.mul(c, i64(layout.taps))
-            self._multiply(group, (low, high), builder.sub(stop, first), length, before, keep)
+            self._multiply(group, (low, high), builder.sub(stop, first), count, before, keep)
 
         loop(builder, i64(0), i64(patches.channels), layout.cut.channels, channels)
         self._finish(group, (low, high), first, stop)
@@ -331,11 +370,11 @@ class Driver:
         group: Number,
         panels: tuple[Any, Any],
         pixels: Any,
-        length: Any,
+        channels: Any,
         before: Any,
         keep: Any,
     ) -> None:
-        """Add the products of ``length`` terms, from ``before`` on, to the sums of a block."""
+        """Add the products of some channels, whose terms begin at ``before``, to the sums of a block."""
         builder, layout, places = self.builder, self.layout, self.code.places
         word, tile = ir().IntType(64), self.tile
         full, last = layout.tiles
@@ -351,11 +390,13 @@ class Driver:
                 out = offset(builder, self.sums, layout.accumulator, out)
                 starts = builder.gep(self.places, [row], source_etype=word)
 
+                length, form, tables = self._terms(row, channels, exact)
+
                 def call(count: int) -> None:
                     own = Tile(count, exact.vectors, exact.lanes)
-                    kernel = tile_kernel(builder.module, own, layout.accumulator, "placed")
+                    kernel = tile_kernel(builder.module, own, layout.accumulator, "placed", form)
                     arguments = [length, self.planes, i64(0), b, out, i64(layout.padded), keep, b]
-                    builder.call(kernel, [*arguments, starts, self.terms])
+                    builder.call(kernel, [*arguments, *tables[:-1], starts, tables[-1]])
 
                 left = builder.sub(pixels, row)
                 call_with_rows(builder, left, tile.rows, self.blocks.lengths, call)
@@ -363,10 +404,26 @@ class Driver:
             loop(builder, i64(0), pixels, tile.rows, one_tile)
 
         low, high = panels
-        loop(builder, low, minimum(builder, high, i64(full)), 1, lambda i, _: panel(i, tile))
+        if full:
+            loop(builder, low, minimum(builder, high, i64(full)), 1, lambda i, _: panel(i, tile))
         if last is not None:
             with builder.if_then(builder.icmp_signed(">", high, i64(full))):
                 panel(i64(full), last)
+
+    def _terms(self, row: Any, channels: Any, tile: Tile) -> tuple[Any, str, list[Any]]:
+        """How many terms a tile of pixels has, how rows of the panel are found, and tables of those and of the places of terms."""
+        builder, layout = self.builder, self.layout
+        if self.spans is None:
+            return builder.mul(channels, i64(layout.taps)), "packed", [self.terms]
+        low, high = self.spans.span(row)
+        each = builder.mul(channels, i64(layout.taps // self.patches.kernel[0]))
+        start = builder.mul(low, each)
+        (places, _), *panels = self.tables
+        rows = {width: table for table, width in panels}[tile.width]
+        tables = [
+            builder.gep(table, [start], source_etype=ir().IntType(64)) for table in (rows, places)
+        ]
+        return builder.mul(builder.sub(high, low), each), "placed", tables
 
     def _finish(self, group: Number, panels: tuple[Any, Any], first: Any, stop: Any) -> None:
         """Take the sums of a block to the results, in squares of pixels and channels that are turned around."""
@@ -380,17 +437,25 @@ class Driver:
             image, inner = divided(builder, pixel, pixels)
             left = builder.sub(i64(pixels), as_value(inner))
             length = minimum(builder, left, builder.sub(stop, pixel))
+            own_image, _ = divided(builder, builder.sub(pixel, first), pixels)
 
             def some(at: Any, _: Any) -> None:
                 mask = lane_mask(builder, builder.sub(length, at), lanes)
                 row = builder.add(builder.sub(pixel, first), at)
-                own = builder.mul(row, i64(layout.padded))
+                rows = [builder.add(row, i64(lane)) for lane in range(lanes)]
+                if self.spans is not None and self.blocks.images > 1:
+                    # Behind an image's last pixel anything is read.
+                    most = i64(pixels - 1)
+                    inside = [
+                        minimum(builder, builder.add(at, i64(lane)), most) for lane in range(lanes)
+                    ]
+                    rows = [self.spans.rank(own_image, place) for place in inside]
+                starts = [builder.mul(row, i64(layout.padded)) for row in rows]
 
                 def across(channel: Any, _: Any) -> None:
-                    corner = builder.add(own, channel)
                     values = []
-                    for lane in range(lanes):
-                        place = builder.add(corner, i64(lane * layout.padded))
+                    for start in starts:
+                        place = builder.add(start, channel)
                         place = offset(builder, self.sums, layout.accumulator, place)
                         values.append(load(builder, place, layout.accumulator, lanes))
                     count = minimum(builder, builder.sub(high, channel), i64(lanes))
