@@ -17,7 +17,7 @@ from .conv_blocks import Blocks, Reader, blocks_of
 from .conv_driver import in_lines
 from .conv_finish import Finish, each_turned
 from .conv_pack import divided, walk
-from .conv_plan import SHARED, Patches, patches_of, rows_cycles, shared, tile_cycles, tiles_of
+from .conv_plan import SHARED, Patches, patches_of, rows_cycles, tile_cycles, tiles_of
 from .conv_planes import grid_of_planes, write_distances
 from .conv_spans import WORTH, Spans, share_of_taps
 from .conv_turns import call_with_rows
@@ -32,8 +32,8 @@ PLANES_BYTES = 256 << 10
 """Of the cache next to a core: what the planes of some channels may take."""
 LENGTHS = (32, 64, 128, 256)
 """Pixels that a block may have."""
-PARTS = (1, 2, 4)
-"""Pieces that the panels may be cut into: each copies the images by itself."""
+PARTS, MOST_PARTS = (1, 2, 4), 16
+"""Pieces that the panels may be cut into, or all of them if they are no more than this: each copies the images by itself."""
 TERMS = 256
 """Terms of a panel that are one piece of packing."""
 STREAMED = 2.0
@@ -123,7 +123,8 @@ class Layout:
                 plane = len(self.grid.planes) * blocks.plane(self.size, tile.lanes) * self.size
                 channels = max(1, PLANES_BYTES // plane)
                 channels = min(self.patches.channels, channels // 8 * 8 or channels)
-                for parts in sorted({min(parts, panels) for parts in PARTS}):
+                every = panels if panels <= MOST_PARTS else 1
+                for parts in sorted({min(parts, panels) for parts in (*PARTS, every)}):
                     cycles = self._cycles(tile, blocks, parts)
                     found.append(Cut(tile, blocks, parts, channels, cycles))
         return found
@@ -151,13 +152,9 @@ class Layout:
         if met < WORTH:
             products = met * products + self.length * ORDERED
         finished = -(-blocks.length // lanes) * lanes * vectors * FINISHED
-        # The part with the last panel has less to do than the others.
-        panels = -(-self.rows // tile.width)
-        uneven = min(-(-panels // parts) * tile.vectors * parts, parts * vectors) / vectors
-        units = patches.groups * blocks.count
         streamed = self.length * vectors * STREAMED
-        each = uneven * (products + finished + streamed) + parts * copied
-        total = shared(units * each, units * parts)
+        each = products + finished + streamed
+        total = self._of_threads(tile, parts, patches.groups * blocks.count, each, copied)
         if self.packed:
             return total
         terms = self.length
@@ -167,6 +164,17 @@ class Layout:
         if parts * patches.groups == 1:
             each += SHARED if self.backward else PAST
         return total + patches.groups * terms * vectors * each / 2
+
+    def _of_threads(self, tile: Tile, parts: int, units: int, each: float, copied: float) -> float:
+        """Cycles until two threads are done that have as many units of every part; ``each`` is what a unit takes with all panels, besides what is copied for it."""
+        vectors = -(-self.rows // tile.lanes)
+        panels = -(-self.rows // tile.width)
+        own = -(-panels // parts) * tile.vectors
+        held = [max(min(own, vectors - part * own), 0) for part in range(parts)]
+        half, rest = divmod(parts * units // 2, units)
+        first = units * sum(held[:half]) + (rest * held[half] if rest else 0)
+        most = max(first, units * vectors - first)
+        return most / vectors * each + -(-parts * units // 2) * copied
 
     def _of_width(self, tile: Tile) -> Any:
         """Cycles of one product for every element of some pixels, over all panels."""
