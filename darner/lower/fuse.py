@@ -14,7 +14,7 @@ A kernel may have several results. Two kernels are joined only if no third lies 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.dims import Shape
@@ -22,7 +22,20 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
-from .roles import ENDED, LEAST_ROWS, PLACES, Role, may_end, roles, takes_one
+from .roles import (
+    ENDED,
+    LEAST_ROWS,
+    PLACES,
+    Along,
+    Role,
+    is_aligned,
+    is_of_rows,
+    may_end,
+    roles,
+    runs_along,
+    seen_through,
+    takes_one,
+)
 
 LARGEST = 96
 """Nodes in one kernel: beyond that, registers run out and compiling takes longer than it saves."""
@@ -298,10 +311,19 @@ class _Fusion:
             return False
         if "elementwise" not in node.op.traits or node.shape != product.shape:
             return False
-        inside = [i for i in self.sources[reader] if self.home.get(i) == product.id]
-        if not inside or any(i not in node.inputs for i in inside):
-            return False  # read through a view: from another element
+        inside = {i for i in self.sources[reader] if self.home.get(i) == product.id}
+        if not inside or self._looks_through(node, inside):
+            return False  # from another element
         return self._may_join(product.id, reader)
+
+    def _looks_through(self, node: Node, inside: set[int]) -> bool:
+        """Whether a node reads one of these values through a view, be it beside the value itself."""
+        return any(self._is_seen(x, inside) for x in node.operands)
+
+    def _is_seen(self, x: Node, inside: set[int]) -> bool:
+        """Whether a node is a view of one of these values."""
+        is_view = self.roles[x.id] in ("view", "part")
+        return is_view and not inside.isdisjoint(self._sources(x))
 
     def sides(self) -> None:
         """Element-wise nodes that only an epilogue reads, such as the moments that an optimizer scales: it computes them."""
@@ -413,27 +435,42 @@ class _Fusion:
         space, axes = with_axes[0].space, with_axes[0].axes
         return space, axes or ()
 
-    def _all_fit(self, ids: Iterable[int], space: Shape, axes: tuple[int, ...]) -> bool:
+    def _all_fit(self, ids: Sequence[int], space: Shape, axes: tuple[int, ...]) -> bool:
         """Whether every node has one value an element or one a row, and reads its own row only."""
-        kept = tuple(1 if i in axes else size for i, size in enumerate(space))
-        gone = tuple(size for i, size in enumerate(space) if i not in axes)
-        for id in ids:
-            node = self.nodes[id]
-            if self.roles[id] == "reduce":
+        inside = [self.nodes[id] for id in ids]
+        for node in inside:
+            if self.roles[node.id] == "reduce":
                 continue
-            if not isinstance(node.type, TensorType) or node.shape not in (space, kept, gone):
+            if not isinstance(node.type, TensorType) or not is_of_rows(node.shape, space, axes):
                 return False
             if not ("elementwise" in node.op.traits or takes_one(node, space, axes)):
                 return False
-            inside = set(ids)
-            for operand in node.operands:
-                if self.roles[operand.id] == "view" and inside.intersection(self._sources(operand)):
-                    # A row's own value spread over its elements is still the row's own.
-                    if operand.op.name not in ("reshape", "broadcast_to"):
-                        return False
-                    if operand.shape not in (space, kept, gone):
-                        return False
+        return all(self._reads_its_row(node, set(ids), space, axes) for node in inside)
+
+    def _reads_its_row(
+        self, node: Node, inside: set[int], space: Shape, axes: tuple[int, ...]
+    ) -> bool:
+        """Whether what a node of a kernel of rows reads of others there is in its own row: a row's value spread over its elements is."""
+        whole = self.roles[node.id] == "reduce" or takes_one(node, space, axes)
+        wanted = runs_along(space if whole else node.shape, space, axes)
+        for operand in node.operands:
+            found = self._runs(operand, inside, space, axes)
+            if found is None or not is_aligned(found, wanted):
+                return False
+            if self._is_seen(operand, inside) and not is_of_rows(operand.shape, space, axes):
+                return False
         return True
+
+    def _runs(self, x: Node, inside: set[int], space: Shape, axes: tuple[int, ...]) -> Along | None:
+        """Which axes of its rows what a node reads runs along; nothing is asked of what others compute. None where elements are in another order."""
+        if x.id in inside:
+            return runs_along(x.shape, space, axes)
+        if not self._is_seen(x, inside):
+            return (None,) * x.rank
+        if len(x.operands) != 1:
+            return None
+        found = self._runs(x.operands[0], inside, space, axes)
+        return None if found is None else seen_through(x, found)
 
     def columns(self) -> None:
         """Sums over the rows of what a kernel of rows computes or reads: the gradients of a norm's weights."""

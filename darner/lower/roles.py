@@ -161,6 +161,52 @@ def takes_one(node: Node, space: Sequence[Dim], axes: Sequence[int]) -> bool:
     return tuple(node.operands[0].shape) == tuple(space) and tuple(node.shape) == kept
 
 
+Along = tuple[int | None, ...]
+"""For each axis of a value, the axis of its rows that it runs along; None where it has one element, or repeats it."""
+
+
+def is_of_rows(shape: Sequence[Dim], space: Sequence[Dim], axes: Sequence[int]) -> bool:
+    """Whether a shape has one element for each of all rows together, or one for each row, whose axes are of size 1 or gone."""
+    kept = tuple(1 if i in axes else size for i, size in enumerate(space))
+    gone = tuple(size for i, size in enumerate(space) if i not in axes)
+    return tuple(shape) in (tuple(space), kept, gone)
+
+
+def runs_along(shape: Sequence[Dim], space: Sequence[Dim], axes: Sequence[int]) -> Along:
+    """Along what the axes of a value run that has one element for each of all rows together, or one for each row.
+
+    >>> runs_along((6, 4), (6, 4), (1,)), runs_along((6, 1), (6, 4), (1,)), runs_along((6,), (6, 4), (1,))
+    ((0, 1), (0, None), (0,))
+    """
+    every = range(len(space))
+    along = every if len(shape) == len(space) else [axis for axis in every if axis not in axes]
+    return tuple(None if size == 1 else axis for size, axis in zip(shape, along, strict=True))
+
+
+def seen_through(view: Node, along: Along) -> Along | None:
+    """Along what the axes of a view run, of a value whose own do so; None where it gives elements in another order."""
+    (x,) = view.operands
+    if view.op.name == "broadcast_to":
+        return (None,) * (view.rank - x.rank) + along
+    if view.op.name != "reshape":
+        return None
+    given = [(size, axis) for size, axis in zip(x.shape, along, strict=True) if size != 1]
+    if [size for size, _ in given] != [size for size in view.shape if size != 1]:
+        return None
+    left = iter(given)
+    return tuple(None if size == 1 else next(left)[1] for size in view.shape)
+
+
+def is_aligned(found: Along, wanted: Along) -> bool:
+    """Whether what is read lies where it is wanted, the last axes above each other: a square matrix could be read across.
+
+    >>> is_aligned((0,), (0, 1)), is_aligned((1,), (0, 1)), is_aligned((0, None), (0, 1))
+    (False, True, True)
+    """
+    over = wanted[len(wanted) - len(found) :]
+    return all(axis is None or axis == other for axis, other in zip(found, over, strict=True))
+
+
 LEAST_ROWS = 16
 """Rows from which on what they add up to is summed by the kernel that goes through them."""
 
