@@ -19,6 +19,10 @@ from tests.conformance import examples
 from tests.gpu import needs_gpu
 from tests.gpu.running import run_graph
 
+pytestmark = (
+    needs_gpu  # what a GPU has code for is asked of the GPU, before shaders of others are written
+)
+
 NO_SUBGROUPS = ("subgroup", "subgroup-barrier")
 WAYS = [(), NO_SUBGROUPS]
 LARGE = Machine(
@@ -96,7 +100,6 @@ KERNELS = {
 }
 
 
-@needs_gpu
 @settings(max_examples=examples(12), deadline=None)
 @given(st.data())
 def test_any_axes_of_any_shape(data):
@@ -109,7 +112,6 @@ def test_any_axes_of_any_shape(data):
     check(graph, {"x": normal(shape)}, lacking)
 
 
-@needs_gpu
 @pytest.mark.parametrize(
     ("shape", "axis", "lacking"),
     [
@@ -167,7 +169,6 @@ def test_few_long_rows_are_shared_out_over_many_workgroups(shape):
     assert second.groups[0] * second.groups[1] == shape[0]
 
 
-@needs_gpu
 @pytest.mark.parametrize("lacking", WAYS)
 def test_the_sum_of_a_million_numbers_is_as_good_as_by_pairs(lacking):
     x = np.random.default_rng(1).uniform(0.5, 1.5, 1000003).astype(np.float32)
@@ -177,14 +178,12 @@ def test_the_sum_of_a_million_numbers_is_as_good_as_by_pairs(lacking):
     assert abs(float(found) - exact) <= 2e-7 * exact
 
 
-@needs_gpu
 def test_sums_over_the_first_axis_do_not_lose_digits():
     x = np.random.default_rng(1).uniform(0.5, 1.5, (250000, 4)).astype(np.float32)
     graph = graph_of(lambda x: x.sum(0), x=(x.shape, "f32"))
     check(graph, {"x": x}, close=3e-7)
 
 
-@needs_gpu
 @pytest.mark.parametrize("lacking", WAYS)
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i64", "i32", "u8", "i8", "bool"])
 def test_reductions_of_every_element_type(dtype, lacking):
@@ -200,7 +199,6 @@ def test_reductions_of_every_element_type(dtype, lacking):
     check(graph_of(make, x=(x.shape, dtype)), {"x": x}, lacking, float64=False)
 
 
-@needs_gpu
 @pytest.mark.parametrize("lacking", WAYS)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(
@@ -216,7 +214,6 @@ def test_sixteen_bit_results_lie_where_they_should(shape, axis, dtype, lacking):
     check(graph, {"x": x}, lacking, float64=False)
 
 
-@needs_gpu
 @pytest.mark.parametrize("lacking", WAYS)
 @pytest.mark.parametrize("shape", [(6, 8), (6, 6), (6, 7), (2, 9, 8)])
 def test_bools_of_each_element_of_a_row(shape, lacking):
@@ -224,7 +221,6 @@ def test_bools_of_each_element_of_a_row(shape, lacking):
     check(graph, {"x": normal(shape)}, lacking)
 
 
-@needs_gpu
 @pytest.mark.parametrize("lacking", WAYS)
 @pytest.mark.parametrize("length", [5, 300, 20000])
 def test_the_first_of_equal_extremes_wins_and_nan_over_all(length, lacking):
@@ -241,7 +237,6 @@ def test_the_first_of_equal_extremes_wins_and_nan_over_all(length, lacking):
         np.testing.assert_array_equal(a, b)
 
 
-@needs_gpu
 @pytest.mark.parametrize("rows", [5, 130])
 def test_softmax_of_long_rows_with_infinities(rows):
     x = normal((rows, 40000))
@@ -267,7 +262,6 @@ def gradients(shape):
     return darner.value_and_grad(graph, ["x", "w", "b"]), {**arrays, "t": normal(shape, seed=3)}
 
 
-@needs_gpu
 @pytest.mark.parametrize(
     ("shape", "lacking"),
     [
@@ -283,7 +277,6 @@ def test_sums_over_rows_beside_those_along_them(shape, lacking):
     check(*gradients(shape), lacking)
 
 
-@needs_gpu
 @pytest.mark.parametrize("shape", [(33, 10), (20, 9000)])
 def test_loss_of_labels_and_its_gradients(shape):
     def make(x, b, t):
@@ -295,7 +288,6 @@ def test_loss_of_labels_and_its_gradients(shape):
     check(darner.value_and_grad(graph, ["x", "b"]), arrays)
 
 
-@needs_gpu
 def test_batch_norm_over_images():
     shape = (6, 5, 14, 14)
 
@@ -307,7 +299,6 @@ def test_batch_norm_over_images():
     check(graph_of(make, x=(shape, "f32")), {"x": normal(shape)})
 
 
-@needs_gpu
 def test_a_result_may_take_the_place_of_an_operand():
     g = Graph()
     x, w = g.input("x", (30, 64)), g.input("w", (64, 64))
@@ -317,7 +308,6 @@ def test_a_result_may_take_the_place_of_an_operand():
     check(g, arrays, close=3e-5)
 
 
-@needs_gpu
 @pytest.mark.parametrize("threads", [1, 8, 64])
 def test_workgroups_of_few_threads(threads, monkeypatch):
     limited = copy.copy(opened())
