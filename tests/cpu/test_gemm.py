@@ -3,7 +3,7 @@
 import ctypes
 import mmap
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -28,6 +28,7 @@ from darner.backends.cpu.gemm_ir import i64, load, loop, offset
 from darner.backends.cpu.gemm_pack import pack_kernel
 from darner.backends.cpu.gemm_plan import cut
 from darner.backends.cpu.gemm_tile import choose_tile
+from darner.backends.cpu.panels import Panels
 from darner.graph.errors import ArgumentError
 from tests.conformance import examples
 
@@ -463,6 +464,29 @@ def test_parts_of_sums_keep_the_rows_of_a_weight_to_one_thread():
     assert (found.count, found.length, found.rest) == (2, 392, 0)
     assert parts(128, 256, 128) is None
     assert parts(128, 784, 16) is None
+
+
+def test_sums_that_are_too_long_for_the_cache_are_made_in_parts():
+    """Of rows that all fit at once too, and of terms that lie in panels: there passes over all rows took a seventh longer."""
+    machine = Vectors(64)
+    for m, n, k in ((96, 200, 20000), (128, 576, 8192), (42, 332, 8356)):
+        plain = Contraction.dense("f32", m, n, k, transpose_b=True)
+        last = -(-(k % 48) // 16) * 16
+        terms = replace(plain, b_strides=(0, 1, 48), b_panels=Panels(n, k, 48, last, False))
+        for contraction in (plain, terms):
+            found = _parts(contraction, machine)
+            assert found is not None
+            held = found.length * (m + 96) * 4
+            assert held <= 1.2 * (1 << 20)
+    assert _parts(Contraction.dense("f32", 64, 3000, 1500), machine) is None
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 5, 7, 16])
+def test_sums_of_panels_that_were_packed_before_stay_whole_where_threads_have_some_each(m):
+    machine = Vectors(64)
+    assert _parts(Contraction.dense("f32", m, 576, 1536), machine, packing=False) is None
+    assert _parts(Contraction.dense("f32", m, 100, 8192), machine, packing=False) is not None
+    assert cut(Contraction.dense("f32", m, 576, 1536), machine, packed_b=True).path == "tiles"
 
 
 @pytest.mark.parametrize("contiguous", ["columns", "k"])

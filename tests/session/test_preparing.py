@@ -123,12 +123,30 @@ def test_weights_are_given_back_that_no_step_reads():
 
 @pytest.mark.slow
 @on_linux
-def test_joined_weights_are_kept_once_where_a_step_reads_them_as_they_are():
-    graph = block(1)
+@pytest.mark.parametrize("rows", [1, 4, 7])
+def test_weights_of_a_few_rows_are_packed_too(rows):
+    graph = block(rows)
     params = drawn(graph)
     with inferring(graph, params) as session:
-        check(session, graph, params, 1)
-        assert given_back(session) == set(JOINED)
+        check(session, graph, params, rows)
+        assert given_back(session) == set(WEIGHTS)
+
+
+@pytest.mark.parametrize(("rows", "packed"), [(1, ["out"]), (7, ["out"]), (8, ["out", "words"])])
+def test_what_is_read_as_it_is_too_is_packed_for_many_rows_only(rows, packed):
+    """A table of words that is the head as well would be in memory twice."""
+    g = Graph("tied")
+    words = g.parameter("words", (WORDS, WIDTH))
+    x = g.embedding(g.input("tokens", (rows,), "i32"), words)
+    x = (x @ g.parameter("out", (WIDTH, WIDTH))).tanh()
+    g.set_outputs([x @ words.T])
+    params = drawn(g)
+    with inferring(g, params) as session:
+        check(session, g, params, rows)
+        (special,) = session._kept.values()
+        program = special.program
+        buffers = program.plan.buffers
+        assert sorted(str(buffers[i].name) for i in program._packed) == packed
 
 
 @pytest.mark.parametrize("rows", [1, 16])

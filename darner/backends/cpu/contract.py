@@ -81,7 +81,7 @@ class Parts:
 
 
 def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> Parts | None:
-    """The parts of long sums that make few elements; None where they stay whole. ``packing`` says that B is packed on the way."""
+    """The parts of long sums that make few elements; None where they stay whole. ``packing`` says that B is not packed before."""
     if contraction.apart:
         return None
     whole = cut(contraction, machine)
@@ -89,16 +89,21 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     if whole.path == "dots":
         tiles = DOTS_AS_TILES * whole.units
     count = min(MOST_PARTS, contraction.k // LEAST_PART, MANY_TILES // max(tiles, 1))
+    # Panels that are packed are read at the speed of memory, if there are some for every thread: parts would only ask for more sums.
+    usual = choose_tile(machine, contraction.dtype).width
+    enough = not packing and contraction.batch * -(-contraction.n // usual) >= FEWEST_PANELS
+    count = 0 if enough else count
     # Threads that share out few rows would each pack all of B: they share out parts of the sums instead, all but the last, shorter one.
     if packing and whole.by_rows and not whole.direct and contraction.m <= FEW_PACKED_FOR:
         wanted = 1 - (-FEWEST_PANELS // (contraction.batch * whole.panels))
         count = max(count, min(wanted, contraction.k // LEAST_PART))
-    if whole.path == "rows" and contraction.batch == 1:
+    if whole.path == "rows" and contraction.batch == 1 and not enough:
         count = max(count, _runs(contraction))
     # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
     size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
     length = ROLLING_BYTES // ((contraction.m + 2 * whole.tile.width) * size)
-    if whole.rows < contraction.m and length >= LEAST_PART and contraction.k >= 2 * length:
+    too_long = whole.rows < contraction.m or (packing and whole.blocked)
+    if too_long and length >= LEAST_PART and contraction.k >= 2 * length:
         count = max(count, min(MOST_PARTS, -(-contraction.k // length)))
     if count < 2:
         half = contraction.k // 2
@@ -449,7 +454,7 @@ def _panels_of(spec: Spec, machine: Machine) -> Offer:
         return Offer()
     alone: dict[int, Panels] = {}
     together: dict[int, Panels] = {}
-    if _can_pack_b(spec, product) and not b.offset:
+    if _can_pack_b(spec, product) and contraction.m >= FEWEST_ROWS and not b.offset:
         within = contraction.b_strides[1:]
         turned = within == (1, contraction.k)
         rows, columns = (contraction.n, contraction.k) if turned else (contraction.k, contraction.n)
@@ -501,14 +506,14 @@ def _position(leaf: Node) -> int:
 # --------------------------------------------------------------------------- packed once
 
 FEWEST_ROWS = 8
-"""From so many rows on, panels that are packed already are worth their memory."""
+"""From so many rows on, panels are worth keeping beside what they were made of, and weights that are trained are worth keeping in panels."""
 
 
 def _can_pack_b(spec: Spec, product: Product) -> bool:
     """Whether B is one matrix for the whole product and nothing else reads it."""
     contraction, b = product.contraction, product.b
     repeated = any(axis.b for axis in product.loops)
-    if contraction.empty or contraction.m < FEWEST_ROWS or repeated or contraction.apart:
+    if contraction.empty or repeated or contraction.apart:
         return False
     uses = [node for node in spec.body.nodes if b.leaf.id in node.inputs]
     return len(uses) == 1 and product.a.leaf.id != b.leaf.id
@@ -537,7 +542,8 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
 
     nbytes = plan.packed_elements * STORAGE_BYTES[plan.panel]
     key = f"panels of {plan.tile.width}: {order}"
-    return Packing(_position(b.leaf), nbytes, key, emit, _panels(plan, b.leaf, b.offset))
+    panels = _panels(plan, b.leaf, b.offset)
+    return Packing(_position(b.leaf), nbytes, key, emit, panels, contraction.m < FEWEST_ROWS)
 
 
 def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:

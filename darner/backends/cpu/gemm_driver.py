@@ -35,7 +35,7 @@ from .gemm_panel import (
 from .gemm_plan import Cut
 from .gemm_strip import emit_strip
 from .gemm_tile import Tile, tile_kernel
-from .gemm_vector import sum_all_panels, sum_rows
+from .gemm_vector import sum_rows
 
 TERMS_PACKED = 32
 """Of k, how many are packed for all tiles of A before the next, where the rows of a k are contiguous."""
@@ -145,9 +145,6 @@ class Driver:
                 self.block(batch, a, b, rows, (i64(0), i64(plan.panels)))
             else:
                 self.segments(batch, a, b, low, high)
-            return
-        if plan.path == "panels":
-            sum_all_panels(self, batch, a, b, low, high)
             return
         sum_columns = sum_rows if plan.path == "rows" else sum_dots
 

@@ -153,8 +153,7 @@ class Cut:
     Attributes:
         tile: rows and columns kept in registers.
         panel: the type of the panels of B.
-        path: ``tiles``, or for a few rows ``rows`` (B's columns are contiguous), ``dots`` (its k are) or
-            ``panels`` (it is packed).
+        path: ``tiles``, or for a few rows of a B that is not packed ``rows`` (its columns are contiguous) or ``dots`` (its k are).
         block: k summed in one pass.
         rows: rows of A that are used together.
         group: panels of B that are packed, and used with the same rows, together.
@@ -280,8 +279,6 @@ class Cut:
         contraction = self.contraction
         if self.path in ("rows", "dots"):
             return contraction.batch * -(-contraction.n // self.grain)
-        if self.path == "panels":
-            return contraction.batch * self.panels
         return contraction.batch * self.tiles * (1 if self.by_rows else self.panels)
 
     def scratch_parts(self) -> tuple[int, int, int]:
@@ -320,11 +317,10 @@ def cut(
     size = STORAGE_BYTES[accumulator]
     path = "tiles"
     chunk = min(LONGEST_CHUNK, -(-n // tile.lanes) * tile.lanes)
-    if 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes and not contraction.apart:
+    few = 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes and not contraction.apart
+    if few and not packed_b:
         _, down, across = contraction.b_strides
         path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
-        if packed_b:
-            path, chunk = "panels", tile.rows // m * tile.width
     elif not packed_b and _sums_dots(contraction):
         path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
     block = _block(contraction, tile)
@@ -373,8 +369,8 @@ def cut(
             group = min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
-    few = runs and k <= FEW_TERMS
-    plain = across == 1 or (down == 1 and (few or (panels <= FEW_PANELS and not by_rows)))
+    short = runs and k <= FEW_TERMS
+    plain = across == 1 or (down == 1 and (short or (panels <= FEW_PANELS and not by_rows)))
     pack_a = not plain or storage != accumulator or bool(contraction.apart)
     # Some terms of many rows, which may lie a power of two apart, would not all stay in the cache.
     pack_a = pack_a or (blocked and block < k)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...graph.errors import UnsupportedError
-from ...lower.plan import Plan, Spec
+from ...lower.plan import Kernel, Plan, Spec
 from ..sections import join, split
 from .attention import ATTENTION
 from .cache import ObjectCache
@@ -130,10 +130,8 @@ def functions_of(
     found: dict[tuple[str, bool, tuple[int, ...]], tuple[str, Function]] = {}
     packs: dict[str, tuple[str, Packing]] = {}
     kernels = []
-    for kernel in plan.kernels:
-        spec, template, packing = plan.spec(kernel), templates[kernel.spec], packings[kernel.spec]
-        if packing is not None and kernel.operands[packing.operand] not in fixed:
-            packing = None
+    for kernel, packing in zip(plan.kernels, _packed_by(plan, packings, fixed), strict=True):
+        spec, template = plan.spec(kernel), templates[kernel.spec]
         buffers = enumerate((*kernel.operands, *kernel.results))
         panels = {i: stored[buffer] for i, buffer in buffers if buffer in stored}
         variant = (kernel.spec, packing is not None, tuple(panels))
@@ -145,6 +143,31 @@ def functions_of(
             packs.setdefault(packing.key, (f"pack{len(packs)}", packing))
         kernels.append(found[variant][0])
     return Functions(dict(found.values()), tuple(kernels), packs, stored)
+
+
+def _packed_by(
+    plan: Plan, packings: Mapping[str, Packing | None], fixed: Collection[int]
+) -> list[Packing | None]:
+    """What each kernel takes packed, of what its spec would have packed."""
+    found: list[Packing | None] = []
+    for kernel in plan.kernels:
+        packing = packings[kernel.spec]
+        can = packing is not None and kernel.operands[packing.operand] in fixed
+        found.append(packing if can else None)
+    plain = {
+        buffer
+        for kernel, packing in zip(plan.kernels, found, strict=True)
+        for place, buffer in enumerate(kernel.operands)
+        if packing is None or place != packing.operand
+    }
+
+    def pays(kernel: Kernel, packing: Packing) -> bool:
+        return not packing.alone or kernel.operands[packing.operand] not in plain
+
+    return [
+        packing if packing is not None and pays(kernel, packing) else None
+        for kernel, packing in zip(plan.kernels, found, strict=True)
+    ]
 
 
 def _templates_of(plan: Plan) -> dict[str, Template]:

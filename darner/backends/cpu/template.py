@@ -172,6 +172,7 @@ class Packing:
         key: what the order depends on; kernels with equal keys share what is packed.
         emit: writes the kernel that packs; its one operand is what is packed, its one result where to.
         panels: the order, where it is all of the operand bit for bit, so that the operand can be read back.
+        alone: whether it pays only if nothing reads the operand as it is, which would be kept beside what is packed.
     """
 
     operand: int
@@ -179,6 +180,7 @@ class Packing:
     key: str
     emit: Callable[[Code], None]
     panels: Panels | None = None
+    alone: bool = False
 
 
 def no_packing(spec: Spec, machine: Machine) -> Packing | None:
