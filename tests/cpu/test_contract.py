@@ -250,6 +250,24 @@ def test_panels_of_parts_of_sums_are_claimed_by_any_number_of_threads(form, shap
         assert [array.tobytes() for array in other] == [array.tobytes() for array in found[0]]
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("rows", [1, 3, 7, 16, 128])
+@pytest.mark.parametrize(("k", "n"), [(1536, 576), (8192, 460), (700, 1600)])
+def test_there_is_room_for_a_product_of_packed_weights_and_of_plain_ones(dtype, rows, k, n):
+    """The same kernel may be cut into parts in one place and read panels in another."""
+    g = Graph()
+    x, w = g.input("x", (rows, k), dtype), g.parameter("w", (k, n), dtype)
+    g.set_outputs([(x @ w).tanh()])
+    (spec,) = lower(g, target="cpu").specs.values()
+    room = contract._scratch(spec, host())
+    product = contract._known(spec)
+    for packed in (False, True):
+        _, cuts = contract._cuts(spec, product, host(), packed)
+        for one in cuts:
+            assert room.own >= one.scratch_bytes or one.blocked
+    assert (contract._packing(spec, host()) is not None) == (k != 8192 or rows < 128)
+
+
 @pytest.mark.parametrize("dtype", ["f64", "bf16"])
 def test_parts_of_batches_and_other_types(dtype):
     check(

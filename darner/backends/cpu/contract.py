@@ -90,8 +90,7 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
         tiles = DOTS_AS_TILES * whole.units
     count = min(MOST_PARTS, contraction.k // LEAST_PART, MANY_TILES // max(tiles, 1))
     # Panels that are packed are read at the speed of memory, if there are some for every thread: parts would only ask for more sums.
-    usual = choose_tile(machine, contraction.dtype).width
-    enough = not packing and contraction.batch * -(-contraction.n // usual) >= FEWEST_PANELS
+    enough = not packing and _has_panels(contraction, machine)
     count = 0 if enough else count
     # Threads that share out few rows would each pack all of B: they share out parts of the sums instead, all but the last, shorter one.
     if packing and whole.by_rows and not whole.direct and contraction.m <= FEW_PACKED_FOR:
@@ -113,6 +112,12 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     length = contraction.whole_terms(-(-contraction.k // count), whole.tile.lanes)
     count = contraction.k // length
     return Parts(count, length, contraction.k - count * length)
+
+
+def _has_panels(contraction: Contraction, machine: Machine) -> bool:
+    """Whether there are panels of the usual width for every thread."""
+    width = choose_tile(machine, contraction.dtype).width
+    return contraction.batch * -(-contraction.n // width) >= FEWEST_PANELS
 
 
 def _keeps_rows(contraction: Contraction) -> bool:
@@ -167,18 +172,17 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     # Enough for operands as they are, and for those that may lie in panels.
     offer = _panels_of(spec, machine)
     for one in (product, _laid(spec, product, {**offer.alone, **offer.together})[0]):
+        straight = _goes_straight(spec, one)
+        # What is packed before stays whole, whatever is done to what is not.
+        _, packed = _cuts(spec, one, machine, True)
+        needs = [scratch_of(packed[0], True, straight)]
         parts, cuts = _cuts(spec, one, machine)
         if parts is None:
-            _, packed = _cuts(spec, one, machine, True)
-            straight = _goes_straight(spec, one)
-            needs = [
-                scratch_of(cuts[0], False, straight),
-                scratch_of(packed[0], True, straight),
-            ]
+            needs.append(scratch_of(cuts[0], False, straight))
         else:
             sums = contraction.batch * contraction.m * contraction.n
             sums *= parts.all * STORAGE_BYTES[_accumulator(product)]
-            needs = [(some.scratch_bytes, sums) for some in cuts]
+            needs += [(some.scratch_bytes, sums) for some in cuts]
         own, shared = (max(sizes) for sizes in zip((own, shared), *needs, strict=True))
     return Scratch(own, shared)
 
@@ -507,6 +511,8 @@ def _position(leaf: Node) -> int:
 
 FEWEST_ROWS = 8
 """From so many rows on, panels are worth keeping beside what they were made of, and weights that are trained are worth keeping in panels."""
+LEAST_PACKED = CACHE_BYTES
+"""Bytes of a B from which on it is packed for fewer rows than that: it comes from memory."""
 
 
 def _can_pack_b(spec: Spec, product: Product) -> bool:
@@ -524,6 +530,13 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     product = _known(spec)
     contraction, b = product.contraction, product.b
     if not _can_pack_b(spec, product) or _parts(contraction, machine, False):
+        return None
+    few = contraction.m < FEWEST_ROWS
+    # A few rows read panels faster where these come from memory, and each thread has some.
+    if few and (
+        contraction.k * contraction.n * STORAGE_BYTES[contraction.dtype] < LEAST_PACKED
+        or not _has_panels(contraction, machine)
+    ):
         return None
     one = replace(contraction, batch=1)
     plan = cut(one, machine, True)
@@ -543,7 +556,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     nbytes = plan.packed_elements * STORAGE_BYTES[plan.panel]
     key = f"panels of {plan.tile.width}: {order}"
     panels = _panels(plan, b.leaf, b.offset)
-    return Packing(_position(b.leaf), nbytes, key, emit, panels, contraction.m < FEWEST_ROWS)
+    return Packing(_position(b.leaf), nbytes, key, emit, panels, few)
 
 
 def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:
