@@ -31,6 +31,7 @@ from darner.lower.roles import WHOLE
 from darner.testing import assert_close
 from tests.cpu.running import compiled, run_program
 from tests.cpu.test_conv import NAMED, OPS, QUICK, bare, cases, inputs_of, plain
+from tests.cpu.test_targets import machine_of
 
 ODD = {
     "few channels out": plain(3, 19, (13, 17), 7, 3, padding=1),
@@ -298,6 +299,13 @@ def test_weights_in_panels_are_worth_more_where_they_are_packed_before():
     often, once = (conv_lanes.Layout(node, host(), packed) for packed in (False, True))
     assert once.cycles < often.cycles
     assert once.scratch.shared == 0 < often.scratch.shared
+
+
+def test_channels_of_two_threads_are_two_narrow_panels():
+    """56 channels in panels of 48 would leave one thread a sixth of the work."""
+    node = plain(3, 347, (14, 9), 56, 5, stride=2, padding=2).node(Graph(), "conv", "f32")
+    layout = conv_lanes.Layout(node, machine_of(64))
+    assert (layout.cut.tile.rows, layout.cut.tile.width) == (8, 32)
 
 
 def test_images_that_the_cache_does_not_hold_are_packed():

@@ -30,6 +30,8 @@ from .template import Code, Packing, Scratch
 
 PLANES_BYTES = 256 << 10
 """Of the cache next to a core: what the planes of some channels may take."""
+NARROW = (8, 2)
+"""Rows and vectors of one more tile: channels of two to four vectors, which wide panels would cut unevenly, are two threads' panels."""
 LENGTHS = (32, 64, 128, 256)
 """Pixels that a block may have."""
 PARTS, MOST_PARTS = (1, 2, 4), 16
@@ -116,7 +118,8 @@ class Layout:
 
     def _cuts(self, machine: Machine) -> list[Cut]:
         found = []
-        for tile in tiles_of(machine, self.dtype):
+        tiles = tiles_of(machine, self.dtype)
+        for tile in (*tiles, Tile(*NARROW, tiles[0].lanes)):
             panels = -(-self.rows // tile.width)
             cuts = [blocks_of(self.patches, self.grid, most, tile.rows) for most in LENGTHS]
             for blocks in dict.fromkeys(cuts):
