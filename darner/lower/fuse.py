@@ -323,7 +323,7 @@ class _Fusion:
     def _is_seen(self, x: Node, inside: set[int]) -> bool:
         """Whether a node is a view of one of these values."""
         is_view = self.roles[x.id] in ("view", "part")
-        return is_view and not inside.isdisjoint(self._sources(x))
+        return is_view and not inside.isdisjoint(self.sources[x.id])
 
     def sides(self) -> None:
         """Element-wise nodes that only an epilogue reads, such as the moments that an optimizer scales: it computes them."""
@@ -445,19 +445,24 @@ class _Fusion:
                 return False
             if not ("elementwise" in node.op.traits or takes_one(node, space, axes)):
                 return False
-        return all(self._reads_its_row(node, set(ids), space, axes) for node in inside)
+        own = set(ids)
+        return all(self._reads_its_row(node, own, space, axes) for node in inside)
 
     def _reads_its_row(
         self, node: Node, inside: set[int], space: Shape, axes: tuple[int, ...]
     ) -> bool:
         """Whether what a node of a kernel of rows reads of others there is in its own row: a row's value spread over its elements is."""
         whole = self.roles[node.id] == "reduce" or takes_one(node, space, axes)
-        wanted = runs_along(space if whole else node.shape, space, axes)
+        shape = space if whole else node.shape
         for operand in node.operands:
-            found = self._runs(operand, inside, space, axes)
-            if found is None or not is_aligned(found, wanted):
+            seen = self._is_seen(operand, inside)
+            # Of as many axes, each lies above its own.
+            if not seen and (operand.id not in inside or operand.rank == len(shape)):
+                continue
+            if seen and not is_of_rows(operand.shape, space, axes):
                 return False
-            if self._is_seen(operand, inside) and not is_of_rows(operand.shape, space, axes):
+            found = self._runs(operand, inside, space, axes)
+            if found is None or not is_aligned(found, runs_along(shape, space, axes)):
                 return False
         return True
 
