@@ -19,9 +19,8 @@ from tests.conformance import examples
 from tests.gpu import needs_gpu
 from tests.gpu.running import run_graph
 
-pytestmark = (
-    needs_gpu  # what a GPU has code for is asked of the GPU, before shaders of others are written
-)
+# What a GPU has code for is asked of the GPU, even where the shaders of another one are looked at.
+pytestmark = needs_gpu
 
 NO_SUBGROUPS = ("subgroup", "subgroup-barrier")
 WAYS = [(), NO_SUBGROUPS]
