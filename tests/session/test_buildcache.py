@@ -32,7 +32,6 @@ PHASES = [
     "darner.session.pipeline.add_updates",
     "darner.session.pipeline.attach",
     "darner.session.pipeline.split",
-    "darner.session.programs.index_bounds",
     "darner.backends.cpu.native.native_of",
     "darner.backends.cpu.program.native_of",
     "darner.backends.cpu.kernels.functions_of",

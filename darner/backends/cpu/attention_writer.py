@@ -44,7 +44,8 @@ class Writer:
             sizes = [int(size) for size in base.shape]
 
             def one(number: Any, base: Node = base, sizes: list[int] = sizes) -> None:
-                elements = Elements(self.builder, self.code.body, self.code.operands)
+                code = self.code
+                elements = Elements(self.builder, code.body, code.operands, faults=code.faults)
                 value = elements.at(base, self.places.split(number, sizes))
                 elements.registers.store(value, self._bases[base.id], number, base.dtype)
 

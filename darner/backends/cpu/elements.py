@@ -14,9 +14,10 @@ from typing import Any
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from ...ops.faults import can_fail
 from .element_sums import dot_general, fold, reduce
 from .extremes import arg_reduce
-from .faults import emit_check
+from .faults import Faults
 from .gemm_ir import lane_numbers, loop, minimum
 from .jit import host
 from .math import ROWS
@@ -36,7 +37,7 @@ class Elements:
         body: what is computed.
         operands: the addresses of the body's inputs.
         mask: the lanes that exist, of an index that has lanes; None where all do.
-        fault: where an index that is outside its axis is told of; without it, it counts as the nearest inside.
+        faults: where what a node cannot take is told of; without it, an index outside its axis counts as the nearest inside.
         width: lanes of f32 that a vector of the machine has; this one's where it is not said.
     """
 
@@ -46,7 +47,7 @@ class Elements:
         body: Graph,
         operands: Sequence[Any],
         mask: Any = None,
-        fault: Any = None,
+        faults: Faults | None = None,
         width: int | None = None,
     ) -> None:
         self.builder = builder
@@ -54,7 +55,7 @@ class Elements:
         self.registers = Registers(builder)
         self.width = width or host().vector_bytes // 4
         self.mask = mask
-        self.fault = fault
+        self.faults = faults
         self.leaves = {leaf.id: (operands[int(name)], leaf) for name, leaf in body.inputs.items()}
         self._known: list[dict[Any, Any]] = [{}]
         self._given: dict[int, Any] = {}
@@ -253,7 +254,16 @@ class Elements:
 
     def apply(self, node: Node, operands: Sequence[Any]) -> Any:
         """An element-wise node from the elements of its operands."""
+        if can_fail(node):
+            self.check_exponent(node, operands[1])
         return self.registers.apply(node, operands)
+
+    def check_exponent(self, node: Node, exponent: Any) -> None:
+        """Tell of a negative exponent of a power of integers, where it is not a number that is known."""
+        given = node.operands[1]
+        if self.faults is not None and given.op.name != "constant":
+            index = self.registers.as_index(exponent, given.dtype)
+            self.faults.check_exponent(self.builder, node, index, self.mask)
 
     def spread(self, node: Node, index: Index) -> list[Number]:
         """The index of an operand that is broadcast: axes from the right, sizes of 1 stay at 0."""
@@ -264,11 +274,11 @@ class Elements:
         """An element of integers as a number."""
         return self.registers.as_index(self.at(node, index), node.dtype)
 
-    def place(self, node: Node, index: Index, size: int) -> Any:
-        """An element of integers as a place on an axis: inside it, and told of where it was not."""
-        found = self.integer(node, index)
-        if self.fault is not None:
-            emit_check(self.builder, self.fault, found, size, self.mask)
+    def place(self, node: Node, indices: Node, index: Index, size: int) -> Any:
+        """An element of a node's indices as a place on an axis: inside it, and told of where it was not."""
+        found = self.integer(indices, index)
+        if self.faults is not None:
+            self.faults.check_index(self.builder, node, found, size, self.mask)
         return self.places.clamp(found, 0, max(size - 1, 0))
 
     def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Any:
@@ -445,7 +455,7 @@ def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
 def _gather(e: Elements, node: Node, index: list[Number]) -> Any:
     table, indices = node.operands
     axis = node.attrs["axis"]
-    place = e.place(indices, index[axis : axis + indices.rank], _sizes(table)[axis])
+    place = e.place(node, indices, index[axis : axis + indices.rank], _sizes(table)[axis])
     return e.at(table, [*index[:axis], place, *index[axis + indices.rank :]])
 
 
@@ -453,7 +463,7 @@ def _take_along_axis(e: Elements, node: Node, index: list[Number]) -> Any:
     x, indices = node.operands
     axis = node.attrs["axis"]
     moved = e.spread(x, index)
-    moved[axis] = e.place(indices, e.spread(indices, index), _sizes(x)[axis])
+    moved[axis] = e.place(node, indices, e.spread(indices, index), _sizes(x)[axis])
     return e.at(x, moved)
 
 

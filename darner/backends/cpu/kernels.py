@@ -310,6 +310,6 @@ def _code(
         own=own,
         shared=argument(3),
         team=argument(0),
-        fault=argument(4),
+        words=argument(4),
         packed=packed,
     )

@@ -103,7 +103,7 @@ def _emit_results(
 ) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
     fresh = partial(Elements, code.builder, code.body, code.operands, width=code.width)
-    shared = fresh(fault=code.fault)
+    shared = fresh(faults=code.faults)
     places = shared.places
     length = shape[-1] if shape else 1
     seams = _seams(code.body, shape, shared.width)
@@ -121,7 +121,7 @@ def _emit_results(
             each = prod(lead) * pieces
             which, number = places.div(number, each), places.mod(number, each)
             # The operands of its leaves are this section's own.
-            elements = fresh(fault=code.fault)
+            elements = fresh(faults=code.faults)
         row, piece = places.div(number, pieces), places.mod(number, pieces)
         index = places.split(row, lead)
         if which is not None:

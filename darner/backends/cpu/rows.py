@@ -94,7 +94,7 @@ class _Rows:
         self.program = program
         self.past = past
         self.elements = _RowElements(
-            code.builder, code.body, code.operands, fault=code.fault, width=code.width
+            code.builder, code.body, code.operands, faults=code.faults, width=code.width
         )
         self.elements.space = program.space
         self.ahead = self._ahead()

@@ -224,7 +224,9 @@ class _Emission:
         self.builder, self.places = code.builder, code.places
         self.kept = kept_in(lines.node.dtype)
         operands = [*code.operands, None]
-        self.elements = Elements(code.builder, lines.tail, operands, width=code.width)
+        self.elements = Elements(
+            code.builder, lines.tail, operands, faults=code.faults, width=code.width
+        )
         self.given = lines.tail.inputs[str(len(code.operands))]
         self.shape = sizes(lines.tail.outputs[0])
 

@@ -234,7 +234,7 @@ class _Turned:
         self.plan = plan
         self.past = past
         self.elements = Elements(
-            code.builder, code.body, code.operands, fault=code.fault, width=code.width
+            code.builder, code.body, code.operands, faults=code.faults, width=code.width
         )
         self.places: Places = self.elements.places
         self.registers: Registers = self.elements.registers
