@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -95,13 +94,13 @@ def _(a: Array, b: Array) -> Array:
     try:
         return np.linalg.solve(a, b)
     except np.linalg.LinAlgError:
-        check_matrices("solve", a, lambda matrix: _is_taken(np.linalg.inv, matrix))
+        check_matrices("solve", a, _is_regular)
         raise
 
 
-def _is_taken(function: Callable[[Array], Any], matrix: Array) -> bool:
+def _is_regular(matrix: Array) -> bool:
     try:
-        function(matrix)
+        np.linalg.inv(matrix)
     except np.linalg.LinAlgError:
         return False
     return True
@@ -322,11 +321,16 @@ def cholesky(a: Float) -> TensorType:
 
 @cholesky.reference
 def _(a: Array) -> Array:
+    check_matrices("cholesky", a, _is_definite)
+    return np.linalg.cholesky(a)
+
+
+def _is_definite(matrix: Array) -> bool:
+    """Whether a matrix has a factor; NaN has none, whatever LAPACK makes of it."""
     try:
-        return np.linalg.cholesky(a)
+        return not np.isnan(np.linalg.cholesky(matrix)).any()
     except np.linalg.LinAlgError:
-        check_matrices("cholesky", a, lambda matrix: _is_taken(np.linalg.cholesky, matrix))
-        raise
+        return False
 
 
 @cholesky.cost
