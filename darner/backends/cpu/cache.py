@@ -19,11 +19,12 @@ import os
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...graph.errors import ArgumentError
-from .jit import compile_module, host
+from .jit import Machine, compile_module, host
 
 _MAGIC = b"darner object 2\n"
 _SUFFIX = ".object"
@@ -85,25 +86,28 @@ class ObjectCache:
         self,
         module: Any,
         *,
+        machine: Machine | None = None,
         cpu: str | None = None,
         features: str | None = None,
         passes: bool = False,
     ) -> str:
         """The name under which the object of a module is kept: 64 hexadecimal digits.
 
-        It covers all that the bytes depend on; ``cpu`` and ``features`` as in ``compile_module``.
+        It covers all that the bytes depend on: the machine they are for, this one when left out; ``cpu`` and ``features`` as in ``compile_module``.
         """
         import llvmlite  # type: ignore[import-untyped]
         import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
         from ... import __version__
 
-        here = host()
-        if cpu is None:
-            cpu, features = here.cpu, here.features if features is None else features
+        target = machine or host()
+        if cpu is not None:
+            target = replace(target, cpu=cpu, features=features or "")
+        elif features is not None:
+            target = replace(target, features=features)
         versions = [__version__, llvmlite.__version__, repr(llvm.llvm_version_info)]
         digest = hashlib.sha256()
-        for part in (*versions, here.triple, cpu, features or "", repr(passes), str(module)):
+        for part in (*versions, target.key(), repr(passes), str(module)):
             data = part.encode()
             # Lengths keep the parts apart: no two lists of parts give the same bytes.
             digest.update(len(data).to_bytes(8, "little") + data)

@@ -18,7 +18,6 @@ from .element_sums import dot_general, fold, reduce
 from .extremes import arg_reduce
 from .faults import emit_check
 from .gemm_ir import lane_numbers, loop, minimum
-from .jit import host
 from .math import ROWS
 from .philox import emit_bits
 from .places import Lanes, Number, Places, as_value, identity, lane_count
@@ -37,7 +36,7 @@ class Elements:
         operands: the addresses of the body's inputs.
         mask: the lanes that exist, of an index that has lanes; None where all do.
         fault: where an index that is outside its axis is told of; without it, it counts as the nearest inside.
-        width: lanes of f32 that a vector of the machine has; this one's where it is not said.
+        width: lanes of f32 that a vector of the machine has.
     """
 
     def __init__(
@@ -47,12 +46,13 @@ class Elements:
         operands: Sequence[Any],
         mask: Any = None,
         fault: Any = None,
-        width: int | None = None,
+        *,
+        width: int,
     ) -> None:
         self.builder = builder
         self.places = Places(builder)
         self.registers = Registers(builder)
-        self.width = width or host().vector_bytes // 4
+        self.width = width
         self.mask = mask
         self.fault = fault
         self.leaves = {leaf.id: (operands[int(name)], leaf) for name, leaf in body.inputs.items()}

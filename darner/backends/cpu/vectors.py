@@ -197,7 +197,7 @@ class Source:
         b = self._code.builder
         if self.wide:
             return load(b, self._pointer, self._offset(index, column), self._node.dtype, lanes)
-        elements = Elements(b, self._code.body, self._code.operands)
+        elements = Elements(b, self._code.body, self._code.operands, width=self._code.width)
         inner = elements.places.split(column, self._inner) if self._inner else []
         return elements.at(self._node, [*index, *inner])
 
