@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +118,13 @@ def _write_source(source: Source, files: dict[str, int]) -> list[int]:
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Write a plan beside the file's place, and then put it there in one step."""
+    """Write a plan beside the file's place, and then put it there in one step; others may not write it, or it would not be believed."""
     text = to_json(plan)
-    # A name that no other process or thread writes at the same time.
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    # A name that nobody else can have given to something that leads elsewhere.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with draft.open("w", encoding="ascii") as file:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -138,12 +139,17 @@ def save(plan: Plan, path: Path) -> None:
 
 def load(path: Path) -> Plan:
     """Read and check a file; a ``FormatError`` names it."""
+    return from_bytes(path.read_bytes(), str(path))
+
+
+def from_bytes(data: bytes, name: str) -> Plan:
+    """Read and check the content of a file; a ``FormatError`` names it."""
     try:
-        return from_json(path.read_bytes().decode())
+        return from_json(data.decode())
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is not a plan: it is not text: {error.reason}") from None
+        raise FormatError(f"{name} is not a plan: it is not text: {error.reason}") from None
     except FormatError as error:
-        raise FormatError(f"{path}: {error}") from error
+        raise FormatError(f"{name}: {error}") from error
 
 
 def from_json(text: str) -> Plan:

@@ -146,8 +146,7 @@ class Parts(Writer):
         if attention.offset is None:
             return attention.keys - attention.queries_of_head
         node = attention.offset
-        code = self.code
-        elements = Elements(self.builder, code.body, code.operands, faults=code.faults)
+        elements = Elements.of(self.code)
         index = [] if node.rank == 0 else [0 if int(node.shape[0]) == 1 else batch]
         # Far beyond any key, and still exact in 32 bits.
         return self.places.clamp(elements.integer(node, index), -(1 << 29), 1 << 29)
@@ -326,7 +325,7 @@ class Parts(Writer):
                 self.write(value, code.results[0], place, attention.dtype, mask, count)
                 return
             index[3] = Lanes(column, attention.lanes)
-            elements = Elements(self.builder, code.body, code.operands, mask, code.faults)
+            elements = Elements.of(code, mask)
             elements.give(node, self.narrowed(value))
             values = [elements.at(output, index) for output in code.body.outputs]
             for output, pointer, item in zip(code.body.outputs, code.results, values, strict=True):

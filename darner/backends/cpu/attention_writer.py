@@ -44,8 +44,7 @@ class Writer:
             sizes = [int(size) for size in base.shape]
 
             def one(number: Any, base: Node = base, sizes: list[int] = sizes) -> None:
-                code = self.code
-                elements = Elements(self.builder, code.body, code.operands, faults=code.faults)
+                elements = Elements.of(self.code)
                 value = elements.at(base, self.places.split(number, sizes))
                 elements.registers.store(value, self._bases[base.id], number, base.dtype)
 

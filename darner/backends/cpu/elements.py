@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
@@ -19,11 +19,11 @@ from .element_sums import dot_general, fold, reduce
 from .extremes import arg_reduce
 from .faults import Faults
 from .gemm_ir import lane_numbers, loop, minimum
-from .jit import host
 from .math import ROWS
 from .philox import emit_bits
 from .places import Lanes, Number, Places, as_value, identity, lane_count
 from .registers import Registers
+from .template import Code
 from .template import sizes as _sizes
 
 Index = Sequence[Number]
@@ -38,7 +38,7 @@ class Elements:
         operands: the addresses of the body's inputs.
         mask: the lanes that exist, of an index that has lanes; None where all do.
         faults: where what a node cannot take is told of; without it, an index outside its axis counts as the nearest inside.
-        width: lanes of f32 that a vector of the machine has; this one's where it is not said.
+        width: lanes of f32 that a vector of the machine has.
     """
 
     def __init__(
@@ -48,12 +48,13 @@ class Elements:
         operands: Sequence[Any],
         mask: Any = None,
         faults: Faults | None = None,
-        width: int | None = None,
+        *,
+        width: int,
     ) -> None:
         self.builder = builder
         self.places = Places(builder)
         self.registers = Registers(builder)
-        self.width = width or host().vector_bytes // 4
+        self.width = width
         self.mask = mask
         self.faults = faults
         self.leaves = {leaf.id: (operands[int(name)], leaf) for name, leaf in body.inputs.items()}
@@ -62,6 +63,25 @@ class Elements:
         self._simple: dict[int, bool] = {}
         self._bounds: dict[Any, tuple[Number, int, int]] = {}
         self._pieces: dict[Any, tuple[Number, int, Number]] = {}
+
+    @classmethod
+    def of(
+        cls,
+        code: Code,
+        mask: Any = None,
+        *,
+        body: Graph | None = None,
+        operands: Sequence[Any] | None = None,
+    ) -> Self:
+        """The elements in a kernel's code: of its body, or of a graph made of it that has operands of its own."""
+        return cls(
+            code.builder,
+            code.body if body is None else body,
+            code.operands if operands is None else operands,
+            mask,
+            code.faults,
+            width=code.width,
+        )
 
     def give(self, node: Node, value: Any) -> None:
         """Say what a node's element is, at whatever index it is asked for from now on."""

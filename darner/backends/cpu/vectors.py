@@ -197,7 +197,7 @@ class Source:
         code, b = self._code, self._code.builder
         if self.wide:
             return load(b, self._pointer, self._offset(index, column), self._node.dtype, lanes)
-        elements = Elements(b, code.body, code.operands, faults=code.faults)
+        elements = Elements.of(code)
         inner = elements.places.split(column, self._inner) if self._inner else []
         return elements.at(self._node, [*index, *inner])
 
