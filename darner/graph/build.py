@@ -27,6 +27,7 @@ from .errors import (
     caller,
     did_you_mean,
 )
+from .ids import from_ids
 from .node import Node
 from .op import REQUIRED, Builder, Op, Param, Rule, get_op
 from .types import TensorType, TupleType, Type
@@ -97,8 +98,35 @@ def call_builder(
     source = graph.source_of_call()
     stated = None if "shape" in item.parameters else kwargs.pop("shape", None)
     with Located(graph, item.name, full_label, source, nodes):
-        result = _spelled(item.function, item, graph, args, kwargs)
+        args, kwargs = with_constants(graph, item, args, kwargs)
+        try:
+            result = _spelled(item.function, item, graph, args, kwargs)
+        except (AttributeError, TypeError) as error:
+            # A builder may pass a number on to an op, or ask it for its shape.
+            strange = [] if isinstance(error, DarnerError) else given
+            for name, value in strange:
+                if name in item.operands and not isinstance(value, (Node, *_ARRAYS, type(None))):
+                    raise ArgumentError(
+                        f"'{name}' must be a node or an array, got {_typename(value)}"
+                    ) from error
+            raise
         return _finished(result, graph, before, full_label, stated)
+
+
+def with_constants(
+    graph: Graph, item: Builder, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """A builder's arguments with constants in place of arrays, where it takes nodes."""
+    if not any(isinstance(value, _ARRAYS) for value in (*args, *kwargs.values())):
+        return args, kwargs
+    named = dict(zip(item.parameters, args, strict=False))
+
+    def settled(name: str, value: Any) -> Any:
+        is_constant = isinstance(value, _ARRAYS) and name in item.operands
+        return graph.literal(value, None) if is_constant else value
+
+    new = [settled(name, value) for name, value in named.items()]
+    return [*new, *args[len(new) :]], {name: settled(name, v) for name, v in kwargs.items()}
 
 
 def _spelled(
@@ -371,7 +399,8 @@ def call_by_name(
             attrs = {"name" if "name" in record.by_name else "label": name, **attrs}
         if not isinstance(inputs, Iterable):
             raise ArgumentError(f"inputs must be a list of nodes, got {inputs!r}")
-        nodes = [graph.node(item) for item in inputs]
+        given = list(inputs)
+        nodes = from_ids(graph, given)
         first = record.operands[0] if record.operands else None
         args = [nodes] if first is not None and first.variadic else nodes
         if shape is not None:

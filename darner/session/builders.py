@@ -70,7 +70,7 @@ def build_session_cached(
     config: SessionConfig | None = None,
     **overrides: Any,
 ) -> Session:
-    """Like ``build_session``, with the plan from a file if it was made from the same graph, options and versions.
+    """Like ``build_session``, with the plan from a file if it was made from the same graph, options, machine and versions.
 
     Otherwise the plan is made, and kept in the file; a damaged or foreign file is replaced with a warning, and never run. Setting
     an optimizer later uses a file beside it (``model.adam.plan``).

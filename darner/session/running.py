@@ -241,14 +241,16 @@ class Running:
 
     def _step(self, given: Mapping[str, Array]) -> Specialised:
         special, program = self._ready(given)
+        # An interrupt may come as soon as the native call is over: what is noted here must be right with and without it.
+        added, self._added = self._added, None
+        if special.changes_parameters:
+            self._shared.version += 1
         try:
             special.execute(program)
         finally:
             self._release(given, special, program)
-        if special.changes_parameters:
-            self._shared.version += 1
-        if self._added is not None and self._optimizer is not None:
-            writes, count = self._added
+        if added is not None and self._optimizer is not None:
+            writes, count = added
             self._added = writes, (count + 1) % self._optimizer.accumulate
         self._last = special
         return special
@@ -317,6 +319,7 @@ class Running:
         if special.prepared is None:
             special.prepared = self._prepared(special, program)
         special.prepared.run()
+        special.check(special.made_indices(program))
         special.version = self._shared.version
 
     def _prepared(self, special: Specialised, program: Program) -> Prepared | Taken:
@@ -364,8 +367,10 @@ class Running:
             return np.array(found) if out is None else into(out, found, f"output '{name}'")
 
     def _ran(self) -> Specialised:
-        if self._last is None or not self._last.ran:
+        if self._last is None:
             raise RunError("nothing has run yet", hint="call step() first")
+        if not self._last.ran:
+            raise RunError("the last step failed, and has no outputs", hint="call step() again")
         return self._last
 
     def _output(self, special: Specialised, index: int) -> Array:
@@ -470,7 +475,7 @@ class Running:
         if key is not None and cache is not None:
             from .buildcache import keep_build
 
-            keep_build(cache, key, special.plans, special.bounds, special.saved)
+            keep_build(cache, key, special.plans, special.saved)
             special.key = None
         self._keep_what_is_read(made[0])
         special.setup = made[1] if len(made) > 1 else None

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graph.errors import DarnerError
+from ..keys import Keyed
 
 # Instruction selection and register allocation at this level; higher costs time and gains nothing.
 CODE_GENERATION_LEVEL = 2
@@ -47,8 +48,10 @@ ONE_AT_A_TIME = ("znver4", "cannonlake", "icelake-client", "tigerlake", "rocketl
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What code is generated for.
+class Machine(Keyed):
+    """What code is generated for: code and its scratch memory depend on a spec and on this, and on nothing else that is known of a computer.
+
+    ``key()`` is part of the key of everything that is kept on disk.
 
     Attributes:
         triple: LLVM's name of the architecture, system and object format.
@@ -187,12 +190,12 @@ def compile_module(
 
 
 _lasting: dict[str, bytes] = {}
-"""Code that every process needs once, by a hash of its IR."""
+"""Code that every process needs once, by a hash of its IR and of the machine."""
 
 
 def lasting(text: str) -> bytes:
     """Object code of IR that a process loads once, such as what starts threads: compiled, or taken from an earlier process."""
-    key = hashlib.sha256(text.encode()).hexdigest()
+    key = hashlib.sha256(f"{host().key()}\n{text}".encode()).hexdigest()
     if key not in _lasting:
         _lasting[key] = compile_module(text)
     return _lasting[key]
