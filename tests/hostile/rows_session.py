@@ -106,6 +106,10 @@ class OnAnotherDevice(Lying):
 for subject in ("trained_on_reference", "trained_on_cpu", "accumulating", "inferring"):
     bad = table(subject)
     # ---- data that only shows when it runs
+    bad("label above the classes", lambda m: with_input(m.s, labels=out_of_range(3)), RunError, "3")
+    bad("label below the first", lambda m: with_input(m.s, labels=out_of_range(-1)), RunError, "-1")
+    bad("label far away", lambda m: with_input(m.s, labels=out_of_range(2**31 - 1)), RunError, "2147483647")
+    bad("label set and stepped", lambda m: step_with(m.s, labels=out_of_range(7)), RunError, "7")
     bad("index above the table", lambda m: with_input(m.s, ids=out_of_range(9)), RunError, "9")
     bad("index below the table", lambda m: with_input(m.s, ids=out_of_range(-10)), RunError, "-10")
     bad("index set and stepped", lambda m: step_with(m.s, ids=out_of_range(99)), RunError, "99")
@@ -194,6 +198,8 @@ bad("shared with nothing", lambda m: m.s.share_parameters(None), ArgumentError, 
 bad("saved in a folder that is not there", lambda m: m.s.save_checkpoint(m.folder / "no" / "x.safetensors"), FileError, "No such file")
 bad("saved over a folder", lambda m: m.s.save_checkpoint(m.folder), FileError, "folder")
 bad("saved under a name that is too long", lambda m: m.s.save_checkpoint(m.folder / ("x" * 300)), FileError, "long")
+bad("saved under a name with a null", lambda m: m.s.save_checkpoint(f"{m.folder}/a\0b"), (FileError, ArgumentError), "null")
+bad("loaded from a number", lambda m: m.s.load_checkpoint(10**6), (ArgumentError, FileError), "path")
 bad("saved with metadata of numbers", lambda m: m.s.save_checkpoint(m.folder / "y", metadata={"step": 3}), ArgumentError, "metadata")
 bad("saved with metadata of surrogates", lambda m: m.s.save_checkpoint(m.folder / "y", metadata={"a": "\ud800"}), ArgumentError, "Unicode")
 bad("loaded from nowhere", lambda m: m.s.load_checkpoint(m.folder / "nothing.safetensors"), FileError, "No such file")
@@ -225,6 +231,7 @@ bad("gradient of nobody", lambda m: m.s.read_param_grad("nobody"), UnknownNameEr
 bad("loaded with the optimizer's states garbled", lambda m: loaded(m, checkpoint(m, metadata={"session.optimizer_states": "{"})), FormatError, "optimizer")
 bad("loaded with the optimizer's states as a number", lambda m: loaded(m, checkpoint(m, metadata={"session.optimizer_states": "7"})), FormatError, "optimizer")
 bad("loaded with the optimizer's states by number", lambda m: loaded(m, checkpoint(m, metadata={"session.optimizer_states": "[[]]"})), FormatError, "optimizer")
+bad("label above the classes, without an optimizer", lambda m: with_input(m.s, labels=out_of_range(5)), RunError, "5")
 bad("shared with a session on another device", lambda m: shared_with(m, device="cpu"), ArgumentError, "cpu")
 bad("shared with a closed session", lambda m: shared_with(m, close=True), ArgumentError, "open")
 bad("shared with a session of other types", lambda m: shared_with(m, graph=wider()), ShapeError, "'w'")
@@ -236,6 +243,7 @@ bad("sizes that have no half", lambda m: m.s.run({"x": np.ones((3, 4), np.float3
 bad("another rank than declared", lambda m: m.s.run({"x": np.ones(12, np.float32), "y": np.ones(7, np.float32)}), ShapeError, "'x'")
 bad("plan of a negative size", lambda m: m.s.plan(seq=-3), (ShapeError, ArgumentError), "-3")
 bad("plan of half a size", lambda m: m.s.plan(seq=2.5), (ShapeError, ArgumentError), "2.5")
+bad("plan of a huge size", lambda m: m.s.compile(seq=2**62), (ShapeError, ArgumentError, RunError), "size")
 bad("plan of a size of text", lambda m: m.s.plan(seq="many"), (ShapeError, ArgumentError), "many")
 
 bad = table("closed")

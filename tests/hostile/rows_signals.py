@@ -176,6 +176,7 @@ for subject in ("trained_on_cpu", "trained_on_reference", "inferring"):
     bad("interrupted at the second of two parameters", lambda m: m.s.parameters().update({"v": np.zeros((5, 3), np.float32), "w": Interrupting(np.ones((6, 5), np.float32))}), KeyboardInterrupt, "")
     bad("interrupted while a run's inputs are read", lambda m: with_input(m.s, x=Interrupting(GOOD["x"])), KeyboardInterrupt, "")
     bad("inputs that fail halfway", lambda m: m.s.run(Unreliable(GOOD)), OSError, "disk is gone")
+    bad("bad label in another thread", lambda m: in_thread(lambda: with_input(m.s, labels=out_of_range(4))), RunError, "4")
     bad("bad index in many threads at once", lambda m: in_many_threads(lambda: with_input(m.s, ids=out_of_range(50))), RunError, "50")
     bad("wrong name in many threads at once", lambda m: in_many_threads(lambda: m.s.set_input("z", 1)), DarnerError, "'z'")
     bad("bad label in a child", lambda m: in_child(lambda: with_input(m.s, labels=out_of_range(4))), Failed, "RunError")
