@@ -295,8 +295,6 @@ bad("weights in an empty folder", lambda folder: load.weights(sub(folder, "empty
 bad("weights in a pickle", lambda folder: load.weights(file(folder, b"\x80\x04", "m.bin")), FormatError, "pickle")
 bad("weights in a folder of pickles", lambda folder: load.weights(sub(folder, "pickles", **{"pytorch_model.bin": b"\x80"})), FormatError, "pickle")
 bad("weights asked for by a wrong name", lambda folder: load.weights(file(folder, header({"w": entry()}, bytes(8)), "w.safetensors"))["v"], KeyError, "'v'")
-bad("vocabulary that is deep", vocabulary(b"[" * 99_999), FormatError, "JSON")
-bad("tokenizer that is no UTF-8", tokenizer(b"\xff\xfe\x00"), FormatError, "tokenizer")
 # fmt: on
 
 

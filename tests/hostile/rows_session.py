@@ -199,7 +199,6 @@ bad("saved in a folder that is not there", lambda m: m.s.save_checkpoint(m.folde
 bad("saved over a folder", lambda m: m.s.save_checkpoint(m.folder), FileError, "folder")
 bad("saved under a name that is too long", lambda m: m.s.save_checkpoint(m.folder / ("x" * 300)), FileError, "long")
 bad("saved under a name with a null", lambda m: m.s.save_checkpoint(f"{m.folder}/a\0b"), (FileError, ArgumentError), "null")
-bad("loaded from a number", lambda m: m.s.load_checkpoint(10**6), (ArgumentError, FileError), "path")
 bad("saved with metadata of numbers", lambda m: m.s.save_checkpoint(m.folder / "y", metadata={"step": 3}), ArgumentError, "metadata")
 bad("saved with metadata of surrogates", lambda m: m.s.save_checkpoint(m.folder / "y", metadata={"a": "\ud800"}), ArgumentError, "Unicode")
 bad("loaded from nowhere", lambda m: m.s.load_checkpoint(m.folder / "nothing.safetensors"), FileError, "No such file")
@@ -243,7 +242,6 @@ bad("sizes that have no half", lambda m: m.s.run({"x": np.ones((3, 4), np.float3
 bad("another rank than declared", lambda m: m.s.run({"x": np.ones(12, np.float32), "y": np.ones(7, np.float32)}), ShapeError, "'x'")
 bad("plan of a negative size", lambda m: m.s.plan(seq=-3), (ShapeError, ArgumentError), "-3")
 bad("plan of half a size", lambda m: m.s.plan(seq=2.5), (ShapeError, ArgumentError), "2.5")
-bad("plan of a huge size", lambda m: m.s.compile(seq=2**62), (ShapeError, ArgumentError, RunError), "size")
 bad("plan of a size of text", lambda m: m.s.plan(seq="many"), (ShapeError, ArgumentError), "many")
 
 bad = table("closed")
