@@ -53,7 +53,9 @@ def test_any_order_gives_the_value_of_the_ascending_one(level):
     x = np.random.default_rng(0).uniform(0.5, 2.0, SHAPE).astype(np.float32)
     g = Graph()
     node = g.input("x", SHAPE)
-    cases = [(make, axes, kept) for make in REDUCTIONS.values() for axes in ORDERS for kept in (0, 1)]
+    cases = [
+        (make, axes, kept) for make in REDUCTIONS.values() for axes in ORDERS for kept in (0, 1)
+    ]
     g.set_outputs([make(node, axes, bool(kept)) for make, axes, kept in cases])
     wanted = darner.run(g, {"x": x})
     with darner.build_inference_session(g, level=level) as session:
