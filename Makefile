@@ -14,10 +14,13 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 # What `make bench` passes on: make bench BENCH="--quick", BENCH="llama-s --batch 1 4".
 BENCH ?=
 
+# What `make fuzz` passes on: make fuzz FUZZ="graph_text plan --seconds 600".
+FUZZ ?=
+
 # What `make kernels` passes on: make kernels KERNELS=gemm, KERNELS="--sweep conv".
 KERNELS ?=
 
-.PHONY: help setup demo smoke quick test bench kernels docs clean
+.PHONY: help setup demo smoke quick test bench kernels fuzz docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +30,7 @@ help:
 	@echo "make quick   the same without the slow tests: about a minute"
 	@echo "make bench   the same work beside PyTorch, JAX and NumPy; BENCH=--quick takes two minutes"
 	@echo "make kernels single kernels beside PyTorch, NumPy and MKL; KERNELS=--sweep takes random sizes"
+	@echo "make fuzz    readers of files and texts given what nobody wrote; FUZZ=\"plan --seconds 600\""
 	@echo "make docs    rewrite the files that are generated from the op registry"
 	@echo "make setup   install everything development needs"
 	@echo "make clean   remove what the other targets made"
@@ -56,6 +60,9 @@ bench: $(VENV)/.bench
 
 kernels: $(VENV)/.bench
 	@$(BIN)/python -m bench.kernels $(KERNELS)
+
+fuzz: $(VENV)/.fuzz
+	@$(BIN)/python -m fuzz.run $(FUZZ)
 
 docs: $(VENV)/.runtime
 	@$(BIN)/python -m darner.cli.generate
@@ -96,4 +103,13 @@ $(VENV)/.bench: pyproject.toml $(VENV)/.dev
 		extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
 		print(*extras['bench'], sep='\n')" > $(VENV)/bench.txt
 	@$(INSTALL) --no-deps -r $(VENV)/bench.txt
+	@touch $@
+
+# Besides, the fuzzer: the extra `fuzz` of pyproject.toml.
+$(VENV)/.fuzz: pyproject.toml $(VENV)/.dev
+	@echo "installing the fuzzer"
+	@$(BIN)/python -c "import tomllib; \
+		extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+		print(*extras['fuzz'], sep='\n')" > $(VENV)/fuzz.txt
+	@$(INSTALL) --no-deps -r $(VENV)/fuzz.txt
 	@touch $@

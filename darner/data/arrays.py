@@ -205,8 +205,13 @@ def _table(what: str, batch: Any) -> Batch:
 
 def _opened(arrays: Mapping[str, Any] | Path) -> dict[str, Array | FileArray]:
     """Arrays by name, of equally many rows."""
-    if not isinstance(arrays, Mapping):
+    if isinstance(arrays, str | os.PathLike):
         arrays = open_arrays(arrays)
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(
+            f"arrays are given by name, or as the path of an .npz file, got {type(arrays).__name__}",
+            hint="{'x': images, 'labels': labels}",
+        )
     if not arrays:
         raise ArgumentError("there are no arrays")
     opened: dict[str, Array | FileArray] = {}

@@ -23,6 +23,8 @@ TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: 
 """Element types by their byte in the header."""
 
 GZIP = b"\x1f\x8b"
+MOST_AXES = 64
+"""As many axes as NumPy's arrays have."""
 
 
 def read_maybe_gzipped(path: Path, *, gzipped: bool | None = None) -> bytes:
@@ -76,8 +78,8 @@ def _parse(content: bytes, rank: int | None) -> Array:
     start = 4 + 4 * found
     if len(content) < start:
         raise FormatError(f"it ends inside its header, after {len(content)} of {start} bytes")
-    if found > 64:
-        raise FormatError(f"its array has {found} axes, more than any array")
+    if found > MOST_AXES:
+        raise FormatError(f"its array has {found} axes, where {MOST_AXES} are the most")
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", found, offset=4))
     dtype = np.dtype(TYPES[code])
     wanted, there = prod(shape) * dtype.itemsize, len(content) - start
@@ -87,6 +89,6 @@ def _parse(content: bytes, rank: int | None) -> Array:
             f"but {there:,} follow"
         )
     if prod(max(size, 1) for size in shape) * dtype.itemsize >= 1 << 63:
-        raise FormatError(f"its header says {list(shape)}, a shape that no array has")
+        raise FormatError(f"its header says the sizes {list(shape)}, which no array has")
     array = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return array.astype(dtype.newbyteorder("="))

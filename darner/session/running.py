@@ -13,9 +13,10 @@ from ..backends.memory import Bytes, give_back_code, trim
 from ..backends.protocol import Program, Tuning, compile_for, start_for
 from ..graph import dtypes
 from ..graph.data import Array
-from ..graph.errors import ArgumentError, Calling, DTypeError, RunError
+from ..graph.dims import as_dim
+from ..graph.errors import ArgumentError, Calling, DTypeError, RunError, ShapeError
 from ..graph.garbage import without_collection
-from ..graph.graph import Graph
+from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.types import TensorType
 from ..lower.plan import Plan
@@ -62,8 +63,7 @@ class Running:
         plan_file: str | Path | None = None,
         given: Collection[str] = (),
     ) -> None:
-        if not isinstance(graph, Graph):
-            raise ArgumentError(f"a session is built from a Graph, got {type(graph).__name__}")
+        check_graph(graph)
         graph.verify()
         check_leaves(graph)
         check_rules(config.init)
@@ -157,7 +157,7 @@ class Running:
                 raise ArgumentError(f"the size {', '.join(unknown)} is not given")
             for name in sizes:
                 known("symbol", name, self._symbols)
-            return self._specialised(tuple(sorted((n, int(v)) for n, v in sizes.items())))
+            return self._specialised(tuple(sorted((n, _size(n, v)) for n, v in sizes.items())))
         if self._last is None or self._last.retired:
             raise RunError(
                 f"the sizes {', '.join(self._symbols)} are not known before the first step",
@@ -299,8 +299,14 @@ class Running:
 
     def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Array]:
         """Values for one run, checked, and the caller's own memory where they can be."""
-        given = {}
-        for name, value in (inputs or {}).items():
+        given: dict[str, Array] = {}
+        if inputs is None:
+            return given
+        if not isinstance(inputs, Mapping):
+            raise ArgumentError(
+                f"inputs are values by name, got {type(inputs).__name__}", hint="run({'x': array})"
+            )
+        for name, value in inputs.items():
             what = f"input '{known('input', name, self._input_types)}'"
             array = as_value(value, self._input_types[name], what)
             given[name] = array if is_bindable(array) else np.array(array, order="C")
@@ -348,8 +354,8 @@ class Running:
         found = self.read_output_by_index(0)
         if length is not None:
             with self._using("read_output"):
-                if not 0 <= length <= found.size:
-                    raise ArgumentError(f"output 0 has {found.size} elements, not {length}")
+                if not isinstance(length, int | np.integer) or not 0 <= length <= found.size:
+                    raise ArgumentError(f"output 0 has {found.size} elements, not {length!r}")
             found = found.reshape(-1)[:length]
         return found if out is None else into(out, found, "output 0")
 
@@ -550,6 +556,14 @@ class Running:
             self._last = None
             self._staged.clear()
             self._storage.clear()
+
+
+def _size(name: str, value: Any) -> int:
+    """The size that a symbol is given."""
+    size = as_dim(value)
+    if not isinstance(size, int):
+        raise ShapeError(f"the size of '{name}' is a number, got {value!r}")
+    return size
 
 
 def leaf_type(leaf: Node) -> TensorType:
