@@ -22,6 +22,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError, ShapeError, nearest
 from ..session.atomic import FileError, Path
@@ -181,7 +182,7 @@ class DataLoader(Arrays):
         **options: Any,
     ) -> None:
         arrays = {
-            name: _in_rows(name, np.asarray(flat), whole(size_name, size, 1))
+            name: _in_rows(name, as_array(flat, name)[0], whole(size_name, size, 1))
             for name, flat, size_name, size in (
                 ("x", data, "sample_size", sample_size),
                 ("labels", labels, "label_size", label_size),
@@ -203,7 +204,7 @@ def _table(what: str, batch: Any) -> Batch:
             f"{what} returned a {type(batch).__name__}, not a table of arrays by name",
             hint="return the batch itself where it was changed in place",
         )
-    return {name: np.asarray(value) for name, value in batch.items()}
+    return {name: as_array(value, f"'{name}'")[0] for name, value in batch.items()}
 
 
 def _opened(arrays: Mapping[str, Any] | Path) -> dict[str, Array]:
@@ -216,7 +217,10 @@ def _opened(arrays: Mapping[str, Any] | Path) -> dict[str, Array]:
     for name, value in arrays.items():
         if not isinstance(name, str):
             raise ArgumentError(f"arrays go by the names of a graph's inputs, got {name!r}")
-        array = open_array(value) if isinstance(value, str | os.PathLike) else np.asarray(value)
+        if isinstance(value, str | os.PathLike):
+            array = open_array(value)
+        else:
+            array, _ = as_array(value, f"'{name}'")
         if array.ndim == 0 or array.dtype.hasobject:
             raise ShapeError(
                 f"'{name}' is {array.dtype}{list(array.shape)}, which has no rows of numbers"
