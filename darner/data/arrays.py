@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, ShapeError, nearest
 from ..session.atomic import Path
@@ -178,7 +179,7 @@ class DataLoader(Arrays):
         **options: Any,
     ) -> None:
         arrays = {
-            name: _in_rows(name, np.asarray(flat), whole(size_name, size, 1))
+            name: _in_rows(name, as_array(flat, name)[0], whole(size_name, size, 1))
             for name, flat, size_name, size in (
                 ("x", data, "sample_size", sample_size),
                 ("labels", labels, "label_size", label_size),
@@ -200,7 +201,7 @@ def _table(what: str, batch: Any) -> Batch:
             f"{what} returned a {type(batch).__name__}, not a table of arrays by name",
             hint="return the batch itself where it was changed in place",
         )
-    return {name: np.asarray(value) for name, value in batch.items()}
+    return {name: as_array(value, f"'{name}'")[0] for name, value in batch.items()}
 
 
 def _opened(arrays: Mapping[str, Any] | Path) -> dict[str, Array | FileArray]:
@@ -220,7 +221,7 @@ def _opened(arrays: Mapping[str, Any] | Path) -> dict[str, Array | FileArray]:
             raise ArgumentError(f"arrays go by the names of a graph's inputs, got {name!r}")
         if isinstance(value, str | os.PathLike):
             value = open_array(value)
-        array = value if isinstance(value, FileArray) else np.asarray(value)
+        array = value if isinstance(value, FileArray) else as_array(value, f"'{name}'")[0]
         if array.ndim == 0 or array.dtype.hasobject:
             raise ShapeError(
                 f"'{name}' is {array.dtype}{list(array.shape)}, which has no rows of numbers"

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError, ShapeError
 from ..session.atomic import FileError, Path, write_atomically
@@ -137,7 +138,7 @@ def _write_npy(path: Path, packed: _Packed) -> None:
 
 
 def _packed(piece: Any, width: np.dtype[Any], number: int) -> Array:
-    tokens = np.asarray(piece)
+    tokens = as_array(piece, f"piece {number}")[0]
     if tokens.size == 0:
         return np.empty(0, width)
     _checked(tokens, f"piece {number}")
@@ -202,7 +203,7 @@ class TokenWindows(Epochs):
         elif isinstance(tokens, FileArray):
             self._tokens = _checked(tokens, "what was given")
         else:
-            self._tokens = _checked(np.asarray(tokens), "what was given")
+            self._tokens = _checked(as_array(tokens, "what was given")[0], "what was given")
         count = len(self._tokens)
         if count <= self.length:
             raise ArgumentError(

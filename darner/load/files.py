@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError, UnknownNameError, nearest
 from ..session.atomic import FileError
-from ..session.binding import as_array
 from ..session.reading import read_json, shown
 from ..session.tensorfile import OpenFile, open_tensors
 from .conversions import converted

@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from ..backends.memory import aligned
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError
 from .atomic import Path
@@ -115,13 +116,13 @@ class OpenFile:
 
 def stored(name: str, value: object) -> Array:
     """An array as the file holds it: dense, in C order, little-endian; no copy where it is already so."""
-    if not isinstance(value, np.ndarray | np.generic):
+    array, typed = as_array(value, f"'{name}'", ArgumentError)
+    if not typed:
         kind = type(value).__name__
         raise ArgumentError(
-            f"'{name}' is a {kind}, not a NumPy array", hint="convert it with numpy.asarray"
+            f"'{name}' is a {kind}, not an array", hint="convert it with numpy.asarray"
         )
-    array = np.asarray(value)
-    little = array.dtype.newbyteorder("<") if array.dtype.kind != "O" else array.dtype
+    little = array.dtype.newbyteorder("<")
     if little not in _CODES:
         raise DTypeError(
             f"'{name}' is {array.dtype}, which safetensors cannot hold", hint="cast it first"

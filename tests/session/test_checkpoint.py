@@ -183,9 +183,9 @@ def test_metadata_of_the_call_wins_over_that_of_the_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("checkpoint", "kind", "words"),
     [
-        (Checkpoint({"x": [1.0]}), ArgumentError, "'x' is a list, not a NumPy array"),
-        (Checkpoint({"x": np.array(["a"])}), DTypeError, "'x' is <U1"),
-        (Checkpoint({"x": np.array([None])}), DTypeError, "'x' is object"),
+        (Checkpoint({"x": [1.0]}), ArgumentError, "'x' is a list, not an array"),
+        (Checkpoint({"x": np.array(["a"])}), DTypeError, "'x' is given text (<U1), not numbers"),
+        (Checkpoint({"x": np.array([None])}), DTypeError, "'x' is given objects of Python"),
         (Checkpoint({}, {"x": np.ones(2, complex)}), DTypeError, "'x' is complex128"),
         (Checkpoint({3: np.ones(2)}), ArgumentError, "a parameter's name is text, not 3"),
         (Checkpoint({}, {"\ud800": np.ones(2)}), ArgumentError, "not valid Unicode"),
