@@ -6,12 +6,14 @@ graph is as it was before the call.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import dtypes
+from .arrays import as_array
 from .attributes import Operand
 from .check import canonical, check_kind, check_tuple, settle_axes
 from .data import as_data
@@ -117,13 +119,14 @@ def with_constants(
     graph: Graph, item: Builder, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """A builder's arguments with constants in place of arrays, where it takes nodes."""
-    if not any(isinstance(value, _ARRAYS) for value in (*args, *kwargs.values())):
+    if all(isinstance(value, (Node, *_NUMBERS, *_LISTS)) for value in (*args, *kwargs.values())):
         return args, kwargs
     named = dict(zip(item.parameters, args, strict=False))
 
     def settled(name: str, value: Any) -> Any:
-        is_constant = isinstance(value, _ARRAYS) and name in item.operands
-        return graph.literal(value, None) if is_constant else value
+        if isinstance(value, Node) or name not in item.operands or not _speaks_arrays(value):
+            return value
+        return graph.literal(as_array(value, f"'{name}'", ArgumentError)[0], None)
 
     new = [settled(name, value) for name, value in named.items()]
     return [*new, *args[len(new) :]], {name: settled(name, v) for name, v in kwargs.items()}
@@ -298,12 +301,23 @@ def _operand(graph: Graph, param: Param, value: Any) -> Any:
         if isinstance(param.kind, Operand):
             check_tuple(param.name, param.kind, value.type)
         return value
-    if isinstance(value, (_NUMBERS, _ARRAYS)):
+    if isinstance(value, _NUMBERS):
         return value
+    if isinstance(value, _ARRAYS) or _speaks_arrays(value):
+        return as_array(value, f"'{param.name}'", ArgumentError)[0]
     if isinstance(value, _LISTS) and not any(isinstance(item, Node) for item in value):
         return as_data(value).array if param.kind.name == "integer" else list(value)
     raise ArgumentError(
         f"'{param.name}' must be a node, a number or an array, got {_typename(value)}"
+    )
+
+
+def _speaks_arrays(value: Any) -> bool:
+    """Whether a value is an array of another library."""
+    return (
+        hasattr(value, "__dlpack__")
+        or hasattr(value, "__array__")
+        or isinstance(value, memoryview | array)
     )
 
 

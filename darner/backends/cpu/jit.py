@@ -83,6 +83,17 @@ class Machine(Keyed):
         return 1 if self.vector_bytes == 64 and self.cpu in ONE_AT_A_TIME else 2
 
     @property
+    def converts_halves(self) -> bool:
+        """Whether it has instructions between f16 and f32; where features are left to the processor's name, its vectors tell.
+
+        >>> Machine("x86_64-unknown-linux-gnu", "nehalem", "+sse4.2,-f16c", 16, 4).converts_halves
+        False
+        """
+        listed = self.features.split(",")
+        unsaid = "-f16c" not in listed and self.vector_bytes > 16
+        return self.architecture != "x86_64" or "+f16c" in listed or unsaid
+
+    @property
     def architecture(self) -> str:
         """The first part of the triple, one name for each: ``x86_64``, ``aarch64``.
 

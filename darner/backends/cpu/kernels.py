@@ -16,7 +16,7 @@ from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
 from .jit import Machine, compile_modules
-from .lanes import note_vectors
+from .lanes import note_target
 from .maps import ELEMENTS
 from .modules import PART, Parts
 from .panels import Panels
@@ -194,7 +194,7 @@ def _empty_module(machine: Machine) -> Any:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     module = ir.Module("plan")
-    note_vectors(module, machine.vector_bytes)
+    note_target(module, machine.vector_bytes, machine.converts_halves)
     return module
 
 
