@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, Self
 
 from ..graph.errors import ArgumentError, Calling, RunError
@@ -17,17 +18,25 @@ from .progress import Progress
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Training was ended by Ctrl-C, after a whole run.
+    """Training was ended by Ctrl-C or SIGTERM, after a whole run.
 
     Attributes:
         history: what there was until then.
         checkpoint: where training was saved; None where no folder was given.
+        signal: the number of the signal.
     """
 
-    def __init__(self, text: str, history: TrainHistory, checkpoint: Path | None) -> None:
+    def __init__(
+        self,
+        text: str,
+        history: TrainHistory,
+        checkpoint: Path | None,
+        signal: int = SIGINT,
+    ) -> None:
         super().__init__(text)
         self.history = history
         self.checkpoint = checkpoint
+        self.signal = int(signal)
 
 
 class Resuming:
@@ -140,7 +149,7 @@ class Resuming:
         self.feed.ended()
         return batch
 
-    def _interrupted(self, hint: str | None) -> TrainingInterrupted:
+    def _interrupted(self, hint: str | None, signal: int) -> TrainingInterrupted:
         """Save, and say how to go on."""
         path = None if self.checkpoints is None else self.checkpoints.save()
         progress = self.progress
@@ -152,4 +161,4 @@ class Resuming:
         else:
             call = f"Trainer(..., checkpoint={str(path.parent)!r}, resume=True).train()"
             text += f" and saved; to go on: {hint or call}"
-        return TrainingInterrupted(text, self.history, path)
+        return TrainingInterrupted(text, self.history, path, signal)
