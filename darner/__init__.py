@@ -11,6 +11,8 @@
        [3., 3.]], dtype=float32)]
 """
 
+from . import _start as _start  # isort: skip
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from . import EXIT_FAILED
 from .options import new_parser
+from .streams import say
 
 EXAMPLE = "  darner bench --quick\n  darner bench llama-s --batch 1 4"
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,10 +34,9 @@ def add_command(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Carry out ``darner bench``."""
     if not (ROOT / "bench" / "peers").is_dir():
-        print(
+        say(
             "darner bench: the benches are in a checkout of the project, and this darner is installed "
-            f"in {ROOT}; clone it and run: make bench",
-            file=sys.stderr,
+            f"in {ROOT}; clone it and run: make bench"
         )
         return EXIT_FAILED
     # Figures are taken in processes of their own; the bench starts them.

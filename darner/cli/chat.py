@@ -7,7 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .options import add_machine, machine, new_parser
+from .options import add_machine, add_model, machine, new_parser, words
+from .streams import ask, read_line, say
 from .write import Clock, add_sampling, sampling
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def add_command(commands: Any) -> None:
         example=EXAMPLE,
         epilog=f"in the conversation:\n{HELP}\nWhere input is no terminal, each line is a message.",
     )
-    parser.add_argument("folder", metavar="FOLDER", help="a model's folder, or its name on the hub")
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    add_model(parser)
+    parser.add_argument("--system", type=words, metavar="TEXT", help="what the model is told first")
     add_sampling(parser)
     parser.set_defaults(max_new_tokens=512)
     add_machine(parser)
@@ -78,7 +79,7 @@ class Conversation:
     def go_on(self) -> None:
         """Read messages and answer them, until there are no more."""
         if self._terminal:
-            print(HELP, file=sys.stderr)
+            say(HELP)
         while (line := self._read()) is not None:
             command, _, rest = line.partition(" ")
             if command == "/quit":
@@ -88,7 +89,7 @@ class Conversation:
             elif command == "/save":
                 self._save(rest.strip())
             elif line.startswith("/"):
-                print(f"there is no {command}; there are /reset, /save, /quit", file=sys.stderr)
+                say(f"there is no {command}; there are /reset, /save, /quit")
             elif line:
                 self.answer(line)
 
@@ -110,27 +111,27 @@ class Conversation:
                 pieces.append(piece)
                 print(piece, end="", flush=True)
         except KeyboardInterrupt:
-            print(" [stopped]", end="", file=sys.stderr)
+            say(" [stopped]", end="")
         except ArgumentError as error:
-            print(f"{error.rule}; /reset begins anew", file=sys.stderr)
+            say(f"{error.rule}; /reset begins anew")
             return
         print(flush=True)
         if self._terminal:
-            print(clock, file=sys.stderr)
+            say(clock)
         self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
 
     def _read(self) -> str | None:
         """The next message; None where there is none."""
         try:
             if self._terminal:
-                return input(PROMPT).strip()
-            line = sys.stdin.readline()
+                return ask(PROMPT).strip()
+            line = read_line()
         except EOFError:
-            print(file=sys.stderr)
+            say("")
             return None
         except KeyboardInterrupt:
             # As in a shell: what was typed is dropped, and the conversation goes on.
-            print(file=sys.stderr)
+            say("")
             return ""
         return line.strip() if line else None
 
@@ -139,12 +140,12 @@ class Conversation:
         from ..session.atomic import write_atomically
 
         if not path:
-            print("/save takes a file", file=sys.stderr)
+            say("/save takes a file")
             return
         text = json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n"
         try:
             write_atomically(path, [text.encode()])
         except DarnerError as error:  # the conversation is worth more than one file
-            print(error, file=sys.stderr)
+            say(error)
             return
-        print(f"saved {len(self.messages)} messages to {path}", file=sys.stderr)
+        say(f"saved {len(self.messages)} messages to {path}")

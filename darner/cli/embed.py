@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from typing import Any
 
-from .options import add_machine, lines_of, machine, new_parser, print_json
+from .options import add_machine, add_model, lines_of, machine, new_parser, path, print_json, words
 
 EXAMPLE = """  darner embed sentence-transformers/all-MiniLM-L6-v2 "a cat" "a kitten" "a tax return" --compare
   cat sentences.txt | darner embed all-MiniLM-L6-v2 - --npy embeddings.npy"""
@@ -24,13 +24,19 @@ def add_command(commands: Any) -> None:
         description="Embed texts by a BERT: the mean of its tokens, of length 1.",
         example=EXAMPLE,
     )
-    parser.add_argument("folder", metavar="FOLDER", help="a model's folder, or its name on the hub")
+    add_model(parser)
     parser.add_argument(
-        "texts", metavar="TEXT", nargs="+", help="a text; - reads one from each line of input"
+        "texts",
+        type=words,
+        metavar="TEXT",
+        nargs="+",
+        help="a text; - reads one from each line of input",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="write JSON, for other programs")
-    form.add_argument("--npy", metavar="FILE", help="write the embeddings to a file of NumPy's")
+    form.add_argument(
+        "--npy", type=path, metavar="FILE", help="write the embeddings to a file of NumPy's"
+    )
     parser.add_argument(
         "--compare", action="store_true", help="the cosine of each text with each, in their place"
     )

@@ -9,7 +9,7 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .options import new_parser, print_json, whole
+from .options import new_parser, path, print_json, threads, whole
 
 if TYPE_CHECKING:
     from ..graph.graph import Graph
@@ -35,14 +35,19 @@ def add_command(commands: Any) -> None:
         example=EXAMPLE,
     )
     add = parser.add_argument
-    add("path", metavar="MODEL", help="a folder, a name of the hub, config.json or .safetensors")
+    add(
+        "path",
+        type=path,
+        metavar="MODEL",
+        help="a folder, a name of the hub, config.json or .safetensors",
+    )
     add("--graph", choices=GRAPHS, default="inference", help="which one (default: inference)")
     add("--batch", type=whole, default=1, metavar="N", help="texts or images (default: 1)")
     add("--length", type=whole, metavar="N", help="tokens of each (default: 128; cached: 1)")
     add("--cache", type=whole, metavar="N", help="rows of the cache (default: 512)")
     add("--report", action="store_true", help="what the optimizer did (compiles the graph)")
     add("--plan", action="store_true", help="kernels and memory (compiles the graph)")
-    add("--threads", type=whole, metavar="N", help="threads of the plan (default: one a core)")
+    add("--threads", type=threads, metavar="N", help="threads of the plan (default: one a core)")
     add("--json", action="store_true", help="write JSON, for other programs")
 
 

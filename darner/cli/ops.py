@@ -23,6 +23,7 @@ from .facts import (
     supports,
 )
 from .options import new_parser
+from .streams import say
 
 _COLUMNS = ("op", "arguments", "family", "kind", "supports", "summary")
 _WIDEST = 44  # a longer call pushes its own line out, not everyone's
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _unknown(what: str, name: str, known: Any, otherwise: str) -> int:
     hint = did_you_mean(name, known) or otherwise
-    print(f"darner ops: no {what} is called '{name}'; {hint}", file=sys.stderr)
+    say(f"darner ops: no {what} is called '{name}'; {hint}")
     return EXIT_USAGE
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from . import EXIT_INTERRUPTED
-from .options import count, new_parser, positive, whole
+from .options import count, new_parser, path, positive, seed, threads, whole
+from .streams import say
 
 if TYPE_CHECKING:
     from .training_run import Run
@@ -37,25 +36,36 @@ def add_command(commands: Any) -> None:
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--text", metavar="FILE", help="what to learn: UTF-8, gzipped or not")
-    source.add_argument("--resume", metavar="FOLDER", help="go on with a training that was stopped")
+    source.add_argument(
+        "--text", type=path, metavar="FILE", help="what to learn: UTF-8, gzipped or not"
+    )
+    source.add_argument(
+        "--resume", type=path, metavar="FOLDER", help="go on with a training that was stopped"
+    )
     model = parser.add_mutually_exclusive_group()
     model.add_argument(
         "--preset", choices=("tiny", "small", "nano"), help="a model's sizes (default: tiny)"
     )
-    model.add_argument("--model", metavar="CONFIG", help="or its config.json")
-    model.add_argument("--finetune", metavar="FOLDER", help="or a pretrained one, to go on from")
+    model.add_argument("--model", type=path, metavar="CONFIG", help="or its config.json")
+    model.add_argument(
+        "--finetune", type=path, metavar="FOLDER", help="or a pretrained one, to go on from"
+    )
     add("--lora", type=whole, metavar="RANK", help="learn low-rank changes of --finetune alone")
-    add("--tokenizer", metavar="FILE", help="a tokenizer.json (default: one token a character)")
-    add("--out", metavar="FOLDER", help="where the model goes (default: trained)")
+    add(
+        "--tokenizer",
+        type=path,
+        metavar="FILE",
+        help="a tokenizer.json (default: one token a character)",
+    )
+    add("--out", type=path, metavar="FOLDER", help="where the model goes (default: trained)")
     add("--steps", type=whole, metavar="N", help="updates of the parameters")
     add("--batch", type=whole, metavar="N", help="texts an update")
     add("--length", type=whole, metavar="N", help="tokens of each")
     add("--rate", type=positive, metavar="R", help="learning rate, at its highest")
     add("--validate-every", type=whole, metavar="N", help="and save (default: ten times in all)")
     add("--held-out", type=float, metavar="SHARE", help="of the text, to validate (default: 0.1)")
-    add("--seed", type=count, metavar="N", help="of parameters and of the data's order")
-    add("--threads", type=whole, metavar="N", help="threads (default: one a core)")
+    add("--seed", type=seed, metavar="N", help="of parameters and of the data's order")
+    add("--threads", type=threads, metavar="N", help="threads (default: one a core)")
     add("--sample", type=count, default=SAMPLE, metavar="N", help="tokens of text to show at last")
     add("--quiet", action="store_true", help="do not show how it goes")
 
@@ -76,18 +86,18 @@ def run(options: argparse.Namespace) -> int:
             text = (
                 f"{size:,} parameters, {len(made.tokens[0]):,} tokens, {settings.steps:,} steps of "
             )
-            print(f"{text}{settings.batch} x {settings.length} tokens", file=sys.stderr)
+            say(f"{text}{settings.batch} x {settings.length} tokens")
         try:
             trainer.train()
         except TrainingInterrupted as stopped:
             if options.quiet:
-                print(stopped, file=sys.stderr)
-            return EXIT_INTERRUPTED
+                say(stopped)
+            return 128 + stopped.signal  # as shells have it
         made.save(trainer.session)
         if options.sample:
             print(made.sample(trainer.session, options.sample))
     if not options.quiet:
-        print(_next(made), file=sys.stderr)
+        say(_next(made))
     return 0
 
 

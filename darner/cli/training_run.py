@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from shlex import quote
 from shutil import copyfile
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..load.matching import Patterns
 from ..load.pretrained_model import COPIED
 from ..load.texts import write_json
 from ..models.causal import CausalLM
+from ..models.config_types import check
 from ..session import Session, build_session
 from ..session.atomic import FileError
 from ..session.reading import read_json
@@ -96,14 +98,22 @@ class Settings:
         """Those of a folder."""
         path = folder / SETTINGS
         if not path.is_file():
+            there = "has no" if folder.is_dir() else "is no folder with a"
             raise FileError(
-                f"'{folder}' has no {SETTINGS}: it is no training of darner train", str(path)
+                f"'{folder}' {there} {SETTINGS}: it is no training of darner train",
+                str(path),
+                hint="--resume takes the folder that was --out",
             )
         found = read_json(path)
         names = {field.name for field in fields(cls)}
         if set(found) != names:
             raise FormatError(f"'{path}' is not what darner train writes")
-        return cls(**found)
+        check(f"'{path}'", cls, found)
+        made = cls(**found)
+        counts = (made.steps, made.batch, made.length, made.validate_every)
+        if min(counts) < 1 or not made.rate > 0 or not 0 <= made.held_out < 1:
+            raise FormatError(f"'{path}' has numbers that no training can have")
+        return made
 
 
 def digest(text: str) -> str:
@@ -125,10 +135,15 @@ class Run:
 
     def begin(self) -> None:
         """Keep in the folder what it takes to go on."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ArgumentError(
+                f"'{self.folder}' is a file, and the model goes to a folder",
+                hint="name another one: --out",
+            )
         if (self.folder / SETTINGS).exists():
             raise ArgumentError(
                 f"'{self.folder}' has a training already",
-                hint=f"darner train --resume {self.folder} goes on; or name another folder: --out",
+                hint=f"darner train --resume {quote(str(self.folder))} goes on; or name another folder: --out",
             )
         if (self.folder / "config.json").exists():
             raise ArgumentError(
@@ -233,6 +248,12 @@ class Run:
                 f"'{settings.text}' has {len(self.text):,} characters, of which {len(tokens):,} tokens are for "
                 f"{'training' if order == 'random' else 'validation'}: too few for a length of {settings.length}",
                 hint="a longer text, or a smaller --length",
+            )
+        if order == "random" and settings.batch > len(tokens) - settings.length:
+            raise ArgumentError(
+                f"a batch of {settings.batch:,} texts of {settings.length} tokens is more than "
+                f"'{settings.text}' has: {len(tokens) - settings.length:,} of them begin at different tokens",
+                hint="a longer text, or a smaller --batch",
             )
         sizes: dict[str, Any] = {"length": settings.length, "batch": settings.batch}
         if order == "random":

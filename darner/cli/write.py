@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .options import add_machine, count, machine, new_parser, print_json, rate, texts, whole
+from .options import (
+    add_machine,
+    add_model,
+    count,
+    machine,
+    new_parser,
+    print_json,
+    rate,
+    seed,
+    texts,
+    whole,
+    words,
+)
+from .streams import say
 
 if TYPE_CHECKING:
     from ..text import Generator, Sampling
@@ -27,9 +39,13 @@ def add_command(commands: Any) -> None:
         description="Write what a language model adds to a prompt, or to several at once.",
         example=EXAMPLE,
     )
-    parser.add_argument("folder", metavar="FOLDER", help="a model's folder, or its name on the hub")
+    add_model(parser)
     parser.add_argument(
-        "prompts", metavar="PROMPT", nargs="+", help="a text; - reads it from standard input"
+        "prompts",
+        type=words,
+        metavar="PROMPT",
+        nargs="+",
+        help="a text; - reads it from standard input",
     )
     add_sampling(parser)
     parser.add_argument(
@@ -53,8 +69,15 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, metavar="P", help="draw from the fewest that have the share P")
     add("--min-p", type=float, metavar="P", help="and at least the fraction P of the likeliest")
     add("--repetition-penalty", type=float, metavar="R", help="above 1: fewer repetitions")
-    add("--seed", type=count, metavar="N", help="another seed draws another text (default: 0)")
-    add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; repeatable")
+    add("--seed", type=seed, metavar="N", help="another seed draws another text (default: 0)")
+    add(
+        "--stop",
+        type=words,
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end before TEXT; repeatable",
+    )
 
 
 def sampling(options: argparse.Namespace) -> Sampling:
@@ -143,7 +166,7 @@ def _stream(
     for piece in generator.stream(tokens, **writing, stop=options.stop, on_step=clock):
         print(piece, end="", flush=True)
     print(flush=True)
-    print(clock, file=sys.stderr)
+    say(clock)
 
 
 def _at_once(
@@ -161,7 +184,7 @@ def _at_once(
         print_json({"completions": rows, **clock.record()})
         return
     print("\n\n".join(prompt + one.text for prompt, one in zip(prompts, found, strict=True)))
-    print(clock, file=sys.stderr)
+    say(clock)
 
 
 def _tokens(generator: Generator, prompt: str) -> list[int]:

@@ -148,13 +148,29 @@ class SubwordVocabulary:
 
     def encode(self, text: str) -> Array:
         """The tokens of a text (i32)."""
-        encoded = self.tokenizer.encode(text, add_special_tokens=self.special)
-        return np.array(encoded.ids, np.int32)
+        return np.array(tokens_of(self.tokenizer, text, self.special), np.int32)
 
     def decode(self, tokens: Any) -> str:
         """The text of tokens."""
         ids = _as_tokens(tokens).tolist()
         return str(self.tokenizer.decode(ids, skip_special_tokens=not self.special))
+
+
+def tokens_of(tokenizer: Any, text: str, special: bool) -> list[int]:
+    """The tokens of a text by a tokenizer of the package; what is no text is named."""
+    if not isinstance(text, str):
+        raise ArgumentError(f"a tokenizer takes a text, got {type(text).__name__}")
+    try:
+        found: list[int] = tokenizer.encode(text, add_special_tokens=special).ids
+    except TypeError as error:
+        # It takes UTF-8, which has no lone surrogates.
+        at = next((i for i, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)
+        if at is None:
+            raise
+        raise ArgumentError(
+            f"the text has {text[at]!r} at position {at}, which is half a character"
+        ) from error
+    return found
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Any:
@@ -166,6 +182,8 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Any:
             content = opened.read()
     except OSError as error:
         raise FileError.of("read", file, error) from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"'{file}' is no text in UTF-8: {error}") from error
     try:
         return tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the package raises nothing more special

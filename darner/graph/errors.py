@@ -200,8 +200,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean '{matches[0]}'?" if matches else None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], begins: str = "it has") -> str:
     """A hint for an unknown name: the one probably meant, else what there is to choose from."""
     names = list(known)
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return did_you_mean(name, names) or f"it has {shown or 'none'}"
+    return did_you_mean(name, names) or f"{begins} {listed(names)}"
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Names for a reader: the first few, and how many more there are.
+
+    >>> listed(["a", "b"]), listed("abcdef", most=3), listed([])
+    ('a, b', 'a, b, c and 3 more', 'none')
+    """
+    found = list(names)
+    if len(found) <= most:
+        return ", ".join(found) or "none"
+    return f"{', '.join(found[:most])} and {len(found) - most} more"

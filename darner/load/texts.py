@@ -20,7 +20,8 @@ def write_json(path: Path, table: Mapping[str, Any]) -> None:
     """Write a JSON object, its keys in order, so that equal objects give equal bytes."""
     try:
         text = json.dumps(table, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        data = text.encode()
+        # A name of a file that is not UTF-8 has lone surrogates: JSON can hold them escaped alone.
+        data = text.encode("utf-8", "backslashreplace")
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"what is to be '{path.name}' is no JSON: {error}") from None
     write_atomically(path, [data])

@@ -43,8 +43,8 @@ def architecture(name: str) -> type[Model]:
     """The class of a ``model_type``, or of one of the ``architectures`` of a configuration."""
     if name not in ARCHITECTURES:
         raise ArgumentError(
-            f"there is no architecture '{name}'; there are {', '.join(sorted(ARCHITECTURES))}",
-            hint=nearest(name, ARCHITECTURES),
+            f"there is no architecture '{name}'",
+            hint=nearest(name, sorted(ARCHITECTURES), "there are"),
         )
     module, found = ARCHITECTURES[name].split(":")
     made: type[Model] = getattr(importlib.import_module(f".{module}", __name__), found)
@@ -59,7 +59,9 @@ def from_config(config: Mapping[str, Any], **options: Any) -> Model:
     kind = config.get("model_type") or config.get("_class_name") or config.get("type")
     if not isinstance(kind, str):
         raise ArgumentError("the configuration has no model_type, which says what it is of")
-    named = [name for name in config.get("architectures") or () if name in ARCHITECTURES]
+    classes = config.get("architectures")
+    classes = classes if isinstance(classes, list | tuple) else ()
+    named = [name for name in classes if isinstance(name, str) and name in ARCHITECTURES]
     return architecture(named[0] if named else kind).from_config(config, **options)
 
 

@@ -11,6 +11,7 @@ from ..graph.errors import ArgumentError, nearest
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..nn.linear import Linear, LinearMaker
+from .config_types import check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class Config:
                 hint=nearest(missing[0], list(found)),
             )
         values = {name: _frozen(value) for name, value in found.items() if name in known}
+        check(f"the configuration of a '{cls.model_type}'", cls, values)
         extra = {name: value for name, value in found.items() if name not in known}
         return cls(**values, extra=extra)
 

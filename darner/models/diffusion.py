@@ -62,9 +62,7 @@ SPACINGS = ("leading", "linspace", "trailing")
 
 def _known(what: str, name: str, names: tuple[str, ...]) -> None:
     if name not in names:
-        raise ArgumentError(
-            f"there is no {what} '{name}'; there are {', '.join(names)}", hint=nearest(name, names)
-        )
+        raise ArgumentError(f"there is no {what} '{name}'", hint=nearest(name, names, "there are"))
 
 
 @dataclass(frozen=True, kw_only=True)

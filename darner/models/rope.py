@@ -18,15 +18,22 @@ Found = tuple[Array, float]
 
 def rope_parameters(found: dict[str, Any], default_theta: float = 10000.0) -> dict[str, Any]:
     """``rope_parameters`` of a configuration, also from the older ``rope_theta`` and ``rope_scaling``; these are taken out."""
-    scaling = found.pop("rope_scaling", None) or {}
+    scaling = _object(found, "rope_scaling")
     theta = found.pop("rope_theta", None)
-    given = dict(found.pop("rope_parameters", None) or {})
+    given = _object(found, "rope_parameters")
     merged = {**scaling, **given}
     if "type" in merged:
         merged.setdefault("rope_type", merged.pop("type"))
     merged.setdefault("rope_type", "default")
     merged.setdefault("rope_theta", default_theta if theta is None else theta)
     return merged
+
+
+def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
+    value = found.pop(name, None) or {}
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{name} is an object with a rope_type, got {value!r}")
+    return dict(value)
 
 
 def make_rope(
@@ -39,20 +46,33 @@ def make_rope(
 ) -> Rope:
     """The layer that ``rope_parameters`` describe, for positions below ``limit``."""
     kind = parameters["rope_type"]
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ArgumentError(
-            f"there is no rope_type '{kind}'; there are {', '.join(KINDS)}",
-            hint=nearest(kind, KINDS),
+            f"there is no rope_type {kind!r}", hint=nearest(str(kind), KINDS, "there are")
         )
-    n_rot = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
-    if kind == "default":
-        whole = n_rot == head_dim
-        return Rope(head_dim, float(parameters["rope_theta"]), None if whole else n_rot)
     known = {
         "max_position_embeddings": max_positions,
         "original_max_position_embeddings": original_positions or max_positions,
     }
-    frequencies, factor = KINDS[kind]({**known, **parameters}, n_rot, limit)
+    try:
+        return _made({**known, **parameters}, head_dim, limit)
+    except KeyError as error:
+        raise ArgumentError(f"rope_type '{kind}' needs {error}") from error
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(
+            f"rope_parameters have a value that rope_type '{kind}' cannot use: {dict(parameters)}"
+        ) from error
+
+
+def _made(parameters: Mapping[str, Any], head_dim: int, limit: int) -> Rope:
+    kind = parameters["rope_type"]
+    n_rot = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+    if kind == "default":
+        whole = n_rot == head_dim
+        return Rope(head_dim, float(parameters["rope_theta"]), None if whole else n_rot)
+    frequencies, factor = KINDS[kind](parameters, n_rot, limit)
     return Rope(
         head_dim,
         float(parameters["rope_theta"]),

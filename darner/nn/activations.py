@@ -33,7 +33,6 @@ def activate(name: str, x: Node) -> Node:
     """
     if name not in ACTIVATIONS:
         raise ArgumentError(
-            f"there is no activation '{name}'; there are {', '.join(ACTIVATIONS)}",
-            hint=nearest(name, ACTIVATIONS),
+            f"there is no activation '{name}'", hint=nearest(name, ACTIVATIONS, "there are")
         )
     return ACTIVATIONS[name](x)

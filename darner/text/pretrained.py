@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..data.vocabulary import CharVocabulary
-from ..graph.errors import ArgumentError
+from ..graph.errors import ArgumentError, FormatError
 from ..load import generation_config, pretrained
+from ..load.texts import GENERATION
 from ..models.causal import CausalLM
 from ..session import Session
 from .generation import Generator
@@ -78,11 +79,24 @@ def sampling_of(folder: str | os.PathLike[str], **changes: Any) -> Sampling:
         for name in _SAMPLING
         if name != "seed" and settings.get(name) is not None
     }
-    if settings.get("do_sample"):
-        return replace(Sampling(**stated), **changes)
+    draw = settings.get("do_sample")
+    if draw is not None and not isinstance(draw, bool):
+        raise _wrong(folder, f"do_sample is true or false, got {draw!r}")
     penalty = {name: stated[name] for name in ("repetition_penalty",) if name in stated}
+    try:
+        said = Sampling(**(stated if draw else penalty))
+    except ArgumentError as error:
+        raise _wrong(folder, error.rule) from error
+    if draw:
+        return replace(said, **changes)
     draws = any(name in changes for name in ("top_k", "top_p", "min_p"))
     return replace(GREEDY, **{**penalty, **({"temperature": 1.0} if draws else {}), **changes})
+
+
+def _wrong(folder: str | os.PathLike[str], what: str) -> FormatError:
+    return FormatError(
+        f"'{Path(folder) / GENERATION}' has a wrong value: {what}", hint="correct it"
+    )
 
 
 @contextmanager

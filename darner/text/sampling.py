@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 
 import numpy as np
 
@@ -43,6 +44,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ArgumentError(f"{field.name} is a number, got {value!r}")
         checks = {
             "temperature": (
                 self.temperature >= 0 and math.isfinite(self.temperature),
@@ -51,7 +56,7 @@ class Sampling:
             "top_k": (self.top_k >= 0 and self.top_k == int(self.top_k), "a whole number"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "min_p": (0 <= self.min_p <= 1, "between 0 and 1"),
-            "repetition_penalty": (self.repetition_penalty > 0, "above 0"),
+            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "above 0"),
         }
         for name, (holds, what) in checks.items():
             if not holds:

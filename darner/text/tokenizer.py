@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..data.vocabulary import read_tokenizer
-from ..graph.errors import ArgumentError, FormatError, optional
+from ..data.vocabulary import read_tokenizer, tokens_of
+from ..graph.errors import ArgumentError, DarnerError, FormatError, optional
+from ..session.atomic import FileError
 
 TEMPLATE_FILE = "chat_template.jinja"
 
@@ -51,7 +52,7 @@ class Tokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The tokens of a text; ``special`` adds those that the model puts around one."""
-        return list(self.inner.encode(text, add_special_tokens=special).ids)
+        return list(tokens_of(self.inner, text, special))
 
     def decode(self, tokens: Sequence[int], special: bool = False) -> str:
         """The text of tokens, without special ones unless asked."""
@@ -74,27 +75,47 @@ class Tokenizer:
             raise ArgumentError(
                 "this model has no chat template", hint="it continues text: generate() does that"
             )
-        template = _environment().from_string(self.template)
-        return str(
-            template.render(
+        environment = _environment()
+        try:
+            template = environment.from_string(self.template)
+            found = template.render(
                 messages=list(messages),
                 tools=tools,
                 add_generation_prompt=reply,
                 **self.specials,
                 **variables,
             )
-        )
+        except Exception as error:  # a template is a program, and may raise whatever a program does
+            raise _template_error(error) from error
+        return str(found)
+
+
+def _template_error(error: Exception) -> DarnerError:
+    """What a template raised: its own words where it refuses messages, else that it is at fault."""
+    from jinja2.exceptions import TemplateError, TemplateSyntaxError
+
+    if isinstance(error, MessagesRefusedError):
+        return ArgumentError(f"the chat template takes no such messages: {error}")
+    place = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
+    kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
+    return FormatError(
+        f"the model's chat template does not work{place}: {kind}{error}",
+        hint=f"it is {TEMPLATE_FILE} of the model's folder, or in its tokenizer_config.json",
+    )
+
+
+class MessagesRefusedError(ValueError):
+    """A template called ``raise_exception``: it was made for other messages."""
 
 
 def _environment() -> Any:
     """Jinja as chat templates expect it: nothing of the machine can be reached."""
     optional("jinja2", "text", "a chat template")
-    from jinja2.exceptions import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def raise_exception(message: str) -> None:
-        raise TemplateError(message)
+        raise MessagesRefusedError(message)
 
     def tojson(value: Any, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent)
@@ -112,9 +133,11 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise FormatError(f"{path} is no JSON: {error}") from error
+        found = json.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise FileError.of("read", path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"'{path}' is no JSON: {error}") from error
     return found if isinstance(found, dict) else {}
 
 
@@ -131,10 +154,15 @@ def _specials(settings: Mapping[str, Any]) -> dict[str, str]:
 def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     path = folder / TEMPLATE_FILE
     if path.is_file():
-        return path.read_text("utf-8")
+        try:
+            return path.read_bytes().decode()
+        except OSError as error:
+            raise FileError.of("read", path, error) from error
+        except UnicodeDecodeError as error:
+            raise FormatError(f"'{path}' is no text in UTF-8: {error}") from error
     found = settings.get("chat_template")
     if isinstance(found, list):  # several, by name
-        named = {one.get("name"): one.get("template") for one in found}
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
         found = named.get("default", next(iter(named.values()), None))
     return found if isinstance(found, str) else None
 
@@ -143,10 +171,13 @@ def stated_ends(folder: Path) -> frozenset[int]:
     """The tokens that end a text, by what a folder says of generation, or else of the model."""
     for name in ("generation_config.json", "config.json"):
         found = _read(folder / name).get("eos_token_id")
-        if isinstance(found, int):
-            return frozenset([found])
-        if isinstance(found, list) and found:
-            return frozenset(int(one) for one in found)
+        tokens = found if isinstance(found, list) else [] if found is None else [found]
+        if not all(isinstance(one, int) and not isinstance(one, bool) for one in tokens):
+            raise FormatError(
+                f"'{folder / name}' has {found!r} for eos_token_id, which is a token's number, or several"
+            )
+        if tokens:
+            return frozenset(tokens)
     return frozenset()
 
 

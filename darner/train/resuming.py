@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, Self
 
 from ..graph.errors import ArgumentError, Calling, DarnerError, FormatError, RunError
@@ -20,17 +21,25 @@ from .progress import Progress
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Training was ended by Ctrl-C, after a whole run.
+    """Training was ended by Ctrl-C or SIGTERM, after a whole run.
 
     Attributes:
         history: what there was until then.
         checkpoint: where training was saved; None where no folder was given.
+        signal: the number of the signal.
     """
 
-    def __init__(self, text: str, history: TrainHistory, checkpoint: Path | None) -> None:
+    def __init__(
+        self,
+        text: str,
+        history: TrainHistory,
+        checkpoint: Path | None,
+        signal: int = SIGINT,
+    ) -> None:
         super().__init__(text)
         self.history = history
         self.checkpoint = checkpoint
+        self.signal = int(signal)
 
 
 class Resuming:
@@ -160,7 +169,7 @@ class Resuming:
         self.feed.ended()
         return batch
 
-    def _interrupted(self, hint: str | None) -> TrainingInterrupted:
+    def _interrupted(self, hint: str | None, signal: int) -> TrainingInterrupted:
         """Save, and say how to go on."""
         path = None if self.checkpoints is None else self.checkpoints.save()
         progress = self.progress
@@ -172,7 +181,7 @@ class Resuming:
         else:
             call = f"Trainer(..., checkpoint={str(path.parent)!r}, resume=True).train()"
             text += f" and saved; to go on: {hint or call}"
-        return TrainingInterrupted(text, self.history, path)
+        return TrainingInterrupted(text, self.history, path, signal)
 
 
 @contextmanager
@@ -203,11 +212,7 @@ def _restore(path: Path, name: str, item: Any, state: Any) -> None:
 
 
 def _in_file(path: Path, error: FormatError) -> FormatError:
-    named = str(path) in error.rule
-    return (
-        error
-        if named
-        else FormatError(
-            f"'{path}' does not say how training goes on: {error.rule}", hint=error.hint
-        )
-    )
+    if str(path) in error.rule:
+        return error
+    text = f"'{path}' does not say how training goes on: {error.rule}"
+    return FormatError(text, hint=error.hint)

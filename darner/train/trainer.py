@@ -239,7 +239,7 @@ class Trainer(Resuming):
             epochs: how many more times to go through them, in place of ``steps`` and ``epochs``.
 
         Raises:
-            TrainingInterrupted: Ctrl-C was pressed; training was saved first, if there is a folder for checkpoints.
+            TrainingInterrupted: Ctrl-C was pressed, or SIGTERM came; training was saved first, if there is a folder for checkpoints.
             DivergedError: the loss is NaN or infinite; the last checkpoint is left as it is.
         """
         with Calling("train"):
@@ -306,8 +306,8 @@ class Trainer(Resuming):
                 self._end_epoch()
             if is_step:
                 self._end_step()
-            if interrupts.pending:
-                stopped = self._interrupted(self._resume_hint)
+            if interrupts.pending is not None:
+                stopped = self._interrupted(self._resume_hint, interrupts.pending)
                 if self._display is not None:
                     self._display.tell(str(stopped))
                 raise stopped

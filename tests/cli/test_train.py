@@ -201,10 +201,10 @@ def test_what_cannot_be_trained_leaves_no_folder(corpus, config, run, tmp_path):
     assert code == 1
     assert "a vocabulary of 99, but there are 14 different tokens" in err
     code, _, err = run("train", "--text", tmp_path / "none.txt", "--out", out)
-    assert code == 1
+    assert code == 3
     assert "none.txt" in err
     code, _, err = run("train", "--resume", tmp_path)
-    assert code == 1
+    assert code == 3
     assert "it is no training of darner train" in err
     assert not out.exists()
 

@@ -171,11 +171,13 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"darner {darner.__version__}\n"
 
 
-def test_without_a_command_the_usage_is_shown_and_the_exit_is_2(capsys):
+def test_without_a_command_the_commands_are_named_and_the_exit_is_2(capsys):
     with pytest.raises(SystemExit) as stopped:
         main([])
     assert stopped.value.code == 2
-    assert "usage: darner" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "which command? there are train, generate, chat" in said
+    assert said.count("\n") == 1
 
 
 def test_the_module_runs_as_a_program():
