@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph.data import Array
-from ..graph.errors import InternalError
+from ..graph.errors import DarnerError, InternalError
 from ..graph.graph import LEAVES
-from ..lower.plan import Plan
+from ..lower.faults import located
+from ..lower.plan import Kernel, Plan
 from .cpu.program import CpuProgram, empty_like
 from .memory import Bytes, room_for
 from .mirrors import changed
@@ -119,20 +120,33 @@ class ReferenceProgram(HostMemory):
         """Run kernels one after another; ``times`` as in the CPU's program."""
         kernels = self.plan.kernels
         end = len(kernels) if last is None else min(last, len(kernels))
-        for number in range(first, end):
-            kernel, start = kernels[number], time.perf_counter_ns()
-            body = self.plan.spec(kernel).body
-            found = evaluate(body, {str(p): self._arrays[i] for p, i in enumerate(kernel.operands)})
-            # All are computed before one is written: a result may be a view of an operand it replaces.
-            results = [np.array(found[node.id]) for node in body.outputs]
-            for i, result in zip(kernel.results, results, strict=True):
-                self._arrays[i][...] = result
-            if times is not None:
-                times[number, 0] = start, time.perf_counter_ns()
-        if last is None:
-            after = {old: np.array(self._arrays[new]) for old, new in self.plan.updates}
-            for old, value in after.items():
+        # Functions of the user's ops may raise anywhere, and so may an interrupt.
+        before = {old: np.array(self._arrays[old]) for old, _ in self.plan.updates}
+        try:
+            for number in range(first, end):
+                start = time.perf_counter_ns()
+                self._run_kernel(kernels[number])
+                if times is not None:
+                    times[number, 0] = start, time.perf_counter_ns()
+            if last is None:
+                after = {old: np.array(self._arrays[new]) for old, new in self.plan.updates}
+                for old, value in after.items():
+                    self._arrays[old][...] = value
+        except BaseException:
+            for old, value in before.items():
                 self._arrays[old][...] = value
+            raise
+
+    def _run_kernel(self, kernel: Kernel) -> None:
+        body = self.plan.spec(kernel).body
+        try:
+            found = evaluate(body, {str(p): self._arrays[i] for p, i in enumerate(kernel.operands)})
+        except DarnerError as error:
+            raise located(error, kernel, body) from error.__cause__
+        # All are computed before one is written: a result may be a view of an operand it replaces.
+        results = [np.array(found[node.id]) for node in body.outputs]
+        for i, result in zip(kernel.results, results, strict=True):
+            self._arrays[i][...] = result
 
     def prepare(self, buffer: int | None = None) -> None:
         """Nothing is kept in another order."""

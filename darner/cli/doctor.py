@@ -95,6 +95,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     if "cache" in found:
         cache = found["cache"]
         state = "" if cache["writable"] else ", which cannot be written: every start compiles anew"
+        if cache["refused"]:
+            state = f", which is not used: {cache['refused']}"
         used = f"{_size(cache['bytes'])} of {_size(cache['limit_bytes'])}"
         rows.append(("cache", f"{cache['folder']}: {used}{state}"))
     for name, package in found["packages"].items():
@@ -227,17 +229,25 @@ def _cache() -> dict[str, Any]:
     import os
 
     from ..backends.cpu.cache import ObjectCache
+    from ..backends.trust import UntrustedError, opened_folder
 
-    cache = ObjectCache()
+    cache, refused = ObjectCache(), ""
     place = cache.folder
     above = place
     while above is not None and not above.exists() and above != above.parent:
         above = above.parent  # it is made when it is first needed
+    if place is not None and place.exists():
+        try:
+            with opened_folder(place):
+                pass
+        except UntrustedError as error:
+            refused = str(error)
     return {
         "folder": str(place),
-        "bytes": cache.size(),
+        "bytes": 0 if refused else cache.size(),
         "limit_bytes": cache.limit_bytes,
         "writable": above is not None and above.is_dir() and os.access(above, os.W_OK),
+        "refused": refused,
     }
 
 

@@ -81,7 +81,7 @@ def _model(path: str) -> Model:
 
     from .. import models
     from ..load import config, folder
-    from ..load.texts import read_json
+    from ..session.reading import read_json
 
     said = read_json(Path(path)) if os.path.isfile(path) else config(folder(path))
     return models.from_config(said)

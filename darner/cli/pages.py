@@ -27,6 +27,10 @@ Every op is a method of a graph (`g.softmax(x)`), and of a node when it takes on
 `shape=`, a statement about its result that is checked. A *primitive* is not made of other ops; a
 *composite* is a function of others and runs by its *expansion*; a *builder* only adds other ops to
 the graph. `darner ops` prints the same facts.
+
+Where an op takes a tensor it takes a node, a number, an array or a list of numbers. An integer beside a
+node is a number: `g.maximum(x, 0)`, `g.where(mask, x, 0)`. Only where *every* tensor of a call is an
+integer are they ids: `g.add(3, 4)` adds nodes 3 and 4.
 """
 
 

@@ -107,7 +107,7 @@ def _begun(options: argparse.Namespace, closing: ExitStack) -> Run:
     from pathlib import Path
 
     from ..data import read_text
-    from ..load.texts import read_json
+    from ..session.reading import read_json
     from .training_run import ORDINARY, PRESETS, TUNING, Run, Settings, digest
 
     error = options.parser.error

@@ -21,11 +21,12 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError
 from ..load.matching import Patterns
 from ..load.pretrained_model import COPIED
-from ..load.texts import read_json, write_json
+from ..load.texts import write_json
 from ..models.causal import CausalLM
 from ..models.config_types import check
 from ..session import Session, build_session
 from ..session.atomic import FileError
+from ..session.reading import read_json
 from ..text import Generator, Sampling, Tokenizer
 from ..text.pretrained import CHARACTERS, vocabulary_of
 from ..train import Trainer

@@ -14,9 +14,10 @@
 True
 """
 
-from .arrays import Arrays, DataLoader, open_array, open_arrays
+from .arrays import Arrays, DataLoader
 from .batches import Batch, Batches, Epochs, random_order
 from .drawn import drawn_digits
+from .filearrays import FileArray, open_array, open_arrays
 from .idx import read_idx
 from .mnist import Digits, MnistDataset, mnist, mnist_folder, mnist_places
 from .prefetch import Prefetcher, prefetch
@@ -32,6 +33,7 @@ __all__ = [
     "DataLoader",
     "Digits",
     "Epochs",
+    "FileArray",
     "MnistDataset",
     "Prefetcher",
     "SubwordVocabulary",

@@ -1,4 +1,4 @@
-"""Batches from arrays, in memory or mapped from files.
+"""Batches from arrays, in memory or in files.
 
 >>> import numpy as np
 >>> from darner import data
@@ -13,19 +13,17 @@
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from tokenize import TokenError
+from collections.abc import Callable, Mapping
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
-from ..graph.errors import ArgumentError, FormatError, ShapeError, nearest
-from ..session.atomic import FileError, Path
+from ..graph.errors import ArgumentError, ShapeError, nearest
+from ..session.atomic import Path
 from .batches import Batch, Epochs, Stream, batches_of, random_order, random_source, whole
+from .filearrays import FileArray, open_array, open_arrays
 
 Transform = Callable[[Batch], Mapping[str, Array]]
 Augment = Callable[[Batch, np.random.Generator], Mapping[str, Array]]
@@ -36,7 +34,7 @@ class Arrays(Epochs):
 
     Args:
         arrays: arrays, or paths of ``.npy`` files, by the names of the graph's inputs; or the path of an ``.npz`` file. A
-            ``.npy`` file is mapped: rows are read when their batch is made. An ``.npz`` file is read into memory.
+            ``.npy`` file stays open: rows are read when their batch is made. An ``.npz`` file is read into memory.
         batch: rows of a batch.
         shuffle: whether each epoch has an order of its own, which is that of (seed, epoch) on every machine.
         seed: where the order comes from.
@@ -113,7 +111,7 @@ class Arrays(Epochs):
         if self._chosen is not None:
             place = self._chosen[place]
         if isinstance(place, slice):
-            batch = {name: array[place].copy() for name, array in self._arrays.items()}
+            batch = {name: np.array(array[place]) for name, array in self._arrays.items()}
         else:
             batch = {name: array.take(place, axis=0) for name, array in self._arrays.items()}
         if self.augment is not None:
@@ -181,7 +179,7 @@ class DataLoader(Arrays):
         **options: Any,
     ) -> None:
         arrays = {
-            name: _in_rows(name, np.asarray(flat), whole(size_name, size, 1))
+            name: _in_rows(name, as_array(flat, name)[0], whole(size_name, size, 1))
             for name, flat, size_name, size in (
                 ("x", data, "sample_size", sample_size),
                 ("labels", labels, "label_size", label_size),
@@ -203,20 +201,27 @@ def _table(what: str, batch: Any) -> Batch:
             f"{what} returned a {type(batch).__name__}, not a table of arrays by name",
             hint="return the batch itself where it was changed in place",
         )
-    return {name: np.asarray(value) for name, value in batch.items()}
+    return {name: as_array(value, f"'{name}'")[0] for name, value in batch.items()}
 
 
-def _opened(arrays: Mapping[str, Any] | Path) -> dict[str, Array]:
+def _opened(arrays: Mapping[str, Any] | Path) -> dict[str, Array | FileArray]:
     """Arrays by name, of equally many rows."""
-    if not isinstance(arrays, Mapping):
+    if isinstance(arrays, str | os.PathLike):
         arrays = open_arrays(arrays)
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(
+            f"arrays are given by name, or as the path of an .npz file, got {type(arrays).__name__}",
+            hint="{'x': images, 'labels': labels}",
+        )
     if not arrays:
         raise ArgumentError("there are no arrays")
-    opened = {}
+    opened: dict[str, Array | FileArray] = {}
     for name, value in arrays.items():
         if not isinstance(name, str):
             raise ArgumentError(f"arrays go by the names of a graph's inputs, got {name!r}")
-        array = open_array(value) if isinstance(value, str | os.PathLike) else np.asarray(value)
+        if isinstance(value, str | os.PathLike):
+            value = open_array(value)
+        array = value if isinstance(value, FileArray) else as_array(value, f"'{name}'")[0]
         if array.ndim == 0 or array.dtype.hasobject:
             raise ShapeError(
                 f"'{name}' is {array.dtype}{list(array.shape)}, which has no rows of numbers"
@@ -227,35 +232,3 @@ def _opened(arrays: Mapping[str, Any] | Path) -> dict[str, Array]:
         shown = ", ".join(f"'{name}' has {count}" for name, count in rows.items())
         raise ShapeError(f"all arrays have a row for each example, but {shown}")
     return opened
-
-
-def open_array(path: Path) -> Array:
-    """The array of a ``.npy`` file, mapped: read-only, and read where it is looked at."""
-    with _reading(path):
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return np.asarray(loaded)
-    loaded.close()
-    raise FormatError(f"'{os.fspath(path)}' is no .npy file but a collection of them (.npz)")
-
-
-def open_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an ``.npz`` file by their names, read into memory."""
-    with _reading(path), open(path, "rb") as file:
-        loaded = np.load(file, allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            return {key: loaded[key] for key in loaded.files}
-    raise FormatError(
-        f"'{os.fspath(path)}' holds one array without a name", hint="give arrays as {'x': path}"
-    )
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what NumPy and its readers of zip files and headers raise into errors that name the file."""
-    try:
-        yield
-    except OSError as error:
-        raise FileError.of("read", path, error) from error
-    except (ValueError, EOFError, RuntimeError, TokenError, BadZipFile, zlib.error) as error:
-        raise FormatError(f"'{os.fspath(path)}' is not a whole NumPy file: {error}") from error

@@ -139,6 +139,11 @@ class Epochs(ABC):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go to the place that ``state()`` told, of this or of an equal source; its seed comes with it."""
+        if not isinstance(state, Mapping):
+            raise FormatError(
+                f"a state is a table, got {state!r}",
+                hint="give restore() what state() of an equal source returned",
+            )
         missing = [key for key in ("epoch", "position", "seed", "batches") if key not in state]
         if missing:
             raise FormatError(

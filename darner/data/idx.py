@@ -6,6 +6,7 @@ Two zero bytes, a byte for the element type, a byte for the rank, the sizes as b
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from math import prod
@@ -14,12 +15,16 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import FormatError
-from ..session.atomic import FileError, Path
+from ..session.atomic import Path
+from ..session.reading import read_whole
+from .filearrays import MOST_UNPACKED, PACKED, check_unpacked
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 """Element types by their byte in the header."""
 
 GZIP = b"\x1f\x8b"
+MOST_AXES = 64
+"""As many axes as NumPy's arrays have."""
 
 
 def read_maybe_gzipped(path: Path, *, gzipped: bool | None = None) -> bytes:
@@ -29,20 +34,20 @@ def read_maybe_gzipped(path: Path, *, gzipped: bool | None = None) -> bytes:
         FileError: the system will not read it.
         FormatError: it is not gzipped but should be, or is damaged.
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        raise FileError.of("read", path, error) from error
+    content = read_whole(path)
     name = os.fspath(path)
     if gzipped is None:
         gzipped = content.startswith(GZIP)
     if not gzipped:
         return content
+    most = max(MOST_UNPACKED, PACKED * len(content))
     try:
-        return gzip.decompress(content)
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            found = file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"'{name}' is not a whole gzip file: {error}") from error
+    check_unpacked(name, len(found), len(content))
+    return found
 
 
 def read_idx(path: Path, *, rank: int | None = None, gzipped: bool | None = None) -> Array:
@@ -73,6 +78,8 @@ def _parse(content: bytes, rank: int | None) -> Array:
     start = 4 + 4 * found
     if len(content) < start:
         raise FormatError(f"it ends inside its header, after {len(content)} of {start} bytes")
+    if found > MOST_AXES:
+        raise FormatError(f"its array has {found} axes, where {MOST_AXES} are the most")
     shape = tuple(int(size) for size in np.frombuffer(content, ">u4", found, offset=4))
     dtype = np.dtype(TYPES[code])
     wanted, there = prod(shape) * dtype.itemsize, len(content) - start
@@ -81,5 +88,7 @@ def _parse(content: bytes, rank: int | None) -> Array:
             f"its header says {dtype.newbyteorder('=').name}{list(shape)}, which takes {wanted:,} bytes, "
             f"but {there:,} follow"
         )
+    if prod(max(size, 1) for size in shape) * dtype.itemsize >= 1 << 63:
+        raise FormatError(f"its header says the sizes {list(shape)}, which no array has")
     array = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return array.astype(dtype.newbyteorder("="))

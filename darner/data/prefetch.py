@@ -24,7 +24,7 @@ from threading import Condition, Thread, current_thread
 from types import TracebackType
 from typing import Any
 
-from ..graph.errors import RunError
+from ..graph.errors import ArgumentError, RunError
 from .batches import Batch, Batches, whole
 
 
@@ -108,6 +108,11 @@ class Prefetcher:
     """
 
     def __init__(self, batches: Batches, depth: int = 2) -> None:
+        if not isinstance(batches, Batches):
+            raise ArgumentError(
+                f"batches come from a source that says where it is, got {type(batches).__name__}",
+                hint="data.Arrays, data.TokenWindows, or one's own with state() and restore(state)",
+            )
         self.source = batches
         self.depth = whole("depth", depth, 1)
         self._worker: _Worker | None = None

@@ -10,15 +10,16 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError, ShapeError
 from ..session.atomic import FileError, Path, write_atomically
-from .arrays import open_array
 from .batches import Batch, Epochs, Stream, batches_of, random_source, whole
+from .filearrays import FileArray, open_array, open_raw
 
 WIDTHS: dict[str, np.dtype[Any]] = {"u16": np.dtype("<u2"), "u32": np.dtype("<u4")}
 """Element types of files of tokens."""
@@ -28,6 +29,7 @@ PIECE = 1 << 20
 """How many bytes are copied at once."""
 
 Order = Literal["random", "sequential", "shuffled"]
+Row = TypeVar("Row", Array, FileArray)
 
 
 def _width(dtype: str) -> np.dtype[Any]:
@@ -36,8 +38,8 @@ def _width(dtype: str) -> np.dtype[Any]:
     return WIDTHS[dtype]
 
 
-def open_tokens(path: Path, dtype: str = "u16") -> Array:
-    """The tokens of a file, mapped: read-only, and read where they are looked at.
+def open_tokens(path: Path, dtype: str = "u16") -> FileArray:
+    """The tokens of a file: read-only, and read where they are looked at.
 
     Args:
         path: a ``.npy`` file of whole numbers, or any other file of raw ones.
@@ -47,15 +49,12 @@ def open_tokens(path: Path, dtype: str = "u16") -> Array:
     if name.endswith(".npy"):
         return _checked(open_array(path), f"'{name}'")
     width = _width(dtype)
-    try:
-        size = os.path.getsize(path)
-        if size % width.itemsize:
-            raise FormatError(f"'{name}' has {size:,} bytes, which are no {dtype} tokens")
-        if size == 0:
-            raise FormatError(f"'{name}' is empty")
-        return np.asarray(np.memmap(path, width, mode="r"))
-    except OSError as error:
-        raise FileError.of("read", path, error) from error
+    found = open_raw(path, width)
+    if found.size_of_file % width.itemsize:
+        raise FormatError(f"'{name}' has {found.size_of_file:,} bytes, which are no {dtype} tokens")
+    if not len(found):
+        raise FormatError(f"'{name}' is empty")
+    return found
 
 
 def write_tokens(
@@ -139,7 +138,7 @@ def _write_npy(path: Path, packed: _Packed) -> None:
 
 
 def _packed(piece: Any, width: np.dtype[Any], number: int) -> Array:
-    tokens = np.asarray(piece)
+    tokens = as_array(piece, f"piece {number}")[0]
     if tokens.size == 0:
         return np.empty(0, width)
     _checked(tokens, f"piece {number}")
@@ -153,7 +152,7 @@ def _packed(piece: Any, width: np.dtype[Any], number: int) -> Array:
     return np.ascontiguousarray(tokens, width)
 
 
-def _checked(tokens: Array, what: str) -> Array:
+def _checked(tokens: Row, what: str) -> Row:
     if tokens.dtype.kind not in "iu":
         raise DTypeError(f"tokens are whole numbers, but {what} is {tokens.dtype}")
     if tokens.ndim != 1:
@@ -198,12 +197,13 @@ class TokenWindows(Epochs):
         if order not in get_args(Order):
             raise ArgumentError(f"order is {', '.join(get_args(Order))}, got {order!r}")
         self.order, self.drop_last = order, bool(drop_last)
-        is_path = isinstance(tokens, str | os.PathLike)
-        self._tokens = (
-            open_tokens(tokens, dtype)
-            if is_path
-            else _checked(np.asarray(tokens), "what was given")
-        )
+        self._tokens: Array | FileArray
+        if isinstance(tokens, str | os.PathLike):
+            self._tokens = open_tokens(tokens, dtype)
+        elif isinstance(tokens, FileArray):
+            self._tokens = _checked(tokens, "what was given")
+        else:
+            self._tokens = _checked(as_array(tokens, "what was given")[0], "what was given")
         count = len(self._tokens)
         if count <= self.length:
             raise ArgumentError(
@@ -231,7 +231,10 @@ class TokenWindows(Epochs):
         """One batch, wherever the source is."""
         starts = self._starts(epoch, position)
         # One reading serves both: labels are the tokens one further.
-        found = self._tokens[starts[:, None] + np.arange(self.length + 1)]
+        if isinstance(self._tokens, FileArray):
+            found = self._tokens.windows(starts, self.length + 1)
+        else:
+            found = self._tokens[starts[:, None] + np.arange(self.length + 1)]
         low, high = int(found.min()), int(found.max())
         if low < 0 or high >= 1 << 31:
             raise ArgumentError(

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError, optional
 from ..session.atomic import FileError, Path, write_atomically
@@ -195,7 +196,7 @@ def _codes(text: str) -> Array:
 
 
 def _as_tokens(tokens: Any) -> Array:
-    found = np.asarray(tokens)
+    found, _ = as_array(tokens, "tokens", ArgumentError)
     if found.size and found.dtype.kind not in "iu":
         raise ArgumentError(f"tokens are whole numbers, got {found.dtype}")
     return found.reshape(-1).astype(np.int64)

@@ -59,7 +59,7 @@ class Attribute:
     decode: Callable[[Any, Pool], Any]
     bind: Callable[[Any, Mapping[str, Dim]], Any] = lambda value, bindings: value
     axes: bool = False
-    """True when the value names axes of the first operand."""
+    """True when the value names axes of the first operand; several are a set, kept in ascending order."""
 
 
 class Pool:

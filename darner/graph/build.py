@@ -6,12 +6,14 @@ graph is as it was before the call.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import dtypes
+from .arrays import as_array
 from .attributes import Operand
 from .check import canonical, check_kind, check_tuple, settle_axes
 from .data import as_data
@@ -27,6 +29,7 @@ from .errors import (
     caller,
     did_you_mean,
 )
+from .ids import from_ids
 from .node import Node
 from .op import REQUIRED, Builder, Op, Param, Rule, get_op
 from .types import TensorType, TupleType, Type
@@ -97,8 +100,36 @@ def call_builder(
     source = graph.source_of_call()
     stated = None if "shape" in item.parameters else kwargs.pop("shape", None)
     with Located(graph, item.name, full_label, source, nodes):
-        result = _spelled(item.function, item, graph, args, kwargs)
+        args, kwargs = with_constants(graph, item, args, kwargs)
+        try:
+            result = _spelled(item.function, item, graph, args, kwargs)
+        except (AttributeError, TypeError) as error:
+            # A builder may pass a number on to an op, or ask it for its shape.
+            strange = [] if isinstance(error, DarnerError) else given
+            for name, value in strange:
+                if name in item.operands and not isinstance(value, (Node, *_ARRAYS, type(None))):
+                    raise ArgumentError(
+                        f"'{name}' must be a node or an array, got {_typename(value)}"
+                    ) from error
+            raise
         return _finished(result, graph, before, full_label, stated)
+
+
+def with_constants(
+    graph: Graph, item: Builder, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """A builder's arguments with constants in place of arrays, where it takes nodes."""
+    if all(isinstance(value, (Node, *_NUMBERS, *_LISTS)) for value in (*args, *kwargs.values())):
+        return args, kwargs
+    named = dict(zip(item.parameters, args, strict=False))
+
+    def settled(name: str, value: Any) -> Any:
+        if isinstance(value, Node) or name not in item.operands or not _speaks_arrays(value):
+            return value
+        return graph.literal(as_array(value, f"'{name}'", ArgumentError)[0], None)
+
+    new = [settled(name, value) for name, value in named.items()]
+    return [*new, *args[len(new) :]], {name: settled(name, v) for name, v in kwargs.items()}
 
 
 def _spelled(
@@ -270,12 +301,23 @@ def _operand(graph: Graph, param: Param, value: Any) -> Any:
         if isinstance(param.kind, Operand):
             check_tuple(param.name, param.kind, value.type)
         return value
-    if isinstance(value, (_NUMBERS, _ARRAYS)):
+    if isinstance(value, _NUMBERS):
         return value
+    if isinstance(value, _ARRAYS) or _speaks_arrays(value):
+        return as_array(value, f"'{param.name}'", ArgumentError)[0]
     if isinstance(value, _LISTS) and not any(isinstance(item, Node) for item in value):
         return as_data(value).array if param.kind.name == "integer" else list(value)
     raise ArgumentError(
         f"'{param.name}' must be a node, a number or an array, got {_typename(value)}"
+    )
+
+
+def _speaks_arrays(value: Any) -> bool:
+    """Whether a value is an array of another library."""
+    return (
+        hasattr(value, "__dlpack__")
+        or hasattr(value, "__array__")
+        or isinstance(value, memoryview | array)
     )
 
 
@@ -371,7 +413,8 @@ def call_by_name(
             attrs = {"name" if "name" in record.by_name else "label": name, **attrs}
         if not isinstance(inputs, Iterable):
             raise ArgumentError(f"inputs must be a list of nodes, got {inputs!r}")
-        nodes = [graph.node(item) for item in inputs]
+        given = list(inputs)
+        nodes = from_ids(graph, given)
         first = record.operands[0] if record.operands else None
         args = [nodes] if first is not None and first.variadic else nodes
         if shape is not None:

@@ -43,7 +43,7 @@ def check_call(op: Op, types: Sequence[Type], slots: Sequence[str], attrs: dict[
         if attrs[param.name] is None and not param.may_be_none:
             raise ArgumentError(f"argument '{param.name}' is missing")
     if settle_axes(op, attrs, types) != attrs:
-        raise ArgumentError(f"axes are not counted from the front in {attrs}")
+        raise ArgumentError(f"axes are not counted from the front, in ascending order, in {attrs}")
 
 
 def check_slots(op: Op, slots: Sequence[str], count: int) -> None:
@@ -91,14 +91,18 @@ _CAST_HINTS = {"int": "cast it to i32 first", "bool": "compare it with something
 
 
 def settle_axes(op: Op, attrs: dict[str, Any], types: Sequence[Type]) -> dict[str, Any]:
-    """The attributes with axes counted from the front of the first operand."""
+    """The attributes with axes counted from the front of the first operand, several of them in ascending order.
+
+    Several axes are a set: an order that matters (``perm``, the axes of a product) is no attribute of this kind.
+    """
     if not op.axis_params or not types or not isinstance(types[0], TensorType):
         return attrs
     settled = dict(attrs)
     for param in op.axis_params:
         value = attrs[param.name]
         if value is not None:
-            settled[param.name] = normalize_axes(value, types[0].rank)
+            found = normalize_axes(value, types[0].rank)
+            settled[param.name] = tuple(sorted(found)) if isinstance(found, tuple) else found
         elif isinstance(param.kind, Attribute) and param.kind.name == "axes":
             settled[param.name] = tuple(range(types[0].rank))
     return settled

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import dtypes
+from .arrays import as_array
 from .dims import as_shape
 from .dtypes import DType
-from .errors import ArgumentError, FormatError
+from .errors import ArgumentError, DarnerError, FormatError
 from .types import TensorType
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -113,30 +114,24 @@ def _of_number(value: float, dtype: DType | None, zero: str) -> Data:
 
 
 def _of_array(value: Any, dtype: DType | None) -> Data:
-    strong = isinstance(value, np.ndarray | np.generic)
-    try:
-        if isinstance(value, int) and dtype is not None and dtype.is_float:
+    if isinstance(value, int) and dtype is not None and dtype.is_float:
+        try:
             value = float(value)  # NumPy has no integers above 64 bits
-        array = np.asarray(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ArgumentError(f"cannot make a constant of {_shown(value)}: {error}") from None
-    if array.dtype == object or (array.dtype.kind in "USOMmV" and not _known(array.dtype)):
-        raise ArgumentError(f"cannot make a constant of {_shown(value)}: it is not numbers")
+        except OverflowError:
+            raise ArgumentError(f"{_shown(value)} is too large for {dtype}") from None
+    try:
+        array, typed = as_array(value, "it", ArgumentError)
+    except DarnerError as error:
+        raise ArgumentError(
+            f"cannot make a constant of {_shown(value)}: {error.rule}", hint=error.hint
+        ) from None
     if dtype is None:
-        if strong:
+        if typed:
             dtype = dtypes.dtype(array.dtype)
         else:
             default = {"b": dtypes.bool_, "i": dtypes.i32, "u": dtypes.i32, "c": dtypes.c64}
             dtype = default.get(array.dtype.kind, dtypes.f32)
     return Data(_cast(array, dtype))
-
-
-def _known(kind: np.dtype[Any]) -> bool:
-    try:
-        dtypes.dtype(kind)
-    except TypeError:
-        return False
-    return True
 
 
 def _shown(value: Any) -> str:

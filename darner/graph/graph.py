@@ -532,6 +532,11 @@ class Graph(GraphMethods):
         from .edit import bind_graph
 
         with Calling("bind"):
+            if bindings is not None and not isinstance(bindings, Mapping):
+                raise ArgumentError(
+                    f"sizes are given by name, got {type(bindings).__name__}",
+                    hint="bind(seq=128), or bind({'seq': 128})",
+                )
             wanted = {**(bindings or {}), **sizes}
             known = self.dynamic_symbols()
             for name in wanted:
@@ -589,3 +594,10 @@ class Graph(GraphMethods):
 def _restored(document: str, frozen: bool) -> Graph:
     graph = Graph.from_json(document)
     return graph.freeze() if frozen else graph
+
+
+def check_graph(value: Any) -> Graph:
+    """A graph, or an error that says what was given instead."""
+    if not isinstance(value, Graph):
+        raise ArgumentError(f"a Graph is needed, got {type(value).__name__}")
+    return value

@@ -7,17 +7,16 @@ The methods come from the registry when they are asked for, so an op declared an
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-from .errors import UnknownNameError, caller
-from .op import BUILDERS, OPS, Builder, Op, calls, find, shown_annotation, suggest
+from .ids import with_nodes
+from .op import BUILDERS, OPS, Builder, Op, calls, find, suggest
 
 
 class GraphMethods:
-    """Gives a graph its builders. An ``int`` where a node is expected is a node's id."""
+    """Gives a graph its builders. Beside a node an ``int`` is a number; where all operands are, they are ids."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         item = None if name.startswith("_") else find(name)
@@ -78,56 +77,7 @@ def _documentation(item: Op | Builder) -> str:
 
 
 def _bound_to_graph(graph: Any, item: Op | Builder) -> Callable[..., Any]:
-    positions, names = _node_parameters(item)
-
     def method(*args: Any, **kwargs: Any) -> Any:
-        resolved = tuple(
-            _from_id(graph, item, value, positions[i]) if i in positions else value
-            for i, value in enumerate(args)
-        )
-        keywords = {
-            name: _from_id(graph, item, value, names[name]) if name in names else value
-            for name, value in kwargs.items()
-        }
-        return _call(item, graph, resolved, keywords)
+        return _call(item, graph, *with_nodes(graph, item, args, kwargs))
 
     return _described(method, item)
-
-
-@cache
-def _node_parameters(item: Op | Builder) -> tuple[dict[int, bool], dict[str, bool]]:
-    """Where the item takes nodes, by position and by name, and whether it takes a list of them."""
-    if isinstance(item, Op):
-        params = [(p.name, p.is_operand, p.variadic, p.keyword_only) for p in item.params]
-    else:
-        params = [
-            (
-                p.name,
-                "Node" in shown_annotation(p),
-                "list[Node]" in shown_annotation(p),
-                p.kind is inspect.Parameter.KEYWORD_ONLY,
-            )
-            for p in list(inspect.signature(item.function).parameters.values())[1:]
-        ]
-    names = {name: many for name, takes, many, _ in params if takes}
-    # A keyword-only parameter has no position: it may stand behind any number of others.
-    positions = {
-        i: many for i, (_, takes, many, keyword) in enumerate(params) if takes and not keyword
-    }
-    return positions, names
-
-
-def _from_id(graph: Any, item: Op | Builder, value: Any, many: bool) -> Any:
-    """The node an id stands for; other values, and lists of numbers that are data, stay."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return graph.node(value)
-        except UnknownNameError as error:
-            raise error.located(item.name, None, "", caller()) from None
-    if isinstance(value, list | tuple) and (many or _holds_nodes(value)):
-        return [_from_id(graph, item, entry, many=False) for entry in value]
-    return value
-
-
-def _holds_nodes(values: Iterable[Any]) -> bool:
-    return any(isinstance(entry, NodeMethods) for entry in values)

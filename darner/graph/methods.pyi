@@ -169,9 +169,9 @@ class GraphMethods:
     def constant(self, *args: Any, **kwargs: Any) -> Node: ...
     def conv(self, x: NodeLike, w: NodeLike, shape: Any = None, *, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """Convolution of ``x`` [batch, in, *spatial] with ``w`` [out, in / groups, *kernel]."""
-    def conv1d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv1d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Convolution of [batch, in, length] with [out, in / groups, kernel]; see ``conv2d``."""
-    def conv2d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv2d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Convolution of [batch, in, height, width] with [out, in / groups, *kernel]."""
     def conv2d_backward_input(self, dy: NodeLike, w: NodeLike, x_shape: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, groups: int, *, label: str | None = None) -> Node:
         """The gradient of ``conv2d`` towards an input of ``x_shape``; see ``conv_input_grad``."""
@@ -183,15 +183,15 @@ class GraphMethods:
         """The gradient of flat ``conv2d`` towards its kernel, flat; the integers are the same."""
     def conv2d_hw(self, x: NodeLike, kernel: NodeLike, batch: int, in_channels: int, in_h: int, in_w: int, out_channels: int, kernel_h: int, kernel_w: int, stride: int, pad_h: int, pad_w: int, *, label: str | None = None) -> Node:
         """Convolution of flat NCHW tensors, rows and columns padded apart; the result is flat."""
-    def conv3d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv3d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Convolution of [batch, in, depth, height, width]; see ``conv2d``."""
     def conv_input_grad(self, dy: NodeLike, w: NodeLike, shape: Any = None, *, sizes: ShapeLike, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """The transpose of ``conv`` in its first operand: the gradient towards ``x``."""
-    def conv_transpose1d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv_transpose1d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Transposed convolution of [batch, in, length]; see ``conv_transpose2d``."""
-    def conv_transpose2d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv_transpose2d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Transposed convolution of [batch, in, height, width] with [in, out / groups, *kernel]."""
-    def conv_transpose3d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv_transpose3d(self, x: NodeLike, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Transposed convolution of [batch, in, depth, height, width]; see ``conv_transpose2d``."""
     def conv_weight_grad(self, x: NodeLike, dy: NodeLike, shape: Any = None, *, kernel: int | Sequence[int], stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """The transpose of ``conv`` in its second operand: the gradient towards ``w``."""
@@ -960,9 +960,9 @@ class NodeMethods:
         """``x`` kept between ``low`` and ``high``; either may be left out."""
     def conv(self, w: NodeLike, shape: Any = None, *, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """Convolution of ``x`` [batch, in, *spatial] with ``w`` [out, in / groups, *kernel]."""
-    def conv1d(self, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv1d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Convolution of [batch, in, length] with [out, in / groups, kernel]; see ``conv2d``."""
-    def conv2d(self, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv2d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Convolution of [batch, in, height, width] with [out, in / groups, *kernel]."""
     def conv2d_backward_input(self, w: NodeLike, x_shape: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, groups: int, *, label: str | None = None) -> Node:
         """The gradient of ``conv2d`` towards an input of ``x_shape``; see ``conv_input_grad``."""
@@ -974,15 +974,15 @@ class NodeMethods:
         """The gradient of flat ``conv2d`` towards its kernel, flat; the integers are the same."""
     def conv2d_hw(self, kernel: NodeLike, batch: int, in_channels: int, in_h: int, in_w: int, out_channels: int, kernel_h: int, kernel_w: int, stride: int, pad_h: int, pad_w: int, *, label: str | None = None) -> Node:
         """Convolution of flat NCHW tensors, rows and columns padded apart; the result is flat."""
-    def conv3d(self, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv3d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Convolution of [batch, in, depth, height, width]; see ``conv2d``."""
     def conv_input_grad(self, w: NodeLike, shape: Any = None, *, sizes: ShapeLike, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """The transpose of ``conv`` in its first operand: the gradient towards ``x``."""
-    def conv_transpose1d(self, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv_transpose1d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Transposed convolution of [batch, in, length]; see ``conv_transpose2d``."""
-    def conv_transpose2d(self, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv_transpose2d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Transposed convolution of [batch, in, height, width] with [in, out / groups, *kernel]."""
-    def conv_transpose3d(self, w: NodeLike, *geometry: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
+    def conv_transpose3d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
         """Transposed convolution of [batch, in, depth, height, width]; see ``conv_transpose2d``."""
     def conv_weight_grad(self, dy: NodeLike, shape: Any = None, *, kernel: int | Sequence[int], stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """The transpose of ``conv`` in its second operand: the gradient towards ``w``."""

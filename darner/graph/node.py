@@ -64,6 +64,11 @@ class Node(NodeMethods):
             f"a node's {name} cannot be assigned", hint="use graph.set_inputs or graph.node_mut"
         ).located(self.op.name, self.label, "", caller())
 
+    def __delattr__(self, name: str) -> NoReturn:
+        raise ArgumentError(f"a node's {name} cannot be removed").located(
+            self.op.name, self.label, "", caller()
+        )
+
     # ------------------------------------------------------------- what it is
 
     @property

@@ -99,6 +99,7 @@ class Rules:
     expand: Rule | None = None
     cost: Rule | None = None
     spelling: Rule | None = None
+    spelled_operands: Callable[[Sequence[Any]], Iterable[int]] | None = None
     vjp: Rule | None = None
     jvp: Rule | None = None
     vmap: Rule | None = None
@@ -202,6 +203,10 @@ class Op:
         """
         return self._attach("spelling", rule)
 
+    def spelled_operands(self, rule: Rule) -> Rule:
+        """Where another spelling has operands besides the declared ones: the call's arguments in, positions out."""
+        return self._attach("spelled_operands", rule)
+
     def vjp(self, rule: Rule) -> Rule:
         """The reverse-mode derivative."""
         return self._attach("vjp", rule)
@@ -301,6 +306,13 @@ class Builder:
     def parameters(self) -> tuple[str, ...]:
         """The names of what it takes, the graph itself left out."""
         return tuple(inspect.signature(self.function).parameters)[1:]
+
+    @cached_property
+    def operands(self) -> frozenset[str]:
+        """The names of the parameters that are one node."""
+        params = list(inspect.signature(self.function).parameters.values())[1:]
+        single = (p for p in params if p.kind is not inspect.Parameter.VAR_POSITIONAL)
+        return frozenset(p.name for p in single if shown_annotation(p).startswith("Node"))
 
     @property
     def signature(self) -> str:

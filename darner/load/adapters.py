@@ -29,6 +29,7 @@ from ..graph.data import Array
 from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, FormatError, ShapeError, UnknownNameError
 from ..nn.linear import LoRA
+from ..session.reading import read_json
 from ..session.session import Session
 from ..session.tensorfile import open_tensors, stored
 from .files import ADAPTER, Stored, TensorInfo, Weights
@@ -36,7 +37,7 @@ from .hub import folder as find_folder
 from .loading import ADAPTED, match_graph, write
 from .matching import Match, Patterns
 from .saving import replacing, write_tensors
-from .texts import read_json, write_json
+from .texts import write_json
 
 CONFIG = "adapter_config.json"
 _PREFIX = "base_model.model."

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError, UnknownNameError, nearest
 from ..session.atomic import FileError
-from ..session.binding import as_array
+from ..session.reading import read_json, shown
 from ..session.tensorfile import OpenFile, open_tensors
 from .conversions import converted
-from .texts import read_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -74,7 +74,9 @@ class Stored:
 class Weights(Mapping[str, Array]):
     """Tensors by name: those of one safetensors file, of a folder of them, or arrays in memory.
 
-    A tensor of a file is the file itself, mapped into memory: nothing is read before it is looked at, and nothing is kept.
+    A tensor of a file is read whenever it is asked for, and not kept. The file stays open: it may be replaced by another of its
+    name, but not be written to.
+
     Under the names that Meganeura's ``SafeTensorsModel`` has, there are the methods ``tensor_*``.
 
     Attributes:
@@ -95,8 +97,17 @@ class Weights(Mapping[str, Array]):
         return weights(tensors)
 
     def __getitem__(self, name: str) -> Array:
+        return self.read(name)
+
+    def read(self, name: str, room: Array | None = None) -> Array:
+        """A tensor; one of a file fills ``room``, as many bytes as it has, where that is given.
+
+        Raises:
+            FormatError: its file was cut short or written to since it was opened.
+            FileError: the system will not read it.
+        """
         found = self._known(name)
-        return found.file.array(found.name) if isinstance(found, Stored) else found
+        return found.file.array(found.name, room) if isinstance(found, Stored) else found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -129,10 +140,18 @@ class Weights(Mapping[str, Array]):
     def metadata(self) -> dict[str, str]:
         """What the files say about themselves."""
         found: dict[str, str] = {}
-        for tensor in self._tensors.values():
-            if isinstance(tensor, Stored):
-                found |= tensor.file.metadata
+        for file in self._opened():
+            found |= file.metadata
         return found
+
+    def check_unchanged(self) -> None:
+        """An error where a file was cut short or written to since it was opened."""
+        for file in self._opened():
+            file.file.check_unchanged()
+
+    def _opened(self) -> list[OpenFile]:
+        stored = (tensor.file for tensor in self._tensors.values() if isinstance(tensor, Stored))
+        return list({id(file): file for file in stored}.values())
 
     def _known(self, name: str) -> Stored | Array:
         if name not in self._tensors:
@@ -227,9 +246,12 @@ def weights(path: str | os.PathLike[str], *, check_total: bool = True) -> Weight
 def _main_file(folder: Path) -> Path:
     """The file of a folder to begin with."""
     for name in (SINGLE, INDEX):
-        if (folder / name).is_file():
+        if os.path.lexists(folder / name):  # whatever it is: opening it says what is wrong with it
             return folder / name
-    others = sorted(entry.name for entry in folder.iterdir())
+    try:
+        others = sorted(os.listdir(folder))
+    except OSError as error:
+        raise FileError.of("read", folder, error) from error
     pickles = [name for name in others if name.endswith(PICKLES)]
     tensors = [name for name in others if name.endswith(".safetensors")]
     if pickles and not tensors:
@@ -253,31 +275,36 @@ def _pickled(path: Path) -> FormatError:
     )
 
 
-def _sharded(index: Path, shown: Path, check_total: bool) -> Weights:
+def _sharded(index: Path, shown_path: Path, check_total: bool) -> Weights:
     named, total = _parse_index(index)
     folder = index.parent
-    missing = sorted({shard for shard in named.values() if not (folder / shard).is_file()})
+    shards = sorted(set(named.values()))
+    missing = [shard for shard in shards if not os.path.isfile(folder / shard)]
     if missing:
         raise FileError(
-            f"of the {len(set(named.values()))} shards that '{index}' names, "
+            f"of the {len(shards)} shards that '{index}' names, "
             f"{len(missing)} are not there: {_some(missing)}",
             os.fspath(folder / missing[0]),
             hint="download them again",
         )
-    files = {shard: open_tensors(folder / shard) for shard in sorted(set(named.values()))}
+    files = {shard: open_tensors(folder / shard) for shard in shards}
     misplaced = [name for name, shard in named.items() if name not in files[shard].entries]
     if misplaced:
-        where = [f"{name} (in {named[name]})" for name in misplaced]
-        raise FormatError(f"{len(misplaced)} tensors are not where '{index}' says: {_some(where)}")
+        where = [f"{shown(name)} (in {named[name]})" for name in misplaced[:9]]
+        raise FormatError(
+            f"{len(misplaced)} tensors are not where '{index}' says: {_some(where, len(misplaced))}"
+        )
     tensors: dict[str, Stored | Array] = {
         name: Stored(files[shard], name) for name, shard in named.items()
     }
     for file in files.values():  # what the index does not name is there nonetheless
         for name in file.entries.keys() - named.keys():
             if name in tensors:
-                raise FormatError(f"'{name}' is in two shards, and '{index}' does not say which")
+                raise FormatError(
+                    f"{shown(name)} is in two shards, and '{index}' does not say which"
+                )
             tensors[name] = Stored(file, name)
-    found = Weights(os.fspath(shown), tensors)
+    found = Weights(os.fspath(shown_path), tensors)
     size = sum(found.info(name).nbytes for name in named)
     if check_total and total is not None and size != total:
         raise FormatError(
@@ -290,24 +317,38 @@ def _sharded(index: Path, shown: Path, check_total: bool) -> Weights:
 def _parse_index(index: Path) -> tuple[dict[str, str], int | None]:
     """Which shard has which tensor, and how many bytes they take together, if it is said."""
     table = read_json(index)
-    named, metadata = table.get("weight_map"), table.get("metadata") or {}
+    named, metadata = table.get("weight_map"), table.get("metadata")
     if not isinstance(named, dict) or not all(isinstance(shard, str) for shard in named.values()):
         raise FormatError(f"'{index}' has no weight_map from tensors to files")
+    if not named:
+        raise FormatError(f"'{index}' has a weight_map without tensors")
     for shard in set(named.values()):
-        if not shard.endswith(".safetensors") or Path(shard).name != shard or "\0" in shard:
+        if not _is_beside(shard):
             if shard.endswith(PICKLES):
                 raise _pickled(index.parent / shard)
             raise FormatError(
-                f"'{index}' names the shard {shard!r}, which is no safetensors file beside it"
+                f"'{index}' names the shard {shown(shard)}, which is no safetensors file beside it"
             )
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     if total is None:
         return named, None
-    if isinstance(total, bool) or not isinstance(total, int | float) or total != int(total):
-        raise FormatError(f"'{index}' says a total_size of {total!r}, which is no number of bytes")
+    # Some programs write a whole number as 1e9; what is infinite or no number is not one.
+    whole = isinstance(total, float) and total.is_integer()
+    if isinstance(total, bool) or not (isinstance(total, int) or whole) or not 0 <= total < 1 << 63:
+        raise FormatError(
+            f"'{index}' says a total_size of {shown(total)}, which is no number of bytes"
+        )
     return named, int(total)
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+def _is_beside(name: str) -> bool:
+    """Whether a name is that of a safetensors file, and leads to no other folder."""
+    signs = any(sign in name for sign in "/\\\0") or name != Path(name).name
+    return name.endswith(".safetensors") and not signs and len(os.fsencode(name)) < 256
+
+
+def _some(names: list[str], count: int | None = None) -> str:
+    """The first names of a list, or of one of which these are the first."""
+    count = len(names) if count is None else count
+    more = f" and {count - 8} more" if count > 8 else ""
     return ", ".join(names[:8]) + more

@@ -16,10 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from ..backends.memory import ALIGNMENT, aligned
 from ..graph.data import Array
 from ..graph.graph import Graph
 from ..graph.types import TensorType
@@ -63,6 +65,8 @@ def load(
 
     Raises:
         MismatchError: they do not fit; the session is as it was.
+        FormatError, FileError: a file was cut short, or the system will not read it. Where that happened while it was read, the
+            tensors before it are written.
     """
     given = {"prefix": prefix, "tied": tied, "ignored": ignored}
     options = {
@@ -117,6 +121,7 @@ def learned_states(graph: Graph) -> dict[str, TensorType]:
 
 def write(session: Session, weights: Weights, found: Match) -> None:
     """Write the tensors of a match, which has checked them."""
+    weights.check_unchanged()  # while nothing is written yet
     graph = session.graph
     tables = (
         (session.parameters(), graph.parameters),
@@ -131,18 +136,27 @@ def write(session: Session, weights: Weights, found: Match) -> None:
 
 
 def _batches(weights: Weights, sources: Mapping[str, str]) -> Iterator[dict[str, Array]]:
-    """Large tensors one by one, small ones together: a call for each would cost more than its bytes."""
-    batch: dict[str, Array] = {}
-    size = 0
+    """Large tensors one by one, small ones together: a call for each would cost more than its bytes.
+
+    Each batch is read into the memory of the one before it: new memory costs as much as reading.
+    """
+    batches: list[dict[str, int]] = []
+    total = _AT_ONCE
     for name, source in sources.items():
-        more = 4 * weights.info(source).nbytes
-        if batch and size + more > _AT_ONCE:
-            yield batch
-            batch, size = {}, 0
-        batch[name] = weights[source]
-        size += more
-    if batch:
-        yield batch
+        size = weights.info(source).nbytes
+        total += 4 * size
+        if total > _AT_ONCE:
+            batches.append({})
+            total = 4 * size
+        batches[-1][name] = size
+    rooms = [[-(-size // ALIGNMENT) * ALIGNMENT for size in batch.values()] for batch in batches]
+    room = aligned(max(map(sum, rooms), default=0))
+    for batch, sizes in zip(batches, rooms, strict=True):
+        starts = accumulate(sizes, initial=0)
+        yield {
+            name: weights.read(sources[name], room[start : start + size])
+            for (name, size), start in zip(batch.items(), starts, strict=False)
+        }
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:

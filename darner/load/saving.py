@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
 from ..session.atomic import FileError, write_atomically
@@ -126,7 +127,7 @@ def _untied(parameters: Mapping[str, Any], tied: Mapping[str, str]) -> list[str]
     """The names to write: of tied ones only those that others refer to."""
     left_out = {name for name, other in tied.items() if name in parameters and other in parameters}
     for name in left_out:
-        mine, other = np.asarray(parameters[name]), np.asarray(parameters[tied[name]])
+        mine, other = (as_array(parameters[key], f"'{key}'")[0] for key in (name, tied[name]))
         if not same_bytes(mine, other):
             raise ArgumentError(
                 f"'{name}' is tied to '{tied[name]}', but their values differ: one would be lost",

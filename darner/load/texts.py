@@ -9,26 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..graph.errors import ArgumentError, FormatError
-from ..session.atomic import FileError, write_atomically
+from ..session.atomic import write_atomically
+from ..session.reading import read_json, shown
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an error names the file."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise FileError.of("read", path, error) from error
-    try:
-        found = json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"'{path}' is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        kind = type(found).__name__
-        raise FormatError(f"'{path}' holds a JSON {kind}, where an object is needed")
-    return found
 
 
 def write_json(path: Path, table: Mapping[str, Any]) -> None:
@@ -49,7 +34,7 @@ def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     kind = found.get("model_type")
     if not isinstance(kind, str) or not kind:
         raise FormatError(
-            f"'{path}' has {'no model_type' if kind is None else f'the model_type {kind!r}'}",
+            f"'{path}' has {'no model_type' if kind is None else f'the model_type {shown(kind)}'}",
             hint='it is the name of an architecture, such as "llama"',
         )
     return found
@@ -58,4 +43,4 @@ def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def generation_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """What the ``generation_config.json`` of a model's folder says; nothing where there is none."""
     path = Path(folder).expanduser() / GENERATION
-    return read_json(path) if path.exists() else {}
+    return read_json(path) if os.path.lexists(path) else {}

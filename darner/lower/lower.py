@@ -25,10 +25,11 @@ from ..graph.errors import Calling, ShapeError
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
+from .commit import committed, index_bounds
 from .memory import Request, plan_arena
 from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, may_share
 from .prepare import prepare
-from .roles import ENDED, WHOLE, role
+from .roles import ENDED, WHOLE
 from .specs import Work, kernels
 
 
@@ -48,7 +49,8 @@ def lower(
     element-wise after them; every value of the arena begins at a multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple
     of that many.
 
-    States and parameters are updated in place where the kernel that computes the new value is the last to read the old one.
+    States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
+    after it.
     """
     with Calling("lower"):
         symbols = graph.dynamic_symbols()
@@ -57,7 +59,8 @@ def lower(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
     prepared = prepare(graph, whole)
-    made = _Assembly(prepared, kernels(prepared, ended), alignment, segment)
+    works, commit = committed(prepared, kernels(prepared, ended))
+    made = _Assembly(prepared, works, commit, alignment, segment)
     return made.plan(graph, target, dict(options or {})).verify()
 
 
@@ -68,6 +71,7 @@ class _Assembly:
         self,
         graph: Graph,
         works: Sequence[Work],
+        commit: int,
         alignment: int = ALIGNMENT,
         segment: int | None = None,
     ) -> None:
@@ -75,6 +79,7 @@ class _Assembly:
         self.alignment = alignment
         self.segment = segment
         self.works = works
+        self.commit = commit
         self.buffers: list[Buffer] = []
         self.of_node: dict[int, int] = {}
         self.constants: dict[str, Data] = {}
@@ -127,6 +132,8 @@ class _Assembly:
             constants=self.constants,
             arena_bytes=arena_bytes,
             naive_bytes=naive_bytes,
+            commit=self.commit,
+            bounds=index_bounds(self.graph),
             options=options,
         )
 
@@ -134,9 +141,7 @@ class _Assembly:
         spec = Spec(work.kind, work.body)
         self.specs.setdefault(spec.digest, spec)
         nodes = [self.graph.nodes[id] for id in work.nodes]
-        if work.kind == "index":
-            # An index may be at fault: the kernel goes by the node that has it.
-            nodes = [node for node in nodes if role(node) == "index"]
+        checks = [self.graph.nodes[id] for id in work.checks]
         telling = next((node for node in reversed(nodes) if node.label), nodes[-1])
         return Kernel(
             spec.digest,
@@ -145,6 +150,7 @@ class _Assembly:
             work.nodes,
             telling.label,
             telling.source,
+            tuple((node.label, node.source) for node in checks),
         )
 
     # ------------------------------------------------------------- updates
@@ -170,6 +176,8 @@ class _Assembly:
         if self.buffers[new].place != "arena":
             return False
         at = users.writers[new][0]
+        if at < self.commit:
+            return False
         if any(reader > at for reader in users.readers.get(old, ())):
             return False
         step = steps[at]

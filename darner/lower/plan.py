@@ -23,7 +23,7 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
 
-VERSION = 1
+VERSION = 2
 """The version of the plan's saved form; a plan of a newer one is refused."""
 
 ALIGNMENT = 64
@@ -119,6 +119,7 @@ class Kernel:
         nodes: ids of the nodes of the graph that it computes.
         label: the user's label of the most telling of them.
         source: the user's line.
+        checks: label and line of each node that data can make fail (``ops.faults.can_fail``), in the order of the body.
     """
 
     spec: str
@@ -127,6 +128,7 @@ class Kernel:
     nodes: tuple[int, ...] = ()
     label: str | None = None
     source: Source | None = None
+    checks: tuple[tuple[str | None, Source | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ class Plan:
 
     After the last kernel the outputs are read, and then each leaf of ``updates`` takes the value of its buffer, all of
     them at once. There is a buffer for every input, parameter and state of the graph, used or not.
+
+    A step changes leaves or fails, never both: kernels before ``commit`` write none, and those from there on cannot fail where inputs keep to ``bounds``.
 
     Attributes:
         name: the graph's name.
@@ -148,6 +152,8 @@ class Plan:
         constants: values by key.
         arena_bytes: the size of the arena.
         naive_bytes: what the values would take if each had a place of its own.
+        commit: how many kernels come before the point at which a program looks for faults; 0 where none can fail.
+        bounds: inputs that are indices, what they must lie below, and then numbers that stand for none: checked before a step begins.
         options: what was asked for: level, mode, ...; values that JSON has.
         version: of the saved form.
     """
@@ -163,6 +169,8 @@ class Plan:
     constants: Mapping[str, Data] = field(default_factory=dict)
     arena_bytes: int = 0
     naive_bytes: int = 0
+    commit: int = 0
+    bounds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     version: int = VERSION
 
@@ -249,6 +257,7 @@ class Plan:
             ],
             [[kernel.spec, kernel.operands, kernel.results] for kernel in self.kernels],
             [self.outputs, self.output_names, self.updates, self.arena_bytes],
+            [self.commit, {name: list(bound) for name, bound in self.bounds.items()}],
             [[key, data.digest] for key, data in self.constants.items()],
             self.options,
         ]

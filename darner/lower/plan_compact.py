@@ -6,7 +6,7 @@ entries are known to be whole. What kernels compute is kept as text and read whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,18 +63,27 @@ def to_rows(plan: Plan) -> dict[str, Any]:
         ],
         "types": list(map(str, types)),
         "kernels": [
-            [numbers[k.spec], k.operands, k.results, k.nodes, k.label] for k in plan.kernels
+            [numbers[k.spec], k.operands, k.results, k.nodes, k.label, [c[0] for c in k.checks]]
+            for k in plan.kernels
         ],
         "outputs": plan.outputs,
         "output_names": plan.output_names,
         "updates": plan.updates,
         "arena_bytes": plan.arena_bytes,
         "naive_bytes": plan.naive_bytes,
+        "commit": plan.commit,
+        "bounds": dict(plan.bounds),
     }
 
 
-def from_rows(rows: dict[str, Any], sources: Sequence[Source | None]) -> Plan:
-    """The plan of these rows, each kernel with its line of the user's code."""
+def sources_of(plan: Plan) -> list[Source | None]:
+    """The lines of the user's code that a plan's kernels name, in the order that ``from_rows`` takes them."""
+    return [line for k in plan.kernels for line in (k.source, *(c[1] for c in k.checks))]
+
+
+def from_rows(rows: dict[str, Any], sources: Iterable[Source | None]) -> Plan:
+    """The plan of these rows; ``sources`` as ``sources_of`` gave them."""
+    lines = iter(sources)
     types = [parse_type(text) for text in rows["types"]]
     digests = [key for key, _, _ in rows["specs"]]
     return Plan(
@@ -86,10 +95,16 @@ def from_rows(rows: dict[str, Any], sources: Sequence[Source | None]) -> Plan:
             for number, place, name, offset, init, storage in rows["buffers"]
         ),
         kernels=tuple(
-            Kernel(digests[spec], tuple(operands), tuple(results), tuple(nodes), label, source)
-            for (spec, operands, results, nodes, label), source in zip(
-                rows["kernels"], sources, strict=True
+            Kernel(
+                digests[spec],
+                tuple(operands),
+                tuple(results),
+                tuple(nodes),
+                label,
+                next(lines),
+                tuple((name, next(lines)) for name in checks),
             )
+            for spec, operands, results, nodes, label, checks in rows["kernels"]
         ),
         outputs=tuple(rows["outputs"]),
         output_names=tuple(rows["output_names"]),
@@ -97,6 +112,8 @@ def from_rows(rows: dict[str, Any], sources: Sequence[Source | None]) -> Plan:
         constants={key: Data.from_json(record) for key, record in rows["constants"].items()},
         arena_bytes=rows["arena_bytes"],
         naive_bytes=rows["naive_bytes"],
+        commit=rows["commit"],
+        bounds={name: tuple(bound) for name, bound in rows["bounds"].items()},
         options=rows["options"],
         version=rows["version"],
     )

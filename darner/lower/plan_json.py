@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ def to_json(plan: Plan) -> str:
         "updates": [list(pair) for pair in plan.updates],
         "arena_bytes": plan.arena_bytes,
         "naive_bytes": plan.naive_bytes,
+        "commit": plan.commit,
+        "bounds": {name: list(bound) for name, bound in plan.bounds.items()},
     }
     return signed(content, plan.version)
 
@@ -102,18 +104,27 @@ def _write_kernel(kernel: Kernel, files: dict[str, int]) -> dict[str, Any]:
     if kernel.label is not None:
         record["label"] = kernel.label
     if kernel.source is not None:
-        file = files.setdefault(kernel.source.file, len(files))
-        record["source"] = [file, kernel.source.line]
+        record["source"] = _write_source(kernel.source, files)
+    if kernel.checks:
+        record["checks"] = [
+            [label, None if source is None else _write_source(source, files)]
+            for label, source in kernel.checks
+        ]
     return record
 
 
+def _write_source(source: Source, files: dict[str, int]) -> list[int]:
+    return [files.setdefault(source.file, len(files)), source.line]
+
+
 def save(plan: Plan, path: Path) -> None:
-    """Write a plan beside the file's place, and then put it there in one step."""
+    """Write a plan beside the file's place, and then put it there in one step; others may not write it, or it would not be believed."""
     text = to_json(plan)
-    # A name that no other process or thread writes at the same time.
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    # A name that nobody else can have given to something that leads elsewhere.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with draft.open("w", encoding="ascii") as file:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -128,12 +139,17 @@ def save(plan: Plan, path: Path) -> None:
 
 def load(path: Path) -> Plan:
     """Read and check a file; a ``FormatError`` names it."""
+    return from_bytes(path.read_bytes(), str(path))
+
+
+def from_bytes(data: bytes, name: str) -> Plan:
+    """Read and check the content of a file; a ``FormatError`` names it."""
     try:
-        return from_json(path.read_bytes().decode())
+        return from_json(data.decode())
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is not a plan: it is not text: {error.reason}") from None
+        raise FormatError(f"{name} is not a plan: it is not text: {error.reason}") from None
     except FormatError as error:
-        raise FormatError(f"{path}: {error}") from error
+        raise FormatError(f"{name}: {error}") from error
 
 
 def from_json(text: str) -> Plan:
@@ -150,6 +166,10 @@ def from_json(text: str) -> Plan:
         )
     if version < 1:
         raise FormatError(f"the plan's version {version} does not exist")
+    if version < VERSION:
+        raise FormatError(
+            f"the plan is of version {version}: this darner reads {VERSION}", hint="build it again"
+        )
     content = _field(document, "plan", dict)
     found = _checksum(content)
     if (stated := _field(document, "checksum", str)) != found:
@@ -186,6 +206,7 @@ def _read(content: dict[str, Any], version: int) -> Plan:
     files = _list(content, "files", str)
     outputs = tuple(_list(content, "outputs", int))
     names = _field(content, "output_names", list)
+    bounds = _field(content, "bounds", dict)
     if not all(name is None or isinstance(name, str) for name in names):
         raise FormatError("'output_names' should hold texts and nulls")
     plan = Plan(
@@ -200,6 +221,8 @@ def _read(content: dict[str, Any], version: int) -> Plan:
         constants=dict(_constant(*item) for item in _field(content, "constants", dict).items()),
         arena_bytes=_field(content, "arena_bytes", int),
         naive_bytes=_field(content, "naive_bytes", int),
+        commit=_field(content, "commit", int),
+        bounds={name: tuple(_list(bounds, name, int)) for name in bounds},
         options=_field(content, "options", dict),
         version=version,
     )
@@ -212,6 +235,7 @@ def _read(content: dict[str, Any], version: int) -> Plan:
 _FIELDS = (
     *("name", "target", "darner", "options", "specs", "constants", "buffers", "types", "kernels"),
     *("files", "outputs", "output_names", "updates", "arena_bytes", "naive_bytes"),
+    *("commit", "bounds"),
 )
 _NAMES = {dict: "an object", list: "a list", str: "text", int: "an integer"}
 
@@ -297,18 +321,30 @@ def _buffer(record: dict[str, Any], types: list[TensorType]) -> Buffer:
 
 
 def _kernel(record: dict[str, Any], files: list[str]) -> Kernel:
-    source = None
-    if "source" in record:
-        place = _pair(_field(record, "source", list))
-        source = Source(_item(files, place[0], "file"), place[1])
+    checks = _list(record, "checks", list) if "checks" in record else []
     return Kernel(
         spec=_field(record, "spec", str),
         operands=tuple(_list(record, "operands", int)),
         results=tuple(_list(record, "results", int)),
         nodes=tuple(_list(record, "nodes", int)),
         label=_field(record, "label", str) if "label" in record else None,
-        source=source,
+        source=_source(record["source"], files) if "source" in record else None,
+        checks=tuple(_check(item, files) for item in checks),
     )
+
+
+def _source(place: Any, files: list[str]) -> Source:
+    file, line = _pair(_require(place, list, "a line"))
+    return Source(_item(files, file, "file"), line)
+
+
+def _check(items: list[Any], files: list[str]) -> tuple[str | None, Source | None]:
+    if len(items) != 2:
+        raise FormatError(f"expected a label and a line, got {_shown(items)}")
+    label, place = items
+    if label is not None:
+        _require(label, str, "a label")
+    return label, None if place is None else _source(place, files)
 
 
 def _pair(items: list[Any]) -> tuple[int, int]:

@@ -25,8 +25,13 @@ def verify(plan: Plan) -> None:
         for rule in _faults_of_buffer(plan, buffer, names):
             raise VerifyError(f"buffer {i}: {rule}")
     written: set[int] = set()
+    if not 0 <= plan.commit <= len(plan.kernels):
+        raise VerifyError(f"it commits after {plan.commit} kernels, but has {len(plan.kernels)}")
     for k, kernel in enumerate(plan.kernels):
-        for rule in _faults_of_kernel(plan, kernel, written):
+        faults = [*_faults_of_kernel(plan, kernel, written)]
+        if k < plan.commit:
+            faults += _early_writes(plan, kernel)
+        for rule in faults:
             fault = VerifyError(f"kernel {k}: {rule}")
             raise fault.located("Plan.verify", kernel.label, "", kernel.source)
         written.update(kernel.results)
@@ -127,6 +132,15 @@ def _faults_of_kernel(plan: Plan, kernel: Kernel, written: set[int]) -> Iterator
                 yield f"it writes result {r} over operand {o}, which it needs in another order"
 
 
+def _early_writes(plan: Plan, kernel: Kernel) -> Iterator[str]:
+    for i in kernel.results:
+        buffer = plan.buffers[i]
+        if buffer.place != "arena":
+            yield (
+                f"it writes {buffer.place} '{buffer.name}' before the plan commits, after {plan.commit} kernels"
+            )
+
+
 def _faults_of_ends(plan: Plan, written: set[int]) -> Iterator[str]:
     count = len(plan.buffers)
     for i, buffer in enumerate(plan.buffers):
@@ -154,6 +168,10 @@ def _faults_of_ends(plan: Plan, written: set[int]) -> Iterator[str]:
         target = plan.buffers[i]
         if target.place != "arena" and updated.get(i) != i:
             yield f"a kernel writes {target.place} '{target.name}' in place, but no update says so"
+    inputs = plan.leaves("input")
+    for name, bound in plan.bounds.items():
+        if name not in inputs or not bound or bound[0] < 0:
+            yield f"'{name}' is bound by {list(bound)}: it should be an input, and that begin with a size"
     if plan.arena_bytes < 0 or plan.naive_bytes < 0:
         yield f"the arena cannot have {min(plan.arena_bytes, plan.naive_bytes)} bytes"
     if not _is_json(plan.options):

@@ -13,6 +13,7 @@ from typing import Any
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
+from ..ops.faults import can_fail
 from ..optimizer.attributes import attribute_text
 from .fuse import Group, fuse
 from .roles import ENDED, Role, roles
@@ -27,6 +28,7 @@ class Work:
         operands: the nodes it reads, in the order of the body's inputs.
         results: the nodes it makes, in the order of the body's outputs; a node with several results stands once for each.
         nodes: all nodes of the graph that it computes.
+        checks: those of them that data can make fail, in the order of the body.
     """
 
     kind: str
@@ -34,6 +36,7 @@ class Work:
     operands: tuple[int, ...]
     results: tuple[int, ...]
     nodes: tuple[int, ...]
+    checks: tuple[int, ...] = ()
 
 
 def kernels(graph: Graph, ended: Collection[str] = ENDED) -> list[Work]:
@@ -120,7 +123,8 @@ class _Bodies:
         body = self._known.get(key)
         if body is None:
             body = self._known[key] = self._body(made, results, numbers)
-        return Work(kind, body, tuple(operands), tuple(id for id, _ in results), tuple(ids))
+        checks = tuple(node.id for node, inner in made if inner and can_fail(node))
+        return Work(kind, body, tuple(operands), tuple(id for id, _ in results), tuple(ids), checks)
 
     def _add(
         self,

@@ -113,6 +113,12 @@ class LoRA:
     dropout: float = 0.0
     targets: tuple[str, ...] = ("*q_proj", "*v_proj")
 
+    def __post_init__(self) -> None:
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
+            raise ArgumentError(f"LoRA: rank is a positive whole number, got {self.rank!r}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ArgumentError(f"LoRA: dropout is from 0 to below 1, got {self.dropout!r}")
+
     def linear(
         self, name: str, inputs: int, outputs: int, bias: bool = True, **rest: Any
     ) -> Linear:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..graph.dims import format_shape, product
-from ..graph.errors import ShapeError
+from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
 from .base import check_width, parameter, positive, scope, state
 
@@ -73,6 +73,10 @@ class GroupNorm:
 
     def __post_init__(self) -> None:
         positive(self, "groups", "channels")
+        if self.channels % self.groups:
+            raise ArgumentError(
+                f"GroupNorm '{self.name}': {self.groups} groups do not divide {self.channels} channels"
+            )
 
     def __call__(self, x: Node) -> Node:
         """``x`` (batch, channels, ...) normalised."""

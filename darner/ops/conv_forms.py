@@ -104,10 +104,11 @@ def _settings(
 
 
 def _with_bias(y: Node, bias: Any) -> Node:
-    """``y`` with one number added to each channel; ``bias`` is a node or its id."""
+    """``y`` with one number added to each channel."""
     if bias is None:
         return y
-    bias = y.graph.node(bias)
+    if not isinstance(bias, Node):
+        bias = y.graph.literal(bias, y.dtype)
     if bias.shape != (y.shape[1],):
         raise ShapeError(
             f"bias is {format_shape(bias.shape)}, but there are {y.shape[1]} output channels"
@@ -139,7 +140,7 @@ def _convolution(count: int) -> Builder:
         x: Node,
         w: Node,
         *geometry: Any,
-        bias: Any = None,
+        bias: Node | None = None,
         stride: Any = 1,
         padding: Any = 0,
         dilation: Any = 1,
@@ -251,7 +252,7 @@ def _transposed_convolution(count: int) -> Builder:
         x: Node,
         w: Node,
         *geometry: Any,
-        bias: Any = None,
+        bias: Node | None = None,
         stride: Any = 1,
         padding: Any = 0,
         output_padding: Any = 0,

@@ -68,14 +68,15 @@ def _flat(operands: Sequence[Any]) -> Sequence[Any]:
 def _node(graph: Graph, index: int, value: Any) -> Node:
     if isinstance(value, np.ndarray):
         return graph.constant(value)
-    if not isinstance(value, Node | int) or isinstance(value, bool):
+    if not isinstance(value, Node):
         raise ArgumentError(
             f"operand {index} must be a node or an array, got {type(value).__name__}"
         )
-    node = graph.node(value)
-    if node.graph is not graph:
-        raise ArgumentError(f"operand {index} is a node of graph '{node.graph.name}'")
-    return node
+    if value.graph is not graph:
+        raise ArgumentError(
+            f"operand {index} is a node of graph '{value.graph.name}', not of '{graph.name}'"
+        )
+    return value
 
 
 def _read(equation: Any, nodes: Sequence[Node]) -> tuple[list[list[Label]], list[Label]]:

@@ -16,6 +16,7 @@ from ..graph.op import builder, composite, primitive
 from ..graph.types import TensorType, broadcast
 from .comparison import COMPARE
 from .declare import FAMILY, binary
+from .faults import power_fault
 from .samples import PAIRS, bools, ints, pairs, sample, spec, uniform
 
 _INTS = [sample(ints(*a, low=-9, high=10), ints(*b, low=-9, high=10)) for a, b in PAIRS]
@@ -108,13 +109,19 @@ def _exponent_slope(a: Node, y: Node) -> Node:
     return zero.where(0.0, y * zero.where(1.0, a).log())
 
 
+def _power(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu" and (b < 0).any():
+        raise power_fault(int(b[b < 0].flat[0]))
+    return np.power(a, b)
+
+
 pow_ = binary(
     "pow",
-    """a to the power b. Integers need b >= 0.
+    """a to the power b. A negative power of an integer is an error when it runs.
 
     The derivative by a is b * a**(b - 1), which is 0 for b = 0 whatever a is; the one by b is a**b * log(a), taken
     as 0 at a = 0 and NaN below.""",
-    np.power,
+    _power,
     kind=RealNumber,
     samples=[*pairs(0.2, 2, second=(-2, 2)), sample(ints(4, low=-3, high=4), ints(4, high=4))],
     vjp=(

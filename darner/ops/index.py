@@ -12,27 +12,18 @@ from ..graph import dtypes
 from ..graph.attributes import Axis, Index, Number, Size, Sizes, Tensor, normalize_axes
 from ..graph.data import Array
 from ..graph.dims import Dim, format_shape, product
-from ..graph.errors import RunError, ShapeError
+from ..graph.errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
 from ..transforms.batch import spread, to_front
 from .elementwise import where
+from .faults import check_indices
 from .samples import ints, sample, spec
 from .shapes import broadcast_to, concat, reshape
 
 FAMILY = "index"
-
-
-def check_indices(indices: Array, size: int) -> None:
-    """Refuse indices outside 0..size-1, naming the first."""
-    wrong = (indices < 0) | (indices >= size)
-    if wrong.any():
-        first = indices[wrong].flat[0]
-        if size == 0:
-            raise RunError(f"index {first}: the axis has no elements")
-        raise RunError(f"index {first} is outside 0..{size - 1}")
 
 
 @primitive(

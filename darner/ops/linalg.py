@@ -11,7 +11,7 @@ from ..graph import dtypes
 from ..graph.attributes import Float
 from ..graph.data import Array
 from ..graph.dims import Dim, format_shape, symbol
-from ..graph.errors import RunError, ShapeError
+from ..graph.errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Rule, builder, composite, primitive
@@ -19,6 +19,7 @@ from ..graph.types import TensorType
 from ..transforms.batch import from_front, spread, to_front
 from .comparison import lt
 from .elementwise import mul, where
+from .faults import check_matrices
 from .functions import exp
 from .samples import sample, spec
 from .shapes import broadcast_to, reshape, transpose
@@ -92,8 +93,17 @@ def solve(a: Float, b: Float) -> TensorType:
 def _(a: Array, b: Array) -> Array:
     try:
         return np.linalg.solve(a, b)
-    except np.linalg.LinAlgError as error:
-        raise RunError(f"the matrix cannot be solved: {error}") from None
+    except np.linalg.LinAlgError:
+        check_matrices("solve", a, _is_regular)
+        raise
+
+
+def _is_regular(matrix: Array) -> bool:
+    try:
+        np.linalg.inv(matrix)
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 @solve.vjp
@@ -133,20 +143,24 @@ def _solve_batch(
 def triangular_solve(
     a: Float, b: Float, *, lower: bool = True, unit_diagonal: bool = False
 ) -> TensorType:
-    """Like ``solve``, reading only one triangle of ``a`` (and taking its diagonal as 1 if asked)."""
+    """Like ``solve``, reading only one triangle of ``a`` (and taking its diagonal as 1 if asked).
+
+    A 0 on the diagonal is an error when it runs.
+    """
     return solve.infer(a, b)
 
 
 @triangular_solve.reference
 def _(a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Array:
-    triangle = np.tril(a) if lower else np.triu(a)
     if unit_diagonal:
         i = np.arange(a.shape[-1])
-        triangle[..., i, i] = 1
-    try:
-        return np.linalg.solve(triangle, b)
-    except np.linalg.LinAlgError as error:
-        raise RunError(f"the matrix cannot be solved: {error}") from None
+        a = np.array(a)
+        a[..., i, i] = 1
+    check_matrices("triangular_solve", a, lambda matrix: bool(np.diagonal(matrix).all()))
+    if not lower:
+        return np.linalg.solve(np.triu(a), b)
+    # Back to front it is upper triangular, where elimination has nothing to do and exchanges no rows.
+    return np.linalg.solve(np.tril(a)[..., ::-1, ::-1], b[..., ::-1, :])[..., ::-1, :]
 
 
 @triangular_solve.vjp
@@ -307,10 +321,16 @@ def cholesky(a: Float) -> TensorType:
 
 @cholesky.reference
 def _(a: Array) -> Array:
+    check_matrices("cholesky", a, _is_definite)
+    return np.linalg.cholesky(a)
+
+
+def _is_definite(matrix: Array) -> bool:
+    """Whether a matrix has a factor; NaN has none, whatever LAPACK makes of it."""
     try:
-        return np.linalg.cholesky(a)
+        return not np.isnan(np.linalg.cholesky(matrix)).any()
     except np.linalg.LinAlgError:
-        raise RunError("the matrix is not positive definite") from None
+        return False
 
 
 @cholesky.cost

@@ -64,7 +64,7 @@ def in_line(x: Node, axes: tuple[int, ...]) -> tuple[Node, int, Callable[[Node],
     if len(axes) == 1:
         return x, axes[0], lambda value: value
     kept = [i for i in range(x.rank) if i not in axes]
-    order = (*kept, *sorted(axes))
+    order = (*kept, *axes)
     moved = _permuted(x, order)
     line = reshape(moved, (*moved.shape[: len(kept)], product(moved.shape[len(kept) :])))
 

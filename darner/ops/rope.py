@@ -8,6 +8,7 @@ second; ``interleaved`` pairs neighbours.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -373,14 +374,7 @@ def rope(
 def _(graph: Graph, *args: Any, **kwargs: Any) -> Any:
     """Two tables where the angle would be: ``rope(x, cos, sin, head_dim)``."""
     tables = [kwargs[name] for name in ("cos", "sin") if name in kwargs]
-    if (
-        not tables
-        and (
-            any(isinstance(item, Node | np.ndarray) for item in args[1:2])
-            # Three integers: the ids of two tables, and head_dim.
-            or (len(args) >= 4 and all(isinstance(item, int) for item in args[1:4]))
-        )
-    ):
+    if not tables and any(isinstance(item, Node | np.ndarray) for item in args[1:2]):
         tables, args = list(args[1:3]), (args[0], *args[3:])
     elif tables:
         kwargs = {name: value for name, value in kwargs.items() if name not in ("cos", "sin")}
@@ -393,8 +387,14 @@ def _(graph: Graph, *args: Any, **kwargs: Any) -> Any:
     x, *rest = args
     if rest and hasattr(rest[0], "__index__"):
         kwargs["head_dim"] = rest.pop(0)
-    cos, sin = (graph.node(t) if isinstance(t, int) else t for t in tables)
-    return rope_with_tables(x, cos, sin, *rest, **kwargs)
+    return rope_with_tables(x, *tables, *rest, **kwargs)
+
+
+@rope.spelled_operands
+def _(args: Sequence[Any]) -> tuple[int, ...]:
+    """Three integers behind x are two tables, and head_dim."""
+    tables = len(args) >= 4 and all(isinstance(item, int) for item in args[:4])
+    return (1, 2) if tables else ()
 
 
 def _row_positions(x: Node, layout: str, offset: int) -> Node:

@@ -16,7 +16,8 @@ from ..graph.op import primitive
 from ..graph.types import TensorType
 from ..transforms.batch import spread
 from .elementwise import where
-from .index import FAMILY, as_i32, as_number, check_indices, gather
+from .faults import check_indices
+from .index import FAMILY, as_i32, as_number, gather
 from .ordering import argsort
 from .samples import ints, sample, spec
 from .shapes import flip, pad

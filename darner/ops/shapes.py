@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -346,7 +347,7 @@ def concat(inputs: list[Tensor], axis: Axis = 0) -> TensorType:
 
 @concat.spelling
 def _(graph: Graph, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    if not isinstance(inputs, Node | int):
+    if not isinstance(inputs, Node):
         return (inputs, *args), kwargs
     names = ("b", "batch", "channels_a", "channels_b", "spatial")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -357,9 +358,17 @@ def _(graph: Graph, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             hint="or flat: concat(a, b, batch, channels_a, channels_b, spatial)",
         )
     batch, ca, cb, spatial = (given[name] for name in names[1:])
-    a = graph.node(inputs).reshape((batch, ca, spatial))
-    b = graph.node(given["b"]).reshape((batch, cb, spatial))
+    if not isinstance(given["b"], Node):
+        raise ArgumentError(f"'b' must be a node, got {type(given['b']).__name__}")
+    a = inputs.reshape((batch, ca, spatial))
+    b = given["b"].reshape((batch, cb, spatial))
     return concat([a, b], 1).reshape((-1,))
+
+
+@concat.spelled_operands
+def _(args: Sequence[Any]) -> tuple[int, ...]:
+    """The second of two flat tensors."""
+    return (1,) if args and not isinstance(args[0], list | tuple) else ()
 
 
 @concat.reference

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 from ..graph.errors import ArgumentError, Calling
 from ..graph.garbage import without_collection
-from ..graph.graph import Graph
+from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..transforms.gradients import value_and_grad
 from .blocks import Partition, Region, describe, partition
@@ -113,6 +113,7 @@ def optimize(
     }
     """
     with Calling("optimize"):
+        check_graph(graph)
         if level not in LEVELS:
             raise ArgumentError(f"there is no level {level!r}", hint="0, 1, 2 or 3")
         if mode not in ("train", "inference"):

@@ -10,7 +10,7 @@ Modules, in the order data passes through them:
     preparing   what is made of weights before steps, and where weights are that were given back
     binding     values in: element types, shapes, symbolic sizes
     running     inputs, steps and outputs; ``training`` adds optimizers and gradients, ``session`` the rest
-    checkpoint  parameters and states in files
+    checkpoint  parameters and states in files; ``reading`` opens what others wrote
     functions   Python functions over nodes, called with arrays
 """
 

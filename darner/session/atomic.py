@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from ..graph.errors import DarnerError
+from ..graph.errors import ArgumentError, DarnerError
 
 if sys.platform != "win32":
     import fcntl
@@ -73,7 +73,10 @@ def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     Raises:
         FileError: the system refused (a full disk, say). The old file is then untouched.
     """
-    target = os.path.realpath(path)
+    try:
+        target = os.path.realpath(path)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{path!r} is no path: {error}") from None
     old = None
     try:
         old = _replaceable(target)

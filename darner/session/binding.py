@@ -19,22 +19,18 @@ import numpy as np
 
 from ..backends.reference import solve_size
 from ..graph import dtypes
+from ..graph.arrays import as_array
 from ..graph.data import Array, as_data
 from ..graph.dims import Dim, bind_dim, format_shape
 from ..graph.dtypes import DType
 from ..graph.errors import (
     ArgumentError,
     DTypeError,
-    RunError,
     ShapeError,
     UnknownNameError,
     nearest,
 )
-from ..graph.node import Node
 from ..graph.types import TensorType
-
-ON_HOST = 1
-"""DLPack's number for memory that the processor reads."""
 
 
 def known(what: str, name: Any, names: Collection[str]) -> str:
@@ -42,38 +38,6 @@ def known(what: str, name: Any, names: Collection[str]) -> str:
     if not isinstance(name, str) or name not in names:
         raise UnknownNameError(f"there is no {what} {name!r}", hint=nearest(str(name), names))
     return name
-
-
-def as_array(value: Any, what: str) -> tuple[Array, bool]:
-    """An array of the value, shared where it can be, and whether it has an element type of its own."""
-    if isinstance(value, np.ndarray | np.generic):
-        return np.asarray(value), True
-    if isinstance(value, Node):
-        raise RunError(f"{what} is given a node of a graph, not values")
-    if hasattr(value, "__dlpack__"):
-        return _from_dlpack(value, what), True
-    if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
-        return np.asarray(value), True
-    try:
-        return np.asarray(value), False
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{what} is not given an array: {error}") from None
-
-
-def _from_dlpack(value: Any, what: str) -> Array:
-    device = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (ON_HOST, 0)
-    if int(device[0]) != ON_HOST:
-        raise RunError(
-            f"{what} is given memory of another device (DLPack's number {int(device[0])})",
-            hint="copy it to the host first",
-        )
-    try:
-        return np.from_dlpack(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        try:  # what NumPy cannot take over in place, such as bfloat16
-            return np.asarray(value)
-        except (TypeError, ValueError, RuntimeError):
-            raise RunError(f"{what} is given values that cannot be read: {error}") from None
 
 
 def as_value(value: Any, type_: TensorType, what: str) -> Array:
@@ -108,10 +72,15 @@ def _typed(array: Array, wanted: DType, what: str, typed: bool) -> Array:
             return as_data(array.tolist(), wanted).array
         except ArgumentError as error:
             raise DTypeError(f"{what} is {wanted}: {error.rule}") from None
+    hint = f"convert it: numpy.asarray(x, '{wanted.numpy.name}')"
+    if array.dtype.kind == "c" and wanted.kind != "complex":
+        hint = "give its real part, x.real, or its size, abs(x)"
     try:
         found = dtypes.dtype(array.dtype)
-    except DTypeError:
-        raise DTypeError(f"{what} is {wanted}, but it is given {array.dtype}") from None
+    except DTypeError:  # a type that NumPy has and graphs have not, such as uint16
+        if wanted.is_int and np.can_cast(array.dtype, wanted.numpy, "safe"):
+            return array.astype(wanted.numpy)
+        raise DTypeError(f"{what} is {wanted}, but it is given {array.dtype}", hint=hint) from None
     if found.kind == wanted.kind:
         if np.can_cast(array.dtype, wanted.numpy, "safe") or found is dtypes.f64:
             with np.errstate(over="ignore"):  # what is too large for the type is infinite in it
@@ -123,7 +92,7 @@ def _typed(array: Array, wanted: DType, what: str, typed: bool) -> Array:
             return array.astype(wanted.numpy)
     raise DTypeError(
         f"{what} is {wanted}, but it is given {found}",
-        hint=f"convert it: numpy.asarray(x, '{wanted.numpy.name}')",
+        hint=hint,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ..backends.cpu.cache import CacheWarning, ObjectCache
 from ..backends.sections import join, split
 from ..graph.errors import FormatError
 from ..lower.plan import Plan
-from ..lower.plan_compact import from_rows, to_rows, with_inits
+from ..lower.plan_compact import from_rows, sources_of, to_rows, with_inits
 from ..optim.base import Optimizer
 from .buildkey import BuildKey
 from .pipeline import Plans
@@ -42,7 +42,6 @@ def load_build(cache: ObjectCache, key: BuildKey, optimizer: Optimizer | None) -
             setup_names=tuple(about["setup_names"]),
             outputs=about["outputs"],
             gradients=tuple(about["gradients"]),
-            bounds=about["bounds"],
             saved=tuple(saved),
             told=StoredReport(report),
         )
@@ -60,7 +59,6 @@ def keep_build(
     cache: ObjectCache,
     key: BuildKey,
     plans: Plans,
-    bounds: Mapping[str, int],
     saved: Sequence[bytes],
 ) -> None:
     """Keep plans and the code of their programs, the step's first.
@@ -76,13 +74,12 @@ def keep_build(
         "setup_names": plans.setup_names,
         "outputs": plans.outputs,
         "gradients": plans.gradients,
-        "bounds": dict(bounds),
     }
     cache.put(key.text, join([json.dumps(about).encode(), report.to_json().encode(), *saved]))
 
 
 def _rows(plan: Plan, key: BuildKey) -> dict[str, Any]:
-    lines = [key.numbered(kernel.source) for kernel in plan.kernels]
+    lines = [key.numbered(source) for source in sources_of(plan)]
     return {**to_rows(plan), "lines": lines}
 
 

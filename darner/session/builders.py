@@ -38,6 +38,8 @@ def build(
         if config is not None and not isinstance(config, SessionConfig):
             raise ArgumentError(f"config is a SessionConfig, got {config!r}")
         chosen = (config or SessionConfig()).with_changes(**overrides)
+        if plan_file is not None and not isinstance(plan_file, str | os.PathLike):
+            raise ArgumentError(f"plan_file is a path, got {plan_file!r}")
         path = None if plan_file is None else os.fspath(plan_file)
         sources = () if share is None else share if isinstance(share, list | tuple) else (share,)
         given = {name for one in sources if isinstance(one, Session) for name in one.parameters()}
@@ -68,7 +70,7 @@ def build_session_cached(
     config: SessionConfig | None = None,
     **overrides: Any,
 ) -> Session:
-    """Like ``build_session``, with the plan from a file if it was made from the same graph, options and versions.
+    """Like ``build_session``, with the plan from a file if it was made from the same graph, options, machine and versions.
 
     Otherwise the plan is made, and kept in the file; a damaged or foreign file is replaced with a warning, and never run. Setting
     an optimizer later uses a file beside it (``model.adam.plan``).

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..backends.keys import source_digest
 from ..backends.protocol import target_of
-from ..graph.errors import PACKAGE, Source, caller
+from ..graph.errors import Source, caller
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op
@@ -70,10 +70,8 @@ def build_key(
     config: SessionConfig,
     optimizer: Optimizer | None,
     sizes: Sequence[tuple[str, int]] = (),
-    *,
-    code: bool = True,
 ) -> BuildKey | None:
-    """The key of a session's plans for these sizes of symbols, and of their code for this machine; None where it has none."""
+    """The key of a session's plans for these sizes of symbols, and of their code, on this machine; None where it has none."""
     nodes = list(_all_nodes(graph))
     if not all(_is_own(op) for op in dict.fromkeys(node.op for node in nodes)) or not _own_rules():
         return None
@@ -81,11 +79,11 @@ def build_key(
     about = [[n.label, n.scope, lines.setdefault(n.source, len(lines))] for n in nodes]
     call = caller()
     parts = [
-        ["build", _versions(), _source_digest()],
+        ["build", _versions(), source_digest()],
         [graph.name, graph.digest(), about, list(sizes)],
         [config.device, config.mode, config.level, config.precision, config.tune],
         [keeps_gradients(config, optimizer), _described(graph, optimizer, call)],
-        _machine(config.device) if code else None,
+        _machine(config.device),
     ]
     text = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return BuildKey(text, tuple(lines), call)
@@ -144,20 +142,6 @@ def _described(graph: Graph, optimizer: Optimizer | None, call: Source | None) -
 
 
 @cache
-def _source_digest() -> str:
-    """A hash of darner's own code: what it built before a change is not what it builds after."""
-    # Every start reads all of it: paths as text take half the time that objects do.
-    digest, files = hashlib.sha256(), []
-    for folder, _, names in os.walk(PACKAGE):
-        files += [os.path.join(folder, name) for name in names if name.endswith(".py")]
-    for path in sorted(files):
-        with open(path, "rb", buffering=0) as file:
-            content = file.read()
-        digest.update(f"{path[len(PACKAGE) :]} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
-
-
-@cache
 def _versions() -> list[str]:
     """What else takes part in building."""
     import llvmlite  # type: ignore[import-untyped]
@@ -185,10 +169,9 @@ def _machine(device: str) -> str:
     if device == "reference":
         return ""
     if target_of(device) == "gpu":
-        from ..backends.wgpu.device import machine_named
+        from ..backends.wgpu.device import opened
 
-        return json.dumps(machine_named(device).to_json())
+        return opened(device).machine.key()
     from ..backends.cpu.jit import host
 
-    # How many cores there are is the business of whoever starts threads, not of code.
-    return repr(replace(host(), cores=0))
+    return host().key()

@@ -110,22 +110,18 @@ def save_checkpoint(
     write_atomically(path, tensorfile.file_chunks(header, tensors))
 
 
-def load_checkpoint(path: Path, *, verify: bool = True, mapped: bool = True) -> Checkpoint:
-    """Read a checkpoint, or any other safetensors file.
-
-    The arrays are read-only. They stay as they are when a new checkpoint takes the name of this one.
+def load_checkpoint(path: Path, *, verify: bool = True) -> Checkpoint:
+    """Read a checkpoint, or any other safetensors file, into memory. The arrays are read-only.
 
     Args:
         path: the file.
-        verify: compare every tensor with its checksum, which reads the whole file now.
-        mapped: let the arrays be the file itself, read page by page as they are used. Say False
-            where something may change the file in place, or the file's disk may go away.
+        verify: compare every tensor with its checksum.
 
     Raises:
         FileError: there is no such file, or the system will not read it.
         FormatError: the file is damaged, of a newer format, or not safetensors.
     """
-    file = tensorfile.read_tensors(path, mapped=mapped)
+    file = tensorfile.read_tensors(path)
     if not any(key in file.metadata for key in _OWN_KEYS):
         return Checkpoint(file.tensors, {}, file.metadata)
     _check_header(os.fspath(path), file)

@@ -87,9 +87,7 @@ class SessionConfig:
             )
         if isinstance(self.level, bool) or self.level not in LEVELS:
             raise ArgumentError(f"level is 0, 1, 2 or 3, got {self.level!r}")
-        _whole("seed", self.seed, 0)
-        if self.seed >= 2**64:
-            raise ArgumentError(f"seed has 64 bits, got {self.seed}")
+        check_seed(self.seed)
         _whole("specialisations", self.specialisations, 1)
         if self.cache is not None and not isinstance(self.cache, bool | str | os.PathLike):
             raise ArgumentError(f"cache is a folder, True or None, got {self.cache!r}")
@@ -121,6 +119,14 @@ class SessionConfig:
         from ..backends.cpu.cache import Folder, ObjectCache
 
         return ObjectCache(Folder.USER if self.cache is True else Path(self.cache))
+
+
+def check_seed(seed: Any) -> int:
+    """A seed of initialisers."""
+    _whole("seed", seed, 0)
+    if seed >= 2**64:
+        raise ArgumentError(f"seed has 64 bits, got {seed}")
+    return int(seed)
 
 
 def _whole(name: str, value: Any, least: int) -> None:

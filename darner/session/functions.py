@@ -28,11 +28,11 @@ from typing import Any, overload
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, Calling
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .binding import as_array
 from .builders import build_inference_session
 from .config import SessionConfig
 from .session import Session
@@ -181,7 +181,7 @@ def _is_array(value: Any) -> bool:
     if isinstance(value, np.ndarray | np.generic):
         return True
     return not isinstance(value, Node) and (
-        hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__")
+        hasattr(value, "__dlpack__") or hasattr(value, "__array__")
     )
 
 

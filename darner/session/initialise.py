@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.dims import format_shape
 from ..graph.errors import ShapeError
@@ -48,7 +49,7 @@ def initial_value(rule: Rule, name: str, type_: TensorType, seed: int) -> Array:
     """The value that a rule gives a parameter."""
     shape = tuple(int(size) for size in type_.shape)
     if callable(rule):
-        value = np.asarray(rule(name, type_, seed))
+        value, _ = as_array(rule(name, type_, seed), f"the initialiser of '{name}'")
         if value.shape != shape:
             raise ShapeError(
                 f"the initialiser of '{name}' gave {format_shape(value.shape)}, not {format_shape(shape)}"

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import RunError, ShapeError, UnknownNameError, nearest
 from ..lower.plan import Kernel, Plan, Spec
@@ -88,7 +89,7 @@ def reading(program: Inspectable, inputs: Mapping[str, Any] | None) -> Iterator[
                 f"'{plan.name}' has no input '{name}'", hint=nearest(name, places)
             )
         buffer = plan.buffers[places[name]]
-        array = np.asarray(value)
+        array, _ = as_array(value, f"input '{name}'")
         shape = tuple(int(size) for size in buffer.type.shape)
         if array.shape != shape:
             raise ShapeError(f"input '{name}' is {shape}, but the value is {array.shape}")

@@ -6,7 +6,7 @@ one costs no second search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -51,7 +51,6 @@ class Plans:
         outputs: how many of the step's outputs are the user's.
         gradients: the parameters whose gradients are the outputs that follow.
         told: says what the optimizer did.
-        bounds: inputs that are indices, and what they must lie below, where that is known already.
         saved: what the programs of ``step`` and ``setup`` saved, where they were compiled before.
     """
 
@@ -61,7 +60,6 @@ class Plans:
     outputs: int = 0
     gradients: tuple[str, ...] = ()
     told: Callable[[], OptimizeReport] = lambda: _nothing()
-    bounds: Mapping[str, int] | None = None
     saved: tuple[bytes, ...] = ()
 
     @property

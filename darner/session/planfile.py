@@ -1,6 +1,6 @@
 """Plans in files, so that a second start need not search again.
 
-A file is used only if it is whole and its key says that it was made from the same graph, options, optimizer and versions. Any other is replaced, with a
+A file is used only if nobody else can have written it (``backends/trust.py``), it is whole, and its key says that it was made from the same graph, options, optimizer, machine and versions. Any other is replaced, with a
 warning; it is never run.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+from ..backends.trust import UntrustedError, read_file
 from ..graph.errors import DarnerError
 from ..graph.graph import Graph
 from ..lower.plan import Plan
+from ..lower.plan_json import from_bytes
 from ..optim.base import Optimizer
 from .buildkey import build_key
 from .config import SessionConfig
@@ -34,7 +36,7 @@ def load_plans(
 ) -> tuple[Plans | None, str | None]:
     """The plans of a file, or None where they must be made, and the key that they have; None where they have none."""
     with timed("load plan"):
-        found = build_key(graph, config, optimizer, code=False)
+        found = build_key(graph, config, optimizer)
         if found is None:
             _warn(f"the plan in '{path}' is not used: {graph.name!r} has ops or rules of your own")
             return None, None
@@ -53,15 +55,18 @@ def load_plans(
 
 
 def _load(path: Path, key: str, config: SessionConfig) -> Plan | None:
-    if not path.exists():
-        return None
     try:
-        plan = Plan.load(path)
+        plan = from_bytes(read_file(path), str(path))
+    except FileNotFoundError:
+        return None
+    except UntrustedError as error:
+        _warn(f"the plan in '{path}' is not used, and is made again: {error}")
+        return None
     except (DarnerError, OSError) as error:
         _warn(f"the plan in '{path}' cannot be used, and is made again: {error}")
         return None
     if plan.options.get(KEY) != key or plan.target != config.device:
-        _warn(f"the plan in '{path}' is of another graph or version, and is made again")
+        _warn(f"the plan in '{path}' is of another graph, machine or version, and is made again")
         return None
     return plan
 

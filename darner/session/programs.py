@@ -18,7 +18,6 @@ from ..graph.data import Array
 from ..graph.errors import RunError
 from ..graph.graph import LEAVES, Graph
 from ..graph.types import TensorType
-from ..lower.bounds import index_bounds
 from ..lower.plan import Buffer
 from .buildkey import BuildKey
 from .config import SessionConfig
@@ -77,7 +76,6 @@ class Specialised:
         key: under which plans and code are to be kept once they are compiled.
         saved: what its programs saved, the step's first: with it they are made again without compiling.
         inputs: the step's buffers of the user's inputs, by name.
-        bounds: inputs that are indices, and what they must lie below.
         program: the step, compiled.
         setup: what runs before it when parameters have changed, compiled.
         prepared: what was made of parameters, at inference.
@@ -97,7 +95,6 @@ class Specialised:
         leaves = plans.step.leaves("input")
         self.inputs = {name: leaves[name] for name in graph.inputs}
         self.setup_inputs = [leaves[name] for name in plans.setup_names]
-        self.bounds = index_bounds(plans.step) if plans.bounds is None else plans.bounds
         self.program: Program | None = None
         self.setup: Program | None = None
         self.prepared: Prepared | Taken | None = None
@@ -125,16 +122,25 @@ class Specialised:
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Refuse indices outside of what they index, before anything runs."""
-        for name, size in self.bounds.items():
+        for name, (size, *others) in self.plans.step.bounds.items():
             array = values.get(name)
             if array is None or not array.size:
                 continue
             least, most = int(array.min()), int(array.max())
+            if (least < 0 or most >= size) and others:
+                used = array[~np.isin(array, others)]
+                least, most = (int(used.min()), int(used.max())) if used.size else (0, 0)
             if least < 0 or most >= size:
                 raise RunError(
                     f"input '{name}' has the index {least if least < 0 else most}, "
                     f"which is outside 0..{size - 1}"
                 )
+
+    def made_indices(self, program: Program) -> dict[str, Array]:
+        """Inputs that are indices, and that the setup made of parameters."""
+        pairs = zip(self.plans.setup_names, self.setup_inputs, strict=True)
+        bounds = self.plans.step.bounds
+        return {name: program.read(buffer) for name, buffer in pairs if name in bounds}
 
     def gradient_buffer(self, name: str) -> int | None:
         """The buffer of a parameter's gradient, where it is an output."""
@@ -145,6 +151,10 @@ class Specialised:
     def execute(self, program: Program) -> None:
         """One step."""
         count = len(self.plans.step.kernels)
+        # Where it fails, what lies in the arena is no step's.
+        self.ran = False
+        if self.partner is not None:
+            self.partner.ran = False
         runs = program.run if self.recorder is None else self.recorder.run
         runs(0, count if self._parted else None)
         if self._early:

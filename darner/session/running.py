@@ -13,9 +13,10 @@ from ..backends.memory import Bytes, give_back_code, trim
 from ..backends.protocol import Program, Tuning, compile_for, start_for
 from ..graph import dtypes
 from ..graph.data import Array
-from ..graph.errors import ArgumentError, Calling, DTypeError, RunError
+from ..graph.dims import as_dim
+from ..graph.errors import ArgumentError, Calling, DTypeError, RunError, ShapeError
 from ..graph.garbage import without_collection
-from ..graph.graph import Graph
+from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.types import TensorType
 from ..lower.plan import Plan
@@ -62,8 +63,7 @@ class Running:
         plan_file: str | Path | None = None,
         given: Collection[str] = (),
     ) -> None:
-        if not isinstance(graph, Graph):
-            raise ArgumentError(f"a session is built from a Graph, got {type(graph).__name__}")
+        check_graph(graph)
         graph.verify()
         check_leaves(graph)
         check_rules(config.init)
@@ -157,7 +157,7 @@ class Running:
                 raise ArgumentError(f"the size {', '.join(unknown)} is not given")
             for name in sizes:
                 known("symbol", name, self._symbols)
-            return self._specialised(tuple(sorted((n, int(v)) for n, v in sizes.items())))
+            return self._specialised(tuple(sorted((n, _size(n, v)) for n, v in sizes.items())))
         if self._last is None or self._last.retired:
             raise RunError(
                 f"the sizes {', '.join(self._symbols)} are not known before the first step",
@@ -241,14 +241,16 @@ class Running:
 
     def _step(self, given: Mapping[str, Array]) -> Specialised:
         special, program = self._ready(given)
+        # An interrupt may come as soon as the native call is over: what is noted here must be right with and without it.
+        added, self._added = self._added, None
+        if special.changes_parameters:
+            self._shared.version += 1
         try:
             special.execute(program)
         finally:
             self._release(given, special, program)
-        if special.changes_parameters:
-            self._shared.version += 1
-        if self._added is not None and self._optimizer is not None:
-            writes, count = self._added
+        if added is not None and self._optimizer is not None:
+            writes, count = added
             self._added = writes, (count + 1) % self._optimizer.accumulate
         self._last = special
         return special
@@ -297,8 +299,14 @@ class Running:
 
     def _given(self, inputs: Mapping[str, Any] | None) -> dict[str, Array]:
         """Values for one run, checked, and the caller's own memory where they can be."""
-        given = {}
-        for name, value in (inputs or {}).items():
+        given: dict[str, Array] = {}
+        if inputs is None:
+            return given
+        if not isinstance(inputs, Mapping):
+            raise ArgumentError(
+                f"inputs are values by name, got {type(inputs).__name__}", hint="run({'x': array})"
+            )
+        for name, value in inputs.items():
             what = f"input '{known('input', name, self._input_types)}'"
             array = as_value(value, self._input_types[name], what)
             given[name] = array if is_bindable(array) else np.array(array, order="C")
@@ -311,6 +319,7 @@ class Running:
         if special.prepared is None:
             special.prepared = self._prepared(special, program)
         special.prepared.run()
+        special.check(special.made_indices(program))
         special.version = self._shared.version
 
     def _prepared(self, special: Specialised, program: Program) -> Prepared | Taken:
@@ -345,8 +354,8 @@ class Running:
         found = self.read_output_by_index(0)
         if length is not None:
             with self._using("read_output"):
-                if not 0 <= length <= found.size:
-                    raise ArgumentError(f"output 0 has {found.size} elements, not {length}")
+                if not isinstance(length, int | np.integer) or not 0 <= length <= found.size:
+                    raise ArgumentError(f"output 0 has {found.size} elements, not {length!r}")
             found = found.reshape(-1)[:length]
         return found if out is None else into(out, found, "output 0")
 
@@ -358,8 +367,10 @@ class Running:
             return np.array(found) if out is None else into(out, found, f"output '{name}'")
 
     def _ran(self) -> Specialised:
-        if self._last is None or not self._last.ran:
+        if self._last is None:
             raise RunError("nothing has run yet", hint="call step() first")
+        if not self._last.ran:
+            raise RunError("the last step failed, and has no outputs", hint="call step() again")
         return self._last
 
     def _output(self, special: Specialised, index: int) -> Array:
@@ -464,7 +475,7 @@ class Running:
         if key is not None and cache is not None:
             from .buildcache import keep_build
 
-            keep_build(cache, key, special.plans, special.bounds, special.saved)
+            keep_build(cache, key, special.plans, special.saved)
             special.key = None
         self._keep_what_is_read(made[0])
         special.setup = made[1] if len(made) > 1 else None
@@ -545,6 +556,14 @@ class Running:
             self._last = None
             self._staged.clear()
             self._storage.clear()
+
+
+def _size(name: str, value: Any) -> int:
+    """The size that a symbol is given."""
+    size = as_dim(value)
+    if not isinstance(size, int):
+        raise ShapeError(f"the size of '{name}' is a number, got {value!r}")
+    return size
 
 
 def leaf_type(leaf: Node) -> TensorType:

@@ -18,6 +18,7 @@ from ..optim.base import Optimizer
 from .atomic import Path
 from .binding import as_value, into, known
 from .checkpoint import Checkpoint, fit, load_checkpoint, save_checkpoint
+from .config import check_seed
 from .initialise import check_rules
 from .inspecting import Inspecting
 from .programs import Shared
@@ -113,7 +114,7 @@ class Session(Inspecting):
         """
         with self._using("initialize"):
             check_rules(rule)
-            chosen = self._config.seed if seed is None else seed
+            chosen = self._config.seed if seed is None else check_seed(seed)
             self._initialise(list(self._graph.parameters), rule, chosen)
 
     def _leaves(self, kind: str) -> dict[str, TensorType]:
@@ -214,11 +215,11 @@ class Session(Inspecting):
         yet wait until it is set; an inference session leaves them out.
         """
         with self._using("load_checkpoint"):
-            found = _translated(load_checkpoint(path))
+            found = _translated(path, load_checkpoint(path))
             states = dict(found.states)
             held: dict[str, Array] = {}
             if self._optimizer is None and not self._optimizer_states:
-                learned = json.loads(found.metadata.get(STATES_KEY, "[]"))
+                learned = _learned_states(path, found)
                 held = {name: np.array(states.pop(name)) for name in learned if name in states}
             wanted, needed = self._leaves("parameter"), self._leaves("state")
             if (
@@ -278,7 +279,18 @@ class Session(Inspecting):
         return f"<Session '{self._graph.name}' on {self.device}: {how}, {count} parameters>"
 
 
-def _translated(checkpoint: Checkpoint) -> Checkpoint:
+def _learned_states(path: Path, checkpoint: Checkpoint) -> list[str]:
+    """The names of the states that belong to the optimizer of a checkpoint, which its metadata says."""
+    try:
+        found = json.loads(checkpoint.metadata.get(STATES_KEY, "[]"))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise FormatError(f"'{path}' does not say which states are its optimizer's: {STATES_KEY}")
+    return found
+
+
+def _translated(path: Path, checkpoint: Checkpoint) -> Checkpoint:
     """The names of Meganeura's flat layout as this library's: ``adam_m.w`` is ``w/mean``."""
     if not checkpoint.is_foreign:
         return checkpoint
@@ -288,8 +300,11 @@ def _translated(checkpoint: Checkpoint) -> Checkpoint:
             if name.startswith(start) and name.removeprefix(start) in parameters:
                 states[f"{name.removeprefix(start)}/{end}"] = parameters.pop(name)
     metadata = dict(checkpoint.metadata)
-    if states and metadata.get("adam_step", "").isdecimal():
-        states["optimizer/step"] = np.array(int(metadata["adam_step"]), np.int32)
+    step = metadata.get("adam_step", "")
+    if states and step.isdecimal():
+        if len(step) > 18 or int(step) > np.iinfo(np.int32).max:
+            raise FormatError(f"'{path}' has the step {step[:40]}, which no training reaches")
+        states["optimizer/step"] = np.array(int(step), np.int32)
     if states:
         metadata |= {STATES_KEY: json.dumps(list(states)), OPTIMIZER_KEY: "Adam"}
     return Checkpoint(parameters, states, metadata)

@@ -1,8 +1,8 @@
 """The safetensors format: eight bytes of header length, a JSON header, and the tensors end to end.
 
 Written and read here rather than by the ``safetensors`` package, for three reasons: the package's
-NumPy side cannot read bf16 or fp8; it copies what it loads; and the order of its metadata changes
-from run to run. Each reads what the other writes.
+NumPy side cannot read bf16 or fp8; it maps files, so that one that is cut short kills the process; and
+the order of its metadata changes from run to run. Each reads what the other writes.
 
 Equal content always gives equal bytes. Tensors go from the widest elements to the narrowest, so that
 each is aligned as its type needs without gaps (which the format forbids).
@@ -10,22 +10,21 @@ each is aligned as its type needs without gaps (which the format forbids).
 
 from __future__ import annotations
 
-import errno
 import json
-import mmap
-import os
-import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ..backends.memory import aligned
+from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError
-from .atomic import FileError, Path
+from .atomic import Path
+from .reading import RegularFile, parse_json, shown
 
 METADATA = "__metadata__"
 """The one name in a header that is not a tensor's."""
@@ -68,32 +67,62 @@ class TensorFile:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A safetensors file whose header is read and checked, and whose tensors are made when asked for."""
+    """A safetensors file whose header is read and checked, and whose tensors are read when asked for."""
 
-    path: str
+    file: RegularFile
     header: Mapping[str, Any]
     metadata: Mapping[str, str]
     entries: Mapping[str, Entry]
-    data: Any
     start: int
 
-    def array(self, name: str) -> Array:
-        """A tensor, read-only: the file itself where its place is aligned, else a copy."""
-        try:
-            return self.entries[name].array(self.data, self.start)
-        except FormatError as error:
-            raise _in_file(self.path, error) from None
+    @property
+    def path(self) -> str:
+        """Where it was found."""
+        return self.file.path
+
+    def array(self, name: str, room: Array | None = None) -> Array:
+        """A tensor, read-only, in memory of its own; or in ``room``, as many aligned bytes.
+
+        Raises:
+            FormatError: the file was cut short or written to since it was opened.
+            FileError: the system will not read it.
+        """
+        entry = self.entries[name]
+        room = np.empty(entry.end - entry.begin, np.uint8) if room is None else room
+        self.file.check_unchanged()
+        self.file.read_into(room.data, self.start + entry.begin, f"tensor {shown(name)}")
+        return self._checked(entry, room.view(entry.dtype).reshape(entry.shape))
+
+    def arrays(self) -> dict[str, Array]:
+        """All tensors, read at once into one piece of memory: faster than one by one."""
+        room = aligned(sum(entry.end - entry.begin for entry in self.entries.values()))
+        self.file.check_unchanged()
+        self.file.read_into(room.data, self.start, f"{len(self.entries):,} tensors")
+        found = {}
+        for name, entry in self.entries.items():
+            part = room[entry.begin : entry.end]
+            # Other writers need not align what they write.
+            part = part if part.ctypes.data % entry.dtype.alignment == 0 else part.copy()
+            found[name] = self._checked(entry, part.view(entry.dtype).reshape(entry.shape))
+        return found
+
+    def _checked(self, entry: Entry, array: Array) -> Array:
+        if entry.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
+            wrong = f"{shown(entry.name)} is BOOL, but holds bytes other than 0 and 1"
+            raise _in_file(self.path, FormatError(wrong))
+        array.flags.writeable = False
+        return array
 
 
 def stored(name: str, value: object) -> Array:
     """An array as the file holds it: dense, in C order, little-endian; no copy where it is already so."""
-    if not isinstance(value, np.ndarray | np.generic):
+    array, typed = as_array(value, f"'{name}'", ArgumentError)
+    if not typed:
         kind = type(value).__name__
         raise ArgumentError(
-            f"'{name}' is a {kind}, not a NumPy array", hint="convert it with numpy.asarray"
+            f"'{name}' is a {kind}, not an array", hint="convert it with numpy.asarray"
         )
-    array = np.asarray(value)
-    little = array.dtype.newbyteorder("<") if array.dtype.kind != "O" else array.dtype
+    little = array.dtype.newbyteorder("<")
     if little not in _CODES:
         raise DTypeError(
             f"'{name}' is {array.dtype}, which safetensors cannot hold", hint="cast it first"
@@ -143,94 +172,52 @@ def raw_bytes(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def read_tensors(path: Path, *, mapped: bool = True) -> TensorFile:
+def read_tensors(path: Path) -> TensorFile:
     """All tensors of a safetensors file; see `open_tensors`."""
-    file = open_tensors(path, mapped=mapped)
-    tensors = {name: file.array(name) for name in file.entries}
-    return TensorFile(file.header, file.metadata, tensors)
+    file = open_tensors(path)
+    return TensorFile(file.header, file.metadata, file.arrays())
 
 
-def open_tensors(path: Path, *, mapped: bool = True) -> OpenFile:
-    """Open a safetensors file.
-
-    Arrays are read-only. Mapped, they are the file itself, and pages of it are read when first looked
-    at; else the whole file is read into memory now.
+def open_tensors(path: Path) -> OpenFile:
+    """Open a safetensors file, and check all of it but the tensors' values.
 
     Raises:
         FileError: there is no such file, or the system will not read it.
         FormatError: the file is not safetensors, is cut short, or contradicts itself.
     """
+    file = RegularFile(path)
     try:
-        with open(path, "rb", opener=_open) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "it is not a regular file")
-            if mapped and status.st_size:
-                data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            else:
-                data = file.read()
-    except OSError as error:
-        raise FileError.of("read", path, error) from error
-    try:
-        return _parse(os.fspath(path), data)
+        return _parse(file)
     except FormatError as error:
-        raise _in_file(os.fspath(path), error) from None
+        raise _in_file(file.path, error) from None
 
 
 def _in_file(path: str, error: FormatError) -> FormatError:
     return FormatError(f"'{path}' is not a whole safetensors file: {error.rule}")
 
 
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe must not make us wait
-
-
-def _parse(path: str, data: Any) -> OpenFile:
-    size = len(data)
+def _parse(file: RegularFile) -> OpenFile:
+    size = file.size
     if size < 8:
         raise FormatError(f"it has {size} bytes, too few for the length of a header")
-    length = int.from_bytes(data[:8], "little")
+    length = int.from_bytes(file.read(0, 8), "little")
     if length > MAX_HEADER:
-        raise FormatError(f"its first bytes give a header of {length:,} bytes")
+        raise FormatError(
+            f"its first bytes give a header of {length:,} bytes, and the format allows {MAX_HEADER:,}"
+        )
     start = 8 + length
     if start > size:
         raise FormatError(f"its header has {length:,} bytes, but only {size - 8:,} are there")
-    header = _parse_header(data[8:start])
+    text = file.read(8, length, "the header")
+    if not text.startswith(b"{"):
+        raise FormatError("its header does not begin with '{'")
+    header: dict[str, Any] = parse_json(text, "its header")
     metadata = header.get(METADATA, {})
     if not _is_text_table(metadata):
         raise FormatError("its metadata is not a table of text")
     entries = [Entry.of(name, entry) for name, entry in header.items() if name != METADATA]
     _check_layout(entries, size - start)
-    return OpenFile(path, header, metadata, {entry.name: entry for entry in entries}, data, start)
-
-
-def _parse_header(text: bytes) -> dict[str, Any]:
-    if not text.startswith(b"{"):
-        raise FormatError("its header does not begin with '{'")
-    try:
-        header = json.loads(
-            text.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
-        )
-        encode(header)  # escapes can spell what is not Unicode
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"its header is not JSON: {error}") from None
-    found: dict[str, Any] = header  # it begins with a brace, so it is a table
-    return found
-
-
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in table:
-            raise FormatError(f"its header has '{key}' twice")
-        table[key] = value
-    return table
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise FormatError(f"its header is not JSON: {text}")
+    return OpenFile(file, header, metadata, {entry.name: entry for entry in entries}, start)
 
 
 def _is_text_table(value: Any) -> bool:
@@ -262,38 +249,27 @@ class Entry:
     def of(cls, name: str, entry: Any) -> Entry:
         """That of a header, checked."""
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-            raise FormatError(f"the entry of '{name}' is not a dtype, a shape and two offsets")
+            raise FormatError(f"the entry of {shown(name)} is not a dtype, a shape and two offsets")
         code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         dtype = _TYPES.get(code) if isinstance(code, str) else None
         if dtype is None:
-            raise FormatError(f"'{name}' has the element type {code}, which darner does not read")
+            raise FormatError(
+                f"{shown(name)} has the element type {shown(code)}, which darner does not read"
+            )
         if not _is_shape(shape, dtype.itemsize):
-            raise FormatError(f"'{name}' has the shape {shape}, which no array has")
+            raise FormatError(f"{shown(name)} has the shape {shown(shape)}, which no array has")
         if not _is_sizes(offsets) or len(offsets) != 2:
-            raise FormatError(f"'{name}' has the offsets {offsets}; they should be two positions")
+            raise FormatError(
+                f"{shown(name)} has the offsets {shown(offsets)}; they should be two positions"
+            )
         found = cls(name, dtype, tuple(shape), offsets[0], offsets[1])
         needed = prod(shape) * dtype.itemsize
         if found.end - found.begin != needed:
             raise FormatError(
-                f"'{name}' needs {needed:,} bytes for {code}{shape}, "
+                f"{shown(name)} needs {needed:,} bytes for {code}{shape}, "
                 f"but its offsets leave {found.end - found.begin:,}"
             )
         return found
-
-    def array(self, data: Any, start: int) -> Array:
-        """The tensor, as a read-only view of the data where its place is aligned, else as a copy."""
-        array: Array
-        if self.begin == self.end:
-            array = np.empty(self.shape, self.dtype)
-        else:
-            count = (self.end - self.begin) // self.dtype.itemsize
-            array = np.frombuffer(data, self.dtype, count, start + self.begin).reshape(self.shape)
-        if not array.flags.aligned:
-            array = array.copy()
-        if self.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1:
-            raise FormatError(f"'{self.name}' is BOOL, but holds bytes other than 0 and 1")
-        array.flags.writeable = False
-        return array
 
 
 def _check_layout(entries: list[Entry], size: int) -> None:
@@ -302,7 +278,7 @@ def _check_layout(entries: list[Entry], size: int) -> None:
     for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
         if entry.begin != position:
             raise FormatError(
-                f"'{entry.name}' begins at byte {entry.begin:,} of the data; "
+                f"{shown(entry.name)} begins at byte {entry.begin:,} of the data; "
                 f"the tensor before it ends at {position:,}"
             )
         position = entry.end

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError
+from . import stated
 from .history import EpochStats, StepMetrics, TrainHistory, ValidationMetrics
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class LossHistory(Callback):
 
     def restore(self, state: list[float]) -> None:
         """The losses before the checkpoint."""
-        self.losses = list(state)
+        self.losses = [stated.number(loss, "a loss") for loss in stated.items(state, "the losses")]
 
 
 class EarlyStop(Callback):
@@ -168,7 +169,10 @@ class EarlyStop(Callback):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on waiting."""
-        self.best, self.waited = state["best"], state["waited"]
+        found = stated.table(state, "the state of EarlyStop")
+        best = stated.entry(found, "best")
+        waited = stated.whole(stated.entry(found, "waited"), "'waited'")
+        self.best, self.waited = None if best is None else stated.number(best, "'best'"), waited
 
 
 def is_better(value: float, best: float | None, higher: bool, minimum: float = 0.0) -> bool:

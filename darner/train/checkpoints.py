@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError, FormatError
 from ..session.atomic import FileError
+from . import stated
 from .callbacks import Callback, is_better
 from .history import EpochStats, StepMetrics, TrainHistory, ValidationMetrics
 
@@ -56,14 +57,19 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     return found[-1] if found else None
 
 
-def progress_in(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> dict[str, Any]:
-    """How training goes on, from the metadata of a checkpoint."""
+def progress_in(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> Mapping[str, Any]:
+    """How training goes on, from the metadata of a checkpoint: what is said of its progress, its batches and its callbacks."""
     if KEY not in metadata:
         raise FormatError(
             f"'{os.fspath(path)}' has parameters, but does not say how training goes on",
             hint="session.load_checkpoint starts from its parameters",
         )
-    found: dict[str, Any] = json.loads(metadata[KEY])
+    try:
+        found = stated.table(json.loads(metadata[KEY]), "what it says")
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"how training goes on cannot be read: {error}") from None
+    for name in ("progress", "batches", "callbacks"):
+        stated.table(stated.entry(found, name), f"'{name}'")
     return found
 
 
@@ -88,6 +94,8 @@ class Checkpoints(Callback):
             wrong = isinstance(value, bool) or not isinstance(value, int) or value < 1
             if value is not None and wrong:
                 raise ArgumentError(f"{name} is a whole number of at least 1, got {value!r}")
+        if not isinstance(folder, str | os.PathLike):
+            raise ArgumentError(f"checkpoint is a folder, got {folder!r}")
         self.folder = Path(folder)
         self.every = every
         self.keep = keep
@@ -159,4 +167,5 @@ class Checkpoints(Callback):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The best value before."""
-        self.best = state["best"]
+        best = stated.entry(stated.table(state, "the state of Checkpoints"), "best")
+        self.best = None if best is None else stated.number(best, "'best'")

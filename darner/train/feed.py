@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..graph.errors import ArgumentError, RunError
+from . import stated
 
 Batch = Mapping[str, Any]
 """The values of inputs by name."""
@@ -38,7 +39,10 @@ class Listed:
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Be there again."""
-        self._epoch, self._position = state["epoch"], state["position"]
+        found = stated.table(state, "the place of the batches")
+        epoch = stated.whole(stated.entry(found, "epoch"), "the epoch")
+        position = stated.whole(stated.entry(found, "position"), "the position", len(self))
+        self._epoch, self._position = epoch, position
 
 
 class Feed:
@@ -128,9 +132,12 @@ class Feed:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Be there again: the next batch is the one after the last that was handed out."""
+        found = stated.table(state, "the place of the batches")
+        epoch = stated.whole(stated.entry(found, "epoch"), "the epoch")
+        position = stated.whole(stated.entry(found, "position"), "the position", self.length)
+        self.source.restore(stated.entry(found, "source"))
         self._iterator = None
-        self.epoch, self.position = state["epoch"], state["position"]
-        self.source.restore(state["source"])
+        self.epoch, self.position = epoch, position
 
 
 class Amount:

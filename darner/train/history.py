@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..graph.data import Array
-from ..graph.errors import RunError
+from ..graph.errors import FormatError, RunError
+from . import stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +147,45 @@ class TrainHistory:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TrainHistory:
-        """What ``to_json`` made of a history."""
-        losses = np.frombuffer(base64.b64decode(values["losses"]), "<f8")
+        """What ``to_json`` made of a history; values of a file, so that each is checked."""
+        found = stated.table(values, "'history'")
         return cls(
-            array("d", losses.tolist()),
-            [EpochStats(*item) for item in values["epochs"]],
-            [ValidationMetrics(*item) for item in values["validations"]],
+            _losses(stated.text(stated.entry(found, "losses"), "'losses'")),
+            [_epoch(item) for item in stated.items(stated.entry(found, "epochs"), "'epochs'")],
+            [
+                _validation(item)
+                for item in stated.items(stated.entry(found, "validations"), "'validations'")
+            ],
         )
+
+
+def _losses(packed: str) -> array[float]:
+    try:
+        raw = base64.b64decode(packed, validate=True)
+        return array("d", np.frombuffer(raw, "<f8").tolist())
+    except ValueError as error:
+        raise FormatError(f"the losses cannot be read: {error}") from None
+
+
+def _epoch(item: Any) -> EpochStats:
+    number, mean, steps = stated.items(item, "one of 'epochs'", 3)
+    return EpochStats(
+        stated.whole(number, "an epoch"),
+        stated.number(mean, "the loss of an epoch"),
+        stated.whole(steps, "the steps of an epoch"),
+    )
+
+
+def _validation(item: Any) -> ValidationMetrics:
+    step, epoch, values = stated.items(item, "one of 'validations'", 3)
+    return ValidationMetrics(
+        stated.whole(step, "the step of a validation"),
+        stated.whole(epoch, "the epoch of a validation"),
+        {
+            name: stated.number(value, f"the metric '{name}'")
+            for name, value in stated.table(values, "the metrics of a validation").items()
+        },
+    )
 
 
 def centred_mean(values: Array, width: int) -> Array:

@@ -67,13 +67,17 @@ class JsonLog(Callback):
     def _cut(self, step: int, epoch: int) -> None:
         """Drop the records of steps that were not made and epochs that were not finished, from the first one on."""
         kept: list[str] = []
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         for line in lines:
             try:
                 found = json.loads(line)
-            except ValueError:  # the line that was being written when the process died
+                is_later = (
+                    found["epoch"] >= epoch if found["kind"] == "epoch" else found["step"] > step
+                )
+            # The line that was being written when the process died, or one that is none of ours.
+            except (ValueError, RecursionError, LookupError, TypeError):
                 break
-            if found["epoch"] >= epoch if found["kind"] == "epoch" else found["step"] > step:
+            if is_later:
                 break
             kept.append(line)
         if len(kept) < len(lines):

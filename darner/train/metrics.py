@@ -70,6 +70,8 @@ KNOWN: dict[str, Callable[[], Metric]] = {
 
 def as_metrics(given: Any) -> list[Metric]:
     """Metrics from metrics, names of ``KNOWN``, or a mapping from names to functions."""
+    if isinstance(given, str | Metric) or not isinstance(given, Iterable):
+        raise ArgumentError(f"metrics are a list or a table by name, got {given!r}")
     items = list(given.items()) if isinstance(given, Mapping) else [(None, item) for item in given]
     found = []
     for name, item in items:
@@ -153,6 +155,17 @@ def _exponential(mean: float) -> float:
     return math.exp(mean) if mean < 700.0 else math.inf
 
 
+def _number(metric: Metric, found: Any) -> float:
+    """What a user's function measured."""
+    try:
+        return float(found)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"the metric '{metric.name}' gave {found!r}",
+            hint="it gives a number, or a sum and how many it is the sum of",
+        ) from None
+
+
 class Means:
     """Metrics over batches, added up and averaged at the end; ``labels`` is the input that says what counts."""
 
@@ -167,11 +180,11 @@ class Means:
         weight: int | None = None
         for i, metric in enumerate(self._metrics):
             found = metric.measure(outputs, batch)
-            if isinstance(found, tuple):
-                total, count = float(found[0]), float(found[1])
+            if isinstance(found, tuple) and len(found) == 2:
+                total, count = _number(metric, found[0]), _number(metric, found[1])
             else:
                 weight = weight_of(batch, self._labels) if weight is None else weight
-                total, count = float(found) * weight if weight else 0.0, float(weight)
+                total, count = _number(metric, found) * weight if weight else 0.0, float(weight)
             self._sums[i] += total
             self._counts[i] += count
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ..graph.errors import FormatError
+from . import stated
 from .history import EpochStats, TrainHistory
 
 
@@ -80,5 +82,19 @@ class Progress:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Progress:
-        """What ``to_json`` made of it."""
-        return cls(**{**values, "history": TrainHistory.from_json(values["history"])})
+        """What ``to_json`` made of it; values of a file, so that each is checked."""
+        kinds = {"int": stated.whole, "float": stated.number, "bool": stated.truth}
+        checks = {item.name: kinds.get(str(item.type)) for item in fields(cls)}
+        for name in stated.table(values, "'progress'"):
+            if name not in checks:
+                raise FormatError(f"progress has no '{name}'")
+        found: dict[str, Any] = {}
+        for name, check in checks.items():
+            value = stated.entry(values, name)
+            found[name] = TrainHistory.from_json(value) if check is None else check(value, name)
+        made = cls(**found)
+        if made.step != made.history.steps or not 0 <= made.runs < max(made.accumulate, 1):
+            raise FormatError(
+                f"step {made.step} and run {made.runs} of {made.accumulate} do not fit a history of {made.history.steps} steps"
+            )
+        return made

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from signal import SIGINT
 from types import TracebackType
 from typing import Any, Self
 from weakref import finalize
 
-from ..graph.errors import ArgumentError, Calling, RunError
+from ..graph.errors import ArgumentError, Calling, DarnerError, FormatError, RunError
 from ..session.session import Session
+from ..session.tensorfile import open_tensors
 from .callbacks import Callback
 from .checkpoints import KEY, Checkpoints, latest, progress_in
 from .feed import Feed
@@ -103,25 +105,42 @@ class Resuming:
             return self
 
     def load(self, path: Path) -> None:
-        """Be where a checkpoint was saved."""
+        """Be where a checkpoint was saved, or, where that is an error, stay where it is."""
         if self.feed is None:
             raise ArgumentError(
                 "there are no batches to go on with", hint="Trainer(session, batches)"
             )
-        found = progress_in(path, self.session.load_checkpoint(path))
-        progress, runs = Progress.from_json(found["progress"]), self.progress.accumulate
+        self._must_resume(self.feed)
+        try:
+            found = progress_in(path, open_tensors(path).metadata)
+            progress, runs = Progress.from_json(found["progress"]), self.progress.accumulate
+        except FormatError as error:
+            raise _in_file(path, error) from error
         if progress.runs and progress.accumulate != runs:
             raise ArgumentError(
                 f"'{path}' is in the middle of a step of {progress.accumulate} batches, not of {runs}",
                 hint=f"accumulate={progress.accumulate}",
             )
         progress.accumulate = runs
-        self.feed.restore(found["batches"])
+        places: list[tuple[str, Any, Any]] = [("the batches", self.feed, found["batches"])]
+        places += [
+            (name, item, found["callbacks"][name])
+            for name, item in self._named_callbacks()
+            if found["callbacks"].get(name) is not None
+        ]
+        with _put_back() as moved:
+            for name, item, state in places:
+                moved.append((item, item.state()))
+                _restore(path, name, item, state)
+            self.session.load_checkpoint(path)
         self.progress = progress
-        for name, item in self._named_callbacks():
-            state = found["callbacks"].get(name)
-            if state is not None:
-                item.restore(state)
+
+    def _must_resume(self, feed: Feed) -> None:
+        if not feed.resumable:
+            raise ArgumentError(
+                f"checkpoints need batches that say where they are, which {type(feed.source).__name__} does not",
+                hint="a list, or a source of darner.data: with state() and restore(state)",
+            )
 
     def _resumed(self, resume: bool | str | os.PathLike[str]) -> None:
         """What the option ``resume`` asks for."""
@@ -201,3 +220,37 @@ class Resuming:
             call = f"Trainer(..., checkpoint={str(path.parent)!r}, resume=True).train()"
             text += f" and saved; to go on: {hint or call}"
         return TrainingInterrupted(text, self.history, path, signal)
+
+
+@contextmanager
+def _put_back() -> Iterator[list[tuple[Any, Any]]]:
+    """Things with the states they had, which they get again where what follows fails."""
+    moved: list[tuple[Any, Any]] = []
+    try:
+        yield moved
+    except BaseException:
+        for item, state in reversed(moved):
+            if state is not None:
+                item.restore(state)
+        raise
+
+
+def _restore(path: Path, name: str, item: Any, state: Any) -> None:
+    """Put something in a state that a file says; whatever it makes of a wrong one is an error of the file."""
+    try:
+        item.restore(state)
+    except FormatError as error:
+        raise _in_file(path, error) from error
+    except DarnerError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"'{path}' has a state of {name} that it cannot be put in: {error!r}"
+        ) from error
+
+
+def _in_file(path: Path, error: FormatError) -> FormatError:
+    if str(path) in error.rule:
+        return error
+    text = f"'{path}' does not say how training goes on: {error.rule}"
+    return FormatError(text, hint=error.hint)

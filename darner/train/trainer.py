@@ -124,6 +124,8 @@ class Trainer(Resuming):
                     self._must_resume(self.feed)
             self._display: Display | None = display_for(progress)
             own = [self._log(log), None if tensorboard is None else TensorBoard(tensorboard)]
+            if not isinstance(callbacks, Iterable):
+                raise ArgumentError(f"callbacks are a list, got {callbacks!r}")
             given = [as_callback(item) for item in callbacks]
             # The last one saves what all others know after a step.
             last = (*own, *given, early_stop, self._display, self.checkpoints)
@@ -160,10 +162,9 @@ class Trainer(Resuming):
             if options:
                 raise ArgumentError(f"Trainer has no option '{next(iter(options))}'")
             chosen = session.optimizer if optimizer is None else optimizer
-        if chosen is None:
-            raise ArgumentError(
-                "there is no optimizer", hint="Trainer(..., optimizer=optim.AdamW(3e-4))"
-            )
+        if not isinstance(chosen, Optimizer):
+            what = "there is no optimizer" if chosen is None else f"{chosen!r} is no optimizer"
+            raise ArgumentError(what, hint="Trainer(..., optimizer=optim.AdamW(3e-4))")
         if accumulate is not None and accumulate != chosen.accumulate:
             chosen = replace(chosen, accumulate=accumulate)
         self.accumulate = chosen.accumulate
@@ -172,13 +173,6 @@ class Trainer(Resuming):
         if chosen != session.optimizer:
             session.set_optimizer(chosen)
         return session
-
-    def _must_resume(self, feed: Feed) -> None:
-        if not feed.resumable:
-            raise ArgumentError(
-                f"checkpoints need batches that say where they are, which {type(feed.source).__name__} does not",
-                hint="a list, or a source of darner.data: with state() and restore(state)",
-            )
 
     def _log(self, log: str | os.PathLike[str] | bool | None) -> JsonLog | None:
         if log is None or log is False:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..graph.errors import ArgumentError, Calling, UnknownNameError, nearest
-from ..graph.graph import Graph
+from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.types import TupleType
 from .forward import push_forward
@@ -155,6 +155,7 @@ def _frozen_names(graph: Graph, frozen: Iterable[str]) -> set[str]:
 
 def select(graph: Graph, wrt: Wrt, frozen: Iterable[str] = ()) -> list[Node]:
     """The nodes that ``wrt`` names."""
+    check_graph(graph)
     if wrt is None:
         skip = _frozen_names(graph, [frozen] if isinstance(frozen, str) else frozen)
         return [

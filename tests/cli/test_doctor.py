@@ -28,6 +28,7 @@ def test_doctor_finds_what_darner_needs_and_that_it_works(run, tmp_path, monkeyp
         "bytes": 0,
         "limit_bytes": 512 * 2**20,
         "writable": True,
+        "refused": "",
     }
     code, out, _ = run("doctor")
     assert code == 0
@@ -66,6 +67,15 @@ def test_a_cache_that_cannot_be_written_is_told(run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     found = doctor._cache()
     assert not found["writable"]
+
+
+def test_a_cache_that_others_may_write_is_told(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "darner" / "objects").mkdir(parents=True)
+    (tmp_path / "darner" / "objects").chmod(0o777)
+    found = doctor._cache()
+    assert "may be written by others (mode 0777)" in found["refused"]
+    assert found["bytes"] == 0
 
 
 def test_bench_passes_its_arguments_on_in_a_checkout(run, monkeypatch):

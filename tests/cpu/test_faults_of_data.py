@@ -87,3 +87,53 @@ def test_a_session_refuses_wrong_tokens_before_anything_changes():
         np.testing.assert_array_equal(session.parameters()["table"], before)
         session.run({"tokens": np.array([1, 9, 2], np.int32)})
         assert not np.array_equal(session.parameters()["table"], before)
+
+
+KERNELS = {
+    "map": lambda g, rows: rows.tanh(),
+    "rows": lambda g, rows: rows.softmax(),
+    "columns": lambda g, rows: rows.sum(0),
+    "epilogue of a product": lambda g, rows: (g.input("a", (6, 3)) @ g.input("b", (3, 8))) * rows,
+    "operand of a product": lambda g, rows: rows @ g.input("b", (8, 3)),
+    "transposed": lambda g, rows: rows.T.exp(),
+    "sort": lambda g, rows: rows.sort(1),
+    "argsort": lambda g, rows: rows.argsort(0),
+    "top_k": lambda g, rows: rows.top_k(2)[0],
+    "cumsum": lambda g, rows: rows.cumsum(1),
+    "scatter_add": lambda g, rows: g.scatter_add(g.arange(6), rows, 6) * rows,
+    "dynamic_update_slice": lambda g, rows: g.dynamic_update_slice(
+        g.input("whole", (9, 8)), rows, g.input("at", (2,), "i32")
+    ),
+    "conv": lambda g, rows: g.conv2d(rows.reshape((1, 1, 6, 8)), g.input("k", (2, 1, 3, 3))),
+    "epilogue of a conv": lambda g, rows: (
+        g.conv2d(g.input("y", (1, 1, 6, 8)), g.input("k", (1, 1, 3, 3)), padding=1)
+        * rows.reshape((1, 1, 6, 8))
+    ),
+    "max_pool": lambda g, rows: g.max_pool2d(rows.reshape((1, 1, 6, 8)), 2, 2),
+    "attention": lambda g, rows: g.scaled_dot_attention(*[rows.reshape((1, 1, 6, 8))] * 3),
+    "bias of attention": lambda g, rows: g.scaled_dot_attention(
+        *[g.input("q", (1, 1, 6, 8))] * 2,
+        g.input("v", (1, 1, 6, 8)),
+        bias=rows[:, :6].reshape((1, 1, 6, 6)),
+    ),
+    "matrix": lambda g, rows: rows[:, :6].inverse(),
+}
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_an_index_outside_is_told_of_whichever_kernel_looks_it_up(kind):
+    g = Graph()
+    table, i = g.input("table", (7, 8)), g.input("i", (6,), "i32")
+    rows = g.gather(table, i + g.input("zero", (), "i32"), 0, label="rows")
+    made = KERNELS[kind](g, rows)
+    g.set_outputs([made])
+    rng = np.random.default_rng(0)
+    given = {name: rng.random(leaf.shape, np.float32) for name, leaf in g.inputs.items()}
+    given |= {"zero": 0, "at": np.zeros(2, np.int32)} if "at" in given else {"zero": 0}
+    program = compiled(g, threads=2)
+    try:
+        run_program(program, {**given, "i": np.array([3, 1, 4, 6, 5, 2], np.int32)})
+        with pytest.raises(darner.RunError, match=r"gather 'rows': .*7 is outside 0\.\.6"):
+            run_program(program, {**given, "i": np.array([3, 1, 4, 1, 7, 2], np.int32)})
+    finally:
+        program.close()

@@ -206,7 +206,7 @@ def test_parts_that_are_computed_alike_share_their_code():
         parts = [g.input(f"x{i}", (1 + i % 2, 5, 50)) for i in range(count)]
         g.set_outputs([g.concat([make(part, i) for i, part in enumerate(parts)], axis=0)])
         plan = lower(g, target="cpu")
-        return len(str(emit_module(plan, functions_of(plan))))
+        return len(str(emit_module(plan, functions_of(plan, host()), host())))
 
     few, many = (length(count, lambda x, _: x * 2.0) for count in (2 * MOST, 8 * MOST))
     assert many < 4 * few
@@ -257,7 +257,7 @@ def test_what_the_cache_has_room_for_is_written_to_it_and_the_rest_past_it(rows,
     g = Graph()
     g.set_outputs([g.input("x", (rows, 1024)) * 2.0 + 1.0])
     plan = lower(g, target="cpu")
-    text = str(emit_module(plan, functions_of(plan), host()))
+    text = str(emit_module(plan, functions_of(plan, host()), host()))
     assert ("!nontemporal" in text) == (room is not None)
     if room is not None:
         assert f"i64 {room}, i64 1024" in text
@@ -358,5 +358,5 @@ def test_vectors_of_this_machine_are_known_to_modules():
     g = Graph()
     g.set_outputs([g.input("x", (64,)).exp()])
     plan = lower(g, target="cpu")
-    module = kernels.emit_module(plan, kernels.functions_of(plan))
+    module = kernels.emit_module(plan, kernels.functions_of(plan, host()), host())
     assert module.vector_bytes == host().vector_bytes

@@ -705,7 +705,7 @@ class TestCache:
         assert len(caught) == 1
 
     def test_a_write_that_fails_leaves_nothing_behind(self, tmp_path, monkeypatch):
-        def full(source, target):
+        def full(source, target, **folders):
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "replace", full)

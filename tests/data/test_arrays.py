@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from darner import ArgumentError, DarnerError, FormatError, ShapeError, data
+from darner import ArgumentError, DarnerError, DTypeError, FormatError, ShapeError, data
 
 
 def rows(source, name="x"):
@@ -116,8 +116,7 @@ def test_files_are_mapped_and_give_the_same_batches(tmp_path):
             np.testing.assert_array_equal(one["x"], other["x"])
             np.testing.assert_array_equal(one["y"], other["y"])
     opened = data.open_array(tmp_path / "x.npy")
-    assert isinstance(opened.base, np.memmap)
-    assert not opened.flags.writeable
+    assert not np.asarray(opened).flags.writeable
 
 
 def test_what_is_wrong_with_a_file_is_told(tmp_path):
@@ -174,7 +173,7 @@ def test_damage_of_any_kind_is_told(tmp_path, suffix, compressed):
         ({}, {}, ArgumentError, "there are no arrays"),
         ({"x": np.arange(3), "y": np.arange(4)}, {}, ShapeError, "'x' has 3, 'y' has 4"),
         ({"x": np.float32(1)}, {}, ShapeError, r"'x' is float32\[\], which has no rows"),
-        ({"x": np.array(["a", None])}, {}, ShapeError, "'x' is object"),
+        ({"x": np.array(["a", None])}, {}, DTypeError, "'x' is given objects of Python"),
         ({"x": np.empty((0, 3))}, {}, ArgumentError, "there are no rows"),
         (
             {"x": np.arange(3)},

@@ -8,7 +8,7 @@ from darner import ArgumentError, DTypeError, FormatError, ShapeError, data
 
 @pytest.mark.parametrize("suffix", ["npy", "bin"])
 @pytest.mark.parametrize("dtype", ["u16", "u32"])
-def test_pieces_of_tokens_come_back_mapped(tmp_path, suffix, dtype):
+def test_pieces_of_tokens_come_back(tmp_path, suffix, dtype):
     path = tmp_path / f"tokens.{suffix}"
     high = 65_535 if dtype == "u16" else 2**32 - 1
     pieces = [[1, 2, high], np.array([], np.float64), np.arange(5, dtype=np.int64), (7,), []]
@@ -18,8 +18,7 @@ def test_pieces_of_tokens_come_back_mapped(tmp_path, suffix, dtype):
     found = data.open_tokens(path, dtype)
     assert found.dtype == np.dtype(dtype.replace("u16", "<u2").replace("u32", "<u4"))
     assert found.tolist() == [1, 2, high, 0, 1, 2, 3, 4, 7]
-    assert isinstance(found.base, np.memmap)
-    assert not found.flags.writeable
+    assert not np.asarray(found).flags.writeable
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     if suffix == "npy":
         np.testing.assert_array_equal(np.load(path), found)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from darner.backends.cpu.jit import compile_module
+from darner.backends.cpu.jit import compile_module, host
 from darner.backends.cpu.kernels import emit_module, functions_of
 from darner.backends.protocol import lower_for
 from tests.leaks import models, process
@@ -53,7 +53,7 @@ def test_two_hundred_sessions_leave_nothing(objects):
 def test_compiling_leaves_nothing():
     """What ``malloc`` has given out and not got back; passes that stayed would be 80 KB each time."""
     plan = lower_for("cpu", models.graph())
-    text = str(emit_module(plan, functions_of(plan)))
+    text = str(emit_module(plan, functions_of(plan, host()), host()))
 
     def allocated_after(times):
         for _ in range(times):

@@ -9,7 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from darner.backends.cpu.jit import compile_module
+from darner.backends.cpu.jit import compile_module, host
 from darner.backends.cpu.kernels import emit_module, functions_of
 from darner.backends.protocol import lower_for
 from tests import zoo
@@ -60,7 +60,7 @@ def test_symbols_that_an_object_takes_from_elsewhere_are_found():
 def test_native_code_calls_nothing_that_allocates(name):
     graph = zoo.trained(zoo.MODELS[name])
     plan = lower_for("cpu", graph)
-    code = compile_module(emit_module(plan, functions_of(plan)), passes=True)
+    code = compile_module(emit_module(plan, functions_of(plan, host()), host()), passes=True)
     assert undefined(code) <= CALLED
 
 

@@ -162,8 +162,8 @@ def test_a_failure_while_files_are_moved_puts_the_old_ones_back(tmp_path, monkey
     ("config", "parameters", "kind", "message"),
     [
         ({"model_type": object()}, values(), ArgumentError, "'config.json' is no JSON"),
-        (CONFIG, {"w": [1.0]}, ArgumentError, "'w' is a list, not a NumPy array"),
-        (CONFIG, {"w": np.array(["x"])}, DTypeError, "'w' is .*, which safetensors cannot hold"),
+        (CONFIG, {"w": [1.0]}, ArgumentError, "'w' is a list, not an array"),
+        (CONFIG, {"w": np.array(["x"])}, DTypeError, r"'w' is given text \(<U1\), not numbers"),
         (CONFIG, {"__metadata__": np.ones(1)}, ArgumentError, "a parameter cannot be called"),
     ],
 )

@@ -104,7 +104,7 @@ def test_flat_gradients_take_one_padding_for_both_axes(bench):
 def test_bias_is_added_to_each_output_channel(bench, count):
     x, w, b = bench.input(2, 3, *(4,) * count), bench.input(5, 3, *(2,) * count), bench.input(5)
     build = getattr(bench.graph, f"conv{count}d")
-    found = bench.agree(build(x, w, bias=b), build(x, w, b), build(x, w, bias=b.id))
+    found = bench.agree(build(x, w, bias=b), build(x, w, b), build(x.id, w.id, bias=b.id))
     wanted = getattr(F, f"conv{count}d")(*map(bench.torch, (x, w, b)))
     np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-12, atol=1e-12)
 
@@ -331,7 +331,8 @@ def test_wrong_calls_of_conv2d_are_explained(bench):
     refused(lambda: g.conv2d(x, w, None, 2, stride=2), "argument 'stride' is given twice")
     refused(lambda: g.conv2d(x, w, bias=bench.input(3)), "bias is (3,), but there are 4 output")
     refused(lambda: g.conv2d(x), "missing 1 required positional argument: 'w'")
-    refused(lambda: g.conv2d(x, np.zeros((4, 3, 3, 3))), "w must be a node, got ndarray")
+    refused(lambda: g.conv2d(x, 3.0), "w must be a node, got float")
+    refused(lambda: x.conv2d(w, bias=0), "bias is (), but there are 4 output channels")
     refused(lambda: g.conv3d(x, w), "x has rank 4, but must be [batch, channels, depth,")
     refused(
         lambda: g.conv(bench.input(2, 3), w), "x has rank 2, but is [batch, channels, spatial...]"

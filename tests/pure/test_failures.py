@@ -45,7 +45,7 @@ FAILING = [
     lambda g, x, w, s, n, m, y: g.concat([x, w, 3.0], axis=0),
     lambda g, x, w, s, n, m, y: g.concat([x, 33.0], axis=0),
     lambda g, x, w, s, n, m, y: x + Graph().input("z", (2, 3)),
-    lambda g, x, w, s, n, m, y: g.add(x, 99),
+    lambda g, x, w, s, n, m, y: g.add(0, 99),
     lambda g, x, w, s, n, m, y: x.clip(55.0, "high"),
     lambda g, x, w, s, n, m, y: x.clip(55.0, np.ones((4, 4, 4))),
     lambda g, x, w, s, n, m, y: g.add(),

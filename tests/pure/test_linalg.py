@@ -128,8 +128,8 @@ def test_integers_are_solved_as_floats_and_complex_is_refused():
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda g, a: a.inverse(), "the matrix cannot be solved: Singular matrix"),
-        (lambda g, a: a.dense_solve(a), "the matrix cannot be solved: Singular matrix"),
+        (lambda g, a: a.inverse(), "the matrix is singular"),
+        (lambda g, a: a.dense_solve(a), "the matrix is singular"),
         (lambda g, a: a.cholesky(), "cholesky 'factor': .*the matrix is not positive definite"),
     ],
 )

@@ -98,14 +98,18 @@ def test_dead_nodes_are_not_computed():
         ({"x": 1.0}, PARAMS, "input 'x' is (2, 3), but the value is ()"),
         ({"x": ONES}, {**PARAMS, "bias": [1]}, "parameter 'bias' is (2,), but the value is (1,)"),
         ({"x": ONES + 1j}, PARAMS, "input 'x' is f32, but the value is c64"),
-        ({"x": np.full((2, 3), "a")}, PARAMS, "input 'x' cannot take values of <U1"),
-        ({"x": np.full((2, 3), None)}, PARAMS, "input 'x' cannot take values of object"),
+        ({"x": np.full((2, 3), "a")}, PARAMS, "input 'x' is given text (<U1), not numbers"),
+        (
+            {"x": np.full((2, 3), None)},
+            PARAMS,
+            "input 'x' is given objects of Python (object), not",
+        ),
         ({"x": [[1, 2], [3]]}, PARAMS, "input 'x' is not given an array"),
         ({"x": ONES.astype(np.uint64)}, PARAMS, "input 'x' cannot take values of uint64"),
     ],
 )
 def test_wrong_values_are_refused(inputs, params, text):
-    with pytest.raises(RunError) as caught:
+    with pytest.raises((RunError, darner.DTypeError)) as caught:
         darner.run(affine(), inputs, params)
     assert text in str(caught.value)
     assert str(caught.value).startswith("run: ")
@@ -492,5 +496,5 @@ def test_a_node_is_not_a_value():
     g = Graph()
     x = g.input("x", (2,))
     g.set_outputs([x])
-    with pytest.raises(darner.ArgumentError, match="a node is not an array"):
+    with pytest.raises(RunError, match="run: input 'x' is given a node of a graph, not values"):
         darner.run(g, {"x": x})

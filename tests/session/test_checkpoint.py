@@ -183,9 +183,9 @@ def test_metadata_of_the_call_wins_over_that_of_the_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("checkpoint", "kind", "words"),
     [
-        (Checkpoint({"x": [1.0]}), ArgumentError, "'x' is a list, not a NumPy array"),
-        (Checkpoint({"x": np.array(["a"])}), DTypeError, "'x' is <U1"),
-        (Checkpoint({"x": np.array([None])}), DTypeError, "'x' is object"),
+        (Checkpoint({"x": [1.0]}), ArgumentError, "'x' is a list, not an array"),
+        (Checkpoint({"x": np.array(["a"])}), DTypeError, "'x' is given text (<U1), not numbers"),
+        (Checkpoint({"x": np.array([None])}), DTypeError, "'x' is given objects of Python"),
         (Checkpoint({}, {"x": np.ones(2, complex)}), DTypeError, "'x' is complex128"),
         (Checkpoint({3: np.ones(2)}), ArgumentError, "a parameter's name is text, not 3"),
         (Checkpoint({}, {"\ud800": np.ones(2)}), ArgumentError, "not valid Unicode"),
@@ -252,12 +252,10 @@ def test_a_tensor_at_an_unaligned_place_is_copied_to_an_aligned_one(tmp_path):
 # The file and its arrays
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-def test_arrays_are_read_only_views_that_outlive_the_file_they_came_from(tmp_path, mapped):
+def test_arrays_are_read_only_and_outlive_the_file_they_came_from(tmp_path):
     path = tmp_path / "c"
     save_checkpoint(path, Checkpoint({"w": np.full(50_000, 1.0, np.float32)}))
-    old = load_checkpoint(path, verify=False, mapped=mapped).parameters["w"]
-    assert not old.flags.owndata
+    old = load_checkpoint(path, verify=False).parameters["w"]
     with pytest.raises(ValueError, match="read-only"):
         old[0] = 3
     save_checkpoint(path, Checkpoint({"w": np.full(70_000, 2.0, np.float32)}))
@@ -266,7 +264,7 @@ def test_arrays_are_read_only_views_that_outlive_the_file_they_came_from(tmp_pat
     assert old.tolist() == [1.0] * 50_000
 
 
-def test_a_checkpoint_can_be_saved_over_the_file_it_is_mapped_from(tmp_path):
+def test_a_checkpoint_can_be_saved_over_the_file_it_is_from(tmp_path):
     path = tmp_path / "c"
     save_checkpoint(path, small())
     loaded = load_checkpoint(path)
@@ -344,14 +342,14 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (b"", "it has 0 bytes"),
         (b"not a checkpoint", "its first bytes give a header of"),
         (raw_file(b"[1, 2]", b""), "does not begin with '{'"),
-        (raw_file(b"{" + b"[" * 100_000, b""), "its header is not JSON"),
-        (raw_file(b'{"a": \xff}', b""), "its header is not JSON"),
-        (raw_file(b'{"a": NaN}', b""), "its header is not JSON"),
+        (raw_file(b"{" + b"[" * 100_000, b""), "its header has lists and tables more than 64"),
+        (raw_file(b'{"a": \xff}', b""), "its header is no text in UTF-8"),
+        (raw_file(b'{"a": NaN}', b""), "the entry of 'a' is not"),
         (raw_file(b'{"a": 1, "a": 2}', b""), "has 'a' twice"),
         (raw_file({"__metadata__": {"a": 1}}, b""), "metadata is not a table of text"),
         (raw_file({"x": 3}, b""), "the entry of 'x' is not"),
         (raw_file({"x": {**ENTRY, "more": 1}}, b""), "the entry of 'x' is not"),
-        (raw_file({"x": {**ENTRY, "dtype": "F4"}}, b"." * 8), "element type F4"),
+        (raw_file({"x": {**ENTRY, "dtype": "F4"}}, b"." * 8), "element type 'F4'"),
         (raw_file({"x": {**ENTRY, "dtype": [1]}}, b"." * 8), "element type"),
         (raw_file({"x": {**ENTRY, "shape": [-2]}}, b"." * 8), "has the shape [-2]"),
         (raw_file({"x": {**ENTRY, "shape": [True]}}, b"." * 8), "has the shape [True]"),
@@ -372,11 +370,10 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     ],
     ids=lambda value: value if isinstance(value, str) else "file",
 )
-@pytest.mark.parametrize("mapped", [True, False])
-def test_a_file_that_is_not_safetensors_is_refused_with_its_fault(tmp_path, content, words, mapped):
+def test_a_file_that_is_not_safetensors_is_refused_with_its_fault(tmp_path, content, words):
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(FormatError) as raised:
-        load_checkpoint(tmp_path / "c", mapped=mapped)
+        load_checkpoint(tmp_path / "c")
     assert words in str(raised.value)
     assert str(tmp_path / "c") in str(raised.value)
 
@@ -399,7 +396,7 @@ def test_a_missing_file_and_a_folder_are_named_with_the_cause(tmp_path):
         errno.ENOENT,
         str(tmp_path / "nothing"),
     )
-    with pytest.raises(FileError, match=f"cannot read '{tmp_path}': Is a directory"):
+    with pytest.raises(FileError, match=f"cannot read '{tmp_path}': it is a folder"):
         load_checkpoint(tmp_path)
     with pytest.raises(FileError, match=f"cannot write '{tmp_path}': it is a folder"):
         save_checkpoint(tmp_path, small())

@@ -167,7 +167,7 @@ def test_a_cached_plan_is_used_again_and_a_stale_one_is_not(tmp_path, monkeypatc
             np.testing.assert_array_equal(session.run(inputs)["output0"], wanted)
             assert session.has_param_grad("w1")
     with (
-        pytest.warns(PlanFileWarning, match="is of another graph or version"),
+        pytest.warns(PlanFileWarning, match="is of another graph, machine or version"),
         darner.build_session_cached(perceptron(hidden=4), path, device="reference") as session,
     ):
         assert session.plan().leaves("parameter").keys() == graph.parameters.keys()

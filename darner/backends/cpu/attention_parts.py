@@ -146,7 +146,7 @@ class Parts(Writer):
         if attention.offset is None:
             return attention.keys - attention.queries_of_head
         node = attention.offset
-        elements = Elements(self.builder, self.code.body, self.code.operands)
+        elements = Elements.of(self.code)
         index = [] if node.rank == 0 else [0 if int(node.shape[0]) == 1 else batch]
         # Far beyond any key, and still exact in 32 bits.
         return self.places.clamp(elements.integer(node, index), -(1 << 29), 1 << 29)
@@ -325,7 +325,7 @@ class Parts(Writer):
                 self.write(value, code.results[0], place, attention.dtype, mask, count)
                 return
             index[3] = Lanes(column, attention.lanes)
-            elements = Elements(self.builder, code.body, code.operands, mask=mask)
+            elements = Elements.of(code, mask)
             elements.give(node, self.narrowed(value))
             values = [elements.at(output, index) for output in code.body.outputs]
             for output, pointer, item in zip(code.body.outputs, code.results, values, strict=True):

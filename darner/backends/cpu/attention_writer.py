@@ -44,7 +44,7 @@ class Writer:
             sizes = [int(size) for size in base.shape]
 
             def one(number: Any, base: Node = base, sizes: list[int] = sizes) -> None:
-                elements = Elements(self.builder, self.code.body, self.code.operands)
+                elements = Elements.of(self.code)
                 value = elements.at(base, self.places.split(number, sizes))
                 elements.registers.store(value, self._bases[base.id], number, base.dtype)
 

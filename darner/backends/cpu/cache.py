@@ -6,8 +6,11 @@ versions of LLVM, llvmlite and darner. (Whole builds are kept here too, under ke
 Entries appear whole or not at all (written beside, then renamed), so any number of processes may
 share a folder. The least recently used go first when the folder grows past its limit.
 
-A cache never makes anything fail: a folder that cannot be written is told of once, and then done
-without.
+Code that is loaded is run, so entries are believed only where nobody but the user and the system
+can have written them (``backends/trust.py``).
+
+A cache never makes anything fail: a folder that cannot be written, or is not to be believed, is told
+of once, and then done without.
 """
 
 from __future__ import annotations
@@ -16,22 +19,24 @@ import contextlib
 import enum
 import hashlib
 import os
-import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...graph.errors import ArgumentError
-from .jit import compile_module, host
+from ..trust import UNFINISHED, Entry, UntrustedError, opened_folder
+from ..trust import Folder as Opened
+from .jit import Machine, compile_module, host
 
 _MAGIC = b"darner object 2\n"
 _SUFFIX = ".object"
-_UNFINISHED = ".unfinished"
 # A file that no writer has renamed for so long belongs to a process that was killed.
 _ABANDONED_SECONDS = 3600.0
-# Folders that this process has told cannot be written: every session makes a cache of its own.
-_told_unwritable: set[Path] = set()
+# What this process was told already: every session makes a cache of its own.
+_told: set[tuple[type[CacheWarning], str]] = set()
 
 
 class CacheWarning(UserWarning):
@@ -42,18 +47,22 @@ class CorruptEntryWarning(CacheWarning):
     """A cached object was damaged. It was removed, and is made again."""
 
 
+class UntrustedCacheWarning(CacheWarning):
+    """A cache that somebody else could have written was not used."""
+
+
 class Folder(enum.Enum):
     """Folders that are known by what they are for."""
 
     USER = "user"
 
 
-def default_folder() -> Path:
-    """Where objects are kept unless told otherwise: ``$XDG_CACHE_HOME/darner/objects``."""
+def default_folder() -> Path | None:
+    """Where objects are kept unless told otherwise: ``$XDG_CACHE_HOME/darner/objects``; None for a user who has no home."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     # The convention has relative paths ignored: they would name a place per working directory.
-    base = Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"
-    return base / "darner" / "objects"
+    base = configured if os.path.isabs(configured) else os.path.expanduser("~/.cache")
+    return Path(base) / "darner" / "objects" if os.path.isabs(base) else None
 
 
 class ObjectCache:
@@ -85,25 +94,28 @@ class ObjectCache:
         self,
         module: Any,
         *,
+        machine: Machine | None = None,
         cpu: str | None = None,
         features: str | None = None,
         passes: bool = False,
     ) -> str:
         """The name under which the object of a module is kept: 64 hexadecimal digits.
 
-        It covers all that the bytes depend on; ``cpu`` and ``features`` as in ``compile_module``.
+        It covers all that the bytes depend on: the machine they are for, this one when left out; ``cpu`` and ``features`` as in ``compile_module``.
         """
         import llvmlite  # type: ignore[import-untyped]
         import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
         from ... import __version__
 
-        here = host()
-        if cpu is None:
-            cpu, features = here.cpu, here.features if features is None else features
+        target = machine or host()
+        if cpu is not None:
+            target = replace(target, cpu=cpu, features=features or "")
+        elif features is not None:
+            target = replace(target, features=features)
         versions = [__version__, llvmlite.__version__, repr(llvm.llvm_version_info)]
         digest = hashlib.sha256()
-        for part in (*versions, here.triple, cpu, features or "", repr(passes), str(module)):
+        for part in (*versions, target.key(), repr(passes), str(module)):
             data = part.encode()
             # Lengths keep the parts apart: no two lists of parts give the same bytes.
             digest.update(len(data).to_bytes(8, "little") + data)
@@ -128,45 +140,47 @@ class ObjectCache:
 
     def get(self, key: str) -> bytes | None:
         """The object of a key, or None. A damaged one is removed, with a warning."""
-        if self.folder is None:
-            return None
-        path = self._path(key)
-        try:
-            data = path.read_bytes()
-        except OSError:  # not there, or a folder that put tells of
-            return None
-        code = _unsealed(key, data)
-        if code is None:
-            with contextlib.suppress(OSError):  # a folder shared read-only keeps its damage
-                _remove(path)
-            warnings.warn(
-                f"cached object {path} is damaged: it is removed, and made again",
-                CorruptEntryWarning,
-                stacklevel=2,
-            )
-            return None
-        with contextlib.suppress(OSError):  # removed meanwhile, or shared read-only: it ages sooner
-            os.utime(path)
-        return code
+        name = self._name(key)
+        with self._opened() as folder:
+            if folder is None:
+                return None
+            try:
+                data = folder.read(name, self.limit_bytes)
+            except UntrustedError as error:
+                self._tell(UntrustedCacheWarning, f"a cached object is made again: {error}", name)
+                return None
+            except OSError:  # not there
+                return None
+            code = _unsealed(key, data)
+            if code is None:
+                with contextlib.suppress(OSError):  # a folder shared read-only keeps its damage
+                    folder.remove(name)
+                warnings.warn(
+                    f"cached object {self.folder}/{name} is damaged: it is removed, and made again",
+                    CorruptEntryWarning,
+                    stacklevel=2,
+                )
+                return None
+            with contextlib.suppress(OSError):  # removed meanwhile, or shared read-only
+                folder.touch(name)
+            return code
 
     def put(self, key: str, code: bytes) -> None:
         """Keep an object, and remove the least recently used where the folder grows too large."""
-        data = _MAGIC + _seal(key, code) + code
-        if self.folder is None or len(data) > self.limit_bytes:
+        data, name = _MAGIC + _seal(key, code) + code, self._name(key)
+        if len(data) > self.limit_bytes:
             return
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._write(self._path(key), data)
-            self._trim()
+            with self._opened(create=True) as folder:
+                if folder is not None:
+                    folder.write(name, data)
+                    self._trim(folder)
         except OSError as error:
-            if self.folder not in _told_unwritable:
-                _told_unwritable.add(self.folder)
-                warnings.warn(
-                    f"objects cannot be cached in {self.folder} ({error.strerror}): "
-                    "they are compiled each time",
-                    CacheWarning,
-                    stacklevel=2,
-                )
+            text = (
+                f"objects cannot be cached in {self.folder} ({error.strerror}): "
+                "they are compiled each time"
+            )
+            self._tell(CacheWarning, text)
 
     def size(self) -> int:
         """Bytes that the entries take.
@@ -174,52 +188,60 @@ class ObjectCache:
         >>> ObjectCache(None).size()
         0
         """
-        return sum(size for _, size, _ in self._entries(_SUFFIX))
+        return sum(entry.nbytes for entry in self._entries())
 
     def clear(self) -> None:
         """Remove every entry."""
-        for _, _, path in self._entries(_SUFFIX):
-            _remove(path)
+        with self._opened() as folder:
+            if folder is not None:
+                for entry in folder.entries(_SUFFIX):
+                    folder.remove(entry.name)
 
-    def _path(self, key: str) -> Path:
-        if self.folder is None or not key.isalnum():
+    def _name(self, key: str) -> str:
+        if not key.isalnum():
             raise ArgumentError(f"'{key}' is not a key of this cache", hint="key() makes them")
-        return self.folder / (key + _SUFFIX)
+        return key + _SUFFIX
 
-    def _write(self, path: Path, data: bytes) -> None:
-        # Not flushed to the medium: after a power cut the content hash tells, and it is rebuilt.
-        handle, name = tempfile.mkstemp(suffix=_UNFINISHED, dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(name, path)
-        except BaseException:
-            _remove(Path(name))
-            raise
-
-    def _entries(self, suffix: str) -> list[tuple[int, int, Path]]:
-        """When each file was last used, its size and path, the oldest first."""
-        found: list[tuple[int, int, Path]] = []
-        for path in self.folder.glob(f"*{suffix}") if self.folder is not None else ():
+    @contextlib.contextmanager
+    def _opened(self, *, create: bool = False) -> Iterator[Opened | None]:
+        """The folder; None where there is none, or it is not to be believed. Only with ``create`` are other faults errors."""
+        with contextlib.ExitStack() as held:
+            folder = None
             try:
-                status = path.stat()
-            except FileNotFoundError:  # removed by another process
-                continue
-            found.append((status.st_mtime_ns, status.st_size, path))
-        return sorted(found)
+                if self.folder is not None:
+                    folder = held.enter_context(opened_folder(self.folder, create=create))
+            except UntrustedError as error:
+                self._tell(
+                    UntrustedCacheWarning, f"the cache in {self.folder} is not used: {error}"
+                )
+            except OSError:
+                if create:
+                    raise
+            yield folder
 
-    def _trim(self) -> None:
-        entries = self._entries(_SUFFIX)
-        total = sum(size for _, size, _ in entries)
-        for _, size, path in entries:
+    def _tell(self, kind: type[CacheWarning], text: str, name: str = "") -> None:
+        """Warn, once in a process for each folder, or each ``name`` in it."""
+        told = kind, f"{self.folder}/{name}"
+        if told not in _told:
+            _told.add(told)
+            warnings.warn(text, kind, stacklevel=4)
+
+    def _entries(self) -> list[Entry]:
+        with self._opened() as folder:
+            return [] if folder is None else folder.entries(_SUFFIX)
+
+    def _trim(self, folder: Opened) -> None:
+        entries = folder.entries(_SUFFIX)
+        total = sum(entry.nbytes for entry in entries)
+        for entry in entries:
             if total <= self.limit_bytes:
                 break
-            _remove(path)
-            total -= size
+            folder.remove(entry.name)
+            total -= entry.nbytes
         oldest = time.time_ns() - int(_ABANDONED_SECONDS * 1e9)
-        for written, _, path in self._entries(_UNFINISHED):
-            if written < oldest:
-                _remove(path)
+        for entry in folder.entries(UNFINISHED):
+            if entry.used < oldest:
+                folder.remove(entry.name)
 
 
 def _seal(key: str, code: bytes) -> bytes:
@@ -233,8 +255,3 @@ def _unsealed(key: str, data: bytes) -> bytes | None:
     code = data[start:]
     sealed = data.startswith(_MAGIC) and _seal(key, code) == data[len(_MAGIC) : start]
     return code if sealed else None
-
-
-def _remove(path: Path) -> None:
-    # Two processes may remove the same file; that one of them finds it gone is no fault.
-    path.unlink(missing_ok=True)

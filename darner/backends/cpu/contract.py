@@ -412,7 +412,7 @@ def _writer(code: Code, product: Product) -> Write:
             at = offset(builder, code.results[0], dtype, as_value(place))
             store(builder, values, at, dtype, mask, across)
             return
-        elements = Elements(builder, body, code.operands, mask)
+        elements = Elements.of(code, mask)
         elements.give(product.node, narrow(builder, values, dtype))
         if product.contraction.c_panels is not None:
             for leaf in _read_leaves(code.spec, product):

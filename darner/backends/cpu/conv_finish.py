@@ -119,7 +119,7 @@ class Finish:
             store(builder, sums, element, dtype.name, mask)
             return
         operands = [*code.operands, None, *(_address(code, seen) for seen in self.alike)]
-        elements = Elements(builder, self.body, operands, mask=mask)
+        elements = Elements.of(code, mask, body=self.body, operands=operands)
         elements.give(self.result, narrow(builder, sums, dtype.name))
         full = [*index[:-1], Lanes(index[-1], lanes)]
         # All are computed before any is written: a result may lie where an operand does.

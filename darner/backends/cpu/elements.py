@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from ...ops.faults import can_fail
 from .element_sums import dot_general, fold, reduce
 from .extremes import arg_reduce
-from .faults import emit_check
+from .faults import Faults
 from .gemm_ir import lane_numbers, loop, minimum
-from .jit import host
 from .math import ROWS
 from .philox import emit_bits
 from .places import Lanes, Number, Places, as_value, identity, lane_count
 from .registers import Registers
+from .template import Code
 from .template import sizes as _sizes
 
 Index = Sequence[Number]
@@ -36,8 +37,8 @@ class Elements:
         body: what is computed.
         operands: the addresses of the body's inputs.
         mask: the lanes that exist, of an index that has lanes; None where all do.
-        fault: where an index that is outside its axis is told of; without it, it counts as the nearest inside.
-        width: lanes of f32 that a vector of the machine has; this one's where it is not said.
+        faults: where what a node cannot take is told of; without it, an index outside its axis counts as the nearest inside.
+        width: lanes of f32 that a vector of the machine has.
     """
 
     def __init__(
@@ -46,21 +47,41 @@ class Elements:
         body: Graph,
         operands: Sequence[Any],
         mask: Any = None,
-        fault: Any = None,
-        width: int | None = None,
+        faults: Faults | None = None,
+        *,
+        width: int,
     ) -> None:
         self.builder = builder
         self.places = Places(builder)
         self.registers = Registers(builder)
-        self.width = width or host().vector_bytes // 4
+        self.width = width
         self.mask = mask
-        self.fault = fault
+        self.faults = faults
         self.leaves = {leaf.id: (operands[int(name)], leaf) for name, leaf in body.inputs.items()}
         self._known: list[dict[Any, Any]] = [{}]
         self._given: dict[int, Any] = {}
         self._simple: dict[int, bool] = {}
         self._bounds: dict[Any, tuple[Number, int, int]] = {}
         self._pieces: dict[Any, tuple[Number, int, Number]] = {}
+
+    @classmethod
+    def of(
+        cls,
+        code: Code,
+        mask: Any = None,
+        *,
+        body: Graph | None = None,
+        operands: Sequence[Any] | None = None,
+    ) -> Self:
+        """The elements in a kernel's code: of its body, or of a graph made of it that has operands of its own."""
+        return cls(
+            code.builder,
+            code.body if body is None else body,
+            code.operands if operands is None else operands,
+            mask,
+            code.faults,
+            width=code.width,
+        )
 
     def give(self, node: Node, value: Any) -> None:
         """Say what a node's element is, at whatever index it is asked for from now on."""
@@ -253,7 +274,16 @@ class Elements:
 
     def apply(self, node: Node, operands: Sequence[Any]) -> Any:
         """An element-wise node from the elements of its operands."""
+        if can_fail(node):
+            self.check_exponent(node, operands[1])
         return self.registers.apply(node, operands)
+
+    def check_exponent(self, node: Node, exponent: Any) -> None:
+        """Tell of a negative exponent of a power of integers, where it is not a number that is known."""
+        given = node.operands[1]
+        if self.faults is not None and given.op.name != "constant":
+            index = self.registers.as_index(exponent, given.dtype)
+            self.faults.check_exponent(self.builder, node, index, self.mask)
 
     def spread(self, node: Node, index: Index) -> list[Number]:
         """The index of an operand that is broadcast: axes from the right, sizes of 1 stay at 0."""
@@ -264,11 +294,11 @@ class Elements:
         """An element of integers as a number."""
         return self.registers.as_index(self.at(node, index), node.dtype)
 
-    def place(self, node: Node, index: Index, size: int) -> Any:
-        """An element of integers as a place on an axis: inside it, and told of where it was not."""
-        found = self.integer(node, index)
-        if self.fault is not None:
-            emit_check(self.builder, self.fault, found, size, self.mask)
+    def place(self, node: Node, indices: Node, index: Index, size: int) -> Any:
+        """An element of a node's indices as a place on an axis: inside it, and told of where it was not."""
+        found = self.integer(indices, index)
+        if self.faults is not None:
+            self.faults.check_index(self.builder, node, found, size, self.mask)
         return self.places.clamp(found, 0, max(size - 1, 0))
 
     def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Any:
@@ -445,7 +475,7 @@ def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
 def _gather(e: Elements, node: Node, index: list[Number]) -> Any:
     table, indices = node.operands
     axis = node.attrs["axis"]
-    place = e.place(indices, index[axis : axis + indices.rank], _sizes(table)[axis])
+    place = e.place(node, indices, index[axis : axis + indices.rank], _sizes(table)[axis])
     return e.at(table, [*index[:axis], place, *index[axis + indices.rank :]])
 
 
@@ -453,7 +483,7 @@ def _take_along_axis(e: Elements, node: Node, index: list[Number]) -> Any:
     x, indices = node.operands
     axis = node.attrs["axis"]
     moved = e.spread(x, index)
-    moved[axis] = e.place(indices, e.spread(indices, index), _sizes(x)[axis])
+    moved[axis] = e.place(node, indices, e.spread(indices, index), _sizes(x)[axis])
     return e.at(x, moved)
 
 

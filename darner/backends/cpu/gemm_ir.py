@@ -12,6 +12,7 @@ from typing import Any
 
 from ...graph.errors import ArgumentError
 from .every_few import collect, is_near, spread
+from .lanes import Lane
 
 STORAGE_BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
 ACCUMULATOR = {"f32": "f32", "f64": "f64", "bf16": "f32", "f16": "f32"}
@@ -164,7 +165,7 @@ def widen(builder: Any, value: Any, dtype: str) -> Any:
         return value
     lanes = value.type.count if isinstance(value.type, types.VectorType) else 1
     if dtype == "f16":
-        return builder.fpext(value, vector_type("f32", lanes))
+        return Lane(builder, value).refloated(32).value
     wide = types.VectorType(types.IntType(32), lanes) if lanes > 1 else types.IntType(32)
     shift = types.Constant(wide, [16] * lanes if lanes > 1 else 16)
     return builder.bitcast(builder.shl(builder.zext(value, wide), shift), vector_type("f32", lanes))
@@ -177,7 +178,7 @@ def narrow(builder: Any, value: Any, dtype: str) -> Any:
         return value
     lanes = value.type.count
     if dtype == "f16":
-        return builder.fptrunc(value, vector_type("f16", lanes))
+        return Lane(builder, value).refloated(16).value
     wide = types.VectorType(types.IntType(32), lanes)
 
     def constant(number: int) -> Any:

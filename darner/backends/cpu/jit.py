@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from ...graph.errors import DarnerError
+from ..keys import Keyed
 
 # Instruction selection and register allocation at this level; higher costs time and gains nothing.
 CODE_GENERATION_LEVEL = 2
@@ -47,8 +48,10 @@ ONE_AT_A_TIME = ("znver4", "cannonlake", "icelake-client", "tigerlake", "rocketl
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """What code is generated for.
+class Machine(Keyed):
+    """What code is generated for: code and its scratch memory depend on a spec and on this, and on nothing else that is known of a computer.
+
+    ``key()`` is part of the key of everything that is kept on disk.
 
     Attributes:
         triple: LLVM's name of the architecture, system and object format.
@@ -78,6 +81,17 @@ class Machine:
         1
         """
         return 1 if self.vector_bytes == 64 and self.cpu in ONE_AT_A_TIME else 2
+
+    @property
+    def converts_halves(self) -> bool:
+        """Whether it has instructions between f16 and f32; where features are left to the processor's name, its vectors tell.
+
+        >>> Machine("x86_64-unknown-linux-gnu", "nehalem", "+sse4.2,-f16c", 16, 4).converts_halves
+        False
+        """
+        listed = self.features.split(",")
+        unsaid = "-f16c" not in listed and self.vector_bytes > 16
+        return self.architecture != "x86_64" or "+f16c" in listed or unsaid
 
     @property
     def architecture(self) -> str:
@@ -187,12 +201,12 @@ def compile_module(
 
 
 _lasting: dict[str, bytes] = {}
-"""Code that every process needs once, by a hash of its IR."""
+"""Code that every process needs once, by a hash of its IR and of the machine."""
 
 
 def lasting(text: str) -> bytes:
     """Object code of IR that a process loads once, such as what starts threads: compiled, or taken from an earlier process."""
-    key = hashlib.sha256(text.encode()).hexdigest()
+    key = hashlib.sha256(f"{host().key()}\n{text}".encode()).hexdigest()
     if key not in _lasting:
         _lasting[key] = compile_module(text)
     return _lasting[key]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Kernel, Plan, Spec
+from ..keys import source_digest
 from ..sections import join, split
 from .attention import ATTENTION
 from .cache import ObjectCache
 from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
-from .jit import Machine, compile_modules, host
-from .lanes import note_vectors
+from .jit import Machine, compile_modules
+from .lanes import note_target
 from .maps import ELEMENTS
 from .modules import PART, Parts
 from .panels import Panels
@@ -100,7 +98,7 @@ class Functions(NamedTuple):
             f"{function.digest} {function.packing is not None} {sorted(function.panels.items())}"
             for function in self.all.values()
         ]
-        return "\n".join([_source_digest(), *names])
+        return "\n".join([source_digest(), *names])
 
 
 def template_of(spec: Spec) -> Template | None:
@@ -108,15 +106,12 @@ def template_of(spec: Spec) -> Template | None:
     return next((template for template in TEMPLATES if template.fits(spec)), None)
 
 
-def functions_of(
-    plan: Plan, machine: Machine | None = None, fixed: Collection[int] = ()
-) -> Functions:
+def functions_of(plan: Plan, machine: Machine, fixed: Collection[int] = ()) -> Functions:
     """The functions of a plan; ``fixed`` are buffers that change seldom, which are packed where that helps.
 
     Raises:
         UnsupportedError: a kernel has no template; the error names the op and the user's line.
     """
-    machine = machine or host()
     templates = _templates_of(plan)
     packings = {
         digest: template.packing(plan.specs[digest], machine) if fixed else None
@@ -187,10 +182,10 @@ def _templates_of(plan: Plan) -> dict[str, Template]:
     return templates
 
 
-def emit_module(plan: Plan, functions: Functions, machine: Machine | None = None) -> Any:
+def emit_module(plan: Plan, functions: Functions, machine: Machine) -> Any:
     """LLVM IR of a plan's functions, each ``(thread, threads, arguments)``."""
-    module = _empty_module(machine or host())
-    for _ in _emitted(module, plan, functions, machine or host()):
+    module = _empty_module(machine)
+    for _ in _emitted(module, plan, functions, machine):
         pass
     return module
 
@@ -199,7 +194,7 @@ def _empty_module(machine: Machine) -> Any:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     module = ir.Module("plan")
-    note_vectors(module, machine.vector_bytes)
+    note_target(module, machine.vector_bytes, machine.converts_halves)
     return module
 
 
@@ -230,7 +225,7 @@ def compiled(
     """The object code of a plan's functions: from the cache, where nothing has to be emitted, or made and kept."""
     target = {"cpu": machine.cpu, "features": machine.features}
     kept = cache or ObjectCache(None)
-    key = kept.key(f"{replace(machine, cores=0)}\n{functions.key}", passes=True, **target)
+    key = kept.key(functions.key, machine=machine, passes=True)
     found = kept.get(key)
     if found is not None:
         return tuple(split(found))
@@ -269,15 +264,6 @@ def _release(value: Any) -> None:
         del blocks[1:]
 
 
-@cache
-def _source_digest() -> str:
-    """A hash of this backend's own code: what it compiled before a change is not what it compiles after."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 def _code(
     module: Any, name: str, spec: Spec, counts: tuple[int, int], machine: Machine, packed: bool
 ) -> Code:
@@ -310,6 +296,6 @@ def _code(
         own=own,
         shared=argument(3),
         team=argument(0),
-        fault=argument(4),
+        words=argument(4),
         packed=packed,
     )

@@ -54,9 +54,10 @@ def own_function(
     return function
 
 
-def note_vectors(module: Any, vector_bytes: int) -> None:
-    """Say how wide the vectors of a module's target are: some have instructions that others lack."""
+def note_target(module: Any, vector_bytes: int, converts_halves: bool) -> None:
+    """Say how wide the vectors of a module's target are, and whether it has instructions between f16 and f32."""
     module.vector_bytes = vector_bytes
+    module.converts_halves = converts_halves
 
 
 def mangled(type_: Type) -> str:
@@ -315,11 +316,37 @@ class Lane:
         return self.of(self.builder.call(function, [self.value]))
 
     def refloated(self, bits: int) -> Lane:
-        """A float of another width, rounded to nearest even."""
+        """A float of another width, rounded to nearest even; f16 is made of f32, and f32 of f16."""
         if bits == self.bits:
             return self
+        if bits == 16:
+            return self.to_half()
+        if self.bits == 16:
+            return self.from_half()
         emit = self.builder.fpext if bits > self.bits else self.builder.fptrunc
         return self.of(emit(self.value, self.floating(bits)))
+
+    def to_half(self) -> Lane:
+        """An f32 as f16."""
+        if not self._converts_halves:
+            from .halves import narrowed
+
+            return narrowed(self)
+        # LLVM moves roundings inside copysign, and would round a sign from f64 to f16, for which it calls a library.
+        fenced = self.intrinsic("arithmetic.fence")
+        return self.of(self.builder.fptrunc(fenced.value, self.floating(16)))
+
+    def from_half(self) -> Lane:
+        """An f16 as f32."""
+        if not self._converts_halves:
+            from .halves import widened
+
+            return widened(self)
+        return self.of(self.builder.fpext(self.value, self.floating(32)))
+
+    @property
+    def _converts_halves(self) -> bool:
+        return bool(getattr(self.builder.module, "converts_halves", True))
 
     # ----------------------------------------------------------------------- intrinsics
 

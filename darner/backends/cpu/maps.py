@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -102,8 +101,7 @@ def _emit_results(
     code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]], past: bool
 ) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
-    fresh = partial(Elements, code.builder, code.body, code.operands, width=code.width)
-    shared = fresh(fault=code.fault)
+    shared = Elements.of(code)
     places = shared.places
     length = shape[-1] if shape else 1
     seams = _seams(code.body, shape, shared.width)
@@ -121,7 +119,7 @@ def _emit_results(
             each = prod(lead) * pieces
             which, number = places.div(number, each), places.mod(number, each)
             # The operands of its leaves are this section's own.
-            elements = fresh(fault=code.fault)
+            elements = Elements.of(code)
         row, piece = places.div(number, pieces), places.mod(number, pieces)
         index = places.split(row, lead)
         if which is not None:

@@ -15,7 +15,6 @@ from ...graph.errors import FormatError
 from ...lower.plan import Plan
 from ..sections import join, split
 from .cache import ObjectCache
-from .faults import INDEXED
 from .jit import Machine, lasting_objects, remember
 from .panels import Panels
 
@@ -42,7 +41,7 @@ class Native:
         own: bytes of scratch memory that each thread needs.
         shared: bytes of scratch memory that all threads share.
         waits: after which kernels all threads wait.
-        checked: the kernels that check indices, and so may tell of a fault.
+        checked: the kernels that check their data, and so may tell of a fault.
     """
 
     objects: tuple[bytes, ...]
@@ -101,7 +100,7 @@ def native_of(
     functions = functions_of(plan, machine, frozenset(fixed))
     needs = [functions.all[name].scratch for name in functions.kernels]
     packings = [functions.all[name].packing for name in functions.kernels]
-    indexed = (k for k in range(len(plan.kernels)) if is_indexed(plan, k))
+    checked = (k for k, kernel in enumerate(plan.kernels) if kernel.checks)
     return Native(
         objects=compiled(plan, functions, cache, machine),
         kernels=functions.kernels,
@@ -114,17 +113,12 @@ def native_of(
         own=max((need.own for need in needs), default=0),
         shared=max((need.shared for need in needs), default=0),
         waits=tuple(_waits(plan, [need.shared > 0 for need in needs])),
-        checked=tuple(indexed),
+        checked=tuple(checked),
     )
 
 
-def is_indexed(plan: Plan, kernel: int) -> bool:
-    """Whether a kernel checks indices."""
-    return not INDEXED.isdisjoint(plan.spec(kernel).ops)
-
-
 def _waits(plan: Plan, shares: Sequence[bool]) -> list[bool]:
-    """After which kernels all threads wait: before one that touches what an earlier one since the last wait did.
+    """After which kernels all threads wait: before one that touches what an earlier one since the last wait did, and where the plan commits.
 
     ``shares`` says which kernels use the scratch memory of all threads.
     """
@@ -133,9 +127,11 @@ def _waits(plan: Plan, shares: Sequence[bool]) -> list[bool]:
     for k, before in enumerate(plan.hazards()):
         crossing = any(earlier >= since for earlier in before)
         crossing |= shares[k] and any(shares[since:k])
+        crossing |= k == plan.commit
         if crossing and k:
             waits[k - 1] = True
             since = k
     if waits:
-        waits[-1] = any(old != new for old, new in plan.updates)
+        at_end = plan.commit == len(plan.kernels)
+        waits[-1] = at_end or any(old != new for old, new in plan.updates)
     return waits

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from ...graph.data import Array
 from ...graph.errors import InternalError
+from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
 from ..memory import ALIGNMENT, Bytes, aligned, room_for, together
 from ..mirrors import refresh
 from .cache import ObjectCache
 from .claims import WORDS
-from .faults import FAULT, fault_of
+from .faults import FAULT
 from .jit import Machine, host, load_object
 from .kept import Leaves, Values
 from .native import Native, Packed, native_of
@@ -84,7 +85,10 @@ class CpuProgram:
         self._packed = self._packed_memory(native)
         uses: dict[int, list[tuple[int, int]]] = {}
         self._packing: dict[int, list[tuple[int, int]]] = {}
-        self._steps = Steps(self._team, self._rows(native, uses))
+        rows = self._rows(native, uses)
+        first, width = self._faults.ctypes.data, self._faults.strides[0]
+        words = [first + number * width for number in native.checked if number < plan.commit]
+        self._steps = Steps(self._team, rows, plan.commit, words)
         self._packs = Steps(self._team, self._pack_rows(native, self._packing))
         self._places = [
             {buffer: steps.places(found) for buffer, found in places.items()}
@@ -257,7 +261,8 @@ class CpuProgram:
         """Run all kernels, or some; ``times`` as in ``Steps.run``.
 
         Raises:
-            RunError: an index was outside its axis; what the step wrote means nothing.
+            RunError: the data were such that a kernel could not do its work. No parameter or state has changed, provided that
+                inputs keep to the plan's ``bounds``; what else the step wrote means nothing.
         """
         self._leaves.collect()
         self._steps.run(first, last, times)
@@ -267,9 +272,9 @@ class CpuProgram:
 
     def _raise_fault(self) -> None:
         number = int(np.flatnonzero(self._faults[:, 0])[0])
-        _, index, size = (int(word) for word in self._faults[number, :FAULT])
-        self._faults[...] = 0
-        raise fault_of(self.plan, number, index, size)
+        words = [int(word) for word in self._faults[number, :FAULT]]
+        self._faults[:, :FAULT] = 0
+        raise raised(self.plan, number, words)
 
     def close(self) -> None:
         """Stop the threads and free the code."""

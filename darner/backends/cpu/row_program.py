@@ -146,6 +146,7 @@ def _axes_of(node: Node) -> tuple[int, ...]:
     return tuple(range(node.operands[0].rank)) if axis is None else (axis,)
 
 
+@lru_cache(maxsize=4096)
 def passes(spec: Spec, *, places: bool = False) -> Passes | None:
     """The passes of a body, or None where its reductions are not of the same rows; ``places`` says that ``argmax`` may be one."""
     body = spec.body
@@ -181,11 +182,29 @@ def passes(spec: Spec, *, places: bool = False) -> Passes | None:
     return Passes(space, axes, tuple(levels), columns, level)
 
 
-@lru_cache(maxsize=4096)
-def row_program(spec: Spec, width: int) -> RowProgram | None:
-    """How the CPU goes through the rows of a body, or None where its reductions are not of the same rows."""
+def has_rows(spec: Spec) -> bool:
+    """Whether there is a row program of a body. Lowering asks, so it is the same for every machine."""
     found = passes(spec)
     if found is None:
+        return False
+    if not found.columns:
+        return True
+    # Sums over all rows are made on the way along whole rows, one after another.
+    length, rows = found.space[-1], prod(found.space[:-1])
+    whole = found.axes == (len(found.space) - 1,)
+    return whole and not _in_pieces(rows, length)
+
+
+def _in_pieces(units: int, each: int) -> bool:
+    """Whether rows are cut: there are few, and each is long."""
+    return units < FEW_UNITS and each >= 4 * LEAST_PIECE
+
+
+@lru_cache(maxsize=4096)
+def row_program(spec: Spec, width: int) -> RowProgram | None:
+    """How the CPU goes through the rows of a body with vectors of so many f32, or None where there is no such program (``has_rows``)."""
+    found = passes(spec)
+    if found is None or not has_rows(spec):
         return None
     body, space, axes, levels, columns = (
         spec.body,
@@ -203,12 +222,10 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
     plain = RowProgram(space, axes, levels, (), 1, lanes)
     each = prod(space) // plain.units
     pieces = 1
-    if plain.units < FEW_UNITS and each >= 4 * LEAST_PIECE:
+    if _in_pieces(plain.units, each):
         steps = prod(plain.outer)
         apart = -(-length // lanes) if across and steps == 1 else steps
         pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
-    if columns and (pieces > 1 or not across or len(axes) > 1):
-        return None
     plain = RowProgram(space, axes, levels, (), pieces, lanes, columns)
     kept = _worth_keeping(spec, space, found.level, plain) if pieces == 1 else ()
     return RowProgram(space, axes, levels, kept, pieces, lanes, columns)

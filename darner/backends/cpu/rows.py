@@ -24,7 +24,7 @@ from .elements import Elements, can_emit
 from .jit import Machine
 from .maps import SMALL
 from .places import Lanes, Number, as_value
-from .row_program import RowProgram, room, row_program
+from .row_program import RowProgram, has_rows, room, row_program
 from .streaming import LINE, either, partly
 from .template import Code, Scratch, Template, sizes
 
@@ -44,13 +44,7 @@ def _width(machine: Machine) -> int:
 
 
 def _fits(spec: Spec) -> bool:
-    from .jit import host
-
-    return (
-        spec.kind == "rows"
-        and can_emit(spec.body)
-        and row_program(collapsed(spec), _width(host())) is not None
-    )
+    return spec.kind == "rows" and can_emit(spec.body) and has_rows(collapsed(spec))
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
@@ -93,9 +87,7 @@ class _Rows:
         self.code = code
         self.program = program
         self.past = past
-        self.elements = _RowElements(
-            code.builder, code.body, code.operands, fault=code.fault, width=code.width
-        )
+        self.elements = _RowElements.of(code)
         self.elements.space = program.space
         self.ahead = self._ahead()
         self.places = self.elements.places

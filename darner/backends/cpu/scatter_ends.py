@@ -224,7 +224,7 @@ class _Emission:
         self.builder, self.places = code.builder, code.places
         self.kept = kept_in(lines.node.dtype)
         operands = [*code.operands, None]
-        self.elements = Elements(code.builder, lines.tail, operands, width=code.width)
+        self.elements = Elements.of(code, body=lines.tail, operands=operands)
         self.given = lines.tail.inputs[str(len(code.operands))]
         self.shape = sizes(lines.tail.outputs[0])
 

@@ -155,7 +155,7 @@ class Slices:
 
         def one(number: Any) -> None:
             index = source.integer([], number)
-            code.check(index, self.size)
+            code.check(self.node, index, self.size)
             outside = b.icmp_unsigned(">=", index, as_value(self.size))
             index = b.select(outside, as_value(self.size), index)
             sorters.write(b, sorters.item(b, index, number, 64), code.shared, number, 64)
@@ -259,7 +259,7 @@ class Slices:
 
         def one(number: Any) -> None:
             index = source.integer([], number)
-            code.check(index, self.size)
+            code.check(self.node, index, self.size)
             inside = b.and_(b.icmp_signed(">=", index, low), b.icmp_signed("<", index, high))
             with b.if_then(inside):
                 each(b, 0, self.outer, lambda outer: row(number, index, outer))
@@ -342,7 +342,7 @@ class _Sums:
     """The sums of a ``scatter_add_along_axis``."""
 
     def __init__(self, code: Code, node: Node) -> None:
-        self.code = code
+        self.code, self.node = code, node
         self.dtype = node.dtype
         self.axis = int(node.attrs["axis"])
         whole = sizes(node)
@@ -410,7 +410,7 @@ class _Sums:
         def added(number: Any) -> None:
             def one(column: Any) -> None:
                 place = self.indices.integer([*lead, number], column)
-                self.code.check(place, self.size)
+                self.code.check(self.node, place, self.size)
                 inside = b.and_(
                     b.icmp_signed(">=", place, as_value(low)),
                     b.icmp_signed("<", place, as_value(high)),

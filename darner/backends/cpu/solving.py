@@ -1,7 +1,7 @@
 """Linear algebra: ``solve``, ``triangular_solve``, ``cholesky`` and ``slogdet``, for each matrix of a batch.
 
 Matrices are worked on in scratch memory, in rows that are whole vectors, in f32 or f64. Threads share the batch; a large matrix that is alone is shared by
-its rows. Nothing is raised by native code: where a matrix is singular, or is not positive definite, the results are infinite or NaN.
+its rows. A pivot of 0, or a root of what is not positive, is told of as a fault of the matrix.
 """
 
 from __future__ import annotations
@@ -170,6 +170,10 @@ class _Work:
         first, last = self.code.share(order) if self.shape.shared else (0, order)
         each(self.b, first, last, row)
 
+    def refuse(self, wrong: Any, node: Node, number: Any) -> None:
+        """Tell of a matrix that a node cannot take, where ``wrong`` holds."""
+        self.code.faults.tell_if(self.b, wrong, node, number)
+
     # ------------------------------------------------------------- threads
 
     def alone(self) -> Any:
@@ -195,8 +199,11 @@ class _Work:
 # --------------------------------------------------------------------------- elimination
 
 
-def _eliminate(work: _Work) -> None:
-    """Make the matrix upper triangular, each step by the largest element that is left in its column."""
+def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> None:
+    """Make the matrix upper triangular, each step by the largest element that is left in its column.
+
+    ``singular(wrong)`` is told whether that is 0.
+    """
     b, shape = work.b, work.shape
     with work.alone():
         store(b, constant(b, 1, work.dtype), work.memory, shape.elements, work.dtype)
@@ -207,6 +214,8 @@ def _eliminate(work: _Work) -> None:
         work.wait()
         pivot = work.get(k, k)
         usable = b.fcmp_unordered("!=", pivot, constant(b, 0, work.dtype))
+        if singular is not None:
+            singular(b.not_(usable))
         with b.if_then(usable):
 
             def row(i: Any) -> None:
@@ -244,15 +253,22 @@ def _pivot(work: _Work, k: Any) -> None:
 
 
 def _substitute(
-    work: _Work, entry: Callable[[Any, Any], Any], lower: bool, unit_diagonal: bool
+    work: _Work,
+    entry: Callable[[Any, Any], Any],
+    lower: bool,
+    unit_diagonal: bool,
+    singular: Callable[[Any], None] | None = None,
 ) -> None:
-    """Solve a triangular system for the right-hand sides in scratch memory, row by row."""
+    """Solve a triangular system for the right-hand sides in scratch memory, row by row; ``singular(wrong)`` is told whether its diagonal has a 0."""
     b, shape = work.b, work.shape
 
     def step(number: Any) -> None:
         k = number if lower else b.sub(as_value(shape.order - 1), number)
         if not unit_diagonal:
-            diagonal = broadcast(b, entry(k, k), shape.lanes)
+            corner = entry(k, k)
+            if singular is not None:
+                singular(b.fcmp_ordered("==", corner, constant(b, 0, work.dtype)))
+            diagonal = broadcast(b, corner, shape.lanes)
 
             def divide(column: Any) -> None:
                 work.put(b.fdiv(work.get(k, column, shape.lanes), diagonal), k, column)
@@ -271,7 +287,7 @@ def _solve(work: _Work, node: Node, number: Any) -> None:
         work.fill(number, 0, 0)
         work.fill(number, 1, shape.start)
     work.wait()
-    _eliminate(work)
+    _eliminate(work, lambda wrong: work.refuse(wrong, node, number))
     with work.alone():
         _substitute(work, work.get, False, False)
     work.wait()
@@ -286,7 +302,13 @@ def _triangular_solve(work: _Work, node: Node, number: Any) -> None:
     work.clear()
     work.fill(number, 1, 0)
     lower, unit = bool(node.attrs["lower"]), bool(node.attrs["unit_diagonal"])
-    _substitute(work, lambda i, k: work.given(0, number, i, k), lower, unit)
+    _substitute(
+        work,
+        lambda i, k: work.given(0, number, i, k),
+        lower,
+        unit,
+        lambda wrong: work.refuse(wrong, node, number),
+    )
     work.write(number, work.shape.sides, work.get, node.dtype)
 
 
@@ -334,8 +356,9 @@ def _cholesky(work: _Work, node: Node, number: Any) -> None:
 
     def row(i: Any) -> None:
         each(b, 0, i, lambda j: work.put(b.fdiv(element(i, j), work.get(j, j)), i, j))
-        root = emit("sqrt", b, [element(i, i)], [dtype], dtype)
-        work.put(root, i, i)
+        corner = element(i, i)
+        work.refuse(b.fcmp_unordered("<=", corner, constant(b, 0, dtype)), node, number)
+        work.put(emit("sqrt", b, [corner], [dtype], dtype), i, i)
 
     each(b, 0, shape.order, row)
     work.write(number, shape.order, work.get, node.dtype)

@@ -89,7 +89,7 @@ class _Row:
     def value(self, row: Number, place: Number) -> Any:
         """An element of a row."""
         code = self.code
-        return Elements(code.builder, code.body, code.operands).at(self.x, self.index(row, place))
+        return Elements.of(code).at(self.x, self.index(row, place))
 
     def item(self, row: Number, place: Any) -> Any:
         """An element as what is sorted."""
@@ -108,7 +108,7 @@ class _Row:
 
             each(b, first, last, one)
             return
-        e = Elements(b, code.body, code.operands)
+        e = Elements.of(code)
 
         def some(lanes: Lanes, _: Any) -> Sequence[Any]:
             at = Lanes(places.sub(lanes.start, first), self.lanes)
@@ -149,7 +149,7 @@ class _Row:
         code, b = self.code, self.code.builder
         shape = [self.count if k == self.axis else n for k, n in enumerate(self.sizes)]
         if self.plain:
-            e = Elements(b, code.body, code.operands)
+            e = Elements.of(code)
 
             def some(lanes: Lanes, _: Any) -> Sequence[Any]:
                 key = e.registers.load(data, Lanes(lanes.start, self.lanes), u32, e.mask)
@@ -176,7 +176,7 @@ class _Row:
         if not self.plain or not self.x.dtype.is_float:
             return
         code, b = self.code, self.code.builder
-        e = Elements(b, code.body, code.operands)
+        e = Elements.of(code)
         nothing = Lane(b, e.registers.constant(0, u32, self.lanes))
 
         def look(lanes: Lanes, seen: list[Any]) -> Sequence[Any]:
@@ -428,7 +428,7 @@ def _select(row: _Row, number: Any, first: Number, last: Number) -> Any:
         each(b, first, last, lambda i: best.consider(i, b.add(i, as_value(1)), number))
         return best.found()
     lanes = code.width
-    e = Elements(b, code.body, code.operands)
+    e = Elements.of(code)
 
     def some(place: Lanes, _: Any) -> Sequence[Any]:
         # Few are among the best: a vector is looked at closer only if one of its lanes is.

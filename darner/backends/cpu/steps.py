@@ -35,7 +35,7 @@ define internal i64 @now(ptr %stamp) nounwind {
   ret i64 %total
 }
 
-; table: team, rows, first row, row after the last, times (or null)
+; table: team, rows, first row, row after the last, times (or null), the row at which to commit (or 0), addresses of words that tell of faults, how many
 ; row: function, arguments, whether to wait after it
 define void @steps(i64 %thread, i64 %threads, ptr %table) {
 entry:
@@ -50,9 +50,15 @@ entry:
   %times.place = getelementptr i64, ptr %table, i64 4
   %times = load ptr, ptr %times.place
   %timed = icmp ne ptr %times, null
+  %commit.place = getelementptr i64, ptr %table, i64 5
+  %commit = load i64, ptr %commit.place
+  %words.place = getelementptr i64, ptr %table, i64 6
+  %words = load ptr, ptr %words.place
+  %count.place = getelementptr i64, ptr %table, i64 7
+  %count = load i64, ptr %count.place
   br label %head
 head:
-  %i = phi i64 [ %first, %entry ], [ %next, %following ]
+  %i = phi i64 [ %first, %entry ], [ %next, %following ], [ %next, %look ]
   %more = icmp slt i64 %i, %last
   br i1 %more, label %one, label %done
 one:
@@ -87,7 +93,22 @@ barrier:
   br label %following
 following:
   %next = add i64 %i, 1
-  br label %head
+  %commits = icmp eq i64 %next, %commit
+  br i1 %commits, label %look, label %head
+look:
+  ; All threads have waited here: each sees the same words, and goes on or leaves like the others.
+  %k = phi i64 [ 0, %following ], [ %k.next, %whole ]
+  %looked = icmp sge i64 %k, %count
+  br i1 %looked, label %head, label %word
+word:
+  %word.place = getelementptr ptr, ptr %words, i64 %k
+  %word.address = load ptr, ptr %word.place
+  %told = load i64, ptr %word.address
+  %faulty = icmp ne i64 %told, 0
+  br i1 %faulty, label %done, label %whole
+whole:
+  %k.next = add i64 %k, 1
+  br label %look
 done:
   ret void
 }
@@ -170,12 +191,21 @@ def copy_function() -> int:
 class Steps:
     """Rows in memory, and the call that runs them.
 
+    Args:
+        team: the threads.
+        rows: what they run.
+        commit: after how many rows to look for faults, and leave where there is one; the last of these rows has the threads wait.
+        words: addresses of what is then looked at: a fault makes it other than 0.
+
     Attributes:
         arguments: of all rows one after another; ``places`` says which are whose.
     """
 
-    def __init__(self, team: Team, rows: Sequence[Row]) -> None:
+    def __init__(
+        self, team: Team, rows: Sequence[Row], commit: int = 0, words: Sequence[int] = ()
+    ) -> None:
         self._team = team
+        self._commit, self._words = commit, np.array(words, np.uint64)
         self._function = _runtime().address("steps")
         self._starts = np.cumsum([0, *(len(row.arguments) for row in rows)])
         self.arguments = np.array([x for row in rows for x in row.arguments], np.uint64)
@@ -186,7 +216,8 @@ class Steps:
         self._make_table()
 
     def _make_table(self) -> None:
-        table = np.array([self._team.pointer, self._rows.ctypes.data, 0, 0, 0], np.uint64)
+        end = [self._commit, self._words.ctypes.data, len(self._words)]
+        table = np.array([self._team.pointer, self._rows.ctypes.data, 0, 0, 0, *end], np.uint64)
         self._place = table.ctypes.data
         # Written in every run: a view of plain numbers takes a third of an array's time.
         self._table = table.data
@@ -203,6 +234,7 @@ class Steps:
         made = copy.copy(self)
         made._rows = np.tile(self._rows, (count, 1))
         made._rows[len(self) - 1 :: len(self), 2] = 1
+        made._commit = 0
         made._make_table()
         return made
 

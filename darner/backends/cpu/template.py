@@ -14,7 +14,7 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
 from .claims import Claims
-from .faults import emit_check
+from .faults import Faults
 from .gemm_ir import loop
 from .jit import Machine
 from .panels import Offer, Panels
@@ -56,7 +56,7 @@ class Code:
         own: this thread's scratch memory, at a multiple of 64 bytes.
         shared: the scratch memory of all threads, at a multiple of 64 bytes.
         team: what ``barrier`` waits for.
-        fault: where an index that is outside its axis is told of; see ``check``.
+        words: what the kernel has of its own in all runs: where it tells of faults, and what threads claim.
         packed: whether the operand of the template's ``Packing`` comes packed.
         panels: the operands, and after them the results, that lie in panels, by position.
         portion: the first and the last of what ``share`` gives a thread that is done here, as parts of ``WHOLE``.
@@ -72,7 +72,7 @@ class Code:
     own: Any
     shared: Any
     team: Any
-    fault: Any
+    words: Any
     packed: bool = False
     panels: Mapping[int, Panels] = field(default_factory=dict)
     portion: tuple[Number, Number] = (0, WHOLE)
@@ -122,14 +122,19 @@ class Code:
             found = ir.Function(self.module, kind, BARRIER)
         self.builder.call(found, [self.team])
 
-    def check(self, index: Any, size: int) -> None:
-        """Tell of an index that is not from 0 to before ``size``; the program raises after the step."""
-        emit_check(self.builder, self.fault, index, size)
+    @property
+    def faults(self) -> Faults:
+        """How the kernel tells of faults."""
+        return Faults(self.words, self.body)
+
+    def check(self, node: Node, index: Any, size: int) -> None:
+        """Tell of an index of a node that is not from 0 to before ``size``; the program raises."""
+        self.faults.check_index(self.builder, node, index, size)
 
     @property
     def claims(self) -> Claims:
         """How threads claim pieces of the kernel's work."""
-        return Claims(self.builder, self.fault, self.thread, self.threads)
+        return Claims(self.builder, self.words, self.thread, self.threads)
 
     def share(self, count: Number) -> tuple[Any, Any]:
         """The first of this thread's part of ``count`` things, and the one after its last; parts differ by one at most."""

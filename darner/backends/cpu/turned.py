@@ -233,9 +233,7 @@ class _Turned:
         self.code = code
         self.plan = plan
         self.past = past
-        self.elements = Elements(
-            code.builder, code.body, code.operands, fault=code.fault, width=code.width
-        )
+        self.elements = Elements.of(code)
         self.places: Places = self.elements.places
         self.registers: Registers = self.elements.registers
         self.lanes = plan.lanes(code.machine, code.body.outputs)

@@ -42,7 +42,7 @@ def _emit(code: Code) -> None:
     while lead and part[lead] == whole[lead]:
         lead -= 1
     source = Source(code, update, lead)
-    elements = Elements(b, code.body, code.operands)
+    elements = Elements.of(code)
     begin = [
         places.clamp(elements.integer(starts, [axis]), 0, n - m)
         for axis, (n, m) in enumerate(zip(whole, part, strict=True))

@@ -194,10 +194,10 @@ class Source:
 
     def at(self, index: Sequence[Number], column: Number, lanes: int = 1) -> Any:
         """The elements of a row from a column on."""
-        b = self._code.builder
+        code, b = self._code, self._code.builder
         if self.wide:
             return load(b, self._pointer, self._offset(index, column), self._node.dtype, lanes)
-        elements = Elements(b, self._code.body, self._code.operands)
+        elements = Elements.of(code)
         inner = elements.places.split(column, self._inner) if self._inner else []
         return elements.at(self._node, [*index, *inner])
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import dtypes
+from ...graph.arrays import as_array
 from ...graph.build import describe
 from ...graph.data import Array, as_data
 from ...graph.dims import Dim, bind_dim, format_shape
@@ -117,12 +118,7 @@ def solve_size(size: Dim, actual: int) -> dict[str, int]:
 
 
 def _as_array(node: Node, value: Any) -> Array:
-    try:
-        return np.asarray(value)
-    except DarnerError:  # a node, which says so itself
-        raise
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{node.op.name} '{node.name}' is not given an array: {error}") from None
+    return as_array(value, f"{node.op.name} '{node.name}'")[0]
 
 
 def _leaf(node: Node, given: dict[str, Any]) -> Array:

@@ -159,7 +159,8 @@ class Reader:
         def inside(writer: Writer) -> str:
             from llvmlite import ir
 
-            elements = ShaderElements(writer, self.shader.body, self.shader.operands)
+            shader = self.shader
+            elements = ShaderElements(writer, shader.body, shader.operands, shader.fault)
             at = Text(ir.IntType(32), "at")
             if memory is not None:
                 value = elements.registers.load(memory, at, base.dtype)

@@ -127,11 +127,6 @@ def find(name: str) -> int:
     return fits[0]
 
 
-def machine_named(name: str = "gpu") -> Machine:
-    """What is known of the GPU of that name."""
-    return machine_of(adapters()[find(name)])
-
-
 def opened(name: str = "gpu") -> Device:
     """The GPU of that name, opened where it is not yet."""
     with _lock:

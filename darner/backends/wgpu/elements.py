@@ -14,6 +14,7 @@ from ...graph.dtypes import DType
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from ...ops.faults import ordinal
 from ..cpu.elements import Elements
 from ..cpu.math import register_type
 from ..cpu.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
@@ -177,13 +178,20 @@ class ShaderElements(Elements):
         writer: where the code goes.
         body: what is computed.
         operands: the buffers of the body's inputs.
-        fault: the name of the buffer where an index outside its axis is told of; without it, it counts as the nearest inside.
+        fault: the name of the buffer where faults of data are told of; without it, an index outside its axis counts as the nearest inside.
+        whole: the kernel's body, where ``body`` was made of it.
     """
 
     def __init__(
-        self, writer: Writer, body: Graph, operands: Sequence[Memory], fault: str | None = None
+        self,
+        writer: Writer,
+        body: Graph,
+        operands: Sequence[Memory],
+        fault: str | None = None,
+        whole: Graph | None = None,
     ) -> None:
         super().__init__(writer, body, operands, width=NEVER)
+        self.whole = whole or body
         self.places: ShaderPlaces = ShaderPlaces(writer)
         self.registers: ShaderRegisters = ShaderRegisters(writer)
         self.fault = fault
@@ -205,21 +213,32 @@ class ShaderElements(Elements):
         limits = self.places.text(start), self.places.text(stop)
         return list(self.builder.loop(*limits, step, scoped, carried))
 
-    def place(self, node: Node, index: Sequence[Number], size: int) -> Any:
-        """An element of integers as a place on an axis: inside it, and told of where it was not."""
-        found = self.integer(node, index)
-        self.check(found, size)
+    def place(self, node: Node, indices: Node, index: Sequence[Number], size: int) -> Any:
+        """An element of a node's indices as a place on an axis: inside it, and told of where it was not."""
+        found = self.integer(indices, index)
+        self.check(node, found, size)
         return self.places.clamp(found, 0, max(size - 1, 0))
 
-    def check(self, index: Any, size: int) -> None:
-        """Tell of an index that is not from 0 to before ``size``; the program raises after the step."""
+    def check(self, node: Node, index: Any, size: int) -> None:
+        """Tell of an index of a node that is not from 0 to before ``size``; the program raises."""
+        text = self.builder.text(index)
+        self.tell_if(f"{text} >= {size}u", node, text, size)
+
+    def check_exponent(self, node: Node, exponent: Any) -> None:
+        """Tell of a negative exponent of a power of integers, where it is not a number that is known."""
+        given = node.operands[1]
+        if given.op.name != "constant":
+            text = self.builder.text(self.registers.as_index(exponent, given.dtype))
+            self.tell_if(f"({text} >> 31u) != 0u", node, text)
+
+    def tell_if(self, wrong: str, node: Node, value: str, size: int = 0) -> None:
+        """Tell of a fault of a node where ``wrong`` holds: what it met, and the size of an axis."""
         if self.fault is None:
             return
-        text = self.builder.text(index)
-        with self.builder.block(f"if ({text} >= {size}u)"):
-            self.builder.line(f"{self.fault}[1] = {text};")
+        with self.builder.block(f"if ({wrong})"):
+            self.builder.line(f"{self.fault}[1] = {value};")
             self.builder.line(f"{self.fault}[2] = {size}u;")
-            self.builder.line(f"{self.fault}[0] = 1u;")
+            self.builder.line(f"{self.fault}[0] = {ordinal(self.whole, node)}u;")
 
     def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Any:
         """The random bits of the element at a place: Philox 4x32-10, with products of 32 bits in two words."""

@@ -71,6 +71,14 @@ class ShaderLane(Lane):
         bits = (self.as_integer() & (top - 1)) | (other.as_integer() & top)
         return bits.as_float()
 
+    def to_half(self) -> Lane:
+        """An f32 rounded to what f16 has."""
+        return self.of(self.builder.fptrunc(self.value, self.floating(16)))
+
+    def from_half(self) -> Lane:
+        """An f16 as f32."""
+        return self.of(self.builder.fpext(self.value, self.floating(32)))
+
     def nearest_integer(self, factor: float) -> tuple[Lane, Lane]:
         """The integer nearest to the product with a factor, as a float and as an integer (any, where this is NaN)."""
         near = (self * factor).intrinsic("roundeven")

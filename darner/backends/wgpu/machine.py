@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from ..keys import Keyed
 
 ASKED = (
     "shader-f16",
@@ -42,8 +43,8 @@ PROCESSORS = 132
 
 
 @dataclass(frozen=True)
-class Machine:
-    """A GPU as kernels see it.
+class Machine(Keyed):
+    """A GPU as kernels see it. ``key()`` is part of the key of everything that is kept on disk of it.
 
     Attributes:
         name: what its driver calls it.
@@ -53,7 +54,7 @@ class Machine:
         features: what it can do, of ``ASKED``.
         limits: of ``LIMITS``.
         subgroups: the smallest and largest number of threads that run in step.
-        processors: workgroups that run side by side without slowing each other down; measured (see ``rates``), and so not part of what it is known by.
+        processors: workgroups that run side by side without slowing each other down; measured (see ``rates``).
     """
 
     name: str
@@ -64,6 +65,14 @@ class Machine:
     limits: Mapping[str, int] = field(default_factory=dict)
     subgroups: tuple[int, int] = (1, 128)
     processors: int = PROCESSORS
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    @property
+    def unmeasured(self) -> Machine:
+        """The same GPU as it is known before anything was measured: what measurements themselves are kept under."""
+        return replace(self, processors=PROCESSORS)
 
     @property
     def wide(self) -> bool:
@@ -164,8 +173,7 @@ def kept_key(what: str, machine: Machine) -> str:
     """The name under which something is kept of a GPU, its driver and this version of darner."""
     from ... import __version__
 
-    text = f"{what} {__version__} {json.dumps(machine.to_json())}"
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(f"{what} {__version__} {machine.key()}".encode()).hexdigest()
 
 
 FEW_TURNS = 4

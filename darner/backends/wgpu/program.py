@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from ...graph.data import Array
 from ...graph.errors import ArgumentError, InternalError, UnsupportedError
+from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
-from ..cpu.faults import INDEXED, fault_of
 from ..memory import Bytes
 from ..mirrors import Mirror, mirror
 from .clock import Clock
@@ -77,7 +77,8 @@ class WgpuProgram:
         self._scratch = self._own(
             max((w.scratch for w in self._written.values()), default=0) + LEAST
         )
-        self._checked = self._kernels_with_indices()
+        failing = (number for number, kernel in enumerate(plan.kernels) if kernel.checks)
+        self._checked = {number: place for place, number in enumerate(failing)}
         self._faults = self._own(FAULT_BYTES * len(self._checked))
         small = {
             i: self._regions[i]
@@ -85,6 +86,7 @@ class WgpuProgram:
             if plan.buffers[i].place == "arena" and plan.buffers[i].nbytes <= MOST
         }
         self._back = Readback(device, {**small, FAULTS: self._faults} if self._checked else small)
+        self._verdict = Readback(device, {FAULTS: self._faults} if self._checked else {})
         self._clock: Clock | None = None
         self._kept_results = [
             (number, self._mirrors[buffer])
@@ -190,14 +192,6 @@ class WgpuProgram:
         self._mirrors[number] = found
         return found.copy
 
-    def _kernels_with_indices(self) -> dict[int, int]:
-        indexed = [
-            number
-            for number, kernel in enumerate(self.plan.kernels)
-            if INDEXED.intersection(self.plan.spec(kernel).ops)
-        ]
-        return {number: place for place, number in enumerate(indexed)}
-
     def _bound(self, number: int) -> tuple[list[Any], list[Call]]:
         """The dispatches of a kernel with their buffers."""
         kernel = self.plan.kernels[number]
@@ -232,7 +226,7 @@ class WgpuProgram:
             return Region(whole.buffer, whole.offset + binding.offset, binding.nbytes)
         place = self._checked.get(number)
         if place is None:
-            raise InternalError("a kernel without indices tells of faults")
+            raise InternalError("a kernel that cannot fail tells of faults")
         return Region(self._faults.buffer, place * FAULT_BYTES, FAULT_BYTES)
 
     # ------------------------------------------------------------- what it is
@@ -326,16 +320,39 @@ class WgpuProgram:
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
     ) -> None:
-        """Start all kernels, or some, as one submission. Without ``last`` updated leaves take their new values at the end."""
+        """Start all kernels, or some, as one submission. Without ``last`` updated leaves take their new values at the end.
+
+        Where kernels can fail and leaves change, those before the plan's commit point are a submission of their own, which is waited for.
+
+        Raises:
+            RunError: the data were such that a kernel could not do its work; no leaf has changed. Where none is to change, and
+                where inputs do not keep to the plan's ``bounds``, ``sync`` raises it.
+        """
         self._send()
         end = len(self.plan.kernels) if last is None else min(last, len(self.plan.kernels))
+        commit = self.plan.commit if self.plan.updates else 0
+        if first < commit <= end:
+            self._submit(first, commit, False, times, self._verdict)
+            self._raise_faults(self._verdict)
+            first = commit
+        self._submit(first, end, last is None, times, self._back)
+
+    def _submit(
+        self,
+        first: int,
+        end: int,
+        updates: bool,
+        times: npt.NDArray[np.int64] | None,
+        back: Readback,
+    ) -> None:
+        """Start some kernels as one submission, and have some values copied back after them."""
         with self.device.guard:
             encoder = self.device.encoder()
             if first < end:
                 self._record(encoder, first, end, times is not None)
-            if last is None:
+            if updates:
                 self._update(encoder)
-            self._back.record(encoder)
+            back.record(encoder)
             self.device.submit(encoder)
         for number, found in self._kept_results:
             if first <= number < end:
@@ -410,27 +427,29 @@ class WgpuProgram:
                 self._mirrors[old].newer_there = True
 
     def sync(self) -> None:
-        """Wait until what was started is done, and raise if an index was outside its axis."""
+        """Wait until what was started is done, and raise where a kernel could not do its work."""
         if not self._checked:
             self.device.wait()
-            return
-        if FAULTS not in self._back:
-            return
-        words = self._back.read(FAULTS).view(np.uint32).reshape(-1, FAULT_BYTES // 4)
+        elif FAULTS in self._back:
+            self._raise_faults(self._back)
+
+    def _raise_faults(self, back: Readback) -> None:
+        words = back.read(FAULTS).view(np.uint32).reshape(-1, FAULT_BYTES // 4)
         bad = np.flatnonzero(words[:, 0])
         if not len(bad):
             return
         number = next(n for n, place in self._checked.items() if place == bad[0])
-        index, size = int(words[bad[0], 1].astype(np.int32)), int(words[bad[0], 2])
+        told = words[bad[0]].astype(np.int32)
         self.device.write(self._faults, np.zeros(self._faults.nbytes, np.uint8))
         self._back.forget()
-        raise fault_of(self.plan, number, index, size)
+        raise raised(self.plan, number, [int(word) for word in told[:3]])
 
     def close(self) -> None:
         """Free code and memory; copies of parameters stay until the session lets go of them."""
         for region in self._owned:
             self.device.free(region.buffer)
         self._back.close()
+        self._verdict.close()
         self._owned, self._calls, self._groups = [], [], []
 
 

@@ -54,7 +54,7 @@ class Rates:
 
 
 def _key(machine: Machine) -> str:
-    return kept_key("rates", machine)
+    return kept_key("rates", machine.unmeasured)
 
 
 def known_rates(machine: Machine, cache: ObjectCache | None = None) -> Rates | None:

@@ -152,7 +152,7 @@ class _Scatter:
 
             def one(number: Any, held: list[Any]) -> list[Any]:
                 found = self.index(elements, column, number)
-                elements.check(found, self.size)
+                elements.check(self.node, found, self.size)
                 kind = writer.name("c")
                 writer.line(f"var {kind} = {writer.text(held[0])};")
                 same = f"if ({writer.text(found)} == {places.text(place)})"
@@ -177,7 +177,7 @@ class _Scatter:
             number = elements.places.plain(number)
             own = writer.text(number)
             place = self.index(elements, 0, number)
-            elements.check(place, self.size)
+            elements.check(self.node, place, self.size)
             writer.line(f"var writes = {place.text} < {self.size}u;")
             others = f"{own} + 1u; other < {self.count}u" if sets else f"0u; other < {own}"
             with writer.block(f"for (var other = {others}; other++)"), elements.scope():
@@ -209,7 +209,7 @@ class _Scatter:
 
             def one(number: Any, _: list[Any]) -> list[Any]:
                 place = self.index(elements, word("thread"), number)
-                elements.check(place, self.size)
+                elements.check(self.node, place, self.size)
                 with writer.block(f"if ({writer.text(place)} < {self.size}u)"), elements.scope():
                     offset = self.offset(elements, word("thread"), place, 0)
                     before = elements.registers.load(result, offset, self.node.dtype)
@@ -231,7 +231,7 @@ class _Scatter:
 
         def key(shader: Shader, elements: ShaderElements, row: Text, number: Text) -> Text:
             found = self.index(elements, row, number)
-            elements.check(found, self.size)
+            elements.check(self.node, found, self.size)
             return shader.writer.let(found.type, f"min({found.text}, {self.size}u)")
 
         def finish(

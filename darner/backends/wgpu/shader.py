@@ -19,7 +19,7 @@ from ...graph.dtypes import DType, u32
 from ...graph.errors import UnsupportedError
 from ...graph.graph import Graph
 from ...lower.plan import Spec
-from ..cpu.faults import INDEXED
+from ...ops.faults import can_fail
 from .elements import Memory, ShaderElements, is_packed
 from .lanes import ShaderLane
 from .machine import Machine
@@ -125,13 +125,13 @@ class Shader:
 
     @property
     def fault(self) -> str | None:
-        """Where an index outside its axis is told of; None where there are no indices."""
-        return "fault" if any(node.op.name in INDEXED for node in self.body.nodes) else None
+        """Where faults of data are told of; None where there can be none."""
+        return "fault" if any(map(can_fail, self.body.nodes)) else None
 
     def elements(self, body: Graph | None = None) -> ShaderElements:
         """The elements of the body's nodes."""
         operands: Sequence[Memory] = self.operands
-        return ShaderElements(self.writer, body or self.body, operands, self.fault)
+        return ShaderElements(self.writer, body or self.body, operands, self.fault, self.body)
 
     # ------------------------------------------------------------- memory
 

@@ -1,7 +1,7 @@
 """Linear algebra: ``solve``, ``triangular_solve``, ``cholesky`` and ``slogdet``, a workgroup for each matrix of a batch.
 
 Matrix and right-hand sides stand side by side, in the memory of the workgroup where they fit and in scratch memory otherwise, in f32 or f64. Each step of an elimination
-is shared by all threads, which then wait for each other. Nothing is raised: where a matrix is singular, or is not positive definite, the results are infinite or NaN.
+is shared by all threads, which then wait for each other. A pivot of 0, or a root of what is not positive, is told of as a fault of the matrix.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from ...graph import dtypes
 from ...graph.node import Node
 from ...lower.plan import Spec
+from ...ops.faults import can_fail
 from ..cpu.math import emit, register_type
 from ..cpu.template import sizes
 from .machine import Machine, power_above, power_below
@@ -139,6 +140,11 @@ class _Work:
         mask = f"{(1 << 63) - 1}lu" if self.bits == "u64" else f"{(1 << 31) - 1}u"
         return f"(bitcast<{self.bits}>({text}) & {mask})"
 
+    @property
+    def infinity(self) -> str:
+        """The bits of infinity."""
+        return f"{0x7FF << 52}lu" if self.bits == "u64" else f"{0xFF << 23}u"
+
     # ------------------------------------------------------------- elimination
 
     def eliminate(self) -> None:
@@ -151,6 +157,7 @@ class _Work:
         with writer.block(f"for (var k = 0u; k < {n}u; k++)"), self.elements.scope():
             self._exchange()
             writer.line(f"let pivot = {self.at('k', 'k')};")
+            self.refuse_pivot()
             with writer.block(f"if ({self._usable('pivot')})"):
                 row, after = f"let factor = {self.at('i', 'k')} / pivot;", "k + 1u"
                 with self.rows_and_columns(after, f"{n}u", after, f"{width}u", width, row):
@@ -173,6 +180,15 @@ class _Work:
     def _usable(self, text: str) -> str:
         return f"{self.magnitude(text)} != {'0lu' if self.bits == 'u64' else '0u'}"
 
+    def refuse(self, wrong: str) -> None:
+        """Tell of a matrix that cannot be taken, where ``wrong`` holds."""
+        self.elements.tell_if(f"local == 0u && {wrong}", self.node, "group")
+
+    def refuse_pivot(self) -> None:
+        """Tell of a matrix whose ``pivot`` is 0; the sign of a determinant is 0 then, which is no fault."""
+        if can_fail(self.node):
+            self.refuse(f"!({self._usable('pivot')})")
+
     # ------------------------------------------------------------- elimination of large matrices
 
     def _eliminate_panels(self) -> None:
@@ -191,6 +207,7 @@ class _Work:
         """Take row ``k`` out of those below, in the panel alone; the factors stay where there would be zeros."""
         writer = self.writer
         writer.line(f"let pivot = {self.at('k', 'k')};")
+        self.refuse_pivot()
         with writer.block(f"for (var i = k + 1u + local; i < {self.order}u; i += {self.threads}u)"):
             writer.line(f"var factor = {writer.text(self.constant(0))};")
             quotient = f"{self.at('i', 'k')} / pivot"
@@ -253,8 +270,7 @@ class _Work:
         writer, threads = self.writer, self.threads
         self.shader.shared("largest", f"array<{self.bits}, {threads}>")
         self.shader.shared("largest_row", f"array<u32, {threads}>")
-        suffix = "lu" if self.bits == "u64" else "u"
-        infinity = f"{0x7FF << 52 if self.bits == 'u64' else 0xFF << 23}{suffix}"
+        suffix, infinity = "lu" if self.bits == "u64" else "u", self.infinity
         writer.line(f"var most = 0{suffix};")
         writer.line("var row = k;")
         with writer.block(f"for (var i = k + local; i < {self.order}u; i += {threads}u)"):
@@ -283,6 +299,9 @@ class _Work:
         with writer.block(f"for (var step = 0u; step < {n}u; step++)"):
             writer.line(f"let k = {'step' if lower else f'{n - 1}u - step'};")
             if not unit_diagonal:
+                if self.node.op.name == "triangular_solve":
+                    writer.line(f"let pivot = {self.at('k', 'k')};")
+                    self.refuse_pivot()
                 with self.each(f"{sides}u"):
                     target = self.at("k", f"{n}u + i")
                     writer.line(f"{target} = {target} / {self.at('k', 'k')};")
@@ -345,6 +364,10 @@ def _cholesky(work: _Work) -> None:
     with writer.block(f"for (var k = 0u; k < {n}u; k++)"), work.elements.scope():
         with writer.block("if (local == 0u)"), work.elements.scope():
             value = writer.let(work.ir_type, work.at("k", "k"))
+            # NaN is not positive, and a shader may take it to be anything but for its bits.
+            bits, zero = work.magnitude(value.text), "0lu" if work.bits == "u64" else "0u"
+            negative = f"bitcast<{work.bits}>({value.text}) != {bits}"
+            work.refuse(f"({bits} == {zero} || {negative} || {bits} > {work.infinity})")
             root = emit("sqrt", writer, [value], [work.dtype], work.dtype)
             writer.line(f"{work.at('k', 'k')} = {writer.text(root)};")
         work.wait()

@@ -50,7 +50,7 @@ def _limit(name: Variable) -> Condition:
 def _first(axes: tuple[int, ...], rank: int) -> int | None:
     """The axis from which on all are among ``axes``, where these are all."""
     first = rank - len(axes)
-    return first if axes and sorted(axes) == list(range(first, rank)) else None
+    return first if axes and axes == tuple(range(first, rank)) else None
 
 
 _last_axes = Condition(

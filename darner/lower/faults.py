@@ -1,0 +1,32 @@
+"""Faults of data as the errors that a user reads: with the op, its label and the line of the graph that the kernel came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..graph.errors import DarnerError, RunError, Source
+from ..graph.graph import Graph
+from ..ops.faults import can_fail, fault_of
+from .plan import Kernel, Plan
+
+
+def raised(plan: Plan, number: int, words: Sequence[int]) -> RunError:
+    """The error that the words of a kernel tell of: which of its nodes that can fail, counted from 1, what it met, and the size of an axis."""
+    kernel = plan.kernels[number]
+    node = [node for node in plan.spec(kernel).body.nodes if can_fail(node)][words[0] - 1]
+    error = fault_of(node, words[1], words[2])
+    error.located(node.op.name, *_named(kernel, words[0] - 1))
+    return error
+
+
+def located(error: DarnerError, kernel: Kernel, body: Graph) -> DarnerError:
+    """An error of a node of a kernel's body, with the label and the line of the node that the user wrote."""
+    failing = [node.op.name for node in body.nodes if can_fail(node)]
+    op = error.op or "run"
+    return error.located(op, *_named(kernel, failing.index(op) if op in failing else None))
+
+
+def _named(kernel: Kernel, check: int | None) -> tuple[str | None, str, Source | None]:
+    """Label, operands and line for an error of one of a kernel's nodes that can fail, by number."""
+    label, source = (kernel.label, kernel.source) if check is None else kernel.checks[check]
+    return label, "", source

@@ -1,0 +1,100 @@
+"""Faults of data: what an op cannot compute, which only its values show, and the words for it.
+
+An index outside its axis, a matrix that is singular or not positive definite, a negative power of an integer. The reference finds them in its
+arrays, and compiled code tells of them by numbers; both raise the errors of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..graph.data import Array
+from ..graph.errors import RunError
+from ..graph.graph import Graph
+from ..graph.node import Node
+
+INDEXED = frozenset(
+    {"gather", "take_along_axis", "scatter", "scatter_add", "scatter_add_along_axis"}
+)
+"""Ops whose operand ``indices`` must lie inside an axis."""
+
+MATRICES = {
+    "solve": "singular",
+    "triangular_solve": "singular",
+    "cholesky": "not positive definite",
+}
+"""Ops of matrices, and what a matrix is that they cannot take."""
+
+
+def can_fail(node: Node) -> bool:
+    """Whether data can be such that a node has no value."""
+    name = node.op.name
+    signed_power = name == "pow" and node.dtype.is_int and node.dtype.limits[0] < 0
+    return name in INDEXED or name in MATRICES or signed_power
+
+
+def ordinal(body: Graph, node: Node) -> int:
+    """Which node of a kernel's body a fault is of: its number among those that can fail, from 1 on.
+
+    Code that is written for a graph made of the body goes by the first node of the same op.
+    """
+    failing = [one for one in body.nodes if can_fail(one)]
+    alike = [i for i, one in enumerate(failing, 1) if one.op is node.op]
+    same = [i for i in alike if node.graph is body and failing[i - 1].id == node.id]
+    return (same or alike)[0]
+
+
+def indexed_size(node: Node) -> int:
+    """The size of the axis that a node of ``INDEXED`` takes its indices of."""
+    through = node.operands[0] if node.op.name in ("gather", "take_along_axis") else node
+    return int(through.shape[int(node.attrs["axis"])])
+
+
+def fault_of(node: Node, value: int, size: int) -> RunError:
+    """The error of a node that met a fault, as kernels tell of it.
+
+    ``value`` is the index, the number of the matrix in its batch, or the exponent; ``size`` is that of the axis.
+    """
+    if node.op.name in INDEXED:
+        return index_fault(value, size)
+    if node.op.name in MATRICES:
+        lead = [int(n) for n in node.operands[0].shape[:-2]]
+        return matrix_fault(node.op.name, [int(i) for i in np.unravel_index(value, lead)])
+    return power_fault(value)
+
+
+def index_fault(index: int, size: int) -> RunError:
+    """The error of an index outside its axis."""
+    if size == 0:
+        return RunError(f"index {index}: the axis has no elements")
+    return RunError(f"index {index} is outside 0..{size - 1}")
+
+
+def matrix_fault(op: str, place: Sequence[int]) -> RunError:
+    """The error of a matrix, at a place in its batch, that an op cannot take."""
+    which = f"the matrix at {list(place)} of the batch" if place else "the matrix"
+    return RunError(f"{which} is {MATRICES[op]}")
+
+
+def power_fault(exponent: int) -> RunError:
+    """The error of an integer's negative power."""
+    return RunError(
+        f"the exponent {exponent} is negative, and integers have no such powers",
+        hint="cast to a float first",
+    )
+
+
+def check_indices(indices: Array, size: int) -> None:
+    """Refuse indices outside 0..size-1, naming the first."""
+    wrong = (indices < 0) | (indices >= size)
+    if wrong.any():
+        raise index_fault(int(indices[wrong].flat[0]), size)
+
+
+def check_matrices(op: str, matrices: Array, fits: Callable[[Array], bool]) -> None:
+    """Refuse the first matrix of a batch that does not fit."""
+    for place in np.ndindex(matrices.shape[:-2]):
+        if not fits(matrices[place]):
+            raise matrix_fault(op, place)
