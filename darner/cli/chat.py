@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from ..text import Generator, Tokenizer
 
 EXAMPLE = """  darner chat HuggingFaceTB/SmolLM2-135M-Instruct --system "Be brief." """
-HELP = """/reset begins anew, /save FILE keeps the conversation as JSON, /quit or Ctrl-D ends it.
+HELP = """/reset begins anew, /save FILE keeps the conversation as JSON (/save! FILE: also where there is one),
+/quit or Ctrl-D ends it.
 Ctrl-C stops an answer; what there is of it stays in the conversation."""
 PROMPT = "> "
 
@@ -86,8 +88,8 @@ class Conversation:
                 return
             if command == "/reset":
                 self.messages = list(self._first)
-            elif command == "/save":
-                self._save(rest.strip())
+            elif command in ("/save", "/save!"):
+                self._save(rest.strip(), replace=command == "/save!")
             elif line.startswith("/"):
                 say(f"there is no {command}; there are /reset, /save, /quit")
             elif line:
@@ -135,12 +137,29 @@ class Conversation:
             return ""
         return line.strip() if line else None
 
-    def _save(self, path: str) -> None:
+    def _may_replace(self, path: str) -> bool:
+        """Whether a file that is there may go: a terminal is asked."""
+        if not self._terminal:
+            say(f"'{path}' is there already; to replace it: /save! {path}")
+            return False
+        try:
+            answer = ask(f"'{path}' is there already; replace it? [y/N] ").strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            say("")
+            answer = ""
+        if answer not in ("y", "yes"):
+            say("nothing is saved")
+            return False
+        return True
+
+    def _save(self, path: str, replace: bool) -> None:
         from ..graph.errors import DarnerError
         from ..session.atomic import write_atomically
 
-        if not path:
+        if not path or "\0" in path:
             say("/save takes a file")
+            return
+        if not replace and os.path.lexists(path) and not self._may_replace(path):
             return
         text = json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n"
         try:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
-from importlib import metadata
 from typing import Any
 
 from . import EXIT_FAILED
@@ -42,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
 
 def examination() -> dict[str, Any]:
     """All that is found; ``problems`` are what keeps darner from working, each with its ``fix``."""
+    import platform
+
     from .. import __version__
 
     packages, problems = _packages()
@@ -116,6 +116,7 @@ def _packages() -> tuple[dict[str, Any], list[dict[str, str]]]:
     """The packages that darner needs and can use, with their versions; and those that are missing."""
     import importlib.util
     import re
+    from importlib import metadata
 
     packages: dict[str, Any] = {}
     problems = []
@@ -140,6 +141,7 @@ def _packages() -> tuple[dict[str, Any], list[dict[str, str]]]:
 def _requirements() -> list[str]:
     """What this darner asks for: by the project's file in a checkout, else by the record of what was installed."""
     import tomllib
+    from importlib import metadata
     from pathlib import Path
 
     path = Path(__file__).resolve().parents[2] / "pyproject.toml"

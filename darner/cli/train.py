@@ -11,6 +11,8 @@ from .options import count, new_parser, path, positive, seed, threads, whole
 from .streams import say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .training_run import Run
 
 EXAMPLE = """  darner train --text shakespeare.txt --preset tiny --out bard
@@ -72,12 +74,12 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry out ``darner train``."""
-    made = _resumed(options) if options.resume else _begun(options)
     from ..train import TrainingInterrupted
 
-    settings = made.settings
-    hint = f"darner train --resume {shlex.quote(str(made.folder))}"
     with ExitStack() as closing:
+        made = (_resumed if options.resume else _begun)(options, closing)
+        settings = made.settings
+        hint = f"darner train --resume {shlex.quote(str(made.folder))}"
         trainer = made.trainer(
             closing, resume=options.resume is not None, quiet=options.quiet, hint=hint
         )
@@ -101,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _begun(options: argparse.Namespace) -> Run:
+def _begun(options: argparse.Namespace, closing: ExitStack) -> Run:
     from pathlib import Path
 
     from ..data import read_text
@@ -139,8 +141,23 @@ def _begun(options: argparse.Namespace) -> Run:
         threads=options.threads,
     )
     made = Run(Path(options.out or "trained"), settings)
+    _have(made.folder, closing)
     made.begin()
     return made
+
+
+def _have(folder: Path, closing: ExitStack) -> None:
+    """Keep others out of the folder until the end."""
+    from ..graph.errors import ArgumentError
+    from ..train.folder_lock import FolderLock
+
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError(
+            f"'{folder}' is a file, and the model goes to a folder", hint="name another one: --out"
+        )
+    lock = FolderLock(folder, "--out")
+    lock.hold()
+    closing.callback(lock.release)
 
 
 def _lasting(name: str) -> str:
@@ -151,7 +168,7 @@ def _lasting(name: str) -> str:
     return str(path.absolute()) if name and path.is_dir() else name
 
 
-def _resumed(options: argparse.Namespace) -> Run:
+def _resumed(options: argparse.Namespace, closing: ExitStack) -> Run:
     from dataclasses import replace
     from pathlib import Path
 
@@ -167,6 +184,8 @@ def _resumed(options: argparse.Namespace) -> Run:
             f"{', '.join(given)}: a training goes on as it began; --resume takes --steps and --threads"
         )
     folder = Path(options.resume)
+    if folder.is_dir():
+        _have(folder, closing)
     settings = Settings.read(folder)
     changes = {"steps": options.steps, "threads": options.threads}
     settings = replace(settings, **{k: v for k, v in changes.items() if v is not None})

@@ -135,11 +135,6 @@ class Run:
 
     def begin(self) -> None:
         """Keep in the folder what it takes to go on."""
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ArgumentError(
-                f"'{self.folder}' is a file, and the model goes to a folder",
-                hint="name another one: --out",
-            )
         if (self.folder / SETTINGS).exists():
             raise ArgumentError(
                 f"'{self.folder}' has a training already",

@@ -4,7 +4,8 @@ Modules, in the order data passes through them:
 
     feed         batches by name, epoch after epoch, from a place that can be kept
     trainer      the loop; ``diverged`` says where a NaN came from, ``interrupts`` what Ctrl-C does
-    resuming     what a trainer saves, and how it goes on from there; ``progress`` is where it stands
+    resuming     what a trainer saves, and how it goes on from there; ``progress`` is where it stands,
+                 ``folder_lock`` what keeps others out of its folder
     validation   other data, the same parameters; ``metrics`` are what is measured there
     history      what there was so far
     callbacks    who is told of it: ``checkpoints``, ``logs`` and ``display`` are callbacks
@@ -15,6 +16,7 @@ from .callbacks import Callback, EarlyStop, LossHistory, MetricCallback
 from .checkpoints import Checkpoints, checkpoints, latest
 from .config import TrainConfig
 from .diverged import DivergedError
+from .folder_lock import FolderInUseError
 from .history import EpochStats, StepMetrics, TrainHistory, ValidationMetrics
 from .logs import JsonLog, TensorBoard
 from .metrics import Metric, accuracy, loss, perplexity
@@ -27,6 +29,7 @@ __all__ = [
     "DivergedError",
     "EarlyStop",
     "EpochStats",
+    "FolderInUseError",
     "JsonLog",
     "LossHistory",
     "Metric",

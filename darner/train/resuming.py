@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from signal import SIGINT
+from types import TracebackType
 from typing import Any, Self
+from weakref import finalize
 
 from ..graph.errors import ArgumentError, Calling, DarnerError, FormatError, RunError
 from ..session.session import Session
@@ -16,6 +18,7 @@ from ..session.tensorfile import open_tensors
 from .callbacks import Callback
 from .checkpoints import KEY, Checkpoints, latest, progress_in
 from .feed import Feed
+from .folder_lock import FolderLock
 from .history import TrainHistory
 from .progress import Progress
 
@@ -50,6 +53,7 @@ class Resuming:
     progress: Progress
     feed: Feed | None
     checkpoints: Checkpoints | None
+    _left_at: Path | None = None
 
     @property
     def step(self) -> int:
@@ -149,6 +153,40 @@ class Resuming:
                     hint="resume=True goes on from there; or name another folder",
                 )
             self.resume()
+
+    # ------------------------------------------------------------- whose the folder is
+
+    def _have_folder(self, owned: ExitStack) -> None:
+        """Have the folder of checkpoints, until ``owned`` is closed or nobody has the trainer any more."""
+        self._lock: FolderLock | None = None
+        if self.checkpoints is not None:
+            self._lock = FolderLock(self.checkpoints.folder, "checkpoint=")
+            self._lock.hold()
+            owned.callback(self._lock.release)
+            finalize(self, self._lock.release)
+
+    def _leave_folder(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let others go on where training did not come to its end: this trainer may never be closed."""
+        if error is not None and self._lock is not None and self._lock.held:
+            self._left_at = self.last_checkpoint
+            self._lock.release()
+
+    def _have_folder_again(self) -> None:
+        """Have the folder once more where it was left, as it was left."""
+        if self._lock is None or self._lock.held:
+            return
+        self._lock.hold()
+        if self.last_checkpoint != self._left_at:
+            self._lock.release()
+            raise RunError(
+                f"another training went on in '{self._lock.folder}' after this one ended",
+                hint="Trainer(..., resume=True) goes on from there",
+            )
 
     def _named_callbacks(self) -> list[tuple[str, Callback]]:
         """Callbacks by the name of their class; several of one class are numbered."""

@@ -53,7 +53,7 @@ class Trainer(Resuming):
             mapping from names to functions of outputs and batch.
         callbacks: objects of ``train.Callback``, or functions of ``StepMetrics``.
         accumulate: how many batches share an update; as the optimizer says when left out.
-        checkpoint: a folder for checkpoints, the curve of the loss, and the log.
+        checkpoint: a folder for checkpoints, the curve of the loss, and the log. Until ``close`` it is this trainer's alone.
         checkpoint_every: after how many steps; after every epoch when left out.
         keep: how many of the newest checkpoints are kept, beside the best.
         resume: go on from the newest checkpoint in the folder, if there is one; or from the file that is named.
@@ -135,6 +135,7 @@ class Trainer(Resuming):
             self._told: defaultdict[str, list[Any]] = defaultdict(list)
             self._resume_hint = resume_hint
             with ExitStack() as owned:  # closed where what follows fails
+                self._have_folder(owned)
                 self.session = self._opened(session, optimizer, accumulate, options, owned)
                 self._validator: Validator | None = None
                 if validation is not None:
@@ -244,8 +245,10 @@ class Trainer(Resuming):
         """
         with Calling("train"):
             feed = self._fed(batches, epochs)
+            self._have_folder_again()
             warn = None if self._display is None else self._display.warn
             with ExitStack() as closing, Interrupts(warn) as interrupts:
+                closing.push(self._leave_folder)
                 closing.callback(self._told.clear)
                 closing.callback(feed.pause)
                 for item in self.callbacks:
@@ -384,7 +387,7 @@ class Trainer(Resuming):
     # ------------------------------------------------------------- care
 
     def close(self) -> None:
-        """Free what the trainer made itself: the session of validation, and its own where it was given a graph."""
+        """Free what the trainer made itself (the session of validation, and its own where it was given a graph), and leave its folder."""
         self._owned.close()
 
     def __enter__(self) -> Trainer:

@@ -46,6 +46,51 @@ def test_save_writes_the_conversation(llama, talk, tmp_path):
     assert json.loads((tmp_path / "talk.json").read_text()) == wanted
 
 
+def test_save_replaces_no_file_unless_it_is_told_to(talk, tmp_path):
+    path = tmp_path / "talk.json"
+    path.write_text("mine")
+    code, _, err = talk([f"/save {path}", "/save a\0b"])
+    assert code == 0
+    assert f"'{path}' is there already; to replace it: /save! {path}\n" in err
+    assert "/save takes a file" in err
+    assert path.read_text() == "mine"
+    _, _, err = talk(["Hi", f"/save! {path}"])
+    assert "saved 2 messages" in err
+    assert len(json.loads(path.read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [("y", "saved 0 messages"), ("", "nothing is saved"), (None, "nothing")]
+)
+def test_a_terminal_is_asked_before_a_file_is_replaced(
+    llama, run, monkeypatch, tmp_path, answer, said
+):
+    path = tmp_path / "talk.json"
+    path.write_text("mine")
+    typed = [f"/save {path}", answer, "/quit"]
+    asked = []
+
+    def read(prompt):
+        asked.append(prompt)
+        line = typed.pop(0)
+        if line is None:
+            raise EOFError
+        return line
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("builtins.input", read)
+    code, _, err = run("chat", llama[0], "--threads", 1)
+    assert code == 0
+    assert asked[1] == f"'{path}' is there already; replace it? [y/N] "
+    assert said in err
+    assert (path.read_text() == "mine") == (answer != "y")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_an_unknown_command_is_no_message(talk):
     code, out, err = talk(["/forget", ""])
     assert (code, out) == (0, "")
@@ -73,10 +118,6 @@ def test_an_interrupt_stops_the_answer_and_keeps_what_there_is(llama, talk, monk
 
 
 def test_a_terminal_is_asked_and_ends_with_the_input(llama, run, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
     typed = iter(["", "/quit"])
 
     def read(prompt):

@@ -8,6 +8,7 @@ import pytest
 
 from darner import data, load, text, train
 from darner.cli import main
+from darner.train.folder_lock import LOCK, FolderLock
 
 WORDS = "the cat sat on the mat and the dog ran to the cat\n"
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
@@ -166,6 +167,21 @@ def test_low_rank_changes_leave_other_matrices_alone(corpus, run, tmp_path, llam
     )
     change = after[f"{name}.weight"] - before[f"{name}.weight"]
     np.testing.assert_allclose(change, product, atol=1e-6)
+
+
+def test_a_folder_that_another_training_uses_is_left_alone(corpus, config, run, tmp_path):
+    out = tmp_path / "out"
+    held = FolderLock(out, "--out")
+    held.hold()
+    code, _, err = run("train", "--text", corpus, "--model", config, "--out", out, *FAST)
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"'{out}' is in use by another trainer of this process" in err
+    assert {path.name for path in out.iterdir()} == {LOCK}
+    code, _, err = run("train", "--resume", out)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "is in use by" in err
+    held.release()
+    assert not out.exists()
 
 
 # --------------------------------------------------------------------------- what cannot be
