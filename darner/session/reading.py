@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.errors import FormatError
-from .atomic import FileError, Path
+from .atomic import FileError, Path, as_path
 
 MOST_JSON = 32 << 20
 """Bytes of a JSON file; the index of a model of a hundred thousand tensors has 10 million."""
@@ -54,7 +54,7 @@ class RegularFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = os.fspath(path)
+        self.path = as_path(path)
         try:
             # A pipe that nobody writes to must not make us wait.
             descriptor = os.open(
