@@ -26,7 +26,9 @@ def shakespeare(path: PathLike | None = None) -> str:
     for file in looked:
         if file.exists():
             return read_text(file)
-    raise not_found("Tiny Shakespeare", looked, "give its path: shakespeare(path)")
+    raise not_found(
+        "Tiny Shakespeare", looked, "examples/data of a checkout has it: shakespeare(path)"
+    )
 
 
 def read_text(path: PathLike) -> str:

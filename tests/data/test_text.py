@@ -141,7 +141,11 @@ def test_shakespeare_from_elsewhere_and_where_it_was_looked_for(tmp_path, monkey
     monkeypatch.chdir(tmp_path / "empty")
     monkeypatch.setattr("darner.data.places.CHECKOUT", tmp_path / "elsewhere")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(
-        FileNotFoundError, match=r"elsewhere/examples/data/tinyshakespeare.txt.gz'.*give its path"
-    ):
+    with pytest.raises(FileNotFoundError, match="examples/data of a checkout has it") as caught:
+        data.shakespeare()
+    assert "elsewhere/examples" not in str(
+        caught.value
+    )  # what is installed has no examples beside it
+    (tmp_path / "elsewhere/examples").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"elsewhere/examples/data/tinyshakespeare.txt.gz'"):
         data.shakespeare()
