@@ -170,10 +170,11 @@ def decode(data: bytes, what: str) -> str:
         raise FormatError(f"{what} is no text in UTF-8: {error}") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an error names the file."""
+def read_json(path: Path, *, halves: bool = False) -> dict[str, Any]:
+    """The JSON object in a file; an error names the file. ``halves`` as in ``parse_json``."""
     name = f"'{os.fspath(path)}'"
-    found = parse_json(read_file(path, most=MOST_JSON, what="a file of JSON"), name)
+    data = read_file(path, most=MOST_JSON, what="a file of JSON")
+    found = parse_json(data, name, halves=halves)
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise FormatError(f"{name} holds a JSON {kind}, where an object is needed")
