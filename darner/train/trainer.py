@@ -257,6 +257,8 @@ class Trainer(Resuming):
                 self._told.update((hook, listeners(self.callbacks, hook)) for hook in HOOKS)
                 if not self.session.graph.dynamic_symbols():
                     self.session.compile()
+                if self._validator is not None:
+                    self._validator.try_out()
                 self._loop(feed, interrupts)
                 if self._validator is not None and not self._is_validated():
                     self.validate()
