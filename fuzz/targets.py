@@ -262,10 +262,11 @@ def _tensor_files() -> list[bytes]:
 @target(_tensor_files, mutate.of_tensors, ("F32", "BF16", "shape", "data_offsets", "__metadata__"))
 def tensors(document: bytes) -> None:
     """A safetensors file, and every tensor in it."""
-    found = tensorfile._parse("file", document)
-    for name in found.entries:
-        array = found.array(name)
-        same(array.nbytes, found.entries[name].end - found.entries[name].begin)
+    found = tensorfile.open_tensors(in_memory(document))
+    arrays = found.arrays()
+    for name, entry in found.entries.items():
+        same(arrays[name].nbytes, entry.end - entry.begin)
+        same(arrays[name].tobytes(), found.array(name).tobytes())
 
 
 @cache
@@ -300,7 +301,7 @@ def everything(learns: bool = True) -> dict[str, bytes]:
 def resigned(document: bytes) -> bytes:
     """A checkpoint with the digest that its header should have, where it has one, and the checksums of its tensors."""
     try:
-        found = tensorfile._parse("file", document)
+        found = tensorfile.open_tensors(in_memory(document))
         metadata = dict(found.metadata)
         if checkpoint._DIGEST_KEY not in metadata:
             return document
@@ -312,7 +313,7 @@ def resigned(document: bytes) -> bytes:
     except DarnerError:
         return document
     text = tensorfile.encode(header)
-    return len(text).to_bytes(8, "little") + text + bytes(found.data[found.start :])
+    return len(text).to_bytes(8, "little") + text + document[found.start :]
 
 
 def _checkpoints() -> list[bytes]:
@@ -337,8 +338,7 @@ def session_checkpoint(document: bytes) -> None:
 
 
 def _training_states() -> list[bytes]:
-    header = tensorfile._parse("file", trained()).metadata
-    return [header[KEY].encode()]
+    return [tensorfile.open_tensors(in_memory(trained())).metadata[KEY].encode()]
 
 
 @target(_training_states, mutate.of_json(("progress", "history", "losses", "epochs", "source")))
@@ -358,13 +358,16 @@ def training_state(document: bytes) -> None:
 
 @cache
 def _parameters() -> dict[str, Any]:
-    found = tensorfile._parse("file", trained())
-    return {name: np.array(found.array(name)) for name in found.entries}
+    return tensorfile.open_tensors(in_memory(trained())).arrays()
+
+
+@cache
+def _metadata() -> dict[str, str]:
+    return dict(tensorfile.open_tensors(in_memory(trained())).metadata)
 
 
 def _with_state(document: bytes) -> bytes:
-    metadata = dict(tensorfile._parse("file", trained()).metadata)
-    metadata[KEY] = document.decode(errors="replace")
+    metadata = {**_metadata(), KEY: document.decode(errors="replace")}
     return resigned(tensor_file(_parameters(), metadata))
 
 

@@ -72,7 +72,7 @@ def mnist_folder(folder: PathLike | None = None) -> Path:
     for place in places:
         if any(path.exists() for path in _names(place, "train-images-idx3-ubyte")):
             return place
-    hint = "download the four files, and name their folder"
+    hint = "download the four files, and name their folder; drawn_digits(count, seed) draws some like them"
     raise not_found("MNIST (train-images-idx3-ubyte.gz)", places, hint)
 
 

@@ -15,8 +15,10 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def data_folders() -> Iterator[Path]:
-    """Folders that data is often kept in: of the current folder, the checkout, and the user."""
-    for base in (Path.cwd(), CHECKOUT, CHECKOUT.parent / "shared", Path.home()):
+    """Folders that data is often kept in: of the current folder, the checkout where there is one, and the user."""
+    examples = CHECKOUT / "examples"
+    beside = (CHECKOUT, CHECKOUT.parent / "shared") if examples.is_dir() else ()
+    for base in (Path.cwd(), *beside, Path.home()):
         yield base / "data"
     cache = os.environ.get("XDG_CACHE_HOME")
     yield (Path(cache) if cache else Path.home() / ".cache") / "darner"

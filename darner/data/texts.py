@@ -29,7 +29,7 @@ def shakespeare(path: PathLike | None = None) -> str:
     for file in looked:
         if file.exists():
             return read_text(file)
-    raise not_found("Tiny Shakespeare", looked, "give its path: shakespeare(path)")
+    raise not_found("Tiny Shakespeare", looked, "without a path it is what comes with darner")
 
 
 def read_text(path: PathLike) -> str:

@@ -247,14 +247,16 @@ def as_dim(value: Any) -> Dim:
         if all(factor < 0 for _, factor in value.terms) and value.terms[-1][0] == ():
             raise ShapeError(f"size {value} is negative")
         return value
+    unknown = value is None or (isinstance(value, int) and value == -1)
+    varies = "a size that varies has a name: 'batch'" if unknown else None
     try:
         size = operator.index(value)
     except TypeError:
-        raise ShapeError(f"size {value!r} is not an integer") from None
+        raise ShapeError(f"size {value!r} is not an integer", hint=varies) from None
     if isinstance(value, bool):
         raise ShapeError(f"size {value!r} is not an integer")
     if size < 0:
-        raise ShapeError(f"size {size} is negative")
+        raise ShapeError(f"size {size} is negative", hint=varies)
     return size
 
 

@@ -166,6 +166,10 @@ class DeviceMemoryError(RunError):
     """A GPU has not enough memory for a buffer."""
 
 
+class ForkError(DarnerError, RuntimeError):
+    """A forked process uses what only the process that it was forked from has: threads, or a device."""
+
+
 class UnsupportedError(DarnerError):
     """A plan asks for something that a backend has no code for."""
 

@@ -29,7 +29,7 @@ from ..graph.data import Array
 from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, FormatError, ShapeError, UnknownNameError
 from ..nn.linear import LoRA
-from ..session.reading import read_json
+from ..session.reading import read_json, shown
 from ..session.session import Session
 from ..session.tensorfile import open_tensors, stored
 from .files import ADAPTER, Stored, TensorInfo, Weights
@@ -142,7 +142,13 @@ def _number(path: Path, config: Mapping[str, Any], name: str, default: float) ->
     value = config.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FormatError(f"'{path}' has {name}={value!r}, which is no number")
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise FormatError(f"'{path}' has {name}={shown(value)}, which is no number of any use")
+    return found
 
 
 def _modules(names: Mapping[str, Any]) -> list[str]:

@@ -41,7 +41,8 @@ def folder(path_or_id: str | os.PathLike[str], revision: str | None = None) -> P
         HubError: the hub has no such model, does not give it, or cannot be reached.
         MissingPackageError: its package is not installed.
     """
-    text = os.fspath(path_or_id)
+    is_path = isinstance(path_or_id, str | os.PathLike)
+    text = os.fspath(path_or_id) if is_path else ""
     if not isinstance(text, str) or not text:
         raise ArgumentError(f"a model is a folder or a name of the hub, got {path_or_id!r}")
     found = Path(text).expanduser()

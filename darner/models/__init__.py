@@ -41,10 +41,10 @@ ARCHITECTURES: dict[str, str] = {
 
 def architecture(name: str) -> type[Model]:
     """The class of a ``model_type``, or of one of the ``architectures`` of a configuration."""
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ArgumentError(
             f"there is no architecture '{name}'",
-            hint=nearest(name, sorted(ARCHITECTURES), "there are"),
+            hint=nearest(str(name), sorted(ARCHITECTURES), "there are"),
         )
     module, found = ARCHITECTURES[name].split(":")
     made: type[Model] = getattr(importlib.import_module(f".{module}", __name__), found)
@@ -56,6 +56,8 @@ def from_config(config: Mapping[str, Any], **options: Any) -> Model:
 
     Those of diffusers have no ``model_type``, but a ``_class_name``, and those of lerobot a ``type``.
     """
+    if not isinstance(config, Mapping):
+        raise ArgumentError(f"a configuration is a table, got {type(config).__name__}")
     kind = config.get("model_type") or config.get("_class_name") or config.get("type")
     if not isinstance(kind, str):
         raise ArgumentError("the configuration has no model_type, which says what it is of")

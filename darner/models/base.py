@@ -11,7 +11,7 @@ from ..graph.errors import ArgumentError, nearest
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..nn.linear import Linear, LinearMaker
-from .config_types import check
+from .config_types import check, part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,9 @@ class LabelledConfig(Config):
     def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
         """The number of classes is that of their names."""
         if "num_labels" not in found and found.get("id2label"):
-            found["num_labels"] = len(found["id2label"])
+            found["num_labels"] = len(
+                part(f"the configuration of a '{cls.model_type}'", found, "id2label")
+            )
         return found
 
     def to_hf(self) -> dict[str, Any]:

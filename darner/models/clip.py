@@ -20,6 +20,7 @@ from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from .base import Config, Model
+from .config_types import part
 from .images import PatchesConfig, finish, in_a_row, pair, pixels
 from .towers import TowerConfig, encoded
 
@@ -85,8 +86,9 @@ class CLIPConfig(Config):
             "vision_config": CLIPVisionConfig,
         }
         for name, tower in towers.items():
-            given, second = found.get(name) or {}, found.pop(f"{name}_dict", None)
-            if second is not None:
+            what = "the configuration of a 'clip'"
+            given, second = part(what, found, name), part(what, found, f"{name}_dict")
+            if found.pop(f"{name}_dict", None) is not None:
                 given = {**given, **tower.from_hf(second).to_hf()}
             found[name] = tower.from_hf(given)
         return found

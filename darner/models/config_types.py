@@ -33,6 +33,30 @@ def check(what: str, cls: Any, values: Mapping[str, Any]) -> None:
             continue
         if not _fits(value, kind):
             raise ArgumentError(f"{what} has {_shown(value)} for {name}, which is {_words(kind)}")
+        low, high = _bounds(name)
+        if isinstance(value, int) and not low <= value <= high:
+            raise ArgumentError(f"{what} has {value} for {name}, which is from {low:,} to {high:,}")
+
+
+def part(what: str, found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The configuration of a part of a model, by its name in that of the whole; empty where it has none."""
+    value = found.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{what} has {_shown(value)} for {name}, which is {WORDS[dict]}")
+    return value
+
+
+def _bounds(name: str) -> tuple[int, int]:
+    """The least and the most that a number can be, by the name of its field: there are no models of fewer or more."""
+    if name.endswith(_LAYERS) and name != "num_expert_layers":
+        return 0, 10_000
+    if name.endswith(_SIZES) and name != "type_vocab_size":
+        return 1, 2**31 - 1
+    return -(2**63), 2**63 - 1
+
+
+_LAYERS = ("layers", "n_layer", "layers_per_block")
+_SIZES = ("heads", "n_head", "n_embd", "d_model", "hidden_size", "intermediate_size", "vocab_size")
 
 
 @cache

@@ -26,6 +26,7 @@ from ..nn.attention import Sequence
 from . import architecture
 from .base import Config, float_input
 from .causal import CausalLM
+from .config_types import part
 from .images import PatchesConfig, finish, grid, in_a_row, pair, pixels
 from .llama import Llama, LlamaConfig
 from .towers import TowerConfig, encoded
@@ -81,16 +82,17 @@ class SmolVLMConfig(Config):
     @classmethod
     def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
         """The parts' own configurations."""
+        what = "the configuration of a 'smolvlm'"
         if not found.get("text_config"):
-            raise ArgumentError("the configuration of a 'smolvlm' needs text_config")
-        text = {"model_type": "llama", **found["text_config"]}
+            raise ArgumentError(f"{what} needs text_config")
+        text = {"model_type": "llama", **part(what, found, "text_config")}
         read = architecture(text["model_type"])
         if not issubclass(read, Llama):
             raise ArgumentError(
                 f"the text part of a 'smolvlm' is a Llama or one of its kin, not '{text['model_type']}'"
             )
         found["text_config"] = read.config_class.from_hf(text)
-        found["vision_config"] = SmolVLMVisionConfig.from_hf(found.get("vision_config") or {})
+        found["vision_config"] = SmolVLMVisionConfig.from_hf(part(what, found, "vision_config"))
         return found
 
     @property

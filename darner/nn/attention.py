@@ -10,7 +10,7 @@ import numpy as np
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import check_width, positive, scope, state
+from .base import check_width, layer, positive, scope, state
 from .linear import Linear, LinearMaker
 from .norms import RMSNorm
 
@@ -108,7 +108,7 @@ class Rope:
         return found[0], found[1]
 
 
-@dataclass(frozen=True)
+@layer
 class Attention:
     """Queries, keys and values by matrices, attention, and a matrix on its result.
 

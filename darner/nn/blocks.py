@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..graph.node import Node
 from .activations import activate
 from .attention import Attention, Sequence
-from .base import check_width, positive, scope
+from .base import check_width, layer, positive, scope
 from .linear import Linear, LinearMaker
 
 Layer: TypeAlias = Callable[[Node], Node]
 
 
-@dataclass(frozen=True)
+@layer
 class SwiGLU:
     """``down(silu(gate(x)) * up(x))``; with two ``names``, gate and up are the halves of one matrix.
 
@@ -62,7 +61,7 @@ class SwiGLU:
         )
 
 
-@dataclass(frozen=True)
+@layer
 class MLP:
     """``fc2(activation(fc1(x)))``.
 
@@ -101,7 +100,7 @@ class MLP:
             return y.dropout(self.dropout) if self.dropout else y
 
 
-@dataclass(frozen=True)
+@layer
 class TransformerBlock:
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``.
 

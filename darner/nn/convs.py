@@ -16,19 +16,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar, TypeAlias
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
 from ..ops.spatial import numbers
-from .base import check_width, parameter, positive, scope
+from .base import check_width, layer, parameter, positive, scope
 
 Sizes: TypeAlias = int | Sequence[int]
 """One number for all spatial axes, or one for each."""
 
 
-@dataclass(frozen=True)
+@layer
 class Convolution(ABC):
     """What convolutions and transposed ones have in common, whatever the number of spatial axes.
 
@@ -98,7 +98,7 @@ class Convolution(ABC):
             return self.convolved(x, weight, bias)
 
 
-@dataclass(frozen=True)
+@layer
 class Conv(Convolution):
     """A kernel moved over ``x``; the weight is (outputs, inputs / groups, *kernel)."""
 
@@ -121,7 +121,7 @@ class Conv(Convolution):
         return result
 
 
-@dataclass(frozen=True)
+@layer
 class ConvTranspose(Convolution):
     """The transpose of a convolution; the weight is (inputs, outputs / groups, *kernel).
 

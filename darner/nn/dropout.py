@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
+from .base import layer
 
 
-@dataclass(frozen=True)
+@layer
 class Dropout:
     """Sets elements to 0 with probability ``rate`` and divides the others by 1 - rate, others in every step.
 

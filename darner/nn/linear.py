@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
-from .base import check_width, parameter, positive, scope
+from .base import check_width, layer, parameter, positive, scope
 
 
-@dataclass(frozen=True)
+@layer
 class Linear:
     """``x @ weight.T + bias`` over the last axis.
 
@@ -64,7 +64,7 @@ LinearMaker: TypeAlias = Callable[..., Linear]
 """What blocks make their matrices with: ``Linear``, or ``LoRA(...).linear``."""
 
 
-@dataclass(frozen=True)
+@layer
 class LoRALinear(Linear):
     """A ``Linear`` with a low-rank change: ``x @ weight.T + bias + alpha / rank * (x @ A.T) @ B.T``.
 
@@ -135,7 +135,7 @@ class LoRA:
         return dict.fromkeys(names, 0.0)
 
 
-@dataclass(frozen=True)
+@layer
 class Embedding:
     """Rows of a table by integers; ``attend`` uses the same table the other way, as the output of a tied model.
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..graph.dims import format_shape, product
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
-from .base import check_width, parameter, positive, scope, state
+from .base import check_width, layer, parameter, positive, scope, state
 
 
-@dataclass(frozen=True)
+@layer
 class RMSNorm:
     """``x`` over the root of its mean square, times ``weight``; ``shifted`` multiplies by 1 + weight instead (Gemma).
 
@@ -39,7 +37,7 @@ class RMSNorm:
             return x.rms_norm(weight + 1.0 if self.shifted else weight, self.eps)
 
 
-@dataclass(frozen=True)
+@layer
 class LayerNorm:
     """``x`` less its mean, over its deviation, times ``weight``, plus ``bias``."""
 
@@ -62,7 +60,7 @@ class LayerNorm:
             return x.layer_norm(weight, bias, self.eps)
 
 
-@dataclass(frozen=True)
+@layer
 class GroupNorm:
     """(batch, channels, ...) normalised over groups of channels."""
 
@@ -87,7 +85,7 @@ class GroupNorm:
             return x.group_norm(weight, bias, self.groups, self.eps)
 
 
-@dataclass(frozen=True)
+@layer
 class BatchNorm:
     """(batch, channels, ...) normalised by the mean and variance of each channel.
 

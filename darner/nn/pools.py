@@ -11,16 +11,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
 from ..ops.spatial import fixed_sizes, require_axes
+from .base import layer
 from .convs import Sizes
 
 
-@dataclass(frozen=True)
+@layer
 class MaxPool:
     """The largest element of each window; what is beyond the border never is.
 
@@ -54,7 +55,7 @@ class MaxPool:
         return result
 
 
-@dataclass(frozen=True)
+@layer
 class AvgPool:
     """The mean of each window; ``count_include_pad`` says whether zeros beyond the border are of its elements."""
 
@@ -80,7 +81,7 @@ class AvgPool:
         return result
 
 
-@dataclass(frozen=True)
+@layer
 class AdaptiveAvgPool:
     """The means over windows as even as they can be, ``output_size`` of them on each axis; None keeps an axis as it is."""
 
@@ -103,7 +104,7 @@ class AdaptiveAvgPool:
         return result
 
 
-@dataclass(frozen=True)
+@layer
 class GlobalAvgPool:
     """The mean of each channel, over however many spatial axes; ``keepdims`` leaves them at size 1."""
 

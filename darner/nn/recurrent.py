@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
 from ..transforms.custom_gradient import custom_gradient
-from .base import check_width, parameter, positive, scope
+from .base import check_width, layer, parameter, positive, scope
 
 States: TypeAlias = tuple[Node, ...]
 """What a step hands to the next: (batch, width) each; of all layers and directions, (layers * directions, batch, width)."""
@@ -41,7 +40,7 @@ def _(tangent: Node, out: Any, x: Node, count: int, axis: int) -> Any:
     return in_parts.function(tangent, count, axis)
 
 
-@dataclass(frozen=True)
+@layer
 class Recurrent:
     """What recurrent layers have in common: layers, directions, and the way through a sequence.
 
@@ -143,7 +142,7 @@ class Recurrent:
                 )
 
 
-@dataclass(frozen=True)
+@layer
 class LSTM(Recurrent):
     """Long short-term memory (Hochreiter and Schmidhuber 1997), as ``torch.nn.LSTM`` with ``batch_first``.
 
@@ -155,6 +154,9 @@ class LSTM(Recurrent):
     ((4, 10, 16), (1, 4, 16), (1, 4, 16))
     >>> list(g.parameters)
     ['lstm.weight_ih_l0', 'lstm.weight_hh_l0', 'lstm.bias_ih_l0', 'lstm.bias_hh_l0']
+
+    Every step of time has nodes of its own, so building a session takes longer for longer texts: some ten seconds for a hundred steps
+    of training; the next time it is found in the cache.
     """
 
     GATES: ClassVar[int] = 4
@@ -178,7 +180,7 @@ class LSTM(Recurrent):
         return leave.sigmoid() * kept.tanh(), kept
 
 
-@dataclass(frozen=True)
+@layer
 class GRU(Recurrent):
     """The gated recurrent unit (Cho et al. 2014), as ``torch.nn.GRU`` with ``batch_first``.
 

@@ -10,7 +10,7 @@ from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, Calling, nearest
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..transforms.gradients import Wrt, differentiated, select
+from ..transforms.gradients import Wrt, check_paths, differentiated, has_path, quoted, select
 from ..transforms.remat import Remat
 from .base import GRADIENT_NORM, GRADIENT_SUM, Clock, Optimizer, Slot, as_dtype, fits, runs_so_far
 from .clipping import clip_by_norm, clip_by_value, global_norm
@@ -69,6 +69,13 @@ def trained_parameters(graph: Graph, optimizer: Optimizer, wrt: Wrt) -> list[Nod
         raise ArgumentError(
             f"graph '{graph.name}' has no parameter to train",
             hint="all are frozen by multipliers of 0.0" if graph.parameters else None,
+        )
+    loss = graph.outputs[:1]
+    check_paths(graph, chosen, loss)
+    if not has_path(graph, chosen, loss):
+        raise ArgumentError(
+            f"the loss of '{graph.name}' depends on no parameter that is trained: {quoted(chosen)}",
+            hint="the first output is the loss; stop_gradient, integers and comparisons pass no gradient",
         )
     return chosen
 

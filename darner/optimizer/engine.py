@@ -12,56 +12,40 @@ A rule's left side becomes a query that fills a table with what it found; guards
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..graph.errors import DarnerError
+from ..graph.forks import native_call
 from ..graph.op import Op
 from .declare import Rule
+from .library import LIBRARY, EngineError, Inherited
 from .pattern import Number, Pattern, Term, Variable
 
 
-class EngineError(DarnerError):
-    """egglog cannot be loaded, or refuses a program."""
-
-
-@cache
 def bindings() -> Any:
-    """Egglog's extension module alone: its package would import ten times as much."""
-    package = importlib.util.find_spec("egglog")
-    if package is None or package.submodule_search_locations is None:
-        raise EngineError("egglog is not installed", hint="pip install egglog==13.2.0")
-    places = list(package.submodule_search_locations)
-    spec = importlib.machinery.PathFinder.find_spec("bindings", places)
-    if spec is None or spec.loader is None or spec.origin is None:
-        raise EngineError(f"egglog in {places} has no extension module 'bindings'")
-    loader = importlib.machinery.ExtensionFileLoader("egglog.bindings", spec.origin)
-    spec = importlib.util.spec_from_loader("egglog.bindings", loader)
-    if spec is None:
-        raise EngineError(f"egglog's extension {loader.path} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    """Egglog's extension module."""
+    return LIBRARY.module()
 
 
 @cache
-def _parser() -> Any:
+def _parser() -> Inherited:
     """An e-graph that only parses."""
-    return bindings().EGraph()
+    return Inherited()
 
 
 @lru_cache(maxsize=20_000)
 def _parsed(line: str) -> tuple[Any, ...]:
     """A command, parsed. Lines come one by one: a parsed command keeps the whole text it was parsed from."""
     try:
-        return tuple(_parser().parse_program(line))
+        return tuple(_parser().graph.parse_program(line))
     except (bindings().EggSmolError, SyntaxError) as error:
         raise EngineError(f"egglog cannot read {line}: {error}") from None
+
+
+LIBRARY.forget += [_parser.cache_clear, _parsed.cache_clear]
 
 
 # --------------------------------------------------------------------------- rules as queries
@@ -194,7 +178,8 @@ class Engine:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = rules
         self.program: list[str] = []
-        self._graph = bindings().EGraph()
+        self._held = Inherited()
+        self._graph = self._held.graph
         self._declared: set[str] = {"constant"}
         self._tables: set[str] = set()
         self._waiting = dict(enumerate(rules))
@@ -246,7 +231,8 @@ class Engine:
             self.program.append(line)
             commands += _parsed(line)
         try:
-            self._graph.run_program(*commands)
+            with native_call():
+                self._graph.run_program(*commands)
         except bindings().EggSmolError as error:
             raise EngineError(f"egglog refuses a command: {error}") from None
 
@@ -260,7 +246,8 @@ class Engine:
         """
         self.run(["(run match 1)"])
         graph = self._graph
-        functions = graph.freeze().functions
+        with native_call():
+            functions = graph.freeze().functions
         self.run(["(run forget 1)"])
         rows = sorted(
             [(graph.value_to_i64(row.inputs[0]), row.output) for row in functions["node"].rows]

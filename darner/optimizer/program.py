@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph.errors import InternalError
+from ..graph.forks import native_call
 from .search import Cuts
 
 # The least and the most that a sum of variables may be, and their coefficients.
@@ -123,7 +124,8 @@ def _run(
         solution = highspy.HighsSolution()
         solution.col_value = known
         solver.setSolution(solution)
-    solver.run()
+    with native_call():
+        solver.run()
     status = solver.getModelStatus()
     if presolve == "off" and status == highspy.HighsModelStatus.kInfeasible:
         raise InternalError("the program of an extraction has no solution")

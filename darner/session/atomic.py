@@ -57,6 +57,14 @@ class FileError(DarnerError, OSError):
         return cls(f"cannot {action} '{name}': {cause}", name, error.errno, hint=hint)
 
 
+def as_path(path: object) -> str:
+    """What is given as a path, as text, or an error where no file can have it."""
+    found = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(found, str):
+        raise ArgumentError(f"a path is a text or a Path, got {path!r}")
+    return found
+
+
 def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Put chunks of bytes, one after another, in place of what the path names.
 
@@ -74,9 +82,9 @@ def write_atomically(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
         FileError: the system refused (a full disk, say). The old file is then untouched.
     """
     try:
-        target = os.path.realpath(path)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{path!r} is no path: {error}") from None
+        target = os.path.realpath(as_path(path))
+    except ValueError as error:  # a name with a NUL in it
+        raise FileError(f"cannot write {path!r}: {error}", os.fspath(path), errno.EINVAL) from None
     old = None
     try:
         old = _replaceable(target)

@@ -31,6 +31,7 @@ from ..graph import dtypes
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, Calling
+from ..graph.forks import watch
 from ..graph.graph import Graph
 from ..graph.node import Node
 from .builders import build_inference_session
@@ -83,6 +84,14 @@ class Function:
         self._traced: OrderedDict[Any, _Traced] = OrderedDict()
         self._lock = threading.RLock()
         self.traces = 0
+        watch(self)
+
+    def after_fork(self) -> None:
+        """A lock that another thread had would stay locked in a forked child."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run it on arrays; the result has the structure that the function returned."""

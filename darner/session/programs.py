@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from ..backends.memory import together
 from ..backends.protocol import Program
 from ..graph.data import Array
 from ..graph.errors import RunError
+from ..graph.forks import watch
 from ..graph.graph import LEAVES, Graph
 from ..graph.types import TensorType
 from ..lower.plan import Buffer
@@ -44,28 +43,27 @@ class Shared:
         version: counts changes of parameters.
         weights: which parameters hold their values.
         sessions: how many there are.
+        changes: whether steps change parameters or states.
+        torn: whether this process was forked while another thread may have been changing them.
     """
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     version: int = 0
     weights: Weights = field(default_factory=Weights)
     sessions: int = 1
+    changes: bool = False
+    torn: bool = False
 
     def __post_init__(self) -> None:
-        _shared.add(self)
+        watch(self)
 
-
-_shared: weakref.WeakSet[Shared] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    # In a forked child the thread that holds a lock does not exist: nobody would ever let it go.
-    for shared in list(_shared):
-        shared.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    def after_fork(self) -> None:
+        """In a forked child the thread that holds a lock does not exist: nobody would ever let it go."""
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
+            return
+        self.lock = threading.RLock()
+        self.torn = self.changes
 
 
 class Specialised:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..graph.forks import watch
+
 PATIENCE = 1.0
 """Seconds after which a terminal is told what is going on."""
 
@@ -36,6 +38,12 @@ class Phases:
         self._current: list[str] = []
         self._counted = ""
         self._open = False
+        watch(self)
+
+    def after_fork(self) -> None:
+        """What another thread showed, and its lock, are not a forked child's."""
+        self._lock = threading.Lock()
+        self._status = None
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

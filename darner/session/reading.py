@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.errors import FormatError
-from .atomic import FileError, Path
+from .atomic import FileError, Path, as_path
 
 MOST_JSON = 32 << 20
 """Bytes of a JSON file; the index of a model of a hundred thousand tensors has 10 million."""
@@ -54,7 +54,7 @@ class RegularFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = os.fspath(path)
+        self.path = as_path(path)
         try:
             # A pipe that nobody writes to must not make us wait.
             descriptor = os.open(
@@ -170,10 +170,11 @@ def decode(data: bytes, what: str) -> str:
         raise FormatError(f"{what} is no text in UTF-8: {error}") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an error names the file."""
+def read_json(path: Path, *, halves: bool = False) -> dict[str, Any]:
+    """The JSON object in a file; an error names the file. ``halves`` as in ``parse_json``."""
     name = f"'{os.fspath(path)}'"
-    found = parse_json(read_file(path, most=MOST_JSON, what="a file of JSON"), name)
+    data = read_file(path, most=MOST_JSON, what="a file of JSON")
+    found = parse_json(data, name, halves=halves)
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise FormatError(f"{name} holds a JSON {kind}, where an object is needed")

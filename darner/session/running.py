@@ -14,7 +14,8 @@ from ..backends.protocol import Program, Tuning, compile_for, start_for
 from ..graph import dtypes
 from ..graph.data import Array
 from ..graph.dims import as_dim
-from ..graph.errors import ArgumentError, Calling, DTypeError, RunError, ShapeError
+from ..graph.errors import ArgumentError, Calling, DTypeError, ForkError, RunError, ShapeError
+from ..graph.forks import SPAWN
 from ..graph.garbage import without_collection
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
@@ -70,7 +71,7 @@ class Running:
         self._graph = graph.copy().freeze()
         self._config = config
         self._plan_file = None if plan_file is None else Path(plan_file)
-        self._shared = Shared()
+        self._shared = Shared(changes=config.trains or bool(graph.states))
         self._closed = False
         self._phases = Phases(graph.name, config.progress)
         self._input_types = input_types(self._graph)
@@ -542,6 +543,12 @@ class Running:
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise ClosedError(f"the session of graph '{self._graph.name}' is closed")
+        if self._shared.torn:
+            raise ForkError(
+                f"another thread used the session of graph '{self._graph.name}' when this process was forked: "
+                "its parameters may be those of half a step",
+                hint=f"fork between steps, or {SPAWN}",
+            )
 
     def close(self) -> None:
         """Free threads, code and memory. Closing twice is no fault; anything else afterwards is an error."""

@@ -188,6 +188,7 @@ class Session(Inspecting):
         for name in chosen:
             self._storage[name] = other._storage[name]
         if self._shared is not other._shared:
+            other._shared.changes |= self._shared.changes
             self._shared: Shared = other._shared
             self._shared.sessions += 1
 

@@ -20,7 +20,7 @@ from ..optim.base import PREFIX, Optimizer, fits
 from ..optim.sgd import SGD
 from .binding import into, known
 from .config import SessionConfig
-from .pipeline import GRADIENT, keeps_gradients, update_graph
+from .pipeline import GRADIENT, keeps_gradients, trained_names, update_graph
 from .programs import allocate_all
 from .running import Running, leaf_type
 
@@ -273,8 +273,7 @@ class Training(Running):
     def _gradient_names(self) -> tuple[str, ...]:
         if not self._config.trains or not keeps_gradients(self._config, self._optimizer):
             return ()
-        last = self._last or next(iter(self._kept.values()), None)
-        return () if last is None else last.plans.gradients
+        return trained_names(self._graph, self._optimizer)
 
     def read_param_grad(self, name: str, out: Array | None = None) -> Array:
         """The gradient of a parameter in the last step, before clipping, as a copy or in ``out``."""

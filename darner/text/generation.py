@@ -89,6 +89,11 @@ class Generator:
         ``on_step`` is called with the number of tokens so far after each. ``pixels`` are those of the prompts' images, for a
         model that sees: as many for each prompt, one prompt after the other.
         """
+        if not isinstance(prompts, str) and not hasattr(prompts, "__len__"):
+            raise ArgumentError(
+                f"a prompt is a text or a row of tokens, got {prompts!r}",
+                hint="or a list of prompts",
+            )
         many = not isinstance(prompts, str) and bool(len(prompts)) and not _is_number(prompts[0])
         given: list[Any] = list(prompts) if many else [prompts]
         tokens = [self._tokens(prompt) for prompt in given]

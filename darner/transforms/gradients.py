@@ -41,9 +41,11 @@ def grad(
     """The gradients of the first output (a scalar, or one element) by ``wrt``, as the outputs.
 
     ``wrt`` names inputs, parameters, states or labels (or gives nodes); all parameters by default, in the order they
-    were declared. ``frozen`` leaves out parameters by name or by scope. ``remat`` names scopes
-    to recompute beside those that the graph records (``Graph.remat``): one, several, or a mapping from names to
-    policies; ``"layers.*"`` means each scope inside ``layers``.
+    were declared. ``frozen`` leaves out parameters by name or by scope. What the output does not depend on by a
+    differentiable path has the gradient 0; only where all parameters are such, because of an argmax or a comparison
+    that is computed with, is that an error. ``remat`` names scopes to recompute beside those that the graph records
+    (``Graph.remat``): one, several, or a mapping from names to policies; ``"layers.*"`` means each scope inside
+    ``layers``.
     """
     with Calling("grad"):
         full, gradients, _ = differentiated(graph, select(graph, wrt, frozen), remat)
@@ -227,7 +229,7 @@ def differentiated(
 def _pulled(
     rebuilt: Rebuilt, chosen: Sequence[Node], outputs: Sequence[Node], cotangents: Sequence[Node]
 ) -> list[Node]:
-    """Gradients by the chosen nodes; zeros where nothing depends, an error where something must."""
+    """Gradients by the chosen nodes; zeros where nothing depends on them by a differentiable path."""
     full = rebuilt.graph
     check_paths(full, [rebuilt[n] for n in chosen], [rebuilt[n] for n in outputs])
     ends, places = [rebuilt[n] for n in outputs], [rebuilt[n] for n in chosen]
@@ -239,24 +241,39 @@ def _pulled(
 
 
 def check_paths(graph: Graph, chosen: Sequence[Node], outputs: Sequence[Node]) -> None:
-    """A node that moves the outputs only as an integer or a truth value has no gradient to give.
+    """Refuse outputs that follow from parameters and ``chosen`` through integers and truth values alone.
 
-    Steps such as ``sign`` have the derivative 0, and so has what is merely selected by a condition or an index. But an
-    argmax, a comparison or an integer that is then computed with is likely a mistake.
+    What an output does not depend on has the gradient 0, and so has what only selects by an index or a condition, or
+    passes a step. But where nothing at all has another gradient, because an argmax, a comparison or an integer is
+    computed with, the loss is likely a mistake.
     """
-    needed = needed_nodes(graph, outputs)
     reaching = _reaching_nodes(graph, outputs)
-    for node in chosen:
-        if not needed[node.id] or reaching[node.id]:
-            continue
-        path = _path_as_integer(graph, node, needed)
-        if path is not None:
-            blocked = next(item for item in path if not is_differentiable(item))
-            shown = " -> ".join(item.name or item.op.name for item in path)
-            raise ArgumentError(
-                f"no gradient reaches '{_name(node)}': the only way is through {blocked.op.name}, "
-                f"which has no derivative ({shown})"
-            ).located(blocked.op.name, blocked.label, "", blocked.source)
+    parameters = [node for node in graph.parameters.values() if is_differentiable(node)]
+    if any(reaching[node.id] for node in (*chosen, *parameters)):
+        return
+    needed = needed_nodes(graph, outputs)
+    paths = [_path_as_integer(graph, node, needed) for node in chosen if needed[node.id]]
+    blocking = [path for path in paths if path is not None]
+    if blocking:
+        blocked = next(item for item in blocking[0] if not is_differentiable(item))
+        shown = " -> ".join(item.name or item.op.name for item in blocking[0])
+        raise ArgumentError(
+            f"no gradient reaches {quoted([path[0] for path in blocking])}: the only way is through "
+            f"{blocked.op.name}, which has no derivative ({shown})"
+        ).located(blocked.op.name, blocked.label, "", blocked.source)
+
+
+def quoted(nodes: Sequence[Node]) -> str:
+    """The names of nodes as an error lists them."""
+    names = [f"'{_name(node)}'" for node in nodes]
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
+
+
+def has_path(graph: Graph, chosen: Sequence[Node], outputs: Sequence[Node]) -> bool:
+    """Whether a differentiable path leads from one of ``chosen`` to one of ``outputs``."""
+    reaching = _reaching_nodes(graph, outputs)
+    return any(reaching[node.id] for node in chosen)
 
 
 def _reaching_nodes(graph: Graph, outputs: Sequence[Node]) -> list[bool]:

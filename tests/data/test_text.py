@@ -140,5 +140,7 @@ def test_shakespeare_from_elsewhere_and_where_it_was_looked_for(tmp_path):
     with pytest.raises(OSError, match=r"cannot read '.*none'"):
         data.shakespeare(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"empty/tinyshakespeare.txt.gz', .*give its path"):
+    with pytest.raises(
+        FileNotFoundError, match=r"empty/tinyshakespeare.txt.gz', .*comes with darner"
+    ):
         data.shakespeare(tmp_path / "empty")

@@ -171,6 +171,9 @@ bad("text with a stranger", lambda v: darner.data.CharVocabulary("ab").encode("a
 bad("token above the last", lambda v: darner.data.CharVocabulary("ab").decode([0, 2]), ArgumentError, "2")
 bad("token below the first", lambda v: darner.data.CharVocabulary("ab").decode([-1]), ArgumentError, "-1")
 bad("tokens that are fractions", lambda v: darner.data.CharVocabulary("ab").decode(np.array([0.5])), ArgumentError, "whole")
+bad("temperature of text", lambda v: text.Sampling(temperature="hot"), ArgumentError, "temperature")
+bad("temperature of None", lambda v: text.Sampling(temperature=None), ArgumentError, "temperature")
+bad("seed of sampling of text", lambda v: text.Sampling(seed="x"), ArgumentError, "seed")
 # fmt: on
 
 

@@ -132,7 +132,7 @@ bad("option that is none", lambda m: new(learning_rate=0.1), ArgumentError, "lea
 bad("option for a session that is made", lambda m: train.Trainer(m.s, batches(), threads=1), ArgumentError, "threads")
 bad("training of a text", lambda m: train.Trainer("network", batches(), optimizer=optim.SGD(0.1)), ArgumentError, "Graph")
 bad("training without a loss", lambda m: train.Trainer(matrix(), [{}], optimizer=optim.SGD(0.1), device="reference"), (ArgumentError, ValueError), "loss")
-bad("resumed in a folder that has another training", lambda m: new(checkpoint=m.run), ArgumentError, "resume=True")
+bad("begun in a folder that another trainer uses", lambda m: new(checkpoint=m.run), train.FolderInUseError, "another trainer of this process")
 # ---- batches
 bad("batches of nothing", lambda m: new(given=[]), ArgumentError, "no batches")
 bad("batches that are a number", lambda m: new(given=3), ArgumentError, "batches")

@@ -104,7 +104,7 @@ def test_a_second_kernel_of_another_size_under_the_same_name_is_refused():
 def test_wrong_operands_are_refused_in_the_layers_terms():
     graph = darner.Graph("wrong")
     with pytest.raises(
-        darner.ShapeError, match=r"Conv2d 'conv' takes 3 on axis 1, but x is f32\(1, 4"
+        darner.ShapeError, match=r"Conv2d 'conv' takes 3 on axis 1, but x is f32\[1, 4"
     ):
         convs.Conv2d("conv", 3, 8, 3)(graph.input("x", (1, 4, 5, 5)))
     with pytest.raises(darner.ShapeError, match="rank 3"):

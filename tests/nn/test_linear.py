@@ -139,7 +139,7 @@ def test_mistakes_are_refused_in_the_layers_terms():
     with (
         graph.scope("block"),
         pytest.raises(
-            darner.ShapeError, match=r"Linear 'block.fc' takes 4 on axis -1, but x is f32\(2, 5\)"
+            darner.ShapeError, match=r"Linear 'block.fc' takes 4 on axis -1, but x is f32\[2, 5\]"
         ),
     ):
         nn.Linear("fc", 4, 2)(x)

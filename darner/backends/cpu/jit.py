@@ -31,7 +31,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...graph.errors import DarnerError
+from ...graph.errors import DarnerError, ForkError
+from ...graph.forks import native_call, watch
 from ..keys import Keyed
 
 # Instruction selection and register allocation at this level; higher costs time and gains nothing.
@@ -167,9 +168,13 @@ def compile_module(
     Raises:
         CompileError: the IR or the target is not valid.
     """
-    llvm = _llvm()
-    machine = _target_machine(cpu, features, triple)
     text = str(module)
+    with native_call():
+        return _compiled(text, _target_machine(cpu, features, triple), passes)
+
+
+def _compiled(text: str, machine: Any, passes: bool) -> bytes:
+    llvm = _llvm()
     try:
         # A context of its own: names of types do not pile up, and all of it is freed at once.
         parsed = llvm.parse_assembly(text, llvm.create_context())
@@ -309,7 +314,8 @@ class Program:
         if not self._close.alive:
             raise CompileError(f"'{name}' is asked of a program that was closed")
         try:
-            tracker = self._engine.lookup(_LIBRARY, name)
+            with native_call():
+                tracker = self._engine.lookup(_LIBRARY, name)
         except RuntimeError as error:
             raise CompileError(
                 f"'{name}' cannot be resolved: {error}",
@@ -335,6 +341,11 @@ def load_object(*code: bytes, symbols: Mapping[str, int] | None = None) -> Progr
     Raises:
         CompileError: the bytes are not an object of this machine.
     """
+    with native_call():
+        return _loaded(code, symbols or {})
+
+
+def _loaded(code: tuple[bytes, ...], symbols: Mapping[str, int]) -> Program:
     llvm = _llvm()
     # An engine for each program: a shared one keeps a few kilobytes of every library it ever held.
     # This linker puts an object in one block, so that its code always reaches its constants, and
@@ -345,7 +356,7 @@ def load_object(*code: bytes, symbols: Mapping[str, int] | None = None) -> Progr
     builder = llvm.JITLibraryBuilder().add_current_process()
     for item in code:
         builder.add_object_img(item)
-    for name, address in (symbols or {}).items():
+    for name, address in symbols.items():
         builder.import_symbol(name, address)
     try:
         library = builder.link(engine, _LIBRARY)
@@ -368,8 +379,12 @@ def _free_passes(manager: Any) -> None:
 
 def _dispose(parts: list[Any]) -> None:
     # What was looked up goes before the library, and that before the engine they live in.
-    while parts:
-        parts.pop().close()
+    try:
+        with native_call():
+            while parts:
+                parts.pop().close()
+    except ForkError:
+        return  # LLVM cannot be called in this process any more: the memory stays
 
 
 @cache
@@ -379,7 +394,20 @@ def _llvm() -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    watch(_LOCK)
     return llvm
+
+
+class _LlvmliteLock:
+    """llvmlite lets one thread in at a time, whoever uses it; in a forked child that thread is gone."""
+
+    def after_fork(self) -> None:
+        import llvmlite.binding.ffi as ffi
+
+        ffi.lib._lock._lock = threading.RLock()
+
+
+_LOCK = _LlvmliteLock()
 
 
 def _target_machine(cpu: str | None, features: str | None, triple: str | None) -> Any:

@@ -75,6 +75,8 @@ def _checked(graph: Graph, kind: str, given: Values, partial: bool = False) -> d
             hint = did_you_mean(str(name), leaves) or (
                 f"it has {', '.join(leaves)}" if leaves else f"it has no {kind}"
             )
+            if kind == "input" and name in graph.parameters:
+                hint = f"'{name}' is a parameter: run(graph, inputs, params)"
             raise RunError(f"graph '{graph.name}' has no {kind} '{name}'", hint=hint)
     missing = [name for name in leaves if name not in given]
     if missing and not partial:

@@ -24,6 +24,7 @@ from ...graph.errors import (
     DeviceMemoryError,
     optional,
 )
+from ...graph.forks import Origin, watch
 from .machine import ASKED, LIMITS, Machine
 from .native import losses, notice_losses, unchecked_module, vulkan_only, wait
 from .shader import Stage
@@ -49,9 +50,23 @@ class Region:
         return max(LEAST, -(-self.nbytes // 4) * 4)
 
 
+DRIVER = Origin("the driver of the GPU")
+"""A driver's threads, memory and queues are those of the process that opened it."""
 _lock = threading.RLock()
 _adapters: list[Any] | None = None
 _open: dict[int, Device] = {}
+
+
+class _Locked:
+    """The lock above, which another thread may have when a process is forked."""
+
+    def after_fork(self) -> None:
+        global _lock
+        _lock = threading.RLock()
+
+
+_LOCKED = _Locked()
+watch(_LOCKED)
 
 
 def _wgpu() -> Any:
@@ -76,6 +91,7 @@ def adapters() -> list[Any]:
     global _adapters
     with _lock:
         if _adapters is None:
+            DRIVER.begin()
             wgpu = _wgpu()
             notice_losses()
             vulkan_only()
@@ -131,6 +147,7 @@ def opened(name: str = "gpu") -> Device:
     """The GPU of that name, opened where it is not yet."""
     with _lock:
         number = find(name)
+        DRIVER.begin()
         device = _open.get(number)
         if device is not None:
             device.look()
@@ -246,7 +263,9 @@ class Device:
         return Region(self._buffer(nbytes, usage), 0, nbytes)
 
     def free(self, buffer: Any) -> None:
-        """Give memory back."""
+        """Give memory back; a forked process has none of it."""
+        if DRIVER.elsewhere:
+            return
         with _lock:
             self._buffers.discard(buffer)
         buffer.destroy()
@@ -286,7 +305,8 @@ class Device:
                 self.lost = losses()[1] or "its driver says so"
 
     def check(self) -> None:
-        """Raise if the device was lost, as far as anybody was told."""
+        """Raise if the device was lost, as far as anybody was told, or is that of another process."""
+        DRIVER.begin()
         count = losses()[0]
         if count != self._losses:
             self._losses = count
