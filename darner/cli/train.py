@@ -7,6 +7,7 @@ import shlex
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from . import EXIT_INTERRUPTED
 from .options import count, new_parser, path, positive, seed, threads, whole
 from .streams import say
 
@@ -95,6 +96,9 @@ def run(options: argparse.Namespace) -> int:
             if options.quiet:
                 say(stopped)
             return 128 + stopped.signal  # as shells have it
+        except KeyboardInterrupt:  # the second one, or one before the first step
+            say(f"darner train: interrupted; to go on from what was saved last: {hint}")
+            return EXIT_INTERRUPTED
         made.save(trainer.session)
         if options.sample:
             print(made.sample(trainer.session, options.sample))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..graph.errors import listed
 from ..session.atomic import FileError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -19,8 +20,6 @@ def data_folders() -> Iterator[Path]:
     beside = (CHECKOUT, CHECKOUT.parent / "shared") if examples.is_dir() else ()
     for base in (Path.cwd(), *beside, Path.home()):
         yield base / "data"
-    if beside:
-        yield examples / "data"
     cache = os.environ.get("XDG_CACHE_HOME")
     yield (Path(cache) if cache else Path.home() / ".cache") / "darner"
 
@@ -31,5 +30,5 @@ class MissingError(FileError, FileNotFoundError):
 
 def not_found(what: str, looked: list[Path], hint: str) -> MissingError:
     """The error that says where something was looked for."""
-    places = ", ".join(f"'{place}'" for place in dict.fromkeys(looked))
+    places = listed((f"'{place}'" for place in dict.fromkeys(looked)), most=8)
     return MissingError(f"{what} is not in {places}", str(looked[0]), errno.ENOENT, hint=hint)

@@ -7,28 +7,29 @@ from pathlib import Path
 from ..graph.errors import FormatError
 from ..session.atomic import Path as PathLike
 from .idx import read_maybe_gzipped
-from .places import data_folders, not_found
+from .places import not_found
 
+FILES = Path(__file__).parent / "files"
+"""What comes with darner."""
 SHAKESPEARE = "tinyshakespeare.txt"
 
 
 def shakespeare(path: PathLike | None = None) -> str:
-    """About a million characters of Shakespeare's plays ("Tiny Shakespeare").
+    """Tiny Shakespeare: 1,115,394 characters of Shakespeare's plays, which comes with darner.
+
+    It was collected by Andrej Karpathy for char-rnn; the plays are in the public domain.
 
     Args:
-        path: a text file, gzipped or not, or a folder that has it; else it is looked for in ``examples/data`` of a checkout
-            and other usual places.
+        path: in its place a text file, gzipped or not, or a folder that has ``tinyshakespeare.txt`` or ``.txt.gz``.
     """
-    if path is not None and not Path(path).is_dir():
+    folder = FILES if path is None else Path(path)
+    if path is not None and not folder.is_dir():
         return read_text(path)
-    folders = list(data_folders()) if path is None else [Path(path)]
-    looked = [folder / name for folder in folders for name in (f"{SHAKESPEARE}.gz", SHAKESPEARE)]
+    looked = [folder / name for name in (f"{SHAKESPEARE}.gz", SHAKESPEARE)]
     for file in looked:
         if file.exists():
             return read_text(file)
-    raise not_found(
-        "Tiny Shakespeare", looked, "examples/data of a checkout has it: shakespeare(path)"
-    )
+    raise not_found("Tiny Shakespeare", looked, "without a path it is what comes with darner")
 
 
 def read_text(path: PathLike) -> str:

@@ -26,6 +26,7 @@ from ..graph.dtypes import DType
 from ..graph.errors import (
     ArgumentError,
     DTypeError,
+    RunError,
     ShapeError,
     UnknownNameError,
     nearest,
@@ -94,6 +95,25 @@ def _typed(array: Array, wanted: DType, what: str, typed: bool) -> Array:
         f"{what} is {wanted}, but it is given {found}",
         hint=hint,
     )
+
+
+def check_values(
+    types: Mapping[str, TensorType],
+    values: Mapping[str, Any],
+    symbols: Collection[str] = (),
+    *,
+    whole: bool = True,
+) -> None:
+    """Raise what a run with these inputs would; ``whole`` where there are no others."""
+    shapes = {}
+    for name, value in values.items():
+        what = f"input '{known('input', name, types)}'"
+        shapes[name] = as_value(value, types[name], what).shape
+    missing = [repr(name) for name in types if name not in shapes]
+    if missing and whole:
+        raise RunError(f"no value was given for input {', '.join(missing)}")
+    if symbols and not missing:
+        solve_sizes(types, shapes, symbols)
 
 
 def is_bindable(array: Array) -> bool:

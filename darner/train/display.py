@@ -26,8 +26,10 @@ FORGETS = 20.0
 def display_for(progress: bool | None, file: TextIO | None = None) -> Display | None:
     """The display that is asked for: on a terminal (None), also as plain lines elsewhere (True), or none (False)."""
     stream = sys.stderr if file is None else file
+    if stream is None or progress is False:  # None: the process was started without one
+        return None
     live = stream.isatty()
-    if progress is False or (progress is None and not live):
+    if progress is None and not live:
         return None
     return LiveDisplay(stream) if live else Display(stream)
 
@@ -132,6 +134,11 @@ class Display(Callback):
         """One line."""
         self._file.write(f"{text}\n")
         self._file.flush()
+
+    def tell_last(self, text: str) -> None:
+        """The line that is left to be read when training has ended."""
+        self.close()
+        self.tell(text)
 
     def warn(self, text: str) -> None:
         """Show something as soon as lines are drawn again; nothing is written now."""

@@ -21,16 +21,16 @@ class Listed:
     """
 
     def __init__(self, batches: Sequence[Any]) -> None:
-        self._batches = batches
+        self.batches = batches
         self._epoch = self._position = 0
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        while self._position < len(self._batches):
+        while self._position < len(self.batches):
             self._position += 1
-            yield self._batches[self._position - 1]
+            yield self.batches[self._position - 1]
         self._epoch, self._position = self._epoch + 1, 0
 
     def state(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ class Feed:
             batch = next(self._iterator, None)
             if batch is not None:
                 self.position += 1
-                return self._named(batch)
+                return self.named(batch)
             self._iterator = None
             if self.position:
                 self._turn()
@@ -116,7 +116,8 @@ class Feed:
     def _turn(self) -> None:
         self.epoch, self.position = self.epoch + 1, 0
 
-    def _named(self, batch: Any) -> Batch:
+    def named(self, batch: Any) -> Batch:
+        """A batch as a mapping from inputs to arrays."""
         if isinstance(batch, Mapping):
             return batch
         if not isinstance(batch, tuple | list) or len(batch) != len(self._names):

@@ -65,26 +65,64 @@ class EpochStats:
     steps: int
 
 
-@dataclass
+@dataclass(repr=False)
 class TrainHistory:
-    """What training has seen so far, from the first step on, interruptions included.
+    """What training has seen so far, from the first step on, interruptions included. ``print`` shows it in a few lines.
 
     Attributes:
         losses: the loss of each step.
         epochs: the epochs that were finished.
         validations: what was measured on other data.
         stopped: why training ended before its last step; empty where it did not.
+        seconds: how long it took, without validation and checkpoints.
 
     >>> history = TrainHistory()
-    >>> history.losses.extend([2.0, 1.0])
+    >>> history.losses.extend([2.0, 0.5, 1.0])
     >>> history.final_loss(), history.steps
-    (1.0, 2)
+    (1.0, 3)
+    >>> history
+    <TrainHistory of 3 steps: loss 2 to 1>
+    >>> print(history)
+    3 steps
+    loss: first 2, last 1, lowest 0.5 (step 2)
     """
 
     losses: array[float] = field(default_factory=lambda: array("d"))
     epochs: list[EpochStats] = field(default_factory=list)
     validations: list[ValidationMetrics] = field(default_factory=list)
     stopped: str = ""
+    seconds: float = field(default=0.0, compare=False)
+
+    def __repr__(self) -> str:
+        losses = self.losses
+        text = f": loss {losses[0]:.4g} to {losses[-1]:.4g}" if losses else ""
+        return f"<TrainHistory of {self.steps} steps{text}>"
+
+    def __str__(self) -> str:
+        head = f"{self.steps:,} steps"
+        if self.epochs:
+            head += f", {len(self.epochs):,} epochs"
+        if self.seconds:
+            head += f" in {self.seconds:.3g} s"
+        if self.stopped:
+            head += f" ({self.stopped})"
+        losses = self.losses
+        if not losses:
+            return head
+        low = min(range(len(losses)), key=losses.__getitem__)
+        lines = [
+            head,
+            f"loss: first {losses[0]:.4g}, last {losses[-1]:.4g}, lowest {losses[low]:.4g} (step {low + 1:,})",
+        ]
+        if self.validations:
+            last = self.validations[-1]
+            values = ", ".join(f"{name} {value:.4g}" for name, value in last.values.items())
+            line = f"validation: {len(self.validations):,}, the last after step {last.step:,}: {values}"
+            best = self.best()
+            if best is not None and best is not last:
+                line += f"; the lowest loss {best.values['loss']:.4g} after step {best.step:,}"
+            lines.append(line)
+        return "\n".join(lines)
 
     @property
     def steps(self) -> int:

@@ -38,6 +38,11 @@ class Metric:
     higher: bool = False
     finish: Callable[[float], float] = _as_it_is
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it comes with darner: measuring a batch then changes nothing."""
+        return isinstance(self.measure, _Loss | _Accuracy)
+
 
 def loss(output: str | None = None) -> Metric:
     """The mean of an output that is one number: the first one when left out."""

@@ -93,6 +93,7 @@ class Progress:
             value = stated.entry(values, name)
             found[name] = TrainHistory.from_json(value) if check is None else check(value, name)
         made = cls(**found)
+        made.history.seconds = made.seconds
         if made.step != made.history.steps or not 0 <= made.runs < max(made.accumulate, 1):
             raise FormatError(
                 f"step {made.step} and run {made.runs} of {made.accumulate} do not fit a history of {made.history.steps} steps"

@@ -257,6 +257,8 @@ class Trainer(Resuming):
                 self._told.update((hook, listeners(self.callbacks, hook)) for hook in HOOKS)
                 if not self.session.graph.dynamic_symbols():
                     self.session.compile()
+                if self._validator is not None:
+                    self._validator.try_out()
                 self._loop(feed, interrupts)
                 if self._validator is not None and not self._is_validated():
                     self.validate()
@@ -312,7 +314,7 @@ class Trainer(Resuming):
             if interrupts.pending is not None:
                 stopped = self._interrupted(self._resume_hint, interrupts.pending)
                 if self._display is not None:
-                    self._display.tell(str(stopped))
+                    self._display.tell_last(str(stopped))
                 raise stopped
 
     def _is_over(self, feed: Feed) -> bool:
@@ -326,6 +328,7 @@ class Trainer(Resuming):
         """Tell everyone; what they do is not part of the time of training."""
         progress = self.progress
         progress.seconds += perf_counter() - self._mark
+        progress.history.seconds = progress.seconds
         if progress.step % self._every == 0:
             self._write_log()
         every = self._validate_every

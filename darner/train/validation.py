@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..graph.errors import ArgumentError
+from ..graph.errors import ArgumentError, DarnerError
 from ..graph.graph import Graph
+from ..session.binding import check_values
 from ..session.builders import build_inference_session
 from ..session.pipeline import without_dropout
+from ..session.programs import input_types
 from ..session.session import Session
-from .feed import Feed
+from .feed import Batch, Feed, Listed
 from .metrics import Means, Metric
 
 
@@ -37,11 +39,14 @@ class Validator:
         self._feed = Feed(batches, names)
         self._labels = names[-1]
         self._start = self._feed.state() if self._feed.resumable else None
+        self._tried = False
         self._own = not isinstance(graph, Session)
         if isinstance(graph, Session):
             self.session = graph
+            self._check()
             return
         chosen = _without_updates(trained.graph) if graph is None else graph
+        self._check(chosen)
         config = trained.config
         self.session = build_inference_session(
             chosen,
@@ -52,6 +57,46 @@ class Validator:
             cache=config.cache,
             progress=config.progress,
         )
+
+    def _check(self, graph: Graph | None = None) -> None:
+        """Look at batches before anything is trained: all of a list, else the first.
+
+        Inputs that a session was given before need not be in them, where it is no session of this one's own.
+        """
+        found = self.session.graph if graph is None else graph
+        types = input_types(found)
+        for i, batch in enumerate(self._peeked()):
+            try:
+                check_values(types, batch, found.dynamic_symbols(), whole=graph is not None)
+            except DarnerError as error:
+                rule = f"batch {i} of validation: {error.rule}"
+                raise type(error)(rule, hint=error.hint) from error
+
+    def _peeked(self) -> list[Batch]:
+        """Batches that can be looked at and are handed out later all the same."""
+        feed = self._feed
+        if isinstance(feed.source, Listed):
+            return [feed.named(batch) for batch in feed.source.batches]
+        if isinstance(feed.source, Iterator):
+            return []  # what is taken from one is gone
+        first = next(iter(feed.source), None)
+        if self._start is not None:
+            feed.restore(self._start)
+        if first is None:
+            raise ArgumentError("there are no batches of validation")
+        return [feed.named(first)]
+
+    def try_out(self) -> None:
+        """Measure one batch, so that a metric that cannot be measured is told before training, and not after an epoch of it.
+
+        A function of the user's own is called when there is something to measure, and not before.
+        """
+        if self._tried:
+            return
+        self._tried = True
+        known = [metric for metric in self.metrics if metric.is_known]
+        for batch in self._peeked()[:1] if known else ():
+            Means(known, self._labels).add(self.session.run(batch, copy=False), batch)
 
     def measure(self) -> dict[str, float]:
         """The mean of each metric over all batches."""

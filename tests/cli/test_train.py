@@ -90,6 +90,17 @@ def test_a_stopped_training_goes_on_to_the_same_weights(corpus, config, run, tmp
         np.testing.assert_array_equal(ours[name], theirs[name])
 
 
+def test_a_second_interrupt_says_how_to_go_on_too(corpus, config, run, tmp_path, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train.Trainer, "train", interrupted)
+    asked = ("--text", corpus, "--model", config, "--out", tmp_path / "a b", *FAST, "--quiet")
+    code, _, err = run("train", *asked)
+    assert code == 130
+    assert err.endswith(f"saved last: darner train --resume '{tmp_path / 'a b'}'\n")
+
+
 def test_training_goes_on_for_more_steps_where_asked(corpus, config, run, tmp_path):
     asked = ("--text", corpus, "--model", config, "--steps", 4, "--out", tmp_path / "out", *FAST)
     assert run("train", *asked, "--quiet")[0] == 0

@@ -120,14 +120,16 @@ def test_tokenizers_that_cannot_be_read_are_told(tmp_path, monkeypatch):
         data.SubwordVocabulary(tmp_path / "some.json")
 
 
-def test_shakespeare_is_in_the_checkout():
+def test_shakespeare_comes_with_darner(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("darner.data.places.CHECKOUT", tmp_path / "elsewhere")
     text = data.shakespeare()
     assert len(text) == 1_115_394
     assert text.startswith("First Citizen:\nBefore we proceed any further, hear me speak.\n")
     assert len(data.CharVocabulary.from_text(text)) == 65
 
 
-def test_shakespeare_from_elsewhere_and_where_it_was_looked_for(tmp_path, monkeypatch):
+def test_shakespeare_from_elsewhere_and_where_it_was_looked_for(tmp_path):
     (tmp_path / "tinyshakespeare.txt").write_text("To be, ünd", encoding="utf-8")
     (tmp_path / "other.gz").write_bytes(gzip.compress(b"or not"))
     assert data.shakespeare(tmp_path) == "To be, ünd"
@@ -138,14 +140,7 @@ def test_shakespeare_from_elsewhere_and_where_it_was_looked_for(tmp_path, monkey
     with pytest.raises(OSError, match=r"cannot read '.*none'"):
         data.shakespeare(tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    monkeypatch.setattr("darner.data.places.CHECKOUT", tmp_path / "elsewhere")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="examples/data of a checkout has it") as caught:
-        data.shakespeare()
-    assert "elsewhere/examples" not in str(
-        caught.value
-    )  # what is installed has no examples beside it
-    (tmp_path / "elsewhere/examples").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match=r"elsewhere/examples/data/tinyshakespeare.txt.gz'"):
-        data.shakespeare()
+    with pytest.raises(
+        FileNotFoundError, match=r"empty/tinyshakespeare.txt.gz', .*comes with darner"
+    ):
+        data.shakespeare(tmp_path / "empty")

@@ -1,9 +1,11 @@
 """What a terminal shows, and what a file gets instead."""
 
 import io
+import signal
 
 import pytest
 
+from darner import train
 from darner.train import display
 from tests.train.examples import listed, trainer
 
@@ -95,3 +97,30 @@ def test_a_warning_is_drawn_with_the_next_lines():
         console = Console(file=io.StringIO(), width=140)
         console.print(live.drawn())
     assert console.file.getvalue().splitlines()[1:] == ["compiling", "stopping after this run"]
+
+
+def test_the_last_line_of_an_interrupted_training_says_how_to_go_on(monkeypatch, tmp_path):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "300")
+    screen = Terminal()
+    monkeypatch.setattr(display.sys, "stderr", screen)
+
+    def interrupt(metrics):
+        if metrics.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with (
+        trainer(
+            listed(6), steps=6, checkpoint=tmp_path, callbacks=[interrupt], progress=None
+        ) as made,
+        pytest.raises(train.TrainingInterrupted),
+    ):
+        made.train()
+    last = screen.getvalue().rstrip().splitlines()[-1]
+    assert "training was interrupted after step 3 and saved; to go on: Trainer(" in last
+
+
+def test_a_process_without_standard_error_is_shown_nothing(monkeypatch):
+    monkeypatch.setattr(display.sys, "stderr", None)
+    assert display.display_for(None) is None
+    assert display.display_for(True) is None

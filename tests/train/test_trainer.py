@@ -302,3 +302,18 @@ def test_tokens_are_counted_where_there_are_tokens():
         made.train()
         assert (made.unit, made.progress.amount) == ("tokens", 36)
     assert records[0]["tokens_per_second"] == pytest.approx(36 / records[0]["seconds"])
+
+
+def test_a_history_is_printed_in_a_few_lines():
+    with trainer(validation=listed(1, 5), steps=300) as made:
+        history = made.train()
+    lines = str(history).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("300 steps, ")
+    assert lines[0].endswith(" s")
+    assert lines[1].startswith(f"loss: first {history.losses[0]:.4g}, last ")
+    assert f"lowest {min(history.losses):.4g} (step " in lines[1]
+    assert lines[2].startswith("validation: ")
+    assert len(repr(history)) < 80
+    assert len(str(history)) < 400
+    assert str(train.TrainHistory()) == "0 steps"
