@@ -260,7 +260,7 @@ def test_a_tokenizer_names_what_is_no_text(changed):
     made = text.Tokenizer.from_folder(changed())
     with pytest.raises(ArgumentError, match="not valid Unicode"):
         made.encode("a\udcff")
-    with pytest.raises(ArgumentError, match="takes a text, got int"):
+    with pytest.raises(ArgumentError, match="a tokenizer encodes a text, got 7"):
         made.encode(7)
 
 
