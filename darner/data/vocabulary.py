@@ -92,6 +92,8 @@ class CharVocabulary:
 
     def encode(self, text: str) -> Array:
         """The tokens of a text (i32), one a character."""
+        if not isinstance(text, str):
+            raise ArgumentError(f"a vocabulary encodes a text, got {type(text).__name__}")
         codes = _codes(text)
         place = np.searchsorted(self._sorted, codes).clip(max=len(self) - 1)
         unknown = np.flatnonzero(self._sorted[place] != codes)

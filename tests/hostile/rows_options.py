@@ -168,6 +168,7 @@ bad("penalty of 0", lambda v: text.Sampling(repetition_penalty=0.0), ArgumentErr
 bad("vocabulary of nothing", lambda v: darner.data.CharVocabulary(""), ArgumentError, "one character")
 bad("vocabulary with a character twice", lambda v: darner.data.CharVocabulary("abca"), ArgumentError, "twice")
 bad("text with a stranger", lambda v: darner.data.CharVocabulary("ab").encode("abc"), ArgumentError, "'c'")
+bad("text of bytes", lambda v: darner.data.CharVocabulary("ab").encode(b"ab"), ArgumentError, "text")
 bad("token above the last", lambda v: darner.data.CharVocabulary("ab").decode([0, 2]), ArgumentError, "2")
 bad("token below the first", lambda v: darner.data.CharVocabulary("ab").decode([-1]), ArgumentError, "-1")
 bad("tokens that are fractions", lambda v: darner.data.CharVocabulary("ab").decode(np.array([0.5])), ArgumentError, "whole")
