@@ -25,6 +25,7 @@ from .builders import (
 from .config import SessionConfig
 from .functions import Function, function
 from .programs import ClosedError
+from .running import ZeroParametersWarning
 from .session import Session
 from .summary import MemorySummary
 
@@ -34,6 +35,7 @@ __all__ = [
     "MemorySummary",
     "Session",
     "SessionConfig",
+    "ZeroParametersWarning",
     "build",
     "build_inference_session",
     "build_session",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,10 @@ _STEP, _WAIT, _READ_LOSS = Calling("step"), Calling("wait"), Calling("read_loss"
 
 LARGE = 32 << 20
 """Bytes of parameters from which on a session needs memory more than a quick next build."""
+
+
+class ZeroParametersWarning(UserWarning):
+    """A session begins to train parameters that are all 0 because nobody gave them values."""
 
 
 class Running:
@@ -241,6 +246,8 @@ class Running:
             return dict(zip(self._output_names, values, strict=True))
 
     def _step(self, given: Mapping[str, Array]) -> Specialised:
+        if self._unset:
+            self._warn_of_zeros()
         special, program = self._ready(given)
         # An interrupt may come as soon as the native call is over: what is noted here must be right with and without it.
         added, self._added = self._added, None
@@ -526,9 +533,27 @@ class Running:
             if rule is not None:
                 value = initial_value(rule, name, leaf_type(leaf), seed)
                 made[name] = stored_value(value, leaf.attrs["storage"])
+        self._unset = [n for n in names if n not in made and len(leaves[n].shape) > 1]
         for name, value in made.items():
             self._shared.weights.write(self._storage[name], value)
         self._shared.version += 1
+
+    def _warn_of_zeros(self) -> None:
+        """Say once, before the first step, that layers of zeros learn nothing from each other."""
+        names, self._unset = self._unset, []
+        if self._optimizer is None or len(names) < 2:
+            return
+        unset = [name for name in names if not self._value(name).view(np.uint8).any()]
+        if len(unset) < 2:
+            return
+        shown = ", ".join(f"'{name}'" for name in unset[:4])
+        more = f" and {len(unset) - 4} more" if len(unset) > 4 else ""
+        warnings.warn(
+            f"the parameters {shown}{more} of graph '{self._graph.name}' are all 0 and were given no values: through layers of zeros no "
+            "gradient comes; init='kaiming', a rule of each parameter, or set_parameter (init='zeros' where it is meant)",
+            ZeroParametersWarning,
+            stacklevel=4,
+        )
 
     # ------------------------------------------------------------- care
 

@@ -6,6 +6,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+import darner
+from darner import Graph
 from darner.graph import initial
 from darner.graph.types import TensorType
 from darner.session.initialise import initial_value
@@ -83,3 +85,21 @@ def test_the_first_numbers_of_a_seed():
     even = drawn("uniform(1)", shape=(4,), seed=0)
     np.testing.assert_allclose(normal, NORMAL, rtol=2e-6)
     np.testing.assert_allclose(even, EVEN, rtol=1e-6)
+
+
+def test_layers_of_zeros_that_nobody_gave_values_are_told_of_once():
+    g = Graph("zeros")
+    x = g.input("x", (4, 3))
+    hidden = (x @ g.parameter("first", (3, 5))).relu()
+    g.set_outputs([(hidden @ g.parameter("second", (5, 2))).square().mean()])
+    given = {"x": np.ones((4, 3), np.float32)}
+    with darner.build_session(g, optimizer=darner.optim.SGD(0.1)) as session:
+        with pytest.warns(darner.session.ZeroParametersWarning, match="'first', 'second' of graph"):
+            session.run(given)
+        session.run(given)  # once
+    for options in ({"init": "zeros"}, {"init": "kaiming"}):
+        with darner.build_session(g, optimizer=darner.optim.SGD(0.1), **options) as session:
+            session.run(given)
+    with darner.build_session(g, optimizer=darner.optim.SGD(0.1)) as session:
+        session.set_parameter("first", np.ones((3, 5)))
+        session.run(given)

@@ -208,7 +208,9 @@ def test_compiled_code_is_kept_in_the_folder_given(tmp_path):
 
 
 def test_the_report_and_the_phases_are_there():
-    session, report = darner.build_session_with_report(perceptron(), threads=1, cache=None)
+    session, report = darner.build_session_with_report(
+        perceptron(), threads=1, cache=None, init="normal"
+    )
     with session:
         assert report is session.report
         assert [item.name for item in report.passes] == ["forward", "training"]

@@ -225,7 +225,7 @@ def test_wrong_configurations_are_refused():
         found = here(lambda options=options: darner.build(graph, **options))
         assert message in found
         assert found.startswith("build: ")
-    assert "a session is built from a Graph, got str" in here(lambda: darner.build("graph"))
+    assert "a Graph is needed, got str" in here(lambda: darner.build("graph"))
     assert "config is a SessionConfig" in here(lambda: darner.build(graph, {"mode": "infer"}))
     empty = Graph("empty")
     empty.parameter("w", (2,))
