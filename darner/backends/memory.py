@@ -13,25 +13,49 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from ..graph.data import Array
+from ..graph.errors import LESS_MEMORY, OutOfMemoryError
 
 ALIGNMENT = 64
 LARGE_PAGE = 2 << 20
+WATCHED = 1 << 30
+"""Bytes from which on it is asked whether the system would keep its promise."""
+GROUP = "/sys/fs/cgroup"
 
 Bytes = npt.NDArray[np.uint8]
 
 
-def aligned(nbytes: int) -> Bytes:
+def aligned(nbytes: int, what: str = "a value") -> Bytes:
     """Zeroed memory that begins at a multiple of 64 bytes.
+
+    Raises:
+        OutOfMemoryError: there is not as much; it names ``what`` it is for.
 
     >>> room = aligned(100)
     >>> len(room), room.ctypes.data % 64, int(room.sum())
     (100, 0, 0)
     """
+    try:
+        limit = _limit() if nbytes >= WATCHED else None
+        if limit is not None and nbytes > limit:
+            raise MemoryError
+        return _aligned(nbytes)
+    except (MemoryError, OSError, OverflowError, ValueError) as error:
+        from ..lower.plan_text import size
+
+        free = available()
+        known = "" if free is None else f", but {size(free)} are free"
+        raise OutOfMemoryError(
+            f"{size(nbytes)} of memory are asked for, for {what}{known}", hint=LESS_MEMORY
+        ) from error
+
+
+def _aligned(nbytes: int) -> Bytes:
     if nbytes < LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         room = np.zeros(nbytes + ALIGNMENT, np.uint8)
         start = -room.ctypes.data % ALIGNMENT
@@ -45,22 +69,56 @@ def aligned(nbytes: int) -> Bytes:
     return whole[start : start + nbytes]
 
 
+def available() -> int | None:
+    """Bytes that can be had without taking them from somebody else, as Linux tells; None where it is not known."""
+    found = [_meminfo("MemAvailable")]
+    limit, used = _number(f"{GROUP}/memory.max"), _number(f"{GROUP}/memory.current")
+    found += [None if limit is None or used is None else max(0, limit - used)]
+    known = [number for number in found if number is not None]
+    return min(known) if known else None
+
+
+def _limit() -> int | None:
+    """Bytes that the processes of a container may have in all: the system would promise more, and then end one of them."""
+    limit, swap = _number(f"{GROUP}/memory.max"), _number(f"{GROUP}/memory.swap.max")
+    return None if limit is None or swap is None else limit + swap
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = [line.split() for line in file if line.startswith(f"{name}:")]
+    except OSError:
+        return None
+    return int(lines[0][1]) * 1024 if lines else None
+
+
+def _number(path: str) -> int | None:
+    """The number in a file of the system; None where there is no file, or no limit."""
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
 def room_for(nbytes: int, offered: Bytes | None) -> Bytes:
-    """The memory that is offered, if it is large enough, else new."""
-    return offered if offered is not None and len(offered) >= nbytes else aligned(nbytes)
+    """The memory that is offered for an arena, if it is large enough, else new."""
+    if offered is not None and len(offered) >= nbytes:
+        return offered
+    return aligned(nbytes, "the values that a step makes (the arena)")
 
 
-def together(sizes: Sequence[int]) -> list[Bytes]:
+def together(sizes: Sequence[int], what: str = "values") -> list[Bytes]:
     """Memory for several values in one piece, each at a multiple of 64 bytes.
 
     >>> [len(room) for room in together([3, 100])]
     [3, 100]
     """
-    starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)])
-    whole = aligned(int(starts[-1]))
-    return [
-        whole[start : start + size] for start, size in zip(starts.tolist(), sizes, strict=False)
-    ]
+    starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
+    whole = aligned(starts[-1], what)
+    return [whole[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
 def release(array: Array) -> None:

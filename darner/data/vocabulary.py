@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +20,11 @@ import numpy as np
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError, optional
-from ..session.atomic import FileError, Path, write_atomically
+from ..session.atomic import Path, write_atomically
+from ..session.reading import MOST_JSON, parse_json, read_file, read_text, shown
+
+MOST_TOKENIZER = 256 << 20
+"""Bytes of a ``tokenizer.json``; that of a quarter of a million tokens has 33 million."""
 
 
 @runtime_checkable
@@ -48,6 +54,10 @@ class CharVocabulary:
     """
 
     def __init__(self, characters: str) -> None:
+        if not isinstance(characters, str):
+            raise ArgumentError(
+                f"the characters of a vocabulary are a text, got {shown(characters)}"
+            )
         if not characters:
             raise ArgumentError("a vocabulary has at least one character")
         codes = _codes(characters)
@@ -115,18 +125,16 @@ class CharVocabulary:
     @classmethod
     def load(cls, path: Path) -> CharVocabulary:
         """Read it from a file that ``save`` wrote."""
-        name = os.fspath(path)
-        try:
-            with open(path, encoding="utf-8") as file:
-                content = json.load(file)
-        except OSError as error:
-            raise FileError.of("read", path, error) from error
-        except ValueError as error:
-            raise FormatError(f"'{name}' is not JSON: {error}") from error
+        name = f"'{os.fspath(path)}'"
+        data = read_file(path, most=MOST_JSON, what="a vocabulary of characters")
+        content = parse_json(data, name, halves=True)
         characters = content.get("characters") if isinstance(content, dict) else None
         if not isinstance(characters, str) or content.get("format") != "darner.characters":
-            raise FormatError(f"'{name}' is not a vocabulary of characters")
-        return cls(characters)
+            raise FormatError(f"{name} is not a vocabulary of characters")
+        try:
+            return cls(characters)
+        except ArgumentError as error:
+            raise FormatError(f"{name} is not a vocabulary of characters: {error.rule}") from None
 
 
 class SubwordVocabulary:
@@ -148,46 +156,53 @@ class SubwordVocabulary:
 
     def encode(self, text: str) -> Array:
         """The tokens of a text (i32)."""
-        return np.array(tokens_of(self.tokenizer, text, self.special), np.int32)
+        return np.array(encoded(self.tokenizer, text, self.special), np.int32)
 
     def decode(self, tokens: Any) -> str:
         """The text of tokens."""
-        ids = _as_tokens(tokens).tolist()
-        return str(self.tokenizer.decode(ids, skip_special_tokens=not self.special))
-
-
-def tokens_of(tokenizer: Any, text: str, special: bool) -> list[int]:
-    """The tokens of a text by a tokenizer of the package; what is no text is named."""
-    if not isinstance(text, str):
-        raise ArgumentError(f"a tokenizer takes a text, got {type(text).__name__}")
-    try:
-        found: list[int] = tokenizer.encode(text, add_special_tokens=special).ids
-    except TypeError as error:
-        # It takes UTF-8, which has no lone surrogates.
-        at = next((i for i, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)
-        if at is None:
-            raise
-        raise ArgumentError(
-            f"the text has {text[at]!r} at position {at}, which is half a character"
-        ) from error
-    return found
+        return decoded(self.tokenizer, _as_tokens(tokens), self.special)
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> Any:
     """The tokenizer of a JSON file, or of a folder that has a ``tokenizer.json``."""
     tokenizers = optional("tokenizers", "text", "a tokenizer")
     file = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else os.fspath(path)
-    try:
-        with open(file, encoding="utf-8") as opened:
-            content = opened.read()
-    except OSError as error:
-        raise FileError.of("read", file, error) from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"'{file}' is no text in UTF-8: {error}") from error
-    try:
+    content = read_text(file, most=MOST_TOKENIZER, what="a tokenizer")
+    with _tokenizing(f"'{file}' is not a tokenizer"):
         return tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the package raises nothing more special
-        raise FormatError(f"'{file}' is not a tokenizer: {error}") from error
+
+
+def encoded(tokenizer: Any, text: str, special: bool) -> list[int]:
+    """The tokens of a text, by a tokenizer of the package; ``special`` adds those around it."""
+    if not isinstance(text, str):
+        raise ArgumentError(f"a tokenizer encodes a text, got {shown(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"the text is not valid Unicode: {error}") from None
+    with _tokenizing("the tokenizer cannot encode this text"):
+        return list(tokenizer.encode(text, add_special_tokens=special).ids)
+
+
+def decoded(tokenizer: Any, tokens: Any, special: bool) -> str:
+    """The text of tokens, by a tokenizer of the package; ``special`` shows special ones."""
+    found = _as_tokens(tokens).tolist()
+    wrong = [token for token in found if not 0 <= token < 1 << 32]
+    if wrong:
+        raise ArgumentError(f"there is no token {wrong[0]}")
+    with _tokenizing("the tokenizer cannot decode these tokens"):
+        return str(tokenizer.decode(found, skip_special_tokens=not special))
+
+
+@contextmanager
+def _tokenizing(what: str) -> Iterator[None]:
+    """Turn whatever the package raises into an error that says what was done."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # where its code in Rust gives up, it is no Exception
+        raise FormatError(f"{what}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _codes(text: str) -> Array:

@@ -154,9 +154,13 @@ def _name(value: Any) -> str:
 
 
 def _ints(value: Any) -> tuple[int, ...]:
-    if isinstance(value, str) or not _is_sequence(value):
-        return (_int(value),)
-    return tuple(_int(item) for item in value)
+    """Steps, paddings, axes: numbers that code computes with."""
+    items = (value,) if isinstance(value, str) or not _is_sequence(value) else value
+    found = tuple(_int(item) for item in items)
+    for number in found:
+        if not -(1 << 63) <= number < 1 << 63:
+            raise ArgumentError(f"{number} does not fit a signed integer of 64 bits")
+    return found
 
 
 def _is_sequence(value: Any) -> bool:

@@ -6,6 +6,7 @@ graph is as it was before the call.
 
 from __future__ import annotations
 
+import inspect
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -144,8 +145,14 @@ def _spelled(
             raise
         text = str(error).removeprefix(own)
         if text.startswith("takes"):  # Python would count the graph too
-            text = f"takes fewer than {len(args)} arguments by position"
+            text = f"takes {_count(_by_position(function))} by position, got {len(args)}"
         raise ArgumentError(text, hint=f"the call is {item.signature}") from None
+
+
+def _by_position(function: Rule) -> int:
+    """How many arguments a builder or a spelling takes by position, the graph left out."""
+    kinds = [param.kind for param in inspect.signature(function).parameters.values()]
+    return kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) - 1
 
 
 def _finished(result: Any, graph: Graph, before: int, label: str | None, given: Any) -> Any:

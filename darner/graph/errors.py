@@ -103,6 +103,10 @@ class DarnerError(Exception):
         return text
 
 
+LESS_MEMORY = "a smaller batch, remat, or a type of fewer bits such as bf16 takes less"
+"""The hint of whoever finds no memory."""
+
+
 class Calling:
     """Adds the method and the user's line to errors: ``with Calling("set_outputs"): ...``."""
 
@@ -122,6 +126,10 @@ class Calling:
     ) -> None:
         if isinstance(error, DarnerError):
             error.located(self._method, None, "", caller())
+        elif isinstance(error, MemoryError):
+            # NumPy's says how much, and for an array of which shape.
+            fault = OutOfMemoryError(str(error) or "there is no memory left", hint=LESS_MEMORY)
+            raise fault.located(self._method, None, "", caller()) from error
 
 
 class ShapeError(DarnerError, ValueError):
@@ -162,7 +170,11 @@ class DeviceLostError(RunError):
     """A GPU is gone: its driver was reset or updated, or it was taken out. What it held is lost; what was saved is not."""
 
 
-class DeviceMemoryError(RunError):
+class OutOfMemoryError(DarnerError, MemoryError):
+    """There is not enough memory for what was asked for. Nothing has changed."""
+
+
+class DeviceMemoryError(RunError, OutOfMemoryError):
     """A GPU has not enough memory for a buffer."""
 
 

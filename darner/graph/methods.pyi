@@ -475,7 +475,7 @@ class GraphMethods:
     def max_pool_backward(self, x: NodeLike, dy: NodeLike, window: int | Sequence[int], shape: Any = None, *, stride: int | Sequence[int] | None = None, padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), ceil_mode: bool = False, label: str | None = None) -> Node:
         """The gradient of ``max_pool``: ``dy`` is added where each window has its first maximum."""
     def maximum(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The larger of a and b; NaN if either is."""
+        """The larger of a and b; NaN if either is, and 0 is larger than -0."""
     def maxpool2d_backward(self, x: NodeLike, dy: NodeLike, kernel_size: Any, stride: Any, padding: Any, *, label: str | None = None) -> Node:
         """The gradient of ``max_pool2d`` towards its input; see ``max_pool_backward``."""
     @overload
@@ -495,7 +495,7 @@ class GraphMethods:
     def min_pool(self, x: NodeLike, window: Any, *, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, label: str | None = None) -> Node:
         """The least element of each window; padding never wins."""
     def minimum(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The smaller of a and b; NaN if either is."""
+        """The smaller of a and b; NaN if either is, and -0 is smaller than 0."""
     def mish(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """x * tanh(softplus(x))."""
     def mm(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1243,7 +1243,7 @@ class NodeMethods:
     def max_pool_backward(self, dy: NodeLike, window: int | Sequence[int], shape: Any = None, *, stride: int | Sequence[int] | None = None, padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), ceil_mode: bool = False, label: str | None = None) -> Node:
         """The gradient of ``max_pool``: ``dy`` is added where each window has its first maximum."""
     def maximum(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The larger of a and b; NaN if either is."""
+        """The larger of a and b; NaN if either is, and 0 is larger than -0."""
     def maxpool2d_backward(self, dy: NodeLike, kernel_size: Any, stride: Any, padding: Any, *, label: str | None = None) -> Node:
         """The gradient of ``max_pool2d`` towards its input; see ``max_pool_backward``."""
     @overload
@@ -1261,7 +1261,7 @@ class NodeMethods:
     def min_pool(self, window: Any, *, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, label: str | None = None) -> Node:
         """The least element of each window; padding never wins."""
     def minimum(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The smaller of a and b; NaN if either is."""
+        """The smaller of a and b; NaN if either is, and -0 is smaller than 0."""
     def mish(self, shape: Any = None, *, label: str | None = None) -> Node:
         """x * tanh(softplus(x))."""
     def mm(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:

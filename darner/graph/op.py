@@ -317,9 +317,13 @@ class Builder:
     @property
     def signature(self) -> str:
         """The call as documentation shows it (the graph itself is left out)."""
-        shown = list(inspect.signature(self.function).parameters.values())[1:]
-        text = ", ".join(_shown_param(param) for param in shown)
-        return f"{self.name}({text})"
+        params = list(inspect.signature(self.function).parameters.values())[1:]
+        shown = [_shown_param(param) for param in params]
+        named = [param.kind is inspect.Parameter.KEYWORD_ONLY for param in params]
+        starred = any(param.kind is inspect.Parameter.VAR_POSITIONAL for param in params)
+        if any(named) and not starred:
+            shown.insert(named.index(True), "*")
+        return f"{self.name}({', '.join(shown)})"
 
 
 def shown_annotation(param: inspect.Parameter) -> str:

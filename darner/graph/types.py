@@ -21,6 +21,13 @@ from .dims import (
 from .dtypes import DType
 from .errors import FormatError, ShapeError
 
+MOST_BYTES = 1 << 63
+"""Bytes that no tensor has: offsets are signed numbers of 64 bits."""
+
+
+MOST_AXES = 64
+"""NumPy's limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
@@ -31,6 +38,21 @@ class TensorType:
 
     shape: Shape
     dtype: DType
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MOST_AXES:
+            raise ShapeError(
+                f"{len(self.shape)} axes are more than the {MOST_AXES} that arrays have"
+            )
+        # Empty tensors too: strides and offsets are made of the other sizes.
+        nbytes = self.dtype.itemsize
+        for size in self.shape:
+            if isinstance(size, int):
+                nbytes *= size or 1
+        if nbytes >= MOST_BYTES:
+            raise ShapeError(
+                f"{self.dtype.name}[{', '.join(map(str, self.shape))}] is larger than any memory: its bytes do not fit 63 bits"
+            )
 
     @classmethod
     def new(cls, shape: Any, dtype: Any = "f32") -> TensorType:

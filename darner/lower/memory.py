@@ -37,7 +37,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..graph.errors import InternalError
+from ..graph.errors import LESS_MEMORY, InternalError, OutOfMemoryError
+from ..graph.types import MOST_BYTES
 
 CLOSE = 0.02
 """The planner stops looking when the arena exceeds the lower bound by less than this share."""
@@ -100,6 +101,11 @@ def plan_arena(
     """
     _check_requests(requests, alignment)
     rooms = [_aligned(request.nbytes, alignment) for request in requests]
+    if sum(rooms) >= MOST_BYTES:
+        raise OutOfMemoryError(
+            f"the values that a step makes have {sum(rooms):,} bytes: offsets have 63 bits",
+            hint=LESS_MEMORY,
+        )
     walls = None if segment is None else _walls(rooms, alignment, segment)
     givers = _take_over(requests)
     chains = _chains(requests, givers)

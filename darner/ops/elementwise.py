@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from ..graph import dtypes
 from ..graph.attributes import Analytic, Float, Mask, Real, RealNumber, Tensor
 from ..graph.data import Array
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, did_you_mean
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder, composite, primitive
+from ..graph.op import Rule, builder, composite, primitive
 from ..graph.types import TensorType, broadcast
 from .comparison import COMPARE
 from .declare import FAMILY, binary
@@ -110,14 +111,19 @@ def _exponent_slope(a: Node, y: Node) -> Node:
 
 
 def _power(a: Array, b: Array) -> Array:
+    """The power a ** b, whose roots are those of ``sqrt`` and ``rsqrt`` at -0 and -infinity too."""
     if a.dtype.kind in "iu" and (b < 0).any():
         raise power_fault(int(b[b < 0].flat[0]))
-    return np.power(a, b)
+    value = np.power(a, b)
+    if not dtypes.dtype(value.dtype).is_float:
+        return value
+    root = np.sqrt(a)
+    return np.where(b == 0.5, root, np.where(b == -0.5, 1 / root, value)).astype(value.dtype)
 
 
 pow_ = binary(
     "pow",
-    """a to the power b. A negative power of an integer is an error when it runs.
+    """a to the power b. b = 0.5 is ``sqrt`` and -0.5 is ``rsqrt``, at -0 and -inf too. A negative power of an integer is an error when it runs.
 
     The derivative by a is b * a**(b - 1), which is 0 for b = 0 whatever a is; the one by b is a**b * log(a), taken
     as 0 at a = 0 and NaN below.""",
@@ -129,10 +135,26 @@ pow_ = binary(
         lambda g, a, b, y: g.chain(_exponent_slope(a, y)),
     ),
 )
+
+
+def _between_zeros(numpy: Rule, of_zeros: Rule) -> Rule:
+    """NumPy's maximum or minimum, which takes either of two zeros, with the one that IEEE 754 says."""
+
+    def extreme(a: Array, b: Array) -> Array:
+        value: Array = numpy(a, b)
+        if not dtypes.dtype(value.dtype).is_float:
+            return value
+        return np.where((a == 0) & (b == 0), of_zeros(a, b), value).astype(value.dtype)
+
+    return extreme
+
+
 maximum = binary(
     "maximum",
-    "The larger of a and b; NaN if either is. Where they are equal the gradient goes to a.",
-    np.maximum,
+    """The larger of a and b; NaN if either is, and 0 is larger than -0.
+
+    Where they are equal the gradient goes to a.""",
+    _between_zeros(np.maximum, lambda a, b: a + b),
     kind=Real,
     samples=[*pairs(), *_INTS],
     vjp=(
@@ -142,8 +164,10 @@ maximum = binary(
 )
 minimum = binary(
     "minimum",
-    "The smaller of a and b; NaN if either is. Where they are equal the gradient goes to a.",
-    np.minimum,
+    """The smaller of a and b; NaN if either is, and -0 is smaller than 0.
+
+    Where they are equal the gradient goes to a.""",
+    _between_zeros(np.minimum, lambda a, b: -(-a - b)),
     kind=Real,
     samples=[*pairs(), *_INTS],
     vjp=(

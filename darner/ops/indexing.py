@@ -236,7 +236,8 @@ def embedding(indices: Free, table: Tensor) -> TensorType:
     """One row of ``table`` (a matrix) for each index; the row's axis comes last."""
     if not indices.dtype.is_int:
         raise DTypeError(
-            f"indices must be integers, not {indices.dtype}", hint='input(name, shape, "i32")'
+            f"indices must be integers, not {indices.dtype}",
+            hint='input(name, shape, "i32"), or input_u32',
         )
     if table.rank != 2:
         raise ShapeError(f"table must be a matrix, not of rank {table.rank}")

@@ -178,7 +178,7 @@ def _(g: Node, out: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> Nod
 
 max_ = _reduction(
     "max",
-    """The largest element over ``axes`` (all by default); NaN if there is one.
+    """The largest element over ``axes`` (all by default); NaN if there is one. Of 0 and -0 it is either.
 
     Its gradient goes to the first of the largest elements, in row-major order.
     """,
@@ -190,7 +190,7 @@ max_ = _reduction(
 )
 min_ = _reduction(
     "min",
-    """The smallest element over ``axes`` (all by default); NaN if there is one.
+    """The smallest element over ``axes`` (all by default); NaN if there is one. Of 0 and -0 it is either.
 
     Its gradient goes to the first of the smallest elements, in row-major order.
     """,

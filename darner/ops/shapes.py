@@ -54,7 +54,10 @@ def check_fits(value: float, x: TensorType) -> None:
     ],
 )
 def reshape(x: Tensor, shape: Sizes) -> Resolved:
-    """The same elements, in the same order, under another shape. One size may be -1: what is left."""
+    """The same elements, in the same order, under another shape. One size may be -1: what is left.
+
+    A size of 0 stands for one of ``x``: of [0, 3, 8], (0, -1) is [0, 24].
+    """
     unknown = [i for i, size in enumerate(shape) if size == -1]
     if len(unknown) > 1:
         raise ArgumentError(f"only one size of {format_shape(shape)} may be -1")
@@ -63,13 +66,24 @@ def reshape(x: Tensor, shape: Sizes) -> Resolved:
             raise ShapeError(f"size {size} is negative")
     known = product([size for size in shape if size != -1])
     if unknown:
-        rest = None if known == 0 else divide(x.size, known)
+        rest = _left(x.shape, [size for size in shape if size != -1])
         if rest is None:
             raise ShapeError(f"{x.size} elements do not divide into {format_shape(shape)}")
         shape = tuple(rest if size == -1 else size for size in shape)
     elif known != x.size:
         raise ShapeError(f"{x.size} elements do not fill {format_shape(shape)}")
     return resolved(x.with_shape(shape), shape=shape)
+
+
+def _left(sizes: tuple[Dim, ...], given: list[Dim]) -> Dim | None:
+    """What is left of sizes that are divided into others; zeros of both cancel, as any name of a size does."""
+    left = list(sizes)
+    for size in given:
+        if size == 0:
+            if 0 not in left:
+                return None
+            left.remove(0)
+    return divide(product(left), product([size for size in given if size != 0]))
 
 
 @reshape.reference

@@ -247,19 +247,22 @@ class Kept:
         self._specials.clear()
 
 
-def allocate(type_: TensorType, init: float = 0.0) -> Array:
-    """Memory for a value that every program of a session uses."""
-    return allocate_all({"": (type_, init)})[""]
+def allocate(type_: TensorType, what: str) -> Array:
+    """Memory for a value that every program of a session uses; ``what`` it is an error says."""
+    return allocate_all({"": (type_, 0.0)}, what)[""]
 
 
-def allocate_all(leaves: Mapping[str, tuple[TensorType, float]]) -> dict[str, Array]:
+def allocate_all(
+    leaves: Mapping[str, tuple[TensorType, float]],
+    what: str = "parameters and states",
+) -> dict[str, Array]:
     """Memory for parameters or states, given by their types and what they are at first, in one piece."""
     from ..backends.cpu.program import empty_like
 
     buffers = {
         name: Buffer(type_, "state", "", init=init) for name, (type_, init) in leaves.items()
     }
-    rooms = together([buffer.nbytes for buffer in buffers.values()])
+    rooms = together([buffer.nbytes for buffer in buffers.values()], what)
     pairs = zip(buffers.items(), rooms, strict=True)
     return {name: empty_like(buffer, room) for (name, buffer), room in pairs}
 

@@ -200,7 +200,7 @@ class Running:
         staged = self._staged.get(name)
         if staged is None or staged.shape != array.shape:
             staged = self._staged[name] = allocate(
-                TensorType(tuple(array.shape), self._input_types[name].dtype)
+                TensorType(tuple(array.shape), self._input_types[name].dtype), f"input '{name}'"
             )
         # Before the values: an interrupt may leave some of them.
         self._stagings += 1

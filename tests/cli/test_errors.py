@@ -181,11 +181,11 @@ def changed(llama, tmp_path):
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("{{ messages[9].content }}", "does not work: list object has no element 9; it is chat"),
-        ("{{ raise_exception('no system role') }}", "takes no such messages: no system role"),
-        ("{% if", "does not work, line 1: unexpected 'end of template'"),
-        ("{{ 1 / 0 }}", "does not work: ZeroDivisionError: division by zero"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError: maximum recursion"),
+        ("{{ messages[9].content }}", "chat_template.jinja', line 1: list object has no element 9"),
+        ("{{ raise_exception('no system role') }}", "line 1: no system role"),
+        ("{% if", "line 1: unexpected 'end of template'"),
+        ("{{ 1 / 0 }}", "line 1: division by zero"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "macros are too deep"),
         (b"\xff", "chat_template.jinja' is no text in UTF-8"),
     ],
 )
@@ -201,9 +201,9 @@ def test_a_chat_template_that_does_not_work_is_told(changed, run, monkeypatch, t
 def test_a_template_may_refuse_messages_in_its_own_words(changed):
     made = text.Tokenizer.from_folder(changed(chat_template__jinja=TEMPLATE))
     refusing = text.Tokenizer(made.inner, template="{{ raise_exception('roles alternate') }}")
-    with pytest.raises(ArgumentError, match="takes no such messages: roles alternate"):
+    with pytest.raises(text.ChatTemplateError, match="line 1: roles alternate"):
         refusing.chat([{"role": "user", "content": "x"}])
-    with pytest.raises(FormatError, match="does not work: 'x' is undefined"):
+    with pytest.raises(text.ChatTemplateError, match="line 1: 'x' is undefined"):
         text.Tokenizer(made.inner, template="{{ x.y }}").chat([])
 
 
@@ -244,7 +244,7 @@ def test_a_list_of_names_is_shown_once_and_shortened(changed, run):
         ({"do_sample": True, "top_p": 3}, "top_p is above 0 and at most 1, got 3"),
         ({"do_sample": "yes"}, "do_sample is true or false, got 'yes'"),
         ({"do_sample": False, "repetition_penalty": 0}, "repetition_penalty is above 0, got 0"),
-        ({"eos_token_id": [1, [2]]}, "has [1, [2]] for eos_token_id"),
+        ({"eos_token_id": [1, [2]]}, "has the eos_token_id [1, [2]]"),
     ],
 )
 def test_a_wrong_generation_config_is_named_and_is_no_wrong_usage(changed, run, wrong, said):
@@ -258,9 +258,9 @@ def test_a_wrong_generation_config_is_named_and_is_no_wrong_usage(changed, run, 
 
 def test_a_tokenizer_names_what_is_no_text(changed):
     made = text.Tokenizer.from_folder(changed())
-    with pytest.raises(ArgumentError, match=r"'\\udcff' at position 1, which is half a character"):
+    with pytest.raises(ArgumentError, match="not valid Unicode"):
         made.encode("a\udcff")
-    with pytest.raises(ArgumentError, match="takes a text, got int"):
+    with pytest.raises(ArgumentError, match="a tokenizer encodes a text, got 7"):
         made.encode(7)
 
 

@@ -253,7 +253,7 @@ bad("chat by a template that imports", chat("{% import 'os' as os %}{{ os }}"), 
 bad("chat by a template that includes a file", chat("{% include '/etc/passwd' %}"), DarnerError, "template")
 bad("chat by a template without end", chat("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), DarnerError, "template")
 bad("chat of what is not there", chat("{{ messages[9].content.strip() }}"), DarnerError, "template")
-bad("chat of a number", chat("{{ messages[0]['content'] }}", messages=3), DarnerError, "template")
+bad("chat of a number", chat("{{ messages[0]['content'] }}", messages=3), ArgumentError, "messages")
 bad("text of a prompt that is a number", lambda m: text.generate(m.whole, 3.5, max_new_tokens=1, device="reference"), ArgumentError, "prompt")
 bad("text with a temperature of words", lambda m: text.generate(m.whole, "abc", temperature="hot"), ArgumentError, "temperature")
 # fmt: on

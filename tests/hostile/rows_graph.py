@@ -96,7 +96,7 @@ bad("operand is infinite for bf16 by rounding", lambda m: m.half + 1e39, Argumen
 bad("power of a matrix by a matrix", lambda m: m.x ** m.w, ShapeError, "broadcast")
 # ---- attributes
 bad("axis is a float", lambda m: m.x.sum(1.0), ArgumentError, "1.0")
-bad("axis is huge", lambda m: m.x.sum(10**30), ArgumentError, "axis")
+bad("axis is huge", lambda m: m.x.sum(10**30), ArgumentError, "does not fit")
 bad("axis is a bool", lambda m: m.x.softmax(axis=True), ArgumentError, "axis")
 bad("dropout of everything and more", lambda m: m.x.dropout(1.5), ArgumentError, "dropout")
 bad("dropout of a negative share", lambda m: m.x.dropout(-0.1), ArgumentError, "dropout")

@@ -44,7 +44,7 @@ def test_leaves_have_a_name_a_shape_and_a_type(kind):
         (
             lambda g: g.input("x", (2,), "f32", 3, 4),
             ArgumentError,
-            "takes fewer than 5 arguments by position; the call is input(name, shape, dtype=f32)",
+            "takes 3 arguments by position, got 5; the call is input(name, shape, dtype=f32)",
         ),
         (lambda g: g.constant(), ArgumentError, "missing 1 required positional argument: 'values'"),
         (lambda g: g.scalar(1.0, speed=2), ArgumentError, "unexpected keyword argument 'speed'"),

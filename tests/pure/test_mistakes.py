@@ -263,3 +263,12 @@ def test_a_failure_at_run_time_names_op_label_and_line():
     ):
         darner.run(g, {"table": np.zeros((4, 2)), "ids": np.array([0, 9, 1])})
     assert m is not None
+
+
+def test_a_builder_shows_which_arguments_go_by_name():
+    g = Graph()
+    x = g.input("x", (2, 3, 8, 8))
+    told = r"takes 2 arguments by position, got 3; the call is sum_pool\(x, window, \*, stride=None"
+    with pytest.raises(ArgumentError, match=told):
+        g.sum_pool(x, (2, 2), 1)
+    assert g.sum_pool(x, (2, 2), stride=1).shape == (2, 3, 7, 7)

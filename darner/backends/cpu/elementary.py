@@ -521,15 +521,19 @@ def _power_in_parts(size: Lane, y: Lane) -> Lane:
 
 
 def power(x: Lane, y: Lane) -> Lane:
-    """The power x**y, with IEEE 754's edges: 1 where y is 0 or x is 1, even beside NaN."""
+    """The power x**y, with IEEE 754's edges: 1 where y is 0 or x is 1, even beside NaN.
+
+    At -0 and -infinity, powers of 0.5 and -0.5 are what ``sqrt`` and ``rsqrt`` give.
+    """
     size = x.absolute()
     narrow = _narrow_power_of_size if x.can_widen else _power_in_parts
     value = (_power_of_size if x.bits == 64 else narrow)(size, y)
     whole = y.equals(y.intrinsic("trunc"))
     half = y * 0.5
     odd = whole & half.differs(half.intrinsic("trunc"))
-    value = odd.choose(value.with_sign_of(x), value)
-    allowed = whole | ~(x < 0.0) | x.equals(-_INFINITY)
+    root = y.absolute().equals(0.5)
+    value = (odd | root).choose(value.with_sign_of(x), value)
+    allowed = whole | ~(x < 0.0) | (x.equals(-_INFINITY) & ~root)
     value = allowed.choose(value, _nan_like(x))
     unit = x.equals(-1.0) & y.absolute().equals(_INFINITY)
     one = unit | x.equals(1.0) | y.equals(0.0)

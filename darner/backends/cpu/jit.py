@@ -347,6 +347,12 @@ def load_object(*code: bytes, symbols: Mapping[str, int] | None = None) -> Progr
 
 def _loaded(code: tuple[bytes, ...], symbols: Mapping[str, int]) -> Program:
     llvm = _llvm()
+    for item in code:
+        if (found := _object_architecture(item)) not in (None, host().architecture):
+            raise CompileError(
+                f"object code for {found} cannot be loaded on {host().architecture}",
+                hint="compile the module again",
+            )
     # An engine for each program: a shared one keeps a few kilobytes of every library it ever held.
     # This linker puts an object in one block, so that its code always reaches its constants, and
     # has errors where the older one ends the process; it does not know Windows objects well.
@@ -367,6 +373,24 @@ def _loaded(code: tuple[bytes, ...], symbols: Mapping[str, int]) -> Program:
             hint="compile the module again",
         ) from None
     return Program(engine, library)
+
+
+_MACHINES = {
+    # ELF, Mach-O and COFF: how the file begins, where it names the machine, and in how many bytes.
+    b"\x7fELF": (18, 2, {62: "x86_64", 183: "aarch64"}),
+    b"\xcf\xfa\xed\xfe": (4, 4, {0x01000007: "x86_64", 0x0100000C: "aarch64"}),
+    b"\x64\x86": (0, 2, {0x8664: "x86_64"}),
+    b"\x64\xaa": (0, 2, {0xAA64: "aarch64"}),
+}
+
+
+def _object_architecture(code: bytes) -> str | None:
+    """What object code is for, where that can be seen: the linker does not look, and the processor would."""
+    for start, (place, count, names) in _MACHINES.items():
+        if code.startswith(start):
+            number = int.from_bytes(code[place : place + count], "little")
+            return names.get(number, f"machine {number}")
+    return None
 
 
 def _free_passes(manager: Any) -> None:
@@ -422,9 +446,13 @@ def _target_machine(cpu: str | None, features: str | None, triple: str | None) -
         target = llvm.Target.from_triple(triple or here.triple)
     except RuntimeError as error:
         raise CompileError(f"target '{triple}' is not known to LLVM: {error}") from None
+    features = features or ""
+    if architecture(triple or here.triple) == "x86_64":
+        # A processor that LLVM does not know has no features, and one without this ends the process.
+        features = f"{features},+64bit" if features else "+64bit"
     return target.create_target_machine(
         cpu=cpu or "",
-        features=features or "",
+        features=features,
         opt=CODE_GENERATION_LEVEL,
         # Code is loaded anywhere: near its own constants, far from the functions it calls.
         reloc="pic",

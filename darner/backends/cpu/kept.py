@@ -98,7 +98,7 @@ def _in_panels(name: str, array: Array, panels: Panels) -> Mirror:
         panels.pack(array, room)
 
     def make(array: Array) -> Mirror:
-        room = aligned(panels.elements * array.itemsize)
+        room = aligned(panels.elements * array.itemsize, "a parameter in panels")
         return Mirror(array, panels, room, pull, push, "the CPU, in panels")
 
     found = mirror(array, make)

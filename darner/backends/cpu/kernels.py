@@ -15,7 +15,7 @@ from .cache import ObjectCache
 from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
-from .jit import Machine, compile_modules
+from .jit import CompileError, Machine, compile_modules
 from .lanes import note_target
 from .maps import ELEMENTS
 from .modules import PART, Parts
@@ -223,6 +223,9 @@ def compiled(
     plan: Plan, functions: Functions, cache: ObjectCache | None, machine: Machine
 ) -> tuple[bytes, ...]:
     """The object code of a plan's functions: from the cache, where nothing has to be emitted, or made and kept."""
+    if machine.vector_bytes == 64 and "-avx512f" in machine.features.split(","):
+        # LLVM would end the process where it meets an instruction that the processor does not have.
+        raise CompileError(f"{machine.cpu} without AVX-512 has no vectors of 64 bytes")
     target = {"cpu": machine.cpu, "features": machine.features}
     kept = cache or ObjectCache(None)
     key = kept.key(functions.key, machine=machine, passes=True)

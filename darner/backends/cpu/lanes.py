@@ -333,8 +333,7 @@ class Lane:
 
             return narrowed(self)
         # LLVM moves roundings inside copysign, and would round a sign from f64 to f16, for which it calls a library.
-        fenced = self.intrinsic("arithmetic.fence")
-        return self.of(self.builder.fptrunc(fenced.value, self.floating(16)))
+        return self.of(self.builder.fptrunc(self._fenced().value, self.floating(16)))
 
     def from_half(self) -> Lane:
         """An f16 as f32."""
@@ -342,7 +341,12 @@ class Lane:
             from .halves import widened
 
             return widened(self)
-        return self.of(self.builder.fpext(self.value, self.floating(32)))
+        # LLVM makes selections of f16 of those of f32, and loses the sign of zeros where they are maxima.
+        return self.of(self.builder.fpext(self.value, self.floating(32)))._fenced()
+
+    def _fenced(self) -> Lane:
+        """The same value, which LLVM does not look through."""
+        return self.intrinsic("arithmetic.fence")
 
     @property
     def _converts_halves(self) -> bool:
@@ -358,18 +362,25 @@ class Lane:
         return self.of(self.builder.call(function, values))
 
     def maximum(self, other: Lane) -> Lane:
-        """The larger of two floats, NaN where one is; of two zeros either."""
+        """The larger of two floats, NaN where one is; 0 is larger than -0."""
         return self._extreme("maximum", other)
 
     def minimum(self, other: Lane) -> Lane:
-        """The smaller of two floats, NaN where one is; of two zeros either."""
+        """The smaller of two floats, NaN where one is; -0 is smaller than 0."""
         return self._extreme("minimum", other)
 
-    def _extreme(self, name: str, other: Lane) -> Lane:
+    def larger(self, other: Lane) -> Lane:
+        """As ``maximum``, of two zeros either: what takes fewer instructions, for reductions."""
+        return self._extreme("maximum", other, "nsz")
+
+    def smaller(self, other: Lane) -> Lane:
+        """As ``minimum``, of two zeros either."""
+        return self._extreme("minimum", other, "nsz")
+
+    def _extreme(self, name: str, other: Lane, *flags: str) -> Lane:
         full = f"llvm.{name}.{mangled(self.type)}"
         function = function_of(self.builder.module, full, self.type, [self.type, self.type])
-        values = [self.value, other.value]
-        return self.of(self.builder.call(function, values, fastmath=("nsz",)))
+        return self.of(self.builder.call(function, [self.value, other.value], fastmath=flags))
 
     def absolute(self) -> Lane:
         """|x| of a float, NaN included."""

@@ -61,7 +61,7 @@ def emit(
     """The code of one element-wise primitive, at the builder's position.
 
     Args:
-        op_name: the op's name in the registry.
+        op_name: the op's name in the registry, or one of ``STEPS``.
         builder: an ``llvmlite.ir.IRBuilder``, which stays in the basic block where it stands, or another writer of these instructions, whose ``lane`` is
             the class of its values; one that has ``routine`` decides there what becomes a function.
         arguments: one IR value per operand, all scalars or all vectors of one width.
@@ -73,7 +73,7 @@ def emit(
         UnknownNameError: no row has that name.
         DTypeError: the op does not take these element types.
     """
-    row = ROWS.get(op_name)
+    row = ROWS.get(op_name, STEPS.get(op_name))
     if row is None:
         raise UnknownNameError(
             f"the CPU has no element-wise code for '{op_name}'", hint=nearest(op_name, ROWS)
@@ -390,3 +390,9 @@ ROWS: dict[str, Row] = {
     "cast": _cast,
     "stop_gradient": lambda op, lanes, dtypes, result: lanes[0],
 }
+
+STEPS: dict[str, Row] = {
+    "larger": _row(lambda a, b: a.larger(b), _extreme(">"), bools=Lane.__or__),
+    "smaller": _row(lambda a, b: a.smaller(b), _extreme("<"), bools=Lane.__and__),
+}
+"""Steps of reductions that are no ops: of two zeros ``max`` and ``min`` may take either."""

@@ -29,7 +29,8 @@ LEAVES = ("parameter", "state")
 def empty_like(buffer: Buffer, room: npt.NDArray[np.uint8] | None = None) -> Array:
     """Memory for a buffer's value, filled with what it is at first: ``room`` of zeros, or its own."""
     shape = tuple(int(size) for size in buffer.type.shape)
-    room = aligned(buffer.nbytes) if room is None else room
+    if room is None:
+        room = aligned(buffer.nbytes, f"{buffer.place} '{buffer.name}'")
     array = room.view(buffer.type.dtype.numpy).reshape(shape)
     if buffer.init:
         array[...] = buffer.init
@@ -142,8 +143,8 @@ class CpuProgram:
         """The rows of a step; ``uses`` takes where each buffer is an operand or result: row and number."""
         plan = self.plan
         stride = -(-native.own // ALIGNMENT) * ALIGNMENT
-        self._scratch = aligned(stride * self.threads)
-        self._shared = aligned(native.shared)
+        self._scratch = aligned(stride * self.threads, "the scratch memory of all threads")
+        self._shared = aligned(native.shared, "scratch memory")
         pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)
         self._pointers = pointers
         self._faults = np.zeros((len(plan.kernels), WORDS), np.int64)
@@ -181,7 +182,7 @@ class CpuProgram:
         for kernel, packing in zip(self.plan.kernels, native.packed, strict=True):
             if packing is not None:
                 wanted[kernel.operands[packing.operand], packing.key] = packing
-        rooms = together([packing.nbytes for packing in wanted.values()])
+        rooms = together([packing.nbytes for packing in wanted.values()], "packed parameters")
         found: dict[int, dict[str, tuple[Packed, Bytes]]] = {}
         for ((buffer, key), packing), room in zip(wanted.items(), rooms, strict=True):
             found.setdefault(buffer, {})[key] = packing, room

@@ -392,8 +392,8 @@ def _neutral(name: str, kept: DType) -> Any:
 _COMBINES = {
     "sum": "add",
     "prod": "mul",
-    "max": "maximum",
-    "min": "minimum",
+    "max": "larger",
+    "min": "smaller",
     "any": "logical_or",
     "all": "logical_and",
 }

@@ -21,8 +21,8 @@ from .vectors import Source, cast, kept_in, lanes_of, store, sweep, tiles
 NAMES = {
     "cumsum": ("sum", "add"),
     "cumprod": ("prod", "mul"),
-    "cummax": ("max", "maximum"),
-    "cummin": ("min", "minimum"),
+    "cummax": ("max", "larger"),
+    "cummin": ("min", "smaller"),
 }
 """What each combines: the reduction whose neutral element it begins with, and the op."""
 

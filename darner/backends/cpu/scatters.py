@@ -37,7 +37,7 @@ from .vectors import (
     tiles,
 )
 
-COMBINES = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
+COMBINES = {"add": "add", "mul": "mul", "max": "larger", "min": "smaller"}
 """The op that each mode of ``scatter`` combines with."""
 
 ENOUGH = 16

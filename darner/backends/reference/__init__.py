@@ -12,7 +12,16 @@ from ...graph.arrays import as_array
 from ...graph.build import describe
 from ...graph.data import Array, as_data
 from ...graph.dims import Dim, bind_dim, format_shape
-from ...graph.errors import DarnerError, InternalError, RunError, caller, did_you_mean, listed
+from ...graph.errors import (
+    LESS_MEMORY,
+    DarnerError,
+    InternalError,
+    OutOfMemoryError,
+    RunError,
+    caller,
+    did_you_mean,
+    listed,
+)
 from ...graph.graph import LEAVES, Graph
 from ...graph.node import Node
 from ...graph.types import TensorType, TupleType
@@ -183,11 +192,17 @@ def _value(node: Node, operands: list[Any], leaves: Mapping[str, Array]) -> Any:
     try:
         return compute(node, operands)
     except Exception as error:
-        fault = error if isinstance(error, DarnerError) else RunError(f"cannot compute: {error}")
+        fault = error if isinstance(error, DarnerError) else _fault(error)
         context = (node.op.name, node.label, describe(zip(node.slots, node.operands, strict=True)))
         place = fault.inside if node.op.is_composite else fault.located
         cause = error.__cause__ if fault is error else error
         raise place(*context, node.source) from cause
+
+
+def _fault(error: Exception) -> DarnerError:
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError(str(error) or "there is no memory left", hint=LESS_MEMORY)
+    return RunError(f"cannot compute: {error}")
 
 
 def compute(node: Node, operands: list[Any]) -> Any:

@@ -113,11 +113,21 @@ class ShaderLane(Lane):
         return (kept < float(low)).choose(self.constant(float(low)), kept)
 
     def maximum(self, other: Lane) -> Lane:
-        """The larger of two floats, NaN where one is."""
-        return ((self > other) | self.is_nan()).choose(self, other)
+        """The larger of two floats, NaN where one is; 0 is larger than -0."""
+        both = (self.as_integer() & other.as_integer()).as_float()
+        return self.equals(other).choose(both, self.larger(other))
 
     def minimum(self, other: Lane) -> Lane:
-        """The smaller of two floats, NaN where one is."""
+        """The smaller of two floats, NaN where one is; -0 is smaller than 0."""
+        either = (self.as_integer() | other.as_integer()).as_float()
+        return self.equals(other).choose(either, self.smaller(other))
+
+    def larger(self, other: Lane) -> Lane:
+        """As ``maximum``, of two zeros either."""
+        return ((self > other) | self.is_nan()).choose(self, other)
+
+    def smaller(self, other: Lane) -> Lane:
+        """As ``minimum``, of two zeros either."""
         return ((self < other) | self.is_nan()).choose(self, other)
 
     @property

@@ -28,8 +28,8 @@ NAMES = ("scatter", "scatter_add", "scatter_add_along_axis")
 COMBINES = {
     "add": ("sum", "add"),
     "mul": ("prod", "mul"),
-    "max": ("max", "maximum"),
-    "min": ("min", "minimum"),
+    "max": ("max", "larger"),
+    "min": ("min", "smaller"),
 }
 """What each mode combines: the reduction whose neutral element it begins with, and the op."""
 SMALL = 1 << 21

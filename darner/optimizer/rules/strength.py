@@ -105,7 +105,8 @@ rule("x ** 4", x**c, T.square(T.square(x)), when=is_filled(c, 4) & KEPT)
 rule("x ** 0.5", x**c, T.sqrt(x), when=is_filled(c, 0.5) & FLOAT_KEPT, simplify=True)
 rule("x ** -1", x**c, T.recip(x), when=is_filled(c, -1) & FLOAT_KEPT, simplify=True)
 rule("x ** -0.5", x**c, T.rsqrt(x), when=is_filled(c, -0.5) & FLOAT_KEPT, simplify=True)
-rule("x ** -2", x**c, T.recip(T.square(x)), when=is_filled(c, -2) & FLOAT_KEPT)
+# The square of an f16 overflows where its inverse is a number still.
+rule("x ** -2", x**c, T.recip(T.square(x)), when=is_filled(c, -2) & is_wide(x) & KEPT)
 rule("2 ** x", c**x, T.exp2(x), when=is_filled(c, 2) & FLOAT_KEPT, simplify=True)
 
 rule("x * x", x * x, T.square(x), both_ways=True)
