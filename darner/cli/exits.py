@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .._start import INTERRUPTED
-from ..graph.errors import DarnerError, DeviceMemoryError, InternalError, MissingPackageError
+from ..graph.errors import DarnerError, InternalError, MissingPackageError
 from .streams import OutputError
 
 MOST = 700
@@ -50,7 +50,7 @@ PACKAGE = Exit(
     "a package is not installed; the line has the command that installs it",
     (MissingPackageError, ImportError),
 )
-MEMORY = Exit(5, "there is not enough memory", (MemoryError, DeviceMemoryError))
+MEMORY = Exit(5, "there is not enough memory", (MemoryError,))
 FAULT = Exit(
     70,
     "a fault of darner itself, which is worth a report with `--traceback`",

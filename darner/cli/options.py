@@ -87,7 +87,9 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     """The options that say where sessions run."""
     group = parser.add_argument_group("machine")
     group.add_argument("--threads", type=threads, metavar="N", help="threads (default: one a core)")
-    group.add_argument("--device", default="cpu", help="cpu, or reference (slow) (default: cpu)")
+    group.add_argument(
+        "--device", default="cpu", help="cpu, gpu, gpu:1, or reference (slow) (default: cpu)"
+    )
 
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry out ``darner train``."""
+    from ..graph.errors import ArgumentError
     from ..train import TrainingInterrupted
 
     with ExitStack() as closing:
@@ -84,6 +85,11 @@ def run(options: argparse.Namespace) -> int:
         trainer = made.trainer(
             closing, resume=options.resume is not None, quiet=options.quiet, hint=hint
         )
+        if options.resume and trainer.step > settings.steps:
+            raise ArgumentError(
+                f"'{made.folder}' has made {trainer.step:,} steps already, more than --steps {settings.steps:,}",
+                hint=f"to go on: {hint} --steps {2 * trainer.step}",
+            )
         if not options.quiet:
             size = sum(int(leaf.size) for leaf in trainer.session.graph.parameters.values())
             text = (

@@ -166,6 +166,8 @@ class Run:
     def text(self) -> str:
         """What is learned."""
         found = read_text(self.settings.text)
+        if not found:
+            raise ArgumentError(f"'{self.settings.text}' is empty", hint="--text is what to learn")
         if digest(found) != self.settings.digest:
             raise ArgumentError(
                 f"'{self.settings.text}' is not what it was when training began",

@@ -222,13 +222,13 @@ def nearest(name: str, known: Iterable[str], begins: str = "it has") -> str:
     return did_you_mean(name, names) or f"{begins} {listed(names)}"
 
 
-def listed(names: Iterable[str], most: int = 8) -> str:
-    """Names for a reader: the first few, and how many more there are.
+def listed(names: Iterable[str], most: int = 8, *, count: int | None = None) -> str:
+    """Names for a reader: the first few, and how many more there are; ``count`` is how many in all, where these are the first.
 
     >>> listed(["a", "b"]), listed("abcdef", most=3), listed([])
     ('a, b', 'a, b, c and 3 more', 'none')
     """
     found = list(names)
-    if len(found) <= most:
-        return ", ".join(found) or "none"
-    return f"{', '.join(found[:most])} and {len(found) - most} more"
+    rest = (len(found) if count is None else count) - most
+    shown = ", ".join(found[:most]) or "none"
+    return shown if rest <= 0 else f"{shown} and {rest} more"

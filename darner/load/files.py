@@ -25,7 +25,7 @@ import numpy as np
 
 from ..graph.arrays import as_array
 from ..graph.data import Array
-from ..graph.errors import ArgumentError, DTypeError, FormatError, UnknownNameError, nearest
+from ..graph.errors import ArgumentError, DTypeError, FormatError, UnknownNameError, listed, nearest
 from ..session.atomic import FileError
 from ..session.reading import read_json, shown
 from ..session.tensorfile import OpenFile, open_tensors
@@ -256,7 +256,7 @@ def _main_file(folder: Path) -> Path:
     tensors = [name for name in others if name.endswith(".safetensors")]
     if pickles and not tensors:
         raise _pickled(folder / pickles[0])
-    hint = f"in it are {', '.join(others[:8]) or 'no files'}{', ...' if len(others) > 8 else ''}"
+    hint = f"in it are {listed(others) if others else 'no files'}"
     if ADAPTER in tensors:
         hint = "it is the folder of an adapter: use load.adapter"
     elif tensors:
@@ -283,7 +283,7 @@ def _sharded(index: Path, shown_path: Path, check_total: bool) -> Weights:
     if missing:
         raise FileError(
             f"of the {len(shards)} shards that '{index}' names, "
-            f"{len(missing)} are not there: {_some(missing)}",
+            f"{len(missing)} are not there: {listed(missing)}",
             os.fspath(folder / missing[0]),
             hint="download them again",
         )
@@ -292,7 +292,7 @@ def _sharded(index: Path, shown_path: Path, check_total: bool) -> Weights:
     if misplaced:
         where = [f"{shown(name)} (in {named[name]})" for name in misplaced[:9]]
         raise FormatError(
-            f"{len(misplaced)} tensors are not where '{index}' says: {_some(where, len(misplaced))}"
+            f"{len(misplaced)} tensors are not where '{index}' says: {listed(where, count=len(misplaced))}"
         )
     tensors: dict[str, Stored | Array] = {
         name: Stored(files[shard], name) for name, shard in named.items()
@@ -345,10 +345,3 @@ def _is_beside(name: str) -> bool:
     """Whether a name is that of a safetensors file, and leads to no other folder."""
     signs = any(sign in name for sign in "/\\\0") or name != Path(name).name
     return name.endswith(".safetensors") and not signs and len(os.fsencode(name)) < 256
-
-
-def _some(names: list[str], count: int | None = None) -> str:
-    """The first names of a list, or of one of which these are the first."""
-    count = len(names) if count is None else count
-    more = f" and {count - 8} more" if count > 8 else ""
-    return ", ".join(names[:8]) + more

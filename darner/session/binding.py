@@ -29,6 +29,7 @@ from ..graph.errors import (
     RunError,
     ShapeError,
     UnknownNameError,
+    listed,
     nearest,
 )
 from ..graph.types import TensorType
@@ -111,7 +112,7 @@ def check_values(
         shapes[name] = as_value(value, types[name], what).shape
     missing = [repr(name) for name in types if name not in shapes]
     if missing and whole:
-        raise RunError(f"no value was given for input {', '.join(missing)}")
+        raise RunError(f"no value was given for input {listed(missing)}")
     if symbols and not missing:
         solve_sizes(types, shapes, symbols)
 

@@ -15,7 +15,15 @@ from ..backends.protocol import Program, Tuning, compile_for, start_for
 from ..graph import dtypes
 from ..graph.data import Array
 from ..graph.dims import as_dim
-from ..graph.errors import ArgumentError, Calling, DTypeError, ForkError, RunError, ShapeError
+from ..graph.errors import (
+    ArgumentError,
+    Calling,
+    DTypeError,
+    ForkError,
+    RunError,
+    ShapeError,
+    listed,
+)
 from ..graph.forks import SPAWN
 from ..graph.garbage import without_collection
 from ..graph.graph import Graph, check_graph
@@ -270,7 +278,7 @@ class Running:
         values = {**self._staged, **given} if given else self._staged
         if len(values) < len(self._input_types):
             missing = [name for name in self._input_types if name not in values]
-            shown = ", ".join(repr(name) for name in missing)
+            shown = listed(map(repr, missing))
             raise RunError(f"no value was given for input {shown}", hint="set_input, or run({...})")
         sizes: Sizes = ()
         if self._symbols:

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..graph.errors import ArgumentError, Calling, UnknownNameError, nearest
+from ..graph.errors import ArgumentError, Calling, UnknownNameError, listed, nearest
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.types import TupleType
@@ -265,9 +265,7 @@ def check_paths(graph: Graph, chosen: Sequence[Node], outputs: Sequence[Node]) -
 
 def quoted(nodes: Sequence[Node]) -> str:
     """The names of nodes as an error lists them."""
-    names = [f"'{_name(node)}'" for node in nodes]
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return ", ".join(names[:6]) + more
+    return listed((f"'{_name(node)}'" for node in nodes), most=6)
 
 
 def has_path(graph: Graph, chosen: Sequence[Node], outputs: Sequence[Node]) -> bool:

@@ -298,6 +298,10 @@ def test_where_a_model_cannot_go_is_told_before_anything_is_made(corpus, run, tm
     code, _, err = run("train", "--text", corpus, "--out", tmp_path / "o", "--batch", 5000)
     assert (code, err.count("\n")) == (1, 1)
     assert "a batch of 5,000 texts of 128 tokens is more than" in err
+    (tmp_path / "empty.txt").write_text("")
+    code, _, err = run("train", "--text", tmp_path / "empty.txt", "--out", tmp_path / "o")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "empty.txt' is empty; --text is what to learn" in err
     assert not (tmp_path / "o").exists()
     code, _, err = run("train", "--resume", tmp_path / "file")
     assert code == 3

@@ -109,6 +109,9 @@ def test_training_goes_on_for_more_steps_where_asked(corpus, config, run, tmp_pa
     assert out.startswith("the cat ")
     last = train.latest(tmp_path / "out" / "checkpoints")
     assert last.name == "step-00000006.safetensors"
+    code, _, err = run("train", "--resume", tmp_path / "out", "--steps", 5)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "has made 6 steps already, more than --steps 5; to go on: darner train --resume" in err
     code, _, err = run("train", *asked)
     assert code == 1
     assert "has a training already; darner train --resume" in err

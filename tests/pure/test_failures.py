@@ -191,3 +191,13 @@ def test_errors_that_are_not_darners_undo_too():
         unregister("broken_rule")
         unregister("interrupted")
     assert "broken_rule" not in OPS
+
+
+def test_a_long_list_of_names_is_shortened():
+    g = darner.Graph("wide")
+    total = g.input("x", (2,))
+    for i in range(20):
+        total = total + g.parameter(f"w{i}", (2,))
+    g.set_outputs([total])
+    with pytest.raises(darner.RunError, match=r"'w6', 'w7' and 12 more"):
+        darner.run(g, {"x": [1.0, 2.0]}, {})

@@ -20,6 +20,7 @@ from ...graph.errors import (
     RunError,
     caller,
     did_you_mean,
+    listed,
 )
 from ...graph.graph import LEAVES, Graph
 from ...graph.node import Node
@@ -81,14 +82,14 @@ def _checked(graph: Graph, kind: str, given: Values, partial: bool = False) -> d
     for name in given:
         if name not in leaves and not (partial and name in graph.parameters):
             hint = did_you_mean(str(name), leaves) or (
-                f"it has {', '.join(leaves)}" if leaves else f"it has no {kind}"
+                f"it has {listed(leaves)}" if leaves else f"it has no {kind}"
             )
             if kind == "input" and name in graph.parameters:
                 hint = f"'{name}' is a parameter: run(graph, inputs, params)"
             raise RunError(f"graph '{graph.name}' has no {kind} '{name}'", hint=hint)
     missing = [name for name in leaves if name not in given]
     if missing and not partial:
-        raise RunError(f"no value was given for {kind} {', '.join(repr(m) for m in missing)}")
+        raise RunError(f"no value was given for {kind} {listed(map(repr, missing))}")
     return dict(given)
 
 
