@@ -12,6 +12,7 @@ A rule's left side becomes a query that fills a table with what it found; guards
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -30,17 +31,23 @@ def bindings() -> Any:
     return LIBRARY.module()
 
 
+class _Parser(threading.local):
+    """An e-graph that only parses: one for each thread, as egglog lets no other one use it."""
+
+    def __init__(self) -> None:
+        self.held = Inherited()
+
+
 @cache
-def _parser() -> Inherited:
-    """An e-graph that only parses."""
-    return Inherited()
+def _parser() -> _Parser:
+    return _Parser()
 
 
 @lru_cache(maxsize=20_000)
 def _parsed(line: str) -> tuple[Any, ...]:
     """A command, parsed. Lines come one by one: a parsed command keeps the whole text it was parsed from."""
     try:
-        return tuple(_parser().graph.parse_program(line))
+        return tuple(_parser().held.graph.parse_program(line))
     except (bindings().EggSmolError, SyntaxError) as error:
         raise EngineError(f"egglog cannot read {line}: {error}") from None
 

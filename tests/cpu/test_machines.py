@@ -183,7 +183,7 @@ class Guarded:
         self._programs = []
         make = native_module.native_of
 
-        def guarded(nbytes):
+        def guarded(nbytes, what=""):
             room = np.full(nbytes + 2 * GUARD + 64, PATTERN, np.uint8)
             start = -room.ctypes.data % 64 + GUARD
             self._rooms.append((room, start, start + nbytes))

@@ -226,8 +226,8 @@ def test_empty_parts_among_very_many():
 @pytest.fixture(params=[0, 120 << 10, 250 << 10])
 def always_past(monkeypatch, request):
     """Every result is large enough, with room for some of it in the cache; objects made so are not found by others."""
-    digest = f"{kernels._source_digest()} past {request.param}"
-    monkeypatch.setattr(kernels, "_source_digest", lambda: digest)
+    digest = f"{kernels.source_digest()} past {request.param}"
+    monkeypatch.setattr(kernels, "source_digest", lambda: digest)
     monkeypatch.setattr(streaming, "LARGE", 1)
     monkeypatch.setattr(streaming, "KEPT", request.param)
     monkeypatch.setattr(turned, "PAST", 1)
