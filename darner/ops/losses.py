@@ -16,10 +16,11 @@ from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType, broadcast
+from ..transforms.reverse import sum_to
 from .activations import repeat_over_batch, sigmoid
 from .elementwise import where
-from .reduce import reduced
-from .reducing import element_count
+from .reduce import reduced, with_axes
+from .reducing import element_count, rough_squares
 from .samples import Sample, bools, ints, sample, spec
 from .softmax import log_softmax, softmax
 
@@ -536,6 +537,41 @@ def cosine_similarity(a: Float, b: Float, axis: int = -1, *, eps: float = 1e-8) 
 def _(a: Node, b: Node, axis: int, eps: float) -> Node:
     shape = broadcast(a.shape, b.shape)
     a, b = a.broadcast_to(shape), b.broadcast_to(shape)
-    # The limit is put under the root: at a vector of zeros the root of 0 would have no gradient.
-    length_a, length_b = (x.square().sum(axis).maximum(eps * eps).sqrt() for x in (a, b))
-    return (a * b).sum(axis) / (length_a * length_b)
+    square_a, square_b = a.square().sum(axis), b.square().sum(axis)
+    (rough_a, scale_a, _), (rough_b, scale_b, _) = rough_squares(square_a), rough_squares(square_b)
+    plain = _cosine((a * b).sum(axis), (square_a, square_b), (eps, eps))
+    # All again, of multiples, where squares may have overflowed or underflowed.
+    a, b = (x * with_axes(scale, x, (axis,), False) for x, scale in ((a, scale_a), (b, scale_b)))
+    squares = a.square().sum(axis), b.square().sum(axis)
+    scaled = _cosine((a * b).sum(axis), squares, (scale_a * eps, scale_b * eps))
+    return (rough_a | rough_b).where(scaled, plain)
+
+
+def _cosine(dot: Node, squares: tuple[Node, Node], least: tuple[Any, Any]) -> Node:
+    """The cosine of an angle by a dot product and the squares of both lengths, each of which is at least as said."""
+    first, second = (
+        square.sqrt().maximum(length) for square, length in zip(squares, least, strict=True)
+    )
+    return dot / (first * second)
+
+
+@cosine_similarity.vjp
+def _(g: Node, out: Node, a: Node, b: Node, axis: int, eps: float) -> Any:
+    kind, shapes = a.dtype, {"a": a.shape, "b": b.shape}
+    if kind.is_half:
+        g, a, b = (node.cast("f32") for node in (g, a, b))
+        out = a.cosine_similarity(b, axis, eps=eps)
+    shape = broadcast(a.shape, b.shape)
+    a, b = a.broadcast_to(shape), b.broadcast_to(shape)
+    g, out = with_axes(g, a, (axis,), False), with_axes(out, a, (axis,), False)
+    lengths = {"a": a.norm((axis,), True), "b": b.norm((axis,), True)}
+    unit = {"a": a / lengths["a"].maximum(eps), "b": b / lengths["b"].maximum(eps)}
+
+    def towards(own: str, other: str) -> Node:
+        # What lies along the vector itself changes its length alone, unless that counts as eps.
+        counts = lengths[own] >= eps
+        across = unit[other] - counts.where(out, 0.0) * unit[own]
+        made = sum_to(across * (g / lengths[own].maximum(eps)), shapes[own])
+        return made.cast(kind) if kind.is_half else made
+
+    return {"a": lambda: towards("a", "b"), "b": lambda: towards("b", "a")}

@@ -21,6 +21,8 @@ from ..transforms.batch import align
 from .activations import require_equal_shapes
 from .elementwise import maximum
 from .functions import rsqrt
+from .reduce import in_f32
+from .reducing import rough_squares
 from .samples import sample, spec
 
 FAMILY = "normalisation"
@@ -280,8 +282,20 @@ def l2_normalize(x: Float, axis: Axes = (-1,), eps: float = 1e-12) -> TensorType
 
 @l2_normalize.expand
 def _(x: Node, axis: tuple[int, ...], eps: float) -> Node:
-    # The limit is on the square, so that the gradient at 0 is finite.
-    return x * rsqrt(maximum(x.square().sum(axis, True), eps * eps))
+    total = x.square().sum(axis, True)
+    is_rough, scale, _ = rough_squares(total)
+    again = (x * scale).square().sum(axis, True)
+    plain, scaled = maximum(total.sqrt(), eps).recip(), maximum(again.sqrt(), scale * eps).recip()
+    return x * is_rough.where(scaled * scale, plain)
+
+
+@l2_normalize.vjp
+@in_f32
+def _(g: Node, out: Node, x: Node, axis: tuple[int, ...], eps: float) -> Node:
+    length = x.norm(axis, True)
+    # What lies along the vector itself changes its length alone, unless that counts as eps.
+    along = (length >= eps).where((g * out).sum(axis, True), 0.0)
+    return (g - out * along) / maximum(length, eps)
 
 
 @l2_normalize.vmap

@@ -130,6 +130,40 @@ def _(
     return each * (x - x.mean(axes, True))
 
 
+SQUARES = {32: (2.0**-64, 2.0**100, 2.0**80), 64: (2.0**-900, 2.0**900, 2.0**600)}
+"""By the bits of a float: the least and the largest sum of squares that neither lost a term to underflow nor came near overflow, and a
+power of two that brings the elements of any other sum to where theirs does neither."""
+
+
+def rough_squares(total: Node) -> tuple[Node, Node, Node]:
+    """Of a sum of squares: whether it may be wrong, what to multiply elements by before they are squared, and the inverse of that.
+
+    Both are powers of two, and 1 for all but the largest and smallest sums.
+    """
+    least, most, power = SQUARES[max(total.dtype.bits, 32)]
+    small, large = total < least, total > most
+
+    def chosen(of_large: float, of_small: float) -> Node:
+        return large.where(of_large, small.where(of_small, total.graph.literal(1.0, total.dtype)))
+
+    return small | large, chosen(1 / power, power), chosen(power, 1 / power)
+
+
+def root_of_squares(x: Node, axes: tuple[int, ...], keepdims: bool, count: Any = 1) -> Node:
+    """The root of a sum of squares over a count, where squares neither overflow nor underflow.
+
+    They are summed again, of multiples, only where that is needed: a kernel leaves out a sum that ``where`` does not take.
+    """
+    total = x.square().sum(axes, keepdims)
+    is_rough, scale, factor = rough_squares(total)
+    again = (x * with_axes(scale, x, axes, keepdims)).square().sum(axes, keepdims)
+    plain, scaled = (
+        squares if isinstance(count, int) and count == 1 else squares / count
+        for squares in (total, again)
+    )
+    return is_rough.where(scaled.sqrt() * factor, plain.sqrt())
+
+
 @composite(
     family=FAMILY,
     samples=_samples(sample(spec(3, 5), 1, correction=1), sample(ints(3, 4, low=-5, high=6), 1)),
@@ -137,7 +171,10 @@ def _(
 def std(
     x: Float, axes: Axes | None = None, keepdims: bool = False, *, correction: float = 0.0
 ) -> TensorType:
-    """The standard deviation over ``axes``: the square root of ``var``. Where it is 0, so is its gradient."""
+    """The standard deviation over ``axes``: the square root of ``var``. Where it is 0, so is its gradient.
+
+    It is a number wherever the mean is, also where ``var`` itself would overflow or underflow.
+    """
     return reduced(x, axes or (), keepdims)
 
 
@@ -146,7 +183,7 @@ std.spelling(reduction_call)
 
 @std.expand
 def _(x: Node, axes: tuple[int, ...], keepdims: bool, correction: float) -> Node:
-    return x.var(axes, keepdims, correction=correction).sqrt()
+    return root_of_squares(x - x.mean(axes, True), axes, keepdims, _degrees(x, axes, correction))
 
 
 def _over(g: Node, size: Node) -> Node:
@@ -178,8 +215,9 @@ def norm(
 ) -> TensorType:
     """The length of vectors over ``axes`` (all by default).
 
-    ``order`` is 2 (root of the sum of squares), 1 (sum of absolute values) or infinity (the largest one). The gradient
-    at a vector of zeros is 0; that of the largest absolute value goes to the first one.
+    ``order`` is 2 (root of the sum of squares), 1 (sum of absolute values) or infinity (the largest one). Squares that would
+    overflow or underflow are scaled first. The gradient at a vector of zeros is 0; that of the largest absolute value goes to
+    the first one.
     """
     if order not in (1.0, 2.0, math.inf):
         raise ArgumentError(f"order {order} is not 1, 2 or infinity")
@@ -194,7 +232,7 @@ norm.spelling(reduction_call)
 @norm.expand
 def _(x: Node, axes: tuple[int, ...], keepdims: bool, order: float) -> Node:
     if order == 2.0:
-        return x.square().sum(axes, keepdims).sqrt()
+        return root_of_squares(x, axes, keepdims)
     sizes = x.abs()
     return sizes.sum(axes, keepdims) if order == 1.0 else sizes.max(axes, keepdims)
 

@@ -5,7 +5,7 @@ What an element is made of is emitted by ``Elements``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from math import prod
@@ -37,9 +37,15 @@ def _fits(spec: Spec) -> bool:
     return spec.kind in KINDS and can_emit(spec.body)
 
 
-def lanes_for(body: Graph, width: int, length: int) -> int:
-    """Elements computed together: more than one vector where there is little to compute, to hide its latency."""
-    operations = sum(node.op.name not in ("input", "constant") for node in body.nodes)
+def lanes_for(body: Graph, width: int, length: int, counted: Collection[int] | None = None) -> int:
+    """Elements computed together: more than one vector where there is little to compute, to hide its latency.
+
+    ``counted`` are the nodes that are computed for each element, where these are not all.
+    """
+    operations = sum(
+        node.op.name not in ("input", "constant") and (counted is None or node.id in counted)
+        for node in body.nodes
+    )
     vectors = 4 if operations <= 6 else 2 if operations <= 24 else 1
     while vectors > 1 and length < 2 * vectors * width:
         vectors //= 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -61,6 +61,25 @@ COSTLY = frozenset(
 
 
 @dataclass(frozen=True)
+class Guard:
+    """Where a pass is needed: in rows where a condition is as wanted. Nodes are known by their ids.
+
+    Attributes:
+        condition: one for each row.
+        wanted: what it is where the pass is needed.
+        choices: what is chosen by it, between something made of the pass and something that is not.
+    """
+
+    condition: int
+    wanted: bool
+    choices: frozenset[int]
+
+    def otherwise(self, choice: Node) -> Node:
+        """What is chosen in rows that do not need the pass."""
+        return choice.operands[2 if self.wanted else 1]
+
+
+@dataclass(frozen=True)
 class RowProgram:
     """How the rows of a body are computed.
 
@@ -71,6 +90,7 @@ class RowProgram:
         kept: nodes whose values are kept from the pass that first computes them.
         pieces: parts of a row that are reduced apart.
         lanes: elements computed together.
+        guards: for each pass, where it is needed; None where everywhere.
         columns: sums over all rows, of what the last pass has.
     """
 
@@ -80,6 +100,7 @@ class RowProgram:
     kept: tuple[Node, ...]
     pieces: int
     lanes: int
+    guards: tuple[Guard | None, ...]
     columns: tuple[Node, ...] = ()
 
     @property
@@ -129,6 +150,7 @@ class Passes:
         levels: the reductions, by the pass they are made in.
         columns: sums over all rows, of what the last pass has.
         level: for each node of the body, how many passes must be over before it can be computed.
+        guards: for each pass, where it is needed; None where everywhere.
     """
 
     space: tuple[int, ...]
@@ -136,6 +158,7 @@ class Passes:
     levels: tuple[tuple[Node, ...], ...]
     columns: tuple[Node, ...]
     level: Mapping[int, int]
+    guards: tuple[Guard | None, ...]
 
 
 def _axes_of(node: Node) -> tuple[int, ...]:
@@ -179,7 +202,71 @@ def passes(spec: Spec, *, places: bool = False) -> Passes | None:
         tuple(node for node in found if level[node.id] == number)
         for number in range(1, max(level[node.id] for node in found) + 1)
     ]
-    return Passes(space, axes, tuple(levels), columns, level)
+    guards = tuple(
+        _guard(body, nodes, number, level, {kept_shape, gone} - {space})
+        for number, nodes in enumerate(levels)
+    )
+    return Passes(space, axes, tuple(levels), columns, level, guards)
+
+
+def _guard(
+    body: Any,
+    nodes: Sequence[Node],
+    number: int,
+    level: Mapping[int, int],
+    of_rows: Collection[tuple[int, ...]],
+) -> Guard | None:
+    """Where a pass is needed, if all that is made of its results, one for each row, is chosen by one condition."""
+    ends = {output.id for output in body.outputs}
+    found: set[tuple[int, bool]] = set()
+    choices: set[int] = set()
+    stack, seen = list(nodes), set[int]()
+    while stack:
+        node = stack.pop()
+        if node.id in ends or tuple(sizes(node)) not in of_rows:
+            return None
+        for user in body.users(node):
+            condition, *branches = user.operands
+            if user.op.name == "where" and condition.id not in seen | {node.id}:
+                taken = [branch.id in seen | {node.id} for branch in branches]
+                if taken.count(True) == 1 and level[condition.id] <= number:
+                    found.add((condition.id, taken[0]))
+                    choices.add(user.id)
+                    continue
+            if user.op.name != "reshape" and "elementwise" not in user.op.traits:
+                return None
+            if user.id not in seen:
+                seen.add(user.id)
+                stack.append(user)
+        seen.add(node.id)
+    if len(found) != 1 or any(tuple(sizes(body.nodes[i])) not in of_rows for i in choices):
+        return None
+    ((condition_id, wanted),) = found
+    made = any(level[body.nodes[i].operands[2 if wanted else 1].id] > number for i in choices)
+    if made or tuple(sizes(body.nodes[condition_id])) not in of_rows:
+        return None
+    return Guard(condition_id, wanted, frozenset(choices))
+
+
+def _unguarded(body: Any, found: Passes) -> set[int]:
+    """The nodes that are computed for each element in all rows, of a body with passes that are not."""
+    stack = list(body.outputs)
+    guarded = {
+        node.id
+        for nodes, guard in zip(found.levels, found.guards, strict=True)
+        if guard is not None
+        for node in nodes
+    }
+    reached: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if node.id not in reached and node.id not in guarded:
+            reached.add(node.id)
+            stack += node.operands
+    inner = {*REDUCTIONS, "broadcast_to"}
+    return {i for i in reached if tuple(sizes(body.nodes[i])) == found.space} | {
+        i for i in reached if body.nodes[i].op.name in inner
+    }
 
 
 def has_rows(spec: Spec) -> bool:
@@ -216,19 +303,20 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
     across = axes[-1] == len(space) - 1
     length = space[-1]
     # Where lanes are rows, a loop goes on for each of them: there need not be several blocks of them.
-    lanes = lanes_for(body, width, length if across else 2 * length)
+    counted = _unguarded(body, found) if any(found.guards) else None
+    lanes = lanes_for(body, width, length if across else 2 * length, counted)
     if length < width:
         lanes = max(1, 1 << (length - 1).bit_length()) if across else width
-    plain = RowProgram(space, axes, levels, (), 1, lanes)
+    plain = RowProgram(space, axes, levels, (), 1, lanes, found.guards)
     each = prod(space) // plain.units
     pieces = 1
     if _in_pieces(plain.units, each):
         steps = prod(plain.outer)
         apart = -(-length // lanes) if across and steps == 1 else steps
         pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
-    plain = RowProgram(space, axes, levels, (), pieces, lanes, columns)
+    plain = RowProgram(space, axes, levels, (), pieces, lanes, found.guards, columns)
     kept = _worth_keeping(spec, space, found.level, plain) if pieces == 1 else ()
-    return RowProgram(space, axes, levels, kept, pieces, lanes, columns)
+    return RowProgram(space, axes, levels, kept, pieces, lanes, found.guards, columns)
 
 
 def _reads_its_row(
@@ -274,7 +362,8 @@ def _worth_keeping(
             if node.id in summed:
                 found.add(last)
             elif node.op.name in REDUCTIONS:
-                found.add(level[node.id] - 1)
+                if plain.guards[level[node.id] - 1] is None:
+                    found.add(level[node.id] - 1)
             else:
                 found |= passes
     costly: dict[int, bool] = {}

@@ -1,7 +1,7 @@
 """Kernels with reductions: a few passes over the elements of a row, each row by one thread.
 
 A row is what is reduced to one value: its elements run over the reduced axes, and rows over all others. Reductions that need no other are made in the
-first pass, those that need them in the second, and so on; the last pass writes the results that have an element for each of the row's. Where
+first pass, those that need them in the second, and so on (rows of which no result of a pass is chosen leave it out); the last pass writes the results that have an element for each of the row's. Where
 the last axis is reduced, the lanes of a vector are elements of one row, whose sums are added up at the end; where it is not, they are rows side by side.
 
 Where there are few rows and much in each (the sum of everything, at the extreme), a row is cut in pieces of a fixed number. Every pass then leaves one partial result
@@ -22,9 +22,10 @@ from ...lower.plan import Spec
 from .collapse import REDUCTIONS, collapsed
 from .elements import Elements, can_emit
 from .jit import Machine
+from .lanes import Lane
 from .maps import SMALL
 from .places import Lanes, Number, as_value
-from .row_program import RowProgram, has_rows, room, row_program
+from .row_program import Guard, RowProgram, has_rows, room, row_program
 from .streaming import LINE, either, partly
 from .template import Code, Scratch, Template, sizes
 
@@ -90,6 +91,9 @@ class _Rows:
         self.elements = _RowElements.of(code)
         self.elements.space = program.space
         self.ahead = self._ahead()
+        # Passes that few rows need ask for nothing.
+        later = [i for i, guard in enumerate(program.guards) if i and guard is None]
+        self.asks = [*later, len(program.levels)][0] if program.across else 0
         self.places = self.elements.places
         self.registers = self.elements.registers
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
@@ -125,7 +129,7 @@ class _Rows:
     def ask_ahead(self, index: list[Number], level: int) -> None:
         """Ask for the elements below these, in the second pass; for those beside them, in the first, where lanes are rows."""
         program = self.program
-        if level != int(program.across):
+        if level != self.asks:
             return
         further = program.space[-1] if program.across else program.lanes
         offset = self.places.add(self.places.offset(index, program.space), further)
@@ -256,6 +260,65 @@ class _Rows:
             return [self.registers.across(node.op.name, total, node.dtype) for node, total in pairs]
         return totals
 
+    def _needed(self, guard: Guard, row: Sequence[Number]) -> Any:
+        """Whether a pass is needed in the row, or in one of those side by side."""
+        node = self.code.body.nodes[guard.condition]
+        condition = Lane(self.code.builder, self.of_row(node, row))
+        needed = condition if guard.wanted else ~condition
+        if not self.program.across and self.elements.mask is not None:
+            needed = needed & needed.of(self.elements.mask)
+        return needed.any().value
+
+    def of_row(self, node: Node, row: Sequence[Number]) -> Any:
+        """What a row has one of; axes that were reduced and kept have size 1, and stand at 0."""
+        whole = node.rank != len(row)
+        index = self.place(row, [0] * len(self.program.axes)) if whole else list(row)
+        return self.elements.at(node, index)
+
+    def one_of(self, needed: Any, made: Callable[[], list[Any]], otherwise: list[Any]) -> list[Any]:
+        """What code gives that is only run where it is needed, and something else where it is not."""
+        b = self.code.builder
+        before, fresh = b.block, set(self.fresh)
+        with b.if_then(needed, likely=False), self.elements.scope():
+            values = made()
+            after = b.block
+        # What the pass kept is not there where it was left out.
+        self.fresh = fresh
+        found = []
+        for value, other in zip(values, otherwise, strict=True):
+            phi = b.phi(value.type)
+            phi.add_incoming(other, before)
+            phi.add_incoming(value, after)
+            found.append(phi)
+        return found
+
+    def chosen(self, level: int, guard: Guard, row: Sequence[Number]) -> None:
+        """A pass that some rows need, and what is chosen between its results and others."""
+        choices = [self.code.body.nodes[i] for i in sorted(guard.choices)]
+        otherwise = [self.of_row(guard.otherwise(choice), row) for choice in choices]
+
+        def made() -> list[Any]:
+            self.finish(level, self.reduce(level, row))
+            return [self.of_row(choice, row) for choice in choices]
+
+        needed = self._needed(guard, row)
+        for choice, value in zip(choices, self.one_of(needed, made, otherwise), strict=True):
+            self.elements.give(choice, value)
+
+    def partial_results(self, level: int, row: Sequence[Number], piece: Number) -> list[Any]:
+        """Those of a pass over a piece; of no elements, where the row does not need the pass."""
+        guard = self.program.guards[level]
+        if guard is None:
+            return self.reduce(level, row, piece)
+        lanes = None if self.program.across else self.program.lanes
+        nothing = [
+            self.registers.neutral(node.op.name, node.operands[0].dtype, node.dtype, lanes)
+            for node in self.program.levels[level]
+        ]
+        return self.one_of(
+            self._needed(guard, row), lambda: self.reduce(level, row, piece), nothing
+        )
+
     def _waits(self, nodes: Sequence[Node]) -> bool:
         """Whether a pass would wait for each addition before the next: one vector of rows side by side, many elements in each."""
         program = self.program
@@ -333,7 +396,6 @@ class _Rows:
             # Those of the last block of the row: another element may be asked for.
             self.elements.forget(kept)
         for node, pointer in self.single:
-            # Axes that were reduced and kept have size 1, and stand at 0.
             index = row if node.rank == len(row) else self.place(row, [0] * len(self.program.axes))
             value = self.elements.at(node, index)
             offset = self.places.offset(index, sizes(node))
@@ -383,6 +445,10 @@ class _Rows:
             self.ready: set[int] = set()
             for level in range(len(self.program.levels)):
                 self.fresh: set[int] = set()
+                guard = self.program.guards[level]
+                if guard is not None:
+                    self.chosen(level, guard, row)
+                    continue
                 totals = self.reduce(level, row)
                 self.ready |= self.fresh
                 self.finish(level, totals)
@@ -502,7 +568,7 @@ class _Rows:
                     for earlier in range(level):
                         self.finish(earlier, self._gathered(earlier, row_number))
                     if level < len(program.levels):
-                        totals = self.reduce(level, row, piece)
+                        totals = self.partial_results(level, row, piece)
                         for slot, total in enumerate(totals):
                             self._partial(level, slot, row_number, piece, total)
                         return

@@ -22,6 +22,8 @@ def joined(passes: Passes) -> Passes | None:
     """The passes with the first two as one, where they are the largest ``x`` and the sum of ``exp(x - largest)``."""
     if len(passes.levels) < 2 or any(len(level) != 1 for level in passes.levels[:2]):
         return None
+    if any(passes.guards[:2]):
+        return None
     (peak,), (total,) = passes.levels[:2]
     if (peak.op.name, total.op.name) != ("max", "sum"):
         return None
@@ -35,7 +37,8 @@ def joined(passes: Passes) -> Passes | None:
         return None
     # What waits for the sum waits for one pass less; what waits for the largest alone waits for as many.
     level = {id: number - (number > 1) for id, number in passes.level.items()}
-    return replace(passes, levels=((peak, total), *passes.levels[2:]), level=level)
+    guards = (None, *passes.guards[2:])
+    return replace(passes, levels=((peak, total), *passes.levels[2:]), level=level, guards=guards)
 
 
 def _source(node: Node) -> Node:

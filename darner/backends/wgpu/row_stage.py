@@ -105,8 +105,24 @@ class RowStage(RowPlace):
                 ]
             )
 
+        stop = self._end(level, base, stop)
         values = self.over_row(inside, _flattened([one.nothing() for one in found]), base, stop)
         return self.merged(found, _unflattened(found, values))
+
+    def _end(self, level: int, base: Number, stop: Number | None) -> Number | None:
+        """Where a pass over a row ends: where it begins, if the row does not need it and would be read again."""
+        guard = self.passes.guards[level]
+        if guard is None or self.layout.held:
+            return stop
+        node = self.spec.body.nodes[guard.condition]
+        whole = self.place([0] * len(self.passes.axes))
+        index = self.row if node.rank == len(self.row) else whole
+        condition = self.writer.text(self.elements.at(node, index))
+        ends = [base, self.length if stop is None else stop]
+        skipped, gone_through = ends if guard.wanted else reversed(ends)
+        return self.let(
+            f"select({self.places.text(skipped)}, {self.places.text(gone_through)}, {condition})"
+        )
 
     def _combined(self, one: Reduction, vectors: Sequence[Vector], before: State | None) -> State:
         (x,) = one.node.operands
