@@ -21,12 +21,14 @@ from .graph.dims import symbol
 from .graph.dtypes import DType, promote
 from .graph.errors import (
     ArgumentError,
+    CallError,
     DarnerError,
     DeviceLostError,
     DeviceMemoryError,
     DTypeError,
     FormatError,
     InternalError,
+    MissingNameError,
     MissingPackageError,
     NameTakenError,
     RunError,
@@ -36,6 +38,7 @@ from .graph.errors import (
     VerifyError,
 )
 from .graph.graph import Graph
+from .graph.habits import missing
 from .graph.module import GraphModule
 from .graph.node import Node
 from .graph.op import Cost, Op, builder, composite, primitive
@@ -125,7 +128,9 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         module = importlib.import_module(f".{_LATER[name]}", __name__)
         return module if name == _LATER[name] else getattr(module, name)
-    raise AttributeError(f"module 'darner' has no attribute '{name}'")
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise missing("darner", "darner has no", name, __all__)
 
 
 def __dir__() -> list[str]:
@@ -137,6 +142,7 @@ __all__ = [
     "ArgumentError",
     "AttentionBwdWrt",
     "BinaryOp",
+    "CallError",
     "CompareOp",
     "Cost",
     "DType",
@@ -153,6 +159,7 @@ __all__ = [
     "InternalError",
     "MaskKind",
     "MemorySummary",
+    "MissingNameError",
     "MissingPackageError",
     "NameTakenError",
     "Node",

@@ -18,13 +18,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from ..graph.constructing import Constructed
 from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
+from ..graph.habits import missing
 from ..graph.node import Node
 from ..graph.types import TensorType
+
+
+class Layer(metaclass=Constructed):
+    """A layer: a dataclass that is called with nodes. Its parameters belong to the graph."""
+
+    _habits: ClassVar[str] = "layer argument"
+
+    if not TYPE_CHECKING:  # a type checker knows the names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise missing("layer attribute", f"{type(self).__name__} has no", name, dir(type(self)))
 
 
 def scope(graph: Graph, name: str) -> AbstractContextManager[Any]:
@@ -75,6 +90,4 @@ def positive(layer: Any, *fields: str) -> None:
     for field in fields:
         size = getattr(layer, field)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ArgumentError(
-                f"{type(layer).__name__} '{layer.name}': {field} is a positive whole number, got {size!r}"
-            )
+            raise ArgumentError(f"{field} is a positive whole number, got {size!r}")

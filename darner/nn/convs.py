@@ -22,14 +22,14 @@ from typing import Any, ClassVar, TypeAlias
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
 from ..ops.spatial import numbers
-from .base import check_width, parameter, positive, scope
+from .base import Layer, check_width, parameter, positive, scope
 
 Sizes: TypeAlias = int | Sequence[int]
 """One number for all spatial axes, or one for each."""
 
 
 @dataclass(frozen=True)
-class Convolution(ABC):
+class Convolution(Layer, ABC):
     """What convolutions and transposed ones have in common, whatever the number of spatial axes.
 
     Arguments mean what they mean in PyTorch, and so do names and shapes of the parameters. Unless told otherwise
@@ -70,8 +70,7 @@ class Convolution(ABC):
         for field in ("inputs", "outputs"):
             if getattr(self, field) % self.groups:
                 raise ArgumentError(
-                    f"{type(self).__name__} '{self.name}': {getattr(self, field)} {field} do not divide into "
-                    f"{self.groups} groups"
+                    f"{getattr(self, field)} {field} do not divide into {self.groups} groups"
                 )
 
     @property

@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeAlias
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
-from .base import check_width, parameter, positive, scope
+from .base import Layer, check_width, parameter, positive, scope
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Layer):
     """``x @ weight.T + bias`` over the last axis.
 
     The weight is stored (outputs, inputs), as PyTorch and HuggingFace do; ``stored="in_out"`` is the other way round, as
@@ -93,7 +93,7 @@ class LoRALinear(Linear):
 
 
 @dataclass(frozen=True)
-class LoRA:
+class LoRA(Layer):
     """Low-rank changes for the matrices whose full names fit one of ``targets``.
 
     >>> import darner
@@ -130,7 +130,7 @@ class LoRA:
 
 
 @dataclass(frozen=True)
-class Embedding:
+class Embedding(Layer):
     """Rows of a table by integers; ``attend`` uses the same table the other way, as the output of a tied model.
 
     ``padding`` is a row that looking up does not train, as PyTorch's ``padding_idx``.

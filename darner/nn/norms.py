@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from ..graph.dims import format_shape, product
 from ..graph.errors import ShapeError
 from ..graph.node import Node
-from .base import check_width, parameter, positive, scope, state
+from .base import Layer, check_width, parameter, positive, scope, state
 
 
 @dataclass(frozen=True)
-class RMSNorm:
+class RMSNorm(Layer):
     """``x`` over the root of its mean square, times ``weight``; ``shifted`` multiplies by 1 + weight instead (Gemma).
 
     >>> import darner
@@ -40,7 +40,7 @@ class RMSNorm:
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(Layer):
     """``x`` less its mean, over its deviation, times ``weight``, plus ``bias``."""
 
     name: str
@@ -63,7 +63,7 @@ class LayerNorm:
 
 
 @dataclass(frozen=True)
-class GroupNorm:
+class GroupNorm(Layer):
     """(batch, channels, ...) normalised over groups of channels."""
 
     name: str
@@ -84,7 +84,7 @@ class GroupNorm:
 
 
 @dataclass(frozen=True)
-class BatchNorm:
+class BatchNorm(Layer):
     """(batch, channels, ...) normalised by the mean and variance of each channel.
 
     In training these are the batch's own, and ``running_mean`` and ``running_var``, states of the graph, follow them by

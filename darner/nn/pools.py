@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
 from ..ops.spatial import fixed_sizes, require_axes
+from .base import Layer
 from .convs import Sizes
 
 
 @dataclass(frozen=True)
-class MaxPool:
+class MaxPool(Layer):
     """The largest element of each window; what is beyond the border never is.
 
     Attributes:
@@ -55,7 +56,7 @@ class MaxPool:
 
 
 @dataclass(frozen=True)
-class AvgPool:
+class AvgPool(Layer):
     """The mean of each window; ``count_include_pad`` says whether zeros beyond the border are of its elements."""
 
     kernel_size: Sizes
@@ -81,7 +82,7 @@ class AvgPool:
 
 
 @dataclass(frozen=True)
-class AdaptiveAvgPool:
+class AdaptiveAvgPool(Layer):
     """The means over windows as even as they can be, ``output_size`` of them on each axis; None keeps an axis as it is."""
 
     output_size: int | Sequence[int | None]
@@ -104,7 +105,7 @@ class AdaptiveAvgPool:
 
 
 @dataclass(frozen=True)
-class GlobalAvgPool:
+class GlobalAvgPool(Layer):
     """The mean of each channel, over however many spatial axes; ``keepdims`` leaves them at size 1."""
 
     keepdims: bool = False

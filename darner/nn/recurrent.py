@@ -15,7 +15,7 @@ from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
 from ..transforms.custom_gradient import custom_gradient
-from .base import check_width, parameter, positive, scope
+from .base import Layer, check_width, parameter, positive, scope
 
 States: TypeAlias = tuple[Node, ...]
 """What a step hands to the next: (batch, width) each; of all layers and directions, (layers * directions, batch, width)."""
@@ -42,7 +42,7 @@ def _(tangent: Node, out: Any, x: Node, count: int, axis: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Recurrent:
+class Recurrent(Layer):
     """What recurrent layers have in common: layers, directions, and the way through a sequence.
 
     Parameters start evenly within 1 / sqrt(width) of 0. ``dropout`` is applied between layers.
@@ -66,9 +66,7 @@ class Recurrent:
     def __post_init__(self) -> None:
         positive(self, "inputs", "width", "num_layers")
         if not 0.0 <= self.dropout < 1.0:
-            raise ArgumentError(
-                f"{type(self).__name__} '{self.name}': dropout is at least 0 and below 1, got {self.dropout!r}"
-            )
+            raise ArgumentError(f"dropout is at least 0 and below 1, got {self.dropout!r}")
 
     @property
     def directions(self) -> int:
