@@ -23,6 +23,7 @@ from .graph.dims import symbol
 from .graph.dtypes import DType, promote
 from .graph.errors import (
     ArgumentError,
+    CallError,
     DarnerError,
     DeviceLostError,
     DeviceMemoryError,
@@ -30,6 +31,7 @@ from .graph.errors import (
     ForkError,
     FormatError,
     InternalError,
+    MissingNameError,
     MissingPackageError,
     NameTakenError,
     OutOfMemoryError,
@@ -40,6 +42,7 @@ from .graph.errors import (
     VerifyError,
 )
 from .graph.graph import Graph
+from .graph.habits import missing
 from .graph.module import GraphModule
 from .graph.node import Node
 from .graph.op import Cost, Op, builder, composite, primitive
@@ -129,7 +132,9 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         module = importlib.import_module(f".{_LATER[name]}", __name__)
         return module if name == _LATER[name] else getattr(module, name)
-    raise AttributeError(f"module 'darner' has no attribute '{name}'")
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise missing("darner", "darner has no", name, __all__)
 
 
 def __dir__() -> list[str]:
@@ -141,6 +146,7 @@ __all__ = [
     "ArgumentError",
     "AttentionBwdWrt",
     "BinaryOp",
+    "CallError",
     "CompareOp",
     "Cost",
     "DType",
@@ -158,6 +164,7 @@ __all__ = [
     "InternalError",
     "MaskKind",
     "MemorySummary",
+    "MissingNameError",
     "MissingPackageError",
     "NameTakenError",
     "Node",

@@ -7,13 +7,14 @@ graph is as it was before the call.
 from __future__ import annotations
 
 import inspect
+import re
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, habits
 from .arrays import as_array
 from .attributes import Operand
 from .check import canonical, check_kind, check_tuple, settle_axes
@@ -28,8 +29,9 @@ from .errors import (
     ShapeError,
     Source,
     caller,
-    did_you_mean,
 )
+from .habits import renamed
+from .habits_table import ALIASES
 from .ids import from_ids
 from .node import Node
 from .op import REQUIRED, Builder, Op, Param, Rule, get_op
@@ -57,6 +59,8 @@ def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any
     before = len(graph)
     source = graph.source_of_call()
     with Located(graph, op.name, full_label, source, operands):
+        if not ALIASES.keys().isdisjoint(kwargs):
+            kwargs = renamed(kwargs, op.by_name)
         given = None if "shape" in op.by_name else kwargs.pop("shape", None)
         if op.rules.spelling is not None:
             answer = _spelled(op.rules.spelling, op, graph, args, kwargs)
@@ -101,6 +105,8 @@ def call_builder(
     source = graph.source_of_call()
     stated = None if "shape" in item.parameters else kwargs.pop("shape", None)
     with Located(graph, item.name, full_label, source, nodes):
+        if not ALIASES.keys().isdisjoint(kwargs):
+            kwargs = renamed(kwargs, item.parameters)
         args, kwargs = with_constants(graph, item, args, kwargs)
         try:
             result = _spelled(item.function, item, graph, args, kwargs)
@@ -146,7 +152,18 @@ def _spelled(
         text = str(error).removeprefix(own)
         if text.startswith("takes"):  # Python would count the graph too
             text = f"takes {_count(_by_position(function))} by position, got {len(args)}"
-        raise ArgumentError(text, hint=f"the call is {item.signature}") from None
+        found = habits.hint("call", item.name) if text.startswith("takes") else None
+        if (unknown := _UNEXPECTED.fullmatch(text)) is not None:
+            text = f"has no argument '{unknown[1]}'"
+            found = habits.hint("argument", unknown[1], _parameters(item))
+        raise ArgumentError(text, hint=found or f"the call is {item.signature}") from None
+
+
+_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'.*")
+
+
+def _parameters(item: Op | Builder) -> Iterable[str]:
+    return item.by_name if isinstance(item, Op) else item.parameters
 
 
 def _by_position(function: Rule) -> int:
@@ -245,13 +262,16 @@ def _bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str
         *args, extra = args
     if len(args) > len(positional):
         raise ArgumentError(
-            f"takes {_count(len(positional))}, got {len(args)}", hint=f"the call is {op.signature}"
+            f"takes {_count(len(positional))}, got {len(args)}",
+            hint=habits.hint("call", op.name) or f"the call is {op.signature}",
         )
     bound = {param.name: value for param, value in zip(positional, args, strict=False)}
     for name, value in kwargs.items():
         if name not in op.by_name:
-            hint = did_you_mean(name, op.by_name) or f"the call is {op.signature}"
-            raise ArgumentError(f"has no argument '{name}'", hint=hint)
+            found = habits.hint("argument", name, op.by_name)
+            raise ArgumentError(
+                f"has no argument '{name}'", hint=found or f"the call is {op.signature}"
+            )
         if name in bound:
             raise ArgumentError(f"argument '{name}' is given twice")
         bound[name] = value

@@ -17,14 +17,17 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from .errors import DTypeError, did_you_mean
+from .errors import DTypeError
 
 _RANK = {"bool": 0, "int": 1, "float": 2, "complex": 3}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DType:
-    """An element type. There is one object per type, so ``is`` compares them."""
+    """An element type. There is one object per type, so ``is`` compares them.
+
+    ``==`` also compares with the names and types of others, as NumPy's dtypes do: ``x.dtype == "f32"``.
+    """
 
     name: str
     kind: str
@@ -78,6 +81,11 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (not isinstance(other, DType) and _find(other) is self)
+
+    __hash__ = object.__hash__
+
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return dtype, (self.name,)
 
@@ -113,23 +121,37 @@ for _type in (*ALL, c128):
 
 
 def dtype(value: Any) -> DType:
-    """The DType of a name (``"f32"``, ``"float32"``), a NumPy dtype or a Python type."""
-    if isinstance(value, DType):
-        return value
-    found = None
-    if isinstance(value, np.dtype):
-        found = _BY_NUMPY.get(value)
-    elif isinstance(value, str):  # NumPy's codes are not read: its "i8" has 64 bits, ours 8
-        found = _SPELLINGS.get(value)
-    elif isinstance(value, type):
-        found = _PYTHON.get(value) or _BY_SCALAR.get(value)
+    """The DType of a name (``"f32"``, ``"float32"``), a Python type, or a dtype of NumPy, PyTorch or JAX."""
+    found = _find(value)
     if found is None:
+        from .habits import hint
+
         shown = f"'{value}'" if isinstance(value, str) else repr(value)
+        name = str(value).rpartition(".")[2]
         raise DTypeError(
             f"{shown} is not an element type",
-            hint=did_you_mean(str(value), _BY_NAME) or f"the types are {', '.join(_BY_NAME)}",
+            hint=hint("dtype", name, _BY_NAME) or f"the types are {', '.join(_BY_NAME)}",
         )
     return found
+
+
+def _find(value: Any) -> DType | None:
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, np.dtype):
+        return _BY_NUMPY.get(value)
+    if isinstance(value, str):  # NumPy's codes are not read: its "i8" has 64 bits, ours 8
+        return _SPELLINGS.get(value)
+    if isinstance(value, type):
+        # JAX's types are classes that have the dtype they stand for.
+        stood_for: Any = getattr(value, "dtype", None)
+        return _PYTHON.get(value) or _BY_SCALAR.get(value) or _BY_NUMPY.get(stood_for)
+    # PyTorch's say what they are: str(torch.float32) is "torch.float32".
+    return _SPELLINGS.get(str(value).removeprefix("torch.")) if _is_torch(value) else None
+
+
+def _is_torch(value: Any) -> bool:
+    return type(value).__module__ == "torch" and type(value).__name__ == "dtype"
 
 
 @cache

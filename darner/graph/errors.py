@@ -14,9 +14,10 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -152,6 +153,28 @@ class UnknownNameError(DarnerError, KeyError):
     """A name (input, parameter, op, symbol, node id) that nothing has."""
 
     __str__ = DarnerError.__str__
+
+
+class MissingNameError(DarnerError, AttributeError):
+    """An attribute that nothing has. Tools look for attributes all the time, so its hint is found when it is read."""
+
+    def __init__(self, rule: str, find_hint: Callable[[], str | None] | None = None) -> None:
+        self._find_hint = find_hint
+        super().__init__(rule)
+
+    @property
+    def hint(self) -> str | None:
+        """The likely fix, when there is one."""
+        return None if self._find_hint is None else self._find_hint()
+
+    @hint.setter
+    def hint(self, value: str | None) -> None:
+        if value is not None:
+            self._find_hint = partial(str, value)
+
+
+class CallError(ArgumentError, TypeError):
+    """A call whose arguments do not fit the signature of a layer or an optimizer."""
 
 
 class VerifyError(DarnerError, ValueError):

@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from .habits import missing
 from .ids import with_nodes
-from .op import BUILDERS, OPS, Builder, Op, calls, find, suggest
+from .op import BUILDERS, OPS, Builder, Op, calls, find
 
 
 class GraphMethods:
     """Gives a graph its builders. Beside a node an ``int`` is a number; where all operands are, they are ids."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        item = None if name.startswith("_") else find(name)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        item = find(name)
         if item is None:
-            hint = suggest(name)
-            text = f"Graph has no method or op '{name}'" + (f"; {hint}" if hint else "")
-            raise AttributeError(text)
+            raise missing("tensor", "Graph has no method or op", name, [*OPS, *BUILDERS])
         return _bound_to_graph(self, item)
 
     def __dir__(self) -> Iterable[str]:
@@ -36,11 +37,11 @@ class NodeMethods:
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        item = None if name.startswith("_") else find(name)
+        if name.startswith("_"):
+            raise AttributeError(name)
+        item = find(name)
         if item is None or not takes_node_first(item):
-            hint = suggest(name)
-            text = f"Node has no attribute or op '{name}'" + (f"; {hint}" if hint else "")
-            raise AttributeError(text)
+            raise missing("tensor", "Node has no attribute or op", name, [*OPS, *BUILDERS])
 
         def method(*args: Any, **kwargs: Any) -> Any:
             return _call(item, self.graph, (self, *args), kwargs)

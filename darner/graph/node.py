@@ -5,15 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from . import habits
 from .dims import Dim, Shape
 from .dtypes import DType
-from .errors import ArgumentError, Calling, Source, caller
+from .errors import (
+    ArgumentError,
+    CallError,
+    Calling,
+    DarnerError,
+    DTypeError,
+    Source,
+    caller,
+)
+from .habits_table import OPERATORS, UFUNCS
 from .methods import NodeMethods
-from .op import Op, get_op
+from .op import BUILDERS, OPS, Op, get_op
 from .types import TensorType, TupleType, Type
 
 if TYPE_CHECKING:
     from .graph import Graph
+
+
+class _Count(int):
+    """A number of elements. PyTorch calls it for the shape, and so the call says what to write."""
+
+    def __call__(self, axis: int | None = None) -> NoReturn:
+        wanted = "x.shape" if axis is None else f"x.shape[{axis}]"
+        error = CallError("size is the number of elements", hint=f"write {wanted}")
+        raise error.located("size", None, "", caller())
 
 
 class Node(NodeMethods):
@@ -87,9 +106,15 @@ class Node(NodeMethods):
         return len(self._tensor.shape)
 
     @property
+    def ndim(self) -> int:
+        """The number of its axes, as NumPy calls it."""
+        return self.rank
+
+    @property
     def size(self) -> Dim:
         """The number of its elements."""
-        return self._tensor.size
+        size = self._tensor.size
+        return _Count(size) if isinstance(size, int) else size
 
     @property
     def name(self) -> str | None:
@@ -244,8 +269,59 @@ class Node(NodeMethods):
             hint="darner.run(graph, inputs, params) computes it",
         ).located(self.op.name, self.label, "", caller())
 
-    # NumPy arrays on the left leave operators to the node.
-    __array_ufunc__ = None
+    def __float__(self) -> NoReturn:
+        raise self._no_number("float")
+
+    def __int__(self) -> NoReturn:
+        raise self._no_number("int")
+
+    def __complex__(self) -> NoReturn:
+        raise self._no_number("complex")
+
+    def _no_number(self, wanted: str) -> DarnerError:
+        return DTypeError(
+            f"{wanted}() takes a number, and a node has none until the graph runs",
+            hint="functions of numbers are methods of nodes (x.sin() for math.sin(x)); darner.run(graph, ...) computes",
+        ).located(self.op.name, self.label, "", caller())
+
+    def __round__(self, digits: int | None = None) -> Node:
+        if digits:
+            raise ArgumentError(
+                f"round to {digits} digits is not an op", hint="(x * 100).round() / 100"
+            ).located("round", None, "", caller())
+        return self.round()
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Node:
+        """NumPy's element-wise functions, and operators with an array on the left, are ops."""
+        name = UFUNCS.get(function.__name__)
+        with Calling(f"numpy.{function.__name__}"):
+            if name is None or method != "__call__" or options:
+                how = f"{function.__name__}.{method}" if method != "__call__" else function.__name__
+                given = f" with {', '.join(options)}" if options else ""
+                found = habits.hint("argument", next(iter(options)), OPS) if options else None
+                raise DTypeError(
+                    f"numpy.{how}{given} is not an op on nodes",
+                    hint=found or habits.hint("tensor", how, OPS),
+                )
+            if name.startswith("bitwise_") and self.dtype.kind == "bool":
+                name = name.replace("bitwise", "logical")  # as the operators of truth values are
+            result: Node = get_op(name)(*inputs)
+            return result
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> NoReturn:
+        """NumPy's other functions are refused with the op in their place."""
+        raise _not_an_array("numpy", function)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), options: Any = None
+    ) -> Node:
+        """A tensor of PyTorch on the left leaves operators to the node; its functions are refused."""
+        name = OPERATORS.get(function.__name__.strip("_"))
+        if name is None or options:
+            raise _not_an_array("torch", function)
+        result: Node = get_op(name)(*args)
+        return result
 
     @property
     def T(self) -> Node:
@@ -277,6 +353,15 @@ def change_node(node: Node, **fields: Any) -> None:
 def _node_of(graph: Graph, id: int) -> Node:
     """How a pickled node finds itself in its pickled graph."""
     return graph.node(id)
+
+
+def _not_an_array(library: str, function: Any) -> DarnerError:
+    name = function.__name__
+    found = habits.hint("tensor", name, [*OPS, *BUILDERS])
+    if name in OPS or name in BUILDERS:
+        found = f"write g.{name}(...), a method of graphs and nodes"
+    error = DTypeError("a node is not an array: it has no numbers until the graph runs", hint=found)
+    return error.located(f"{library}.{name}", None, "", caller())
 
 
 def _binary(name: str, a: Any, b: Any) -> Node:

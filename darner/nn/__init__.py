@@ -11,6 +11,9 @@
 Parameters say how they start, so that a session needs no ``init``; it depends on the session's ``seed`` and their names.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
+from ..graph.habits import missing
 from .activations import ACTIVATIONS, activate
 from .attention import Attention, MultiHeadAttention, Rope, Sequence
 from .base import parameter, scope, state
@@ -45,6 +48,14 @@ from .pools import (
     MaxPool3d,
 )
 from .recurrent import GRU, LSTM
+
+if not TYPE_CHECKING:  # a type checker knows the names itself
+
+    def __getattr__(name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise missing("layer", "darner.nn has no", name, __all__)
+
 
 __all__ = [
     "ACTIVATIONS",

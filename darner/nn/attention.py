@@ -10,13 +10,13 @@ import numpy as np
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import check_width, layer, positive, scope, state
+from .base import Layer, check_width, positive, scope, state
 from .linear import Linear, LinearMaker
 from .norms import RMSNorm
 
 
 @dataclass(frozen=True)
-class Sequence:
+class Sequence(Layer):
     """Where the tokens of a call stand: what layers that look along the sequence need to know.
 
     Attributes:
@@ -51,7 +51,7 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Rope:
+class Rope(Layer):
     """Rotary positions for heads of some width.
 
     Attributes:
@@ -108,8 +108,8 @@ class Rope:
         return found[0], found[1]
 
 
-@layer
-class Attention:
+@dataclass(frozen=True)
+class Attention(Layer):
     """Queries, keys and values by matrices, attention, and a matrix on its result.
 
     Attributes:
@@ -158,16 +158,14 @@ class Attention:
     def __post_init__(self) -> None:
         positive(self, "width", "heads")
         if self.heads % self.shared:
-            raise ArgumentError(
-                f"Attention '{self.name}': {self.heads} heads cannot share {self.shared} key heads evenly"
-            )
+            raise ArgumentError(f"{self.heads} heads cannot share {self.shared} key heads evenly")
         if self.head_dim is None and self.width % self.heads:
             raise ArgumentError(
-                f"Attention '{self.name}': {self.heads} heads do not divide the width {self.width}",
+                f"{self.heads} heads do not divide the width {self.width}",
                 hint="give head_dim",
             )
         if len(self.names) not in (2, 4):
-            raise ArgumentError(f"Attention '{self.name}' has 4 names, or 2: {self.names!r}")
+            raise ArgumentError(f"it has 4 names, or 2: {self.names!r}")
 
     @property
     def shared(self) -> int:

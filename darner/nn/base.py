@@ -17,43 +17,44 @@ are called as the layers nest: ``model.layers.0.mlp.up_proj.weight``. Called twi
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from ..graph.constructing import Constructed
 from ..graph.errors import ArgumentError, DarnerError, ShapeError, caller
 from ..graph.graph import Graph
+from ..graph.habits import missing
 from ..graph.node import Node
 from ..graph.types import TensorType
 
-Layer = TypeVar("Layer")
+
+class Layer(metaclass=Constructed):
+    """A layer: a dataclass that is called with nodes. Its parameters belong to the graph."""
+
+    _habits: ClassVar[str] = "layer argument"
+
+    if not TYPE_CHECKING:  # a type checker knows the names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise missing("layer attribute", f"{type(self).__name__} has no", name, dir(type(self)))
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Have calls check that they are of a node, and errors say the user's line."""
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            cls.__call__ = _located(cls.__call__)  # type: ignore[method-assign]
 
 
-@dataclass_transform(frozen_default=True)
-def layer(cls: type[Layer]) -> type[Layer]:
-    """A frozen dataclass whose mistakes are told in its own terms, with the user's line.
-
-    >>> from darner import nn
-    >>> nn.Linear(784, 10)
-    Traceback (most recent call last):
-    darner.graph.errors.ArgumentError: Linear: a layer's name comes first, got 784; Linear("linear", 784, 10) (...)
-    """
-    made: Any = dataclass(frozen=True)(cls)
-    made.__init__ = _located(made.__init__, _checked_arguments)
-    if "__call__" in vars(made):
-        made.__call__ = _located(made.__call__, _checked_operand)
-    return made
-
-
-def _located(method: Callable[..., Any], checked: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose errors have the line that called it."""
-
+def _located(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return checked(method, self, *args, **kwargs)
+            if args and not isinstance(args[0], Node):
+                raise _no_node(self, args[0])
+            return method(self, *args, **kwargs)
         except DarnerError as error:
             if error.source is None:
                 error.source = caller()
@@ -62,39 +63,13 @@ def _located(method: Callable[..., Any], checked: Callable[..., Any]) -> Callabl
     return call
 
 
-def _checked_arguments(method: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
-    kind = type(self).__name__
-    named = "name" in type(self).__dataclass_fields__
-    if named and args and not isinstance(args[0], str):
-        shown = [f"{value!r}" for value in args] + [f"{key}={kwargs[key]!r}" for key in kwargs]
-        raise ArgumentError(
-            f"{kind}: a layer's name comes first, got {args[0]!r}",
-            hint=f'{kind}("{kind.lower()}", {", ".join(shown)})',
-        )
-    try:
-        method(self, *args, **kwargs)
-    except TypeError:
-        signature = inspect.signature(method)
-        try:
-            signature.bind(self, *args, **kwargs)
-        except TypeError as error:
-            taken = ", ".join(
-                name if field.default is inspect.Parameter.empty else f"{name}={field.default!r}"
-                for name, field in list(signature.parameters.items())[1:]
-            )
-            raise ArgumentError(f"{kind}: {error}", hint=f"the call is {kind}({taken})") from None
-        raise
-
-
-def _checked_operand(method: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    if args and not isinstance(args[0], Node):
-        name = getattr(self, "name", "")
-        shown = type(self).__name__ + (f" '{name}'" if name else "")
-        raise ArgumentError(
-            f"{shown} takes a node of a graph, got {type(args[0]).__name__}",
-            hint='g.input("x", shape) is a node; a session then runs the graph on arrays',
-        )
-    return method(self, *args, **kwargs)
+def _no_node(layer: Any, given: Any) -> ArgumentError:
+    name = getattr(layer, "name", "")
+    shown = type(layer).__name__ + (f" '{name}'" if name else "")
+    return ArgumentError(
+        f"{shown} takes a node of a graph, got {type(given).__name__}",
+        hint='g.input("x", shape) is a node; a session then runs the graph on arrays',
+    )
 
 
 def scope(graph: Graph, name: str) -> AbstractContextManager[Any]:
@@ -144,6 +119,4 @@ def positive(layer: Any, *fields: str) -> None:
     for field in fields:
         size = getattr(layer, field)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ArgumentError(
-                f"{type(layer).__name__} '{layer.name}': {field} is a positive whole number, got {size!r}"
-            )
+            raise ArgumentError(f"{field} is a positive whole number, got {size!r}")

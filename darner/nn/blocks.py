@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..graph.node import Node
 from .activations import activate
 from .attention import Attention, Sequence
-from .base import check_width, layer, positive, scope
+from .base import Layer, check_width, positive, scope
 from .linear import Linear, LinearMaker
 
-Layer: TypeAlias = Callable[[Node], Node]
+Part: TypeAlias = Callable[[Node], Node]
+"""What a block is made of: a layer, or any function of a node."""
 
 
-@layer
-class SwiGLU:
+@dataclass(frozen=True)
+class SwiGLU(Layer):
     """``down(silu(gate(x)) * up(x))``; with two ``names``, gate and up are the halves of one matrix.
 
     >>> import darner
@@ -61,8 +63,8 @@ class SwiGLU:
         )
 
 
-@layer
-class MLP:
+@dataclass(frozen=True)
+class MLP(Layer):
     """``fc2(activation(fc1(x)))``.
 
     >>> import darner
@@ -100,8 +102,8 @@ class MLP:
             return y.dropout(self.dropout) if self.dropout else y
 
 
-@layer
-class TransformerBlock:
+@dataclass(frozen=True)
+class TransformerBlock(Layer):
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``.
 
     ``before`` are the norms in front of attention and mlp, ``after`` those behind them (Gemma), and ``dropout`` is that of
@@ -122,9 +124,9 @@ class TransformerBlock:
 
     name: str
     attention: Attention
-    mlp: Layer
-    before: tuple[Layer, Layer]
-    after: tuple[Layer, Layer] | None = None
+    mlp: Part
+    before: tuple[Part, Part]
+    after: tuple[Part, Part] | None = None
     dropout: float = 0.0
 
     def __call__(self, x: Node, sequence: Sequence | None = None, mask: Node | None = None) -> Node:

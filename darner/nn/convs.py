@@ -16,20 +16,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
 from ..ops.spatial import numbers
-from .base import check_width, layer, parameter, positive, scope
+from .base import Layer, check_width, parameter, positive, scope
 
 Sizes: TypeAlias = int | Sequence[int]
 """One number for all spatial axes, or one for each."""
 
 
-@layer
-class Convolution(ABC):
+@dataclass(frozen=True)
+class Convolution(Layer, ABC):
     """What convolutions and transposed ones have in common, whatever the number of spatial axes.
 
     Arguments mean what they mean in PyTorch, and so do names and shapes of the parameters. Unless told otherwise
@@ -70,8 +70,7 @@ class Convolution(ABC):
         for field in ("inputs", "outputs"):
             if getattr(self, field) % self.groups:
                 raise ArgumentError(
-                    f"{type(self).__name__} '{self.name}': {getattr(self, field)} {field} do not divide into "
-                    f"{self.groups} groups"
+                    f"{getattr(self, field)} {field} do not divide into {self.groups} groups"
                 )
 
     @property
@@ -98,7 +97,7 @@ class Convolution(ABC):
             return self.convolved(x, weight, bias)
 
 
-@layer
+@dataclass(frozen=True)
 class Conv(Convolution):
     """A kernel moved over ``x``; the weight is (outputs, inputs / groups, *kernel)."""
 
@@ -121,7 +120,7 @@ class Conv(Convolution):
         return result
 
 
-@layer
+@dataclass(frozen=True)
 class ConvTranspose(Convolution):
     """The transpose of a convolution; the weight is (inputs, outputs / groups, *kernel).
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
-from .base import layer
+from .base import Layer
 
 
-@layer
-class Dropout:
+@dataclass(frozen=True)
+class Dropout(Layer):
     """Sets elements to 0 with probability ``rate`` and divides the others by 1 - rate, others in every step.
 
     An inference session passes on what it gets, and so does a rate of 0.
@@ -26,9 +28,7 @@ class Dropout:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.rate <= 1.0:
-            raise ArgumentError(
-                f"Dropout's rate is a probability between 0 and 1, got {self.rate!r}"
-            )
+            raise ArgumentError(f"rate is a probability between 0 and 1, got {self.rate!r}")
 
     def __call__(self, x: Node) -> Node:
         """``x`` with some of its elements."""

@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeAlias
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
-from .base import check_width, layer, parameter, positive, scope
+from .base import Layer, check_width, parameter, positive, scope
 
 
-@layer
-class Linear:
+@dataclass(frozen=True)
+class Linear(Layer):
     """``x @ weight.T + bias`` over the last axis.
 
     The weight is stored (outputs, inputs), as PyTorch and HuggingFace do; ``stored="in_out"`` is the other way round, as
@@ -64,7 +64,7 @@ LinearMaker: TypeAlias = Callable[..., Linear]
 """What blocks make their matrices with: ``Linear``, or ``LoRA(...).linear``."""
 
 
-@layer
+@dataclass(frozen=True)
 class LoRALinear(Linear):
     """A ``Linear`` with a low-rank change: ``x @ weight.T + bias + alpha / rank * (x @ A.T) @ B.T``.
 
@@ -93,7 +93,7 @@ class LoRALinear(Linear):
 
 
 @dataclass(frozen=True)
-class LoRA:
+class LoRA(Layer):
     """Low-rank changes for the matrices whose full names fit one of ``targets``.
 
     >>> import darner
@@ -135,8 +135,8 @@ class LoRA:
         return dict.fromkeys(names, 0.0)
 
 
-@layer
-class Embedding:
+@dataclass(frozen=True)
+class Embedding(Layer):
     """Rows of a table by integers; ``attend`` uses the same table the other way, as the output of a tied model.
 
     ``padding`` is a row that looking up does not train, as PyTorch's ``padding_idx``.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..graph.dims import format_shape, product
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
-from .base import check_width, layer, parameter, positive, scope, state
+from .base import Layer, check_width, parameter, positive, scope, state
 
 
-@layer
-class RMSNorm:
+@dataclass(frozen=True)
+class RMSNorm(Layer):
     """``x`` over the root of its mean square, times ``weight``; ``shifted`` multiplies by 1 + weight instead (Gemma).
 
     >>> import darner
@@ -37,8 +39,8 @@ class RMSNorm:
             return x.rms_norm(weight + 1.0 if self.shifted else weight, self.eps)
 
 
-@layer
-class LayerNorm:
+@dataclass(frozen=True)
+class LayerNorm(Layer):
     """``x`` less its mean, over its deviation, times ``weight``, plus ``bias``."""
 
     name: str
@@ -60,8 +62,8 @@ class LayerNorm:
             return x.layer_norm(weight, bias, self.eps)
 
 
-@layer
-class GroupNorm:
+@dataclass(frozen=True)
+class GroupNorm(Layer):
     """(batch, channels, ...) normalised over groups of channels."""
 
     name: str
@@ -85,8 +87,8 @@ class GroupNorm:
             return x.group_norm(weight, bias, self.groups, self.eps)
 
 
-@layer
-class BatchNorm:
+@dataclass(frozen=True)
+class BatchNorm(Layer):
     """(batch, channels, ...) normalised by the mean and variance of each channel.
 
     In training these are the batch's own, and ``running_mean`` and ``running_var``, states of the graph, follow them by

@@ -11,18 +11,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
 from ..ops.spatial import fixed_sizes, require_axes
-from .base import layer
+from .base import Layer
 from .convs import Sizes
 
 
-@layer
-class MaxPool:
+@dataclass(frozen=True)
+class MaxPool(Layer):
     """The largest element of each window; what is beyond the border never is.
 
     Attributes:
@@ -55,8 +55,8 @@ class MaxPool:
         return result
 
 
-@layer
-class AvgPool:
+@dataclass(frozen=True)
+class AvgPool(Layer):
     """The mean of each window; ``count_include_pad`` says whether zeros beyond the border are of its elements."""
 
     kernel_size: Sizes
@@ -81,8 +81,8 @@ class AvgPool:
         return result
 
 
-@layer
-class AdaptiveAvgPool:
+@dataclass(frozen=True)
+class AdaptiveAvgPool(Layer):
     """The means over windows as even as they can be, ``output_size`` of them on each axis; None keeps an axis as it is."""
 
     output_size: int | Sequence[int | None]
@@ -104,8 +104,8 @@ class AdaptiveAvgPool:
         return result
 
 
-@layer
-class GlobalAvgPool:
+@dataclass(frozen=True)
+class GlobalAvgPool(Layer):
     """The mean of each channel, over however many spatial axes; ``keepdims`` leaves them at size 1."""
 
     keepdims: bool = False

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
 from ..transforms.custom_gradient import custom_gradient
-from .base import check_width, layer, parameter, positive, scope
+from .base import Layer, check_width, parameter, positive, scope
 
 States: TypeAlias = tuple[Node, ...]
 """What a step hands to the next: (batch, width) each; of all layers and directions, (layers * directions, batch, width)."""
@@ -40,8 +41,8 @@ def _(tangent: Node, out: Any, x: Node, count: int, axis: int) -> Any:
     return in_parts.function(tangent, count, axis)
 
 
-@layer
-class Recurrent:
+@dataclass(frozen=True)
+class Recurrent(Layer):
     """What recurrent layers have in common: layers, directions, and the way through a sequence.
 
     Parameters start evenly within 1 / sqrt(width) of 0. ``dropout`` is applied between layers.
@@ -65,9 +66,7 @@ class Recurrent:
     def __post_init__(self) -> None:
         positive(self, "inputs", "width", "num_layers")
         if not 0.0 <= self.dropout < 1.0:
-            raise ArgumentError(
-                f"{type(self).__name__} '{self.name}': dropout is at least 0 and below 1, got {self.dropout!r}"
-            )
+            raise ArgumentError(f"dropout is at least 0 and below 1, got {self.dropout!r}")
 
     @property
     def directions(self) -> int:
@@ -142,7 +141,7 @@ class Recurrent:
                 )
 
 
-@layer
+@dataclass(frozen=True)
 class LSTM(Recurrent):
     """Long short-term memory (Hochreiter and Schmidhuber 1997), as ``torch.nn.LSTM`` with ``batch_first``.
 
@@ -180,7 +179,7 @@ class LSTM(Recurrent):
         return leave.sigmoid() * kept.tanh(), kept
 
 
-@layer
+@dataclass(frozen=True)
 class GRU(Recurrent):
     """The gated recurrent unit (Cho et al. 2014), as ``torch.nn.GRU`` with ``batch_first``.
 

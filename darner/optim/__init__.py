@@ -47,6 +47,9 @@ An optimizer of one's own is a function (see ``custom``) or a subclass of ``Opti
     ['w/variance', 'b/variance']
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
+from ..graph.habits import missing
 from .adafactor import Adafactor
 from .adam import Adam, AdamW
 from .base import DecayFilter, Optimizer, Slot, matrices_only
@@ -69,6 +72,14 @@ from .schedules import (
 )
 from .sgd import SGD
 from .step import training_step
+
+if not TYPE_CHECKING:  # a type checker knows the names itself
+
+    def __getattr__(name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise missing("optimizer", "darner.optim has no", name, __all__)
+
 
 __all__ = [
     "SGD",

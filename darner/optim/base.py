@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from ..graph import dtypes
+from ..graph.constructing import Constructed
 from ..graph.dims import Dim
 from ..graph.dtypes import DType
-from ..graph.errors import PACKAGE, ArgumentError, DarnerError, Source
+from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
+from ..graph.habits import hint, missing
 from ..graph.node import Node
 from .checks import at_least, between, count, positive, truth
 from .schedules import Schedule
@@ -40,7 +39,7 @@ def matrices_only(name: str, shape: tuple[Dim, ...]) -> bool:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(metaclass=Constructed):
     """How a parameter follows from its gradient. A subclass adds its numbers and ``update``.
 
     Attributes:
@@ -60,6 +59,8 @@ class Optimizer:
     leaves a part out (momentum, weight decay) is part of the graph: the state is not made.
     """
 
+    _habits: ClassVar[str] = "optimizer argument"
+
     schedule: Schedule | None = field(default=None, kw_only=True)
     multipliers: Mapping[str, float] = field(default_factory=dict, kw_only=True, hash=False)
     decay_filter: DecayFilter | None = field(default=None, kw_only=True)
@@ -69,12 +70,17 @@ class Optimizer:
     master: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        try:
-            self._check_common()
-            self.check()
-        except DarnerError as error:
-            error.located(type(self).__name__, None, "", _caller_of_constructor())
-            raise
+        self._check_common()
+        self.check()
+
+    if not TYPE_CHECKING:  # a type checker knows the names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise missing(
+                "optimizer attribute", f"{type(self).__name__} has no", name, dir(type(self))
+            )
 
     def check(self) -> None:
         """Refuse wrong numbers; a subclass adds its own. Runs as an optimizer is made."""
@@ -109,6 +115,11 @@ class Optimizer:
             raise ArgumentError(
                 "learning_rate is a number, which a schedule multiplies",
                 hint="learning_rate=1e-3, schedule=...",
+            )
+        if isinstance(rate, Mapping | list | tuple | Iterator):
+            raise ArgumentError(
+                f"learning_rate is a number, got a {type(rate).__name__}",
+                hint=hint("optimizer argument", "params"),
             )
         at_least(rate, 0, "learning_rate")
         if self.schedule is not None and not isinstance(self.schedule, Schedule):
@@ -168,19 +179,6 @@ def as_dtype(node: Node, dtype: DType) -> Node:
 
 def _closeness(prefix: str) -> tuple[int, bool]:
     return len(prefix.rstrip("*")), not prefix.endswith("*")
-
-
-def _caller_of_constructor() -> Source | None:
-    """The user's line, beyond the ``__init__`` that dataclasses generate, which has no file, and their ``replace``."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        generated = code.co_filename == "<string>" and code.co_name == "__init__"
-        replaced = code.co_filename == dataclasses.__file__
-        if not (generated or replaced) and not code.co_filename.startswith(PACKAGE):
-            return Source(code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return None
 
 
 def runs_so_far(graph: Graph) -> Node:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError, ShapeError
+from ..graph.habits import missing
 from ..graph.types import TensorType
 from ..ops.leaves import stored_value
 from ..optim.base import Optimizer
@@ -257,6 +258,13 @@ class Session(Inspecting):
                 if np.float32(getattr(self._optimizer, field)) != np.float32(value):
                     numbers[field] = value
         return replace(self._optimizer, **numbers) if numbers else self._optimizer
+
+    if not TYPE_CHECKING:  # a type checker knows the names itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise missing("session", "a session has no", name, dir(type(self)))
 
     def __enter__(self) -> Session:
         return self
