@@ -90,6 +90,7 @@ class _Rows:
         self.past = past
         self.elements = _RowElements.of(code)
         self.elements.space = program.space
+        self.fresh: set[int] = set()
         self.ahead = self._ahead()
         # Passes that few rows need ask for nothing.
         later = [i for i, guard in enumerate(program.guards) if i and guard is None]
@@ -444,7 +445,7 @@ class _Rows:
         def whole(row: list[Number]) -> None:
             self.ready: set[int] = set()
             for level in range(len(self.program.levels)):
-                self.fresh: set[int] = set()
+                self.fresh = set()
                 guard = self.program.guards[level]
                 if guard is not None:
                     self.chosen(level, guard, row)
