@@ -79,7 +79,7 @@ def _model(path: str) -> Model:
     from ..session.reading import read_json
 
     said = read_json(Path(path)) if os.path.isfile(path) else config(folder(path))
-    return models.from_config(said)
+    return models.from_config(said, limited=False)  # only the graph is looked at
 
 
 def _graph(model: Model, options: argparse.Namespace) -> Graph:

@@ -25,12 +25,13 @@ import stat
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from ..graph.errors import FormatError
+from ..graph.errors import DarnerError, FormatError
 from .atomic import FileError, Path
 
 MOST_JSON = 32 << 20
@@ -227,6 +228,18 @@ def _is_deep(data: bytes) -> bool:
     step -= (signs == ord("]")) | (signs == ord("}"))
     step[inside] = 0
     return bool(np.cumsum(step, dtype=np.int32).max(initial=0) > MOST_DEPTH)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the file before the message of an error about what it says."""
+    try:
+        yield
+    except DarnerError as error:
+        if os.fspath(path) not in error.rule:
+            error.rule = f"'{os.fspath(path)}': {error.rule}"
+            error.args = (error.rule,)
+        raise
 
 
 def shown(value: object) -> str:
