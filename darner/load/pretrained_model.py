@@ -188,7 +188,7 @@ def pretrained(
     stored = weights(folder)
     with naming(folder / CONFIG):
         model = models.from_config(config, dtype=dtype, **options)
-        if strict:
+        if strict and isinstance(model.config, models.Config):
             _check_size(model.config, stored)
     return Pretrained(model, stored, folder, config, allow_rounding, strict)
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ..data.vocabulary import CharVocabulary
-from ..graph.errors import ArgumentError
+from ..graph.errors import ArgumentError, FormatError
 from ..load import generation_config, pretrained
+from ..load.texts import GENERATION
 from ..models.causal import CausalLM
 from ..session import Session
+from ..session.reading import naming, shown
 from .generation import Generator
 from .sampling import GREEDY, Sampling
 from .tokenizer import Tokenizer, stated_ends
@@ -55,9 +57,9 @@ def load(
 def vocabulary_of(folder: str | os.PathLike[str]) -> Any:
     """The vocabulary of a model's folder: its tokenizer, its characters, or None where it has neither."""
     folder = Path(folder)
-    if (folder / "tokenizer.json").is_file():
+    if os.path.lexists(folder / "tokenizer.json"):
         return Tokenizer.from_folder(folder)
-    if (folder / CHARACTERS).is_file():
+    if os.path.lexists(folder / CHARACTERS):
         return CharVocabulary.load(folder / CHARACTERS)
     return None
 
@@ -78,8 +80,14 @@ def sampling_of(folder: str | os.PathLike[str], **changes: Any) -> Sampling:
         for name in _SAMPLING
         if name != "seed" and settings.get(name) is not None
     }
-    if settings.get("do_sample"):
-        return replace(Sampling(**stated), **changes)
+    # What is said is checked even where it is not used: else it would be when somebody draws.
+    with naming(Path(folder).expanduser() / GENERATION):
+        drawn = Sampling(**stated)
+        draws_said = settings.get("do_sample")
+        if draws_said is not None and not isinstance(draws_said, bool):
+            raise FormatError(f"do_sample is true or false, got {shown(draws_said)}")
+    if draws_said:
+        return replace(drawn, **changes)
     penalty = {name: stated[name] for name in ("repetition_penalty",) if name in stated}
     draws = any(name in changes for name in ("top_k", "top_p", "min_p"))
     return replace(GREEDY, **{**penalty, **({"temperature": 1.0} if draws else {}), **changes})

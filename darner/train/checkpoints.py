@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError, FormatError
 from ..session.atomic import FileError
+from ..session.reading import parse_json, shown
 from .callbacks import Callback, is_better
 from .history import EpochStats, StepMetrics, TrainHistory, ValidationMetrics
 
@@ -63,7 +63,9 @@ def progress_in(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> di
             f"'{os.fspath(path)}' has parameters, but does not say how training goes on",
             hint="session.load_checkpoint starts from its parameters",
         )
-    found: dict[str, Any] = json.loads(metadata[KEY])
+    found = parse_json(metadata[KEY].encode(), f"{KEY} of '{os.fspath(path)}'", halves=True)
+    if not isinstance(found, dict):
+        raise FormatError(f"{KEY} of '{os.fspath(path)}' is no table, but {shown(found)}")
     return found
 
 
