@@ -81,10 +81,13 @@ def _model(path: str) -> Model:
 
     from .. import models
     from ..load import config, folder
-    from ..session.reading import read_json
+    from ..load.texts import CONFIG
+    from ..session.reading import naming, read_json
 
-    said = read_json(Path(path)) if os.path.isfile(path) else config(folder(path))
-    return models.from_config(said)
+    is_file = os.path.isfile(path)
+    said = read_json(Path(path)) if is_file else config(folder(path))
+    with naming(path if is_file else Path(path) / CONFIG):
+        return models.from_config(said, limited=False)  # only the graph is looked at
 
 
 def _graph(model: Model, options: argparse.Namespace) -> Graph:

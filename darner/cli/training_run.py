@@ -23,10 +23,10 @@ from ..load.matching import Patterns
 from ..load.pretrained_model import COPIED
 from ..load.texts import write_json
 from ..models.causal import CausalLM
-from ..models.config_types import check
+from ..models.fields import check_fields
 from ..session import Session, build_session
 from ..session.atomic import FileError
-from ..session.reading import read_json
+from ..session.reading import naming, read_json
 from ..text import Generator, Sampling, Tokenizer
 from ..text.pretrained import CHARACTERS, vocabulary_of
 from ..train import Trainer
@@ -109,8 +109,9 @@ class Settings:
         names = {field.name for field in fields(cls)}
         if set(found) != names:
             raise FormatError(f"'{path}' is not what darner train writes")
-        check(f"'{path}'", cls, found)
         made = cls(**found)
+        with naming(path):
+            check_fields(made)
         counts = (made.steps, made.batch, made.length, made.validate_every)
         if min(counts) < 1 or not made.rate > 0 or not 0 <= made.held_out < 1:
             raise FormatError(f"'{path}' has numbers that no training can have")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from itertools import islice
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -233,9 +234,16 @@ def optional(module: str, extra: str, what: str) -> Any:
         ) from error
 
 
+_LONG, _MANY = 120, 1000
+"""Comparing names takes time: that of the square of their lengths, and that of all of them."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A hint naming what the user probably meant, or None."""
-    matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """A hint naming what the user probably meant, or None; of very many or very long names only some are looked at."""
+    if len(name) > _LONG:
+        return None
+    some = [one for one in islice(known, _MANY) if len(one) <= _LONG]
+    matches = get_close_matches(name, some, n=1, cutoff=0.6)
     return f"did you mean '{matches[0]}'?" if matches else None
 
 

@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from .saving import replacing, write_tensors
 from .texts import write_json
 
 CONFIG = "adapter_config.json"
+MOST_RANK = 1 << 16
 _PREFIX = "base_model.model."
 _MATRIX = re.compile(r"(?:(.*)\.)?lora_[AB]\.weight")
 _STRANGE = ("pissa", "olora", "corda", "loftq")
@@ -107,48 +109,70 @@ def _own_name(name: str) -> str:
 def _lora(path: Path, config: Mapping[str, Any], weights: Weights) -> LoRA:
     kind = config.get("peft_type")
     if kind != "LORA":
-        raise FormatError(f"'{path}' is of the kind {kind!r}; darner reads 'LORA' alone")
+        raise FormatError(f"'{path}' is of the kind {shown(kind)}; darner reads 'LORA' alone")
     for name in ("use_dora", "rank_pattern", "alpha_pattern"):
         if config.get(name):
-            raise FormatError(f"'{path}' has {name}={config[name]!r}, which darner has not")
+            raise FormatError(f"'{path}' has {name}={shown(config[name])}, which darner has not")
     start = config.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_STRANGE):
         raise FormatError(
-            f"'{path}' was started by {start!r}, which changes the model's own matrices",
+            f"'{path}' was started by {shown(start)}, which changes the model's own matrices",
             hint="let PEFT save it as a plain change: save_pretrained(..., path_initial_model_for_weight_conversion=...)",
         )
     rank = config.get("r")
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise FormatError(f"'{path}' has the rank r={rank!r}, which is no positive whole number")
-    alpha = _number(path, config, "lora_alpha", 8.0)
+    if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= MOST_RANK:
+        raise FormatError(
+            f"'{path}' has the rank r={shown(rank)}, which is no whole number from 1 to {MOST_RANK:,}"
+        )
+    alpha = _number(path, config, "lora_alpha", 8.0, most=1e12)
     # PEFT's other scale is alpha / sqrt(rank); darner's is alpha / rank.
     scaled = alpha * math.sqrt(rank) if config.get("use_rslora") else alpha
     modules = _modules(weights)
     if not modules:
         raise FormatError(f"'{weights.path}' holds no lora_A and lora_B")
+    _check_targets(path, config.get("target_modules"), weights)
     for name in weights:
         shape = weights.info(name).shape
         if name.endswith("lora_A.weight") and shape[:1] != (rank,):
             raise FormatError(
-                f"'{path}' says rank {rank}, but '{name}' has the shape {format_shape(shape)}"
+                f"'{path}' says rank {rank}, but {shown(name)} has the shape {format_shape(shape)}"
             )
-    targets = tuple(pattern for name in modules for pattern in (name, f"*.{name}"))
-    return LoRA(
-        rank=rank, alpha=scaled, dropout=_number(path, config, "lora_dropout", 0.0), targets=targets
-    )
+    # Names are no patterns: one with a star in it means that star.
+    targets = tuple(pattern for name in modules for pattern in (escape(name), f"*.{escape(name)}"))
+    dropout = _number(path, config, "lora_dropout", 0.0, most=1.0)
+    return LoRA(rank=rank, alpha=scaled, dropout=dropout, targets=targets)
 
 
-def _number(path: Path, config: Mapping[str, Any], name: str, default: float) -> float:
+def _number(
+    path: Path, config: Mapping[str, Any], name: str, default: float, *, most: float
+) -> float:
     value = config.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise FormatError(f"'{path}' has {name}={value!r}, which is no number")
-    try:
-        found = float(value)
-    except OverflowError:
-        found = math.inf
-    if not math.isfinite(found):
-        raise FormatError(f"'{path}' has {name}={shown(value)}, which is no number of any use")
-    return found
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= most:  # which no NaN is
+        raise FormatError(
+            f"'{path}' has {name}={shown(value)}, which is no number from 0 to {most:,.0f}"
+        )
+    return float(value)
+
+
+def _check_targets(path: Path, targets: Any, weights: Weights) -> None:
+    """Refuse ``target_modules`` that are none, or a list that does not name what is changed.
+
+    A text is a regular expression, which may take for ever: it is not run. What is changed is what there are matrices of.
+    """
+    if targets is None or (isinstance(targets, str) and targets):
+        return
+    several = targets if isinstance(targets, list) else []
+    if not several or not all(isinstance(one, str) and one for one in several):
+        raise FormatError(
+            f"'{path}' has target_modules={shown(targets)}, where names of matrices are needed"
+        )
+    last = {one.rpartition(".")[2] for one in several}
+    for name in _modules(weights):
+        if name not in last:
+            raise FormatError(
+                f"'{path}' has target_modules={shown(targets)}, but the weights change {shown(name)}"
+            )
 
 
 def _modules(names: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,9 @@ from typing import TypeAlias
 Row: TypeAlias = tuple[str, ...]
 """A name, and what stands beside it."""
 _Numbers: TypeAlias = tuple[int, ...]
+_MOST_NUMBERS = 8
+"""Names with more numbers in them are not folded: no model has any."""
+_LONG = 120
 
 
 def folded(rows: Iterable[Row]) -> list[Row]:
@@ -25,7 +28,12 @@ def folded(rows: Iterable[Row]) -> list[Row]:
     for name, *cells in rows:
         words = name.split(".")
         # "007" and "7" are two names, and other scripts have digits too.
-        places = [i for i, word in enumerate(words) if word.isdecimal() and str(int(word)) == word]
+        places = [
+            i
+            for i, word in enumerate(words)
+            if word.isdecimal() and len(word) < 10 and str(int(word)) == word
+        ]
+        places = places if len(places) <= _MOST_NUMBERS else []
         numbers = tuple(int(words[i]) for i in places)
         for i in places:
             words[i] = "{}"
@@ -79,9 +87,15 @@ def _ranges(numbers: list[int]) -> str:
     return "{" + ",".join(texts) + "}"
 
 
+def _short(cell: str) -> str:
+    """A cell on its line: files may hold names of any length, with any characters."""
+    plain = cell if cell.isprintable() else repr(cell)
+    return plain if len(plain) <= _LONG else f"{plain[:_LONG]}..."
+
+
 def aligned(rows: Sequence[Row], *, most: int = 40) -> list[str]:
     """Rows as lines with their columns aligned, indented; after so many of them, how many more there are."""
-    shown = rows[:most]
+    shown = [tuple(map(_short, row)) for row in rows[:most]]
     columns = max((len(row) for row in shown), default=0)
     widths = [
         max((len(row[i]) for row in shown if i < len(row)), default=0) for i in range(columns)

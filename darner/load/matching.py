@@ -39,7 +39,7 @@ from .listing import Row, aligned, folded
 COUNTERS = ("*num_batches_tracked",)
 """Tensors that only training reads, which are no fault where a graph has no use for them."""
 _OLD = {"weight": "gamma", "bias": "beta"}
-_MAX_HINTS = 20
+_MAX_HINTS, _MAX_NAMES = 20, 500
 
 
 class Patterns:
@@ -299,7 +299,7 @@ def _groups(
 
 def _hinted(missing: list[Row], unexpected: list[Row]) -> Iterator[Row]:
     """Rows with the nearest of the names that nobody wants."""
-    names = [row[0] for row in unexpected]
+    names = [row[0] for row in unexpected[:_MAX_NAMES]]
     for i, row in enumerate(missing):
         # A long list means another model altogether, where hints mislead, and comparing names is slow.
         hint = did_you_mean(row[0], names) if i < _MAX_HINTS else None

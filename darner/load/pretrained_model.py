@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from glob import escape
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from ..graph.graph import Graph
 from ..session.builders import build
 from ..session.config import SessionConfig
 from ..session.initialise import rule_for
+from ..session.reading import naming
 from ..session.session import Session
 from .files import Weights, weights
 from .hub import folder as find_folder
 from .loading import ADAPTED, learned_states, match_graph, said, write
 from .matching import Patterns, unused
 from .saving import save as save_folder
+from .texts import CONFIG
 from .texts import config as read_config
 
 COPIED = (
@@ -182,5 +185,24 @@ def pretrained(
     config = read_config(folder)
     options = {} if linear is None else {"linear": linear}
     models = import_module("..models", __package__)  # late: whoever loads weights alone needs none
-    model = models.from_config(config, dtype=dtype, **options)
-    return Pretrained(model, weights(folder), folder, config, allow_rounding, strict)
+    stored = weights(folder)
+    with naming(folder / CONFIG):
+        model = models.from_config(config, dtype=dtype, **options)
+        if strict and isinstance(model.config, models.Config):
+            _check_size(model.config, stored)
+    return Pretrained(model, stored, folder, config, allow_rounding, strict)
+
+
+def _check_size(config: Any, stored: Weights) -> None:
+    """Refuse a configuration of a model far larger than its weights, before a graph of it is made."""
+    count = sum(prod(stored.info(name).shape) for name in stored)
+    if config.layers > len(stored):
+        raise ArgumentError(
+            f"it asks for {config.layers:,} layers, but there are {len(stored):,} tensors in '{stored.path}'",
+            hint="it is of another model, or damaged",
+        )
+    if config.parameter_count > 4 * count:
+        raise ArgumentError(
+            f"it asks for about {config.parameter_count:,} parameters, but there are {count:,} in '{stored.path}'",
+            hint="it is of another model, or damaged",
+        )

@@ -40,7 +40,16 @@ def config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return found
 
 
+LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens", "num_beams")
+"""What of a ``generation_config.json`` is a number of tokens or texts."""
+
+
 def generation_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """What the ``generation_config.json`` of a model's folder says; nothing where there is none."""
     path = Path(folder).expanduser() / GENERATION
-    return read_json(path) if os.path.lexists(path) else {}
+    found = read_json(path) if os.path.lexists(path) else {}
+    for name in LENGTHS:
+        value = found.get(name)
+        if value is not None and (type(value) is not int or not 0 <= value < 1 << 63):
+            raise FormatError(f"'{path}' has {name}={shown(value)}, which is no number of tokens")
+    return found

@@ -12,8 +12,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from ..graph import dtypes
 from ..graph.errors import ArgumentError, nearest
+from ..session.reading import physical_memory, shown
 from .base import Config, Model
+from .fields import as_table
 
 ARCHITECTURES: dict[str, str] = {
     "BertForMaskedLM": "bert:BertForMaskedLM",
@@ -43,28 +46,62 @@ def architecture(name: str) -> type[Model]:
     """The class of a ``model_type``, or of one of the ``architectures`` of a configuration."""
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ArgumentError(
-            f"there is no architecture '{name}'",
-            hint=nearest(str(name), sorted(ARCHITECTURES), "there are"),
+            f"there is no architecture {shown(name)}",
+            hint=nearest(str(name)[:100], sorted(ARCHITECTURES), "there are"),
         )
     module, found = ARCHITECTURES[name].split(":")
     made: type[Model] = getattr(importlib.import_module(f".{module}", __name__), found)
     return made
 
 
-def from_config(config: Mapping[str, Any], **options: Any) -> Model:
+def from_config(
+    config: Mapping[str, Any], *, limited: bool = True, dtype: str = "f32", **options: Any
+) -> Model:
     """The model that a ``config.json`` describes; ``dtype`` and ``linear`` are those of ``Model``.
 
     Those of diffusers have no ``model_type``, but a ``_class_name``, and those of lerobot a ``type``.
+
+    Args:
+        config: what it says.
+        limited: refuse a model whose parameters are more than this machine's memory holds.
+        dtype: of parameters and arithmetic.
+        options: those of ``Model``.
+
+    Raises:
+        ArgumentError: the architecture is not known, a field is not what it may be, or the model is too large.
     """
-    if not isinstance(config, Mapping):
-        raise ArgumentError(f"a configuration is a table, got {type(config).__name__}")
-    kind = config.get("model_type") or config.get("_class_name") or config.get("type")
+    table = as_table("the configuration", config)
+    kind = table.get("model_type") or table.get("_class_name") or table.get("type")
     if not isinstance(kind, str):
         raise ArgumentError("the configuration has no model_type, which says what it is of")
-    classes = config.get("architectures")
-    classes = classes if isinstance(classes, list | tuple) else ()
-    named = [name for name in classes if isinstance(name, str) and name in ARCHITECTURES]
-    return architecture(named[0] if named else kind).from_config(config, **options)
+    given = table.get("architectures")
+    several = given if isinstance(given, list | tuple) else ()
+    named = [name for name in several if isinstance(name, str) and name in ARCHITECTURES]
+    made = architecture(named[0] if named else kind).from_config(table, dtype=dtype, **options)
+    if limited:
+        _check_memory(made)
+    return made
+
+
+def _check_memory(model: Model) -> None:
+    """Refuse parameters that no session on this machine could hold."""
+    count, memory = model.config.parameter_count, physical_memory()
+    size = count * dtypes.dtype(model.dtype).numpy.itemsize
+    if size > memory:
+        raise ArgumentError(
+            f"the configuration asks for about {count:,} parameters, {_bytes(size)} in {model.dtype}, and this machine has "
+            f"{_bytes(memory)} of memory",
+            hint="check its sizes; to look at the graph alone, limited=False",
+        )
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if count >= size:
+            return (
+                f"{count // size:,} {unit}" if count >= 100 * size else f"{count / size:.1f} {unit}"
+            )
+    return f"{count:,} bytes"
 
 
 __all__ = ["ARCHITECTURES", "Config", "Model", "architecture", "from_config"]

@@ -11,7 +11,8 @@ from ..graph.errors import ArgumentError, nearest
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..nn.linear import Linear, LinearMaker
-from .config_types import check, part
+from ..session.reading import shown
+from .fields import as_table, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +27,27 @@ class Config:
 
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False, compare=False)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has, each with parameters of its own; 1 where that is not known."""
+        return 1
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has, found without making any; 0 where that is not known."""
+        return 0
+
     @classmethod
     def from_hf(cls, found: Mapping[str, Any]) -> Self:
-        """The configuration of a ``config.json``; a field that it must have and has not is named."""
-        found = cls.translated(dict(found))
+        """The configuration of a ``config.json``; a field that it must have and has not is named.
+
+        Raises:
+            ArgumentError: a field is missing, or is not what it may be (see ``fields``).
+        """
+        found = cls.translated(dict(as_table("the configuration", found)))
         known = {one.name for one in fields(cls)} - {"extra"}
         needed = {
             one.name
@@ -43,7 +61,6 @@ class Config:
                 hint=nearest(missing[0], list(found)),
             )
         values = {name: _frozen(value) for name, value in found.items() if name in known}
-        check(f"the configuration of a '{cls.model_type}'", cls, values)
         extra = {name: value for name, value in found.items() if name not in known}
         return cls(**values, extra=extra)
 
@@ -74,10 +91,11 @@ class LabelledConfig(Config):
     @classmethod
     def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
         """The number of classes is that of their names."""
-        if "num_labels" not in found and found.get("id2label"):
-            found["num_labels"] = len(
-                part(f"the configuration of a '{cls.model_type}'", found, "id2label")
-            )
+        names = found.get("id2label")
+        if names is not None and not isinstance(names, list | Mapping):
+            raise ArgumentError(f"id2label is a table, got {shown(names)}")
+        if "num_labels" not in found and names:
+            found["num_labels"] = len(names)
         return found
 
     def to_hf(self) -> dict[str, Any]:
@@ -88,6 +106,11 @@ class LabelledConfig(Config):
             found["id2label"] = {str(i): f"LABEL_{i}" for i in range(count)}
             found["label2id"] = {f"LABEL_{i}": i for i in range(count)}
         return found
+
+
+def matrices(width: int, inner: int, gated: bool = False) -> int:
+    """The parameters of a layer of a transformer: four square matrices, and two or three to the inner width."""
+    return 4 * width * width + (3 if gated else 2) * width * inner
 
 
 def _frozen(value: Any) -> Any:

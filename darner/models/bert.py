@@ -16,7 +16,7 @@ from .. import nn
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import Config, LabelledConfig, Model
+from .base import Config, LabelledConfig, Model, matrices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,18 @@ class BertConfig(LabelledConfig):
     layer_norm_eps: float = 1e-12
     pad_token_id: int | None = 0
     classifier_dropout: float | None = None
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.num_hidden_layers
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        layer = matrices(self.hidden_size, self.intermediate_size)
+        return self.hidden_size * rows + self.num_hidden_layers * layer
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from .base import Config, Model
-from .config_types import part
+from .fields import as_table
 from .images import PatchesConfig, finish, in_a_row, pair, pixels
 from .towers import TowerConfig, encoded
 
@@ -51,6 +51,12 @@ class CLIPTextConfig(CLIPTowerConfig):
     max_position_embeddings: int = 77
     eos_token_id: int = 49407
 
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        rows = self.vocab_size + self.max_position_embeddings
+        return super().parameter_count + self.hidden_size * rows
+
 
 @dataclass(frozen=True, kw_only=True)
 class CLIPVisionConfig(CLIPTowerConfig, PatchesConfig):
@@ -63,6 +69,11 @@ class CLIPVisionConfig(CLIPTowerConfig, PatchesConfig):
     intermediate_size: int = 3072
     num_attention_heads: int = 12
     patch_size: int | tuple[int, int] = 32
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        return super().parameter_count + self.hidden_size * (self.patch_inputs + self.patches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +89,18 @@ class CLIPConfig(Config):
     logit_scale_init_value: float = 2.6592
     initializer_factor: float = 1.0
 
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.text_config.layers + self.vision_config.layers
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        towers = self.text_config, self.vision_config
+        widths = sum(tower.hidden_size for tower in towers)
+        return sum(tower.parameter_count for tower in towers) + self.projection_dim * widths
+
     @classmethod
     def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
         """The towers' own configurations; early files say them twice, and the second holds, defaults included."""
@@ -86,9 +109,8 @@ class CLIPConfig(Config):
             "vision_config": CLIPVisionConfig,
         }
         for name, tower in towers.items():
-            what = "the configuration of a 'clip'"
-            given, second = part(what, found, name), part(what, found, f"{name}_dict")
-            if found.pop(f"{name}_dict", None) is not None:
+            given, second = as_table(name, found.get(name)), found.pop(f"{name}_dict", None)
+            if second is not None:
                 given = {**given, **tower.from_hf(second).to_hf()}
             found[name] = tower.from_hf(given)
         return found

@@ -96,6 +96,7 @@ class NoiseSchedule(DiffusersConfig):
     timestep_spacing: str = "leading"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _known("beta_schedule", self.beta_schedule, tuple(BETAS))
         _known("prediction_type", self.prediction_type, PREDICTIONS)
         _known("timestep_spacing", self.timestep_spacing, SPACINGS)

@@ -16,7 +16,7 @@ from .. import nn
 from ..graph.errors import ShapeError
 from ..graph.node import Node
 from ..nn.attention import Sequence
-from .base import Config
+from .base import Config, matrices
 from .causal import CausalLM
 
 
@@ -43,6 +43,18 @@ class GPT2Config(Config):
     scale_attn_by_inverse_layer_idx: bool = False
     tie_word_embeddings: bool = True
     bias: bool = True
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.n_layer
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        tables = self.vocab_size * (1 if self.tie_word_embeddings else 2) + self.n_positions
+        layer = matrices(self.n_embd, self.n_inner or 4 * self.n_embd)
+        return tables * self.n_embd + self.n_layer * layer
 
 
 @dataclass(frozen=True)

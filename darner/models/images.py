@@ -37,6 +37,7 @@ class PatchesConfig(Config):
     patch_size: int | tuple[int, int] = 16
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         grid(self.image_size, self.patch_size)
 
     @property
@@ -44,6 +45,12 @@ class PatchesConfig(Config):
         """Into how many patches an image is cut."""
         rows, columns = grid(self.image_size, self.patch_size)
         return rows * columns
+
+    @property
+    def patch_inputs(self) -> int:
+        """How many numbers a patch has."""
+        height, width = pair(self.patch_size)
+        return self.num_channels * height * width
 
 
 def pixels(graph: Graph, batch: int, channels: int, size: int | Sequence[int], dtype: str) -> Node:

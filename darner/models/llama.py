@@ -19,9 +19,11 @@ from .. import nn
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
 from ..nn.attention import Sequence
+from ..session.reading import shown
 from .base import Config
 from .causal import CausalLM
-from .rope import make_rope, rope_parameters
+from .fields import as_table
+from .rope import check_rope, make_rope, rope_parameters
 
 SLIDING = "sliding_attention"
 FULL = "full_attention"
@@ -62,8 +64,46 @@ class LlamaConfig(Config):
         """Older spellings of rotary positions and activations as the newer ones."""
         found["rope_parameters"] = rope_parameters(found, cls.default_theta)
         if "hidden_activation" in found:
-            found["hidden_act"] = found.pop("hidden_activation") or "gelu_pytorch_tanh"
+            given = found.pop("hidden_activation")
+            found["hidden_act"] = "gelu_pytorch_tanh" if given is None else given
         return found
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ArgumentError(
+                f"num_attention_heads {self.num_attention_heads} do not divide the hidden_size {self.hidden_size}",
+                hint="a head_dim says how wide they are",
+            )
+        if self.layer_types is not None:
+            if len(self.layer_types) < self.num_hidden_layers:
+                raise ArgumentError(
+                    f"layer_types has {len(self.layer_types)} kinds, for {self.num_hidden_layers} layers"
+                )
+            wrong = [kind for kind in self.layer_types if kind not in (FULL, SLIDING)]
+            if wrong:
+                raise ArgumentError(
+                    f"layer_types are '{FULL}' or '{SLIDING}', got {shown(wrong[0])}"
+                )
+        self.check_rope()
+
+    def check_rope(self) -> None:
+        """Refuse rotary positions that cannot be computed."""
+        check_rope(self.rope_parameters, self.width_of_head)
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.num_hidden_layers
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        heads = self.num_attention_heads
+        both = heads + (self.num_key_value_heads or heads)
+        layer = 2 * both * self.width_of_head + 3 * self.intermediate_size + 2
+        tables = self.vocab_size * (1 if self.tie_word_embeddings else 2)
+        return self.hidden_size * (tables + self.num_hidden_layers * layer)
 
     @property
     def width_of_head(self) -> int:
@@ -404,8 +444,9 @@ class Gemma3Config(Gemma2Config):
     @classmethod
     def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
         """Rotary positions are those of the kind of layer."""
-        given = found.get("rope_parameters") or {}
-        local = found.pop("rope_local_base_freq", None) or 10000.0
+        given = as_table("rope_parameters", found.get("rope_parameters"))
+        local = found.pop("rope_local_base_freq", None)
+        local = 10000.0 if local is None else local
         if FULL in given or SLIDING in given:
             kinds = {
                 FULL: rope_parameters({"rope_parameters": given.get(FULL)}, 1000000.0),
@@ -416,6 +457,13 @@ class Gemma3Config(Gemma2Config):
             kinds = {FULL: rope_parameters(found, 1000000.0), SLIDING: plain}
         rest = {name: value for name, value in found.items() if name != "rope_parameters"}
         return {**super().translated(rest), "rope_parameters": kinds}
+
+    def check_rope(self) -> None:
+        """Refuse rotary positions that cannot be computed, of any kind of layer."""
+        for kind, parameters in self.rope_parameters.items():
+            check_rope(
+                as_table(f"rope_parameters of {shown(kind)}", parameters), self.width_of_head
+            )
 
     def layer_type(self, layer: int) -> str:
         """Every sixth layer sees everything."""

@@ -52,7 +52,23 @@ class ResNetConfig(LabelledConfig):
     downsample_in_first_stage: bool = False
     downsample_in_bottleneck: bool = False
 
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return sum(self.depths)
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        narrow = REDUCTION if self.layer_type == "bottleneck" else 1
+        total = self.hidden_sizes[-1] * self.num_labels
+        for width, depth in zip(self.hidden_sizes, self.depths, strict=True):
+            inner = width // narrow
+            total += depth * (9 * inner**2 + (2 * width * inner if narrow > 1 else 9 * width**2))
+        return total
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.layer_type not in ("basic", "bottleneck"):
             raise ArgumentError(f"layer_type is 'basic' or 'bottleneck', got {self.layer_type!r}")
         if len(self.hidden_sizes) != len(self.depths):

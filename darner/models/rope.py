@@ -11,16 +11,47 @@ import numpy as np
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, nearest
 from ..nn.attention import Rope
+from ..session.reading import shown
+from .fields import NOT_NEGATIVE, POSITIVE, Range, as_table, check_number
 
 Found = tuple[Array, float]
 """Angles a position for each pair, and a factor of cosines and sines."""
 
 
+NUMBERS: dict[str, Range] = {
+    "rope_theta": POSITIVE,
+    "partial_rotary_factor": Range(0, 1, open_low=True),
+    "factor": POSITIVE,
+    "low_freq_factor": POSITIVE,
+    "high_freq_factor": POSITIVE,
+    "attention_factor": POSITIVE,
+    "beta_fast": POSITIVE,
+    "beta_slow": POSITIVE,
+    "mscale": NOT_NEGATIVE,
+    "mscale_all_dim": NOT_NEGATIVE,
+}
+"""What numbers of ``rope_parameters`` may be."""
+OF_KIND: dict[tuple[str, str], Range] = {
+    ("dynamic", "factor"): Range(1),
+    ("yarn", "rope_theta"): Range(1, open_low=True),
+}
+"""Where a ``rope_type`` is more particular."""
+NEEDED: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "dynamic": ("factor",),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("long_factor", "short_factor"),
+    "yarn": (),
+}
+"""What each ``rope_type`` cannot do without."""
+
+
 def rope_parameters(found: dict[str, Any], default_theta: float = 10000.0) -> dict[str, Any]:
     """``rope_parameters`` of a configuration, also from the older ``rope_theta`` and ``rope_scaling``; these are taken out."""
-    scaling = _object(found, "rope_scaling")
+    scaling = as_table("rope_scaling", found.pop("rope_scaling", None))
     theta = found.pop("rope_theta", None)
-    given = _object(found, "rope_parameters")
+    given = as_table("rope_parameters", found.pop("rope_parameters", None))
     merged = {**scaling, **given}
     if "type" in merged:
         merged.setdefault("rope_type", merged.pop("type"))
@@ -29,11 +60,49 @@ def rope_parameters(found: dict[str, Any], default_theta: float = 10000.0) -> di
     return merged
 
 
-def _object(found: dict[str, Any], name: str) -> dict[str, Any]:
-    value = found.pop(name, None) or {}
-    if not isinstance(value, Mapping):
-        raise ArgumentError(f"{name} is an object with a rope_type, got {value!r}")
-    return dict(value)
+def check_rope(parameters: Mapping[str, Any], head_dim: int) -> None:
+    """Refuse rotary positions that cannot be computed.
+
+    >>> check_rope({"rope_type": "linear", "rope_theta": 10000.0, "factor": 0}, 64)
+    Traceback (most recent call last):
+    darner.graph.errors.ArgumentError: factor of rope_type 'linear' is a number above 0, got 0
+
+    Raises:
+        ArgumentError: it names the field, what was given, and what it may be.
+    """
+    kind = parameters.get("rope_type", "default")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ArgumentError(
+            f"there is no rope_type {shown(kind)}",
+            hint=nearest(str(kind)[:100], KINDS, "there are"),
+        )
+    given = {name: value for name, value in parameters.items() if value is not None}
+    missing = [name for name in ("rope_theta", *NEEDED[kind]) if name not in given]
+    if missing:
+        raise ArgumentError(f"rope_type '{kind}' needs {', '.join(missing)}")
+    for name, range_ in NUMBERS.items():
+        if name in given:
+            range_ = OF_KIND.get((kind, name), range_)
+            check_number(f"{name} of rope_type '{kind}'", given[name], range_)
+    if "original_max_position_embeddings" in given:
+        name = f"original_max_position_embeddings of rope_type '{kind}'"
+        check_number(name, given["original_max_position_embeddings"], Range(2, 2**31), whole=True)
+    for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
+        if low in given and high in given and given[low] >= given[high]:
+            raise ArgumentError(f"{low} is below {high}, got {given[low]} and {given[high]}")
+    turning = int(head_dim * given.get("partial_rotary_factor", 1.0))
+    if turning < (4 if kind == "dynamic" else 2) or turning % 2:
+        raise ArgumentError(
+            f"rotary positions turn pairs of a head's elements, but {turning} of its {head_dim} turn"
+        )
+    for name in NEEDED["longrope"] if kind == "longrope" else ():
+        factors = given[name]
+        if not isinstance(factors, list | tuple) or len(factors) != turning // 2:
+            raise ArgumentError(
+                f"{name} is a list of {turning // 2} numbers, one for each pair of elements that turns, got {shown(factors)}"
+            )
+        for one in factors:
+            check_number(f"each of {name}", one, POSITIVE)
 
 
 def make_rope(
@@ -45,37 +114,24 @@ def make_rope(
     original_positions: int | None = None,
 ) -> Rope:
     """The layer that ``rope_parameters`` describe, for positions below ``limit``."""
-    kind = parameters["rope_type"]
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ArgumentError(
-            f"there is no rope_type {kind!r}", hint=nearest(str(kind), KINDS, "there are")
-        )
+    check_rope(parameters, head_dim)
+    given = {name: value for name, value in parameters.items() if value is not None}
+    kind = given.get("rope_type", "default")
+    n_rot = int(head_dim * given.get("partial_rotary_factor", 1.0))
+    theta = float(given["rope_theta"])
+    if kind == "default":
+        return Rope(head_dim, theta, None if n_rot == head_dim else n_rot)
     known = {
         "max_position_embeddings": max_positions,
         "original_max_position_embeddings": original_positions or max_positions,
     }
-    try:
-        return _made({**known, **parameters}, head_dim, limit)
-    except KeyError as error:
-        raise ArgumentError(f"rope_type '{kind}' needs {error}") from error
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
-        if isinstance(error, ArgumentError):
-            raise
-        raise ArgumentError(
-            f"rope_parameters have a value that rope_type '{kind}' cannot use: {dict(parameters)}"
-        ) from error
-
-
-def _made(parameters: Mapping[str, Any], head_dim: int, limit: int) -> Rope:
-    kind = parameters["rope_type"]
-    n_rot = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
-    if kind == "default":
-        whole = n_rot == head_dim
-        return Rope(head_dim, float(parameters["rope_theta"]), None if whole else n_rot)
-    frequencies, factor = KINDS[kind](parameters, n_rot, limit)
+    with np.errstate(all="ignore"):
+        frequencies, factor = KINDS[kind]({**known, **given}, n_rot, limit)
+    if not (np.isfinite(frequencies).all() and math.isfinite(factor)):
+        raise ArgumentError(f"the rope_parameters {shown(dict(given))} give no finite angles")
     return Rope(
         head_dim,
-        float(parameters["rope_theta"]),
+        theta,
         frequencies=tuple(float(one) for one in frequencies),
         factor=float(factor),
     )
@@ -144,10 +200,6 @@ def _longrope(p: Mapping[str, Any], n_rot: int, limit: int) -> Found:
     """A factor for each pair, one set for texts as long as those of training, another for longer ones."""
     original = p["original_max_position_embeddings"]
     stretch = p["long_factor"] if limit > original else p["short_factor"]
-    if len(stretch) != n_rot // 2:
-        raise ArgumentError(
-            f"longrope has {len(stretch)} factors, where {n_rot // 2} pairs of elements turn"
-        )
     factor = p.get("factor") or p["max_position_embeddings"] / original
     given = p.get("attention_factor")
     if given is None:

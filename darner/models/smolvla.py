@@ -76,7 +76,21 @@ class SmolVLAConfig(Config):
     head_dim: int = 64
     rms_norm_eps: float = 1e-5
 
+    @property
+    def layers(self) -> int:
+        """How many layers it has, those of the expert among them."""
+        return 2 * self.num_vlm_layers
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        heads = 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim
+        reads = self.hidden_size * (heads + 3 * self.intermediate_size)
+        acts = self.expert_width * (heads + 3 * self.expert_inner)
+        return self.num_vlm_layers * (reads + acts)
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if "cross" not in self.attention_mode:
             raise ArgumentError(
                 f"attention_mode {self.attention_mode!r} is not known, only 'cross_attn'"

@@ -26,7 +26,7 @@ from ..nn.attention import Sequence
 from . import architecture
 from .base import Config, float_input
 from .causal import CausalLM
-from .config_types import part
+from .fields import as_table
 from .images import PatchesConfig, finish, grid, in_a_row, pair, pixels
 from .llama import Llama, LlamaConfig
 from .towers import TowerConfig, encoded
@@ -45,6 +45,11 @@ class SmolVLMVisionConfig(TowerConfig, PatchesConfig):
     patch_size: int | tuple[int, int] = 32
     hidden_act: str = "gelu_pytorch_tanh"
     layer_norm_eps: float = 1e-6
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        return super().parameter_count + self.hidden_size * (self.patch_inputs + self.patches)
 
     @property
     def side(self) -> int:
@@ -71,7 +76,21 @@ class SmolVLMConfig(Config):
     scale_factor: int = 2
     tie_word_embeddings: bool = False
 
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.text_config.layers + self.vision_config.layers
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        parts = self.text_config, self.vision_config
+        joined = self.vision_config.hidden_size * self.scale_factor**2
+        own = sum(part.parameter_count for part in parts)
+        return own + joined * self.text_config.hidden_size
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         side = self.vision_config.side
         if self.scale_factor < 1 or side % self.scale_factor:
             raise ArgumentError(
@@ -82,17 +101,18 @@ class SmolVLMConfig(Config):
     @classmethod
     def translated(cls, found: dict[str, Any]) -> dict[str, Any]:
         """The parts' own configurations."""
-        what = "the configuration of a 'smolvlm'"
         if not found.get("text_config"):
-            raise ArgumentError(f"{what} needs text_config")
-        text = {"model_type": "llama", **part(what, found, "text_config")}
+            raise ArgumentError("the configuration of a 'smolvlm' needs text_config")
+        text = {"model_type": "llama", **as_table("text_config", found["text_config"])}
         read = architecture(text["model_type"])
         if not issubclass(read, Llama):
             raise ArgumentError(
                 f"the text part of a 'smolvlm' is a Llama or one of its kin, not '{text['model_type']}'"
             )
         found["text_config"] = read.config_class.from_hf(text)
-        found["vision_config"] = SmolVLMVisionConfig.from_hf(part(what, found, "vision_config"))
+        found["vision_config"] = SmolVLMVisionConfig.from_hf(
+            as_table("vision_config", found.get("vision_config"))
+        )
         return found
 
     @property

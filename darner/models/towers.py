@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .. import nn
 from ..graph.node import Node
 from ..nn.linear import LinearMaker
-from .base import Config
+from .base import Config, matrices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,16 @@ class TowerConfig(Config):
     layer_norm_eps: float = 1e-5
     attention_dropout: float = 0.0
     initializer_range: float = 0.02
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.num_hidden_layers
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters its layers have."""
+        return self.num_hidden_layers * matrices(self.hidden_size, self.intermediate_size)
 
 
 def encoded(

@@ -106,7 +106,26 @@ class UNetConfig(DiffusersConfig):
     flip_sin_to_cos: bool = True
     freq_shift: float = 0
 
+    @property
+    def layers(self) -> int:
+        """How many residual blocks and transformers' blocks it has, at least."""
+        levels = range(len(self.block_out_channels))
+        return sum(2 * self.at("layers_per_block", level) + 1 for level in levels)
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has: a lower bound, of the convolutions and of what attends on the way down."""
+        total = 0
+        for level, width in enumerate(self.block_out_channels):
+            blocks = self.at("layers_per_block", level)
+            total += (2 * blocks + 1) * 18 * width**2
+            if self.down_block_types[level] == DOWN[1]:
+                depth = self.at("transformer_layers_per_block", level)
+                total += blocks * (2 + 18 * depth) * width**2
+        return total
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         levels = len(self.block_out_channels)
         for field, known in (("down_block_types", DOWN), ("up_block_types", UP)):
             given = getattr(self, field)

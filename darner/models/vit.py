@@ -15,7 +15,7 @@ from typing import ClassVar
 from .. import nn
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import Config, LabelledConfig, Model
+from .base import Config, LabelledConfig, Model, matrices
 from .images import PatchesConfig, finish, finish_training, in_a_row, pair, pixels
 
 
@@ -36,6 +36,18 @@ class ViTConfig(LabelledConfig, PatchesConfig):
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     qkv_bias: bool = True
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.num_hidden_layers
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        layer = matrices(self.hidden_size, self.intermediate_size)
+        rows = self.patch_inputs + self.patches + self.num_labels
+        return self.hidden_size * rows + self.num_hidden_layers * layer
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..graph.errors import ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..nn.attention import Sequence
-from .base import Config
+from .base import Config, matrices
 from .causal import CausalLM
 
 
@@ -48,6 +48,21 @@ class WhisperConfig(Config):
     activation_dropout: float = 0.0
     pad_token_id: int | None = 50256
     tie_word_embeddings: bool = True
+
+    @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return self.encoder_layers + self.decoder_layers
+
+    @property
+    def parameter_count(self) -> int:
+        """About how many parameters it has."""
+        width = self.d_model
+        rows = self.vocab_size + self.max_source_positions + self.max_target_positions
+        convs = 3 * (self.num_mel_bins + width)
+        encoder = self.encoder_layers * matrices(width, self.encoder_ffn_dim)
+        decoder = matrices(width, self.decoder_ffn_dim) + 4 * width * width
+        return width * (rows + convs) + encoder + self.decoder_layers * decoder
 
     @property
     def max_position_embeddings(self) -> int:

@@ -43,6 +43,7 @@ from ..graph.errors import ArgumentError, DTypeError, FormatError, did_you_mean
 from ..graph.types import TensorType
 from . import tensorfile
 from .atomic import Path, write_atomically
+from .reading import shown
 
 FORMAT = 1
 """The version of the layout that is written, and the newest that is read."""
@@ -248,10 +249,10 @@ def _digest(header: Mapping[str, Any]) -> str:
 
 
 def _check_header(path: str, file: tensorfile.TensorFile) -> None:
-    version = file.metadata.get(FORMAT_KEY)
-    if version is not None and version.isdecimal() and int(version) > FORMAT:
+    version = file.metadata.get(FORMAT_KEY, "")
+    if version.isdecimal() and (len(version) > 9 or int(version) > FORMAT):
         raise FormatError(
-            f"'{path}' is a checkpoint of format {version}; this darner reads up to {FORMAT}",
+            f"'{path}' is a checkpoint of format {version[:20]}; this darner reads up to {FORMAT}",
             hint="load it with a newer darner",
         )
     missing = [key for key in _OWN_KEYS if key not in file.metadata]
@@ -277,9 +278,9 @@ def _check_data(path: str, file: tensorfile.TensorFile) -> None:
     ]
     if damaged:
         more = f" and {len(damaged) - 8} more" if len(damaged) > 8 else ""
-        shown = ", ".join(f"'{name}'" for name in damaged[:8])
+        some = ", ".join(shown(name) for name in damaged[:8])
         raise FormatError(
-            f"'{path}' is damaged: the data of {shown}{more} does not match its checksum",
+            f"'{path}' is damaged: the data of {some}{more} does not match its checksum",
             hint="take an older checkpoint",
         )
 

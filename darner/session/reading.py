@@ -25,16 +25,21 @@ import stat
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from ..graph.errors import FormatError
+from ..graph.errors import DarnerError, FormatError
 from .atomic import FileError, Path, as_path
 
 MOST_JSON = 32 << 20
 """Bytes of a JSON file; the index of a model of a hundred thousand tensors has 10 million."""
+MOST_PARTS = 1_500_000
+"""Lists and tables of a JSON text, and entries of tables: each of them takes far more memory and time than its signs."""
+_LOOKED_AT = 1 << 16
 MOST_DEPTH = 64
 """How deep tables and lists of a JSON file stand in one another."""
 _SHOWN = 80
@@ -191,15 +196,19 @@ def parse_json(data: bytes, what: str, *, halves: bool = False) -> Any:
     darner.graph.errors.FormatError: 'config.json' has lists and tables more than 64 deep
     """
     text = decode(data, what)
-    if _is_deep(data):
+    count = data.count(b"[") + data.count(b"{")
+    if count > MOST_DEPTH and _is_deep(data[:_LOOKED_AT] if count > MOST_PARTS else data):
         raise FormatError(f"{what} has lists and tables more than {MOST_DEPTH} deep")
+    if max(count, data.count(b":")) > MOST_PARTS:
+        raise FormatError(
+            f"{what} has more than {MOST_PARTS:,} lists and tables, or entries of tables"
+        )
 
-    def unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        table: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in table:
-                raise FormatError(f"{what} has {shown(key)} twice")
-            table[key] = value
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            raise FormatError(f"{what} has {shown(counts.most_common(1)[0][0])} twice")
         return table
 
     try:
@@ -218,8 +227,6 @@ def parse_json(data: bytes, what: str, *, halves: bool = False) -> Any:
 
 def _is_deep(data: bytes) -> bool:
     """Whether brackets outside of strings stand more than `MOST_DEPTH` deep in one another."""
-    if data.count(b"[") + data.count(b"{") <= MOST_DEPTH:
-        return False
     # What is escaped ends no string. Then every second stretch between quotes is one.
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     signs = np.frombuffer(plain, np.uint8)
@@ -228,6 +235,18 @@ def _is_deep(data: bytes) -> bool:
     step -= (signs == ord("]")) | (signs == ord("}"))
     step[inside] = 0
     return bool(np.cumsum(step, dtype=np.int32).max(initial=0) > MOST_DEPTH)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the file before the message of an error about what it says."""
+    try:
+        yield
+    except DarnerError as error:
+        if os.fspath(path) not in error.rule:
+            error.rule = f"'{os.fspath(path)}': {error.rule}"
+            error.args = (error.rule,)
+        raise
 
 
 def shown(value: object) -> str:

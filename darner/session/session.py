@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from types import TracebackType
@@ -23,6 +24,7 @@ from .config import check_seed
 from .initialise import check_rules
 from .inspecting import Inspecting
 from .programs import Shared
+from .reading import parse_json, shown
 from .running import Running, leaf_type
 
 OPTIMIZER_KEY = "session.optimizer"
@@ -221,7 +223,7 @@ class Session(Inspecting):
             states = dict(found.states)
             held: dict[str, Array] = {}
             if self._optimizer is None and not self._optimizer_states:
-                learned = _learned_states(path, found)
+                learned = _names_in(found.metadata.get(STATES_KEY, "[]"), path)
                 held = {name: np.array(states.pop(name)) for name in learned if name in states}
             wanted, needed = self._leaves("parameter"), self._leaves("state")
             if (
@@ -288,15 +290,13 @@ class Session(Inspecting):
         return f"<Session '{self._graph.name}' on {self.device}: {how}, {count} parameters>"
 
 
-def _learned_states(path: Path, checkpoint: Checkpoint) -> list[str]:
-    """The names of the states that belong to the optimizer of a checkpoint, which its metadata says."""
-    try:
-        found = json.loads(checkpoint.metadata.get(STATES_KEY, "[]"))
-    except (ValueError, RecursionError):
-        found = None
+def _names_in(text: str, path: Path) -> list[str]:
+    """The names of an optimizer's states, as the metadata of a checkpoint has them."""
+    what = f"{STATES_KEY} of '{os.fspath(path)}'"
+    found = parse_json(text.encode(), what)
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise FormatError(f"'{path}' does not say which states are its optimizer's: {STATES_KEY}")
-    return found
+        raise FormatError(f"{what} is no list of names, but {shown(found)}")
+    return list(dict.fromkeys(found))
 
 
 def _translated(path: Path, checkpoint: Checkpoint) -> Checkpoint:

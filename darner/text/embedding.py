@@ -12,8 +12,10 @@ import numpy as np
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
 from ..load import Pretrained, config, folder, weights
+from ..load.texts import CONFIG
 from ..models.bert import Bert
 from ..session import Session, build_inference_session
+from ..session.reading import naming
 from .generation import bucket
 from .tokenizer import Tokenizer
 
@@ -51,7 +53,8 @@ class Embedder:
         # Some are saved with the padding and the lengths of their training, which are not ours.
         tokenizer.inner.no_padding()
         tokenizer.inner.no_truncation()
-        model = Bert.from_config(said)
+        with naming(place / CONFIG):
+            model = Bert.from_config(said)
         found = Pretrained(model, weights(place), place, said)
         graph = model.embedding_graph(batch=1, length=1)
         owner = found.session(graph, mode="infer", **session_options)

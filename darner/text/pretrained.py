@@ -15,6 +15,7 @@ from ..load import generation_config, pretrained
 from ..load.texts import GENERATION
 from ..models.causal import CausalLM
 from ..session import Session
+from ..session.reading import shown
 from .generation import Generator
 from .sampling import GREEDY, Sampling
 from .tokenizer import Tokenizer, stated_ends
@@ -56,9 +57,9 @@ def load(
 def vocabulary_of(folder: str | os.PathLike[str]) -> Any:
     """The vocabulary of a model's folder: its tokenizer, its characters, or None where it has neither."""
     folder = Path(folder)
-    if (folder / "tokenizer.json").is_file():
+    if os.path.lexists(folder / "tokenizer.json"):
         return Tokenizer.from_folder(folder)
-    if (folder / CHARACTERS).is_file():
+    if os.path.lexists(folder / CHARACTERS):
         return CharVocabulary.load(folder / CHARACTERS)
     return None
 
@@ -79,16 +80,17 @@ def sampling_of(folder: str | os.PathLike[str], **changes: Any) -> Sampling:
         for name in _SAMPLING
         if name != "seed" and settings.get(name) is not None
     }
-    draw = settings.get("do_sample")
-    if draw is not None and not isinstance(draw, bool):
-        raise _wrong(folder, f"do_sample is true or false, got {draw!r}")
-    penalty = {name: stated[name] for name in ("repetition_penalty",) if name in stated}
+    # What is said is checked even where it is not used: else it would be when somebody draws.
     try:
-        said = Sampling(**(stated if draw else penalty))
+        drawn = Sampling(**stated)
     except ArgumentError as error:
         raise _wrong(folder, error.rule) from error
-    if draw:
-        return replace(said, **changes)
+    draws_said = settings.get("do_sample")
+    if draws_said is not None and not isinstance(draws_said, bool):
+        raise _wrong(folder, f"do_sample is true or false, got {shown(draws_said)}")
+    if draws_said:
+        return replace(drawn, **changes)
+    penalty = {name: stated[name] for name in ("repetition_penalty",) if name in stated}
     draws = any(name in changes for name in ("top_k", "top_p", "min_p"))
     return replace(GREEDY, **{**penalty, **({"temperature": 1.0} if draws else {}), **changes})
 

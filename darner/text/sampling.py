@@ -12,15 +12,24 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from numbers import Real
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
+from ..session.reading import shown
+
+_LEAST, _MOST = 1e-30, 1e30
+_RANGES: dict[str, tuple[float, float, str]] = {
+    "temperature": (0, _MOST, "at least 0"),
+    "top_k": (0, 2**31, "a whole number"),
+    "top_p": (_LEAST, 1, "above 0 and at most 1"),
+    "min_p": (0, 1, "between 0 and 1"),
+    "repetition_penalty": (_LEAST, _MOST, "above 0"),
+}
+"""What is allowed, and how it is said."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +53,15 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ArgumentError(f"{field.name} is a number, got {value!r}")
-        checks = {
-            "temperature": (
-                self.temperature >= 0 and math.isfinite(self.temperature),
-                "at least 0",
-            ),
-            "top_k": (self.top_k >= 0 and self.top_k == int(self.top_k), "a whole number"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "min_p": (0 <= self.min_p <= 1, "between 0 and 1"),
-            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "above 0"),
-        }
-        for name, (holds, what) in checks.items():
-            if not holds:
-                raise ArgumentError(f"{name} is {what}, got {getattr(self, name)!r}")
+        for name, (low, high, what) in _RANGES.items():
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            if not is_number or not low <= value <= high:  # which no NaN is
+                raise ArgumentError(f"{name} is {what}, got {shown(value)}")
+        if self.top_k != int(self.top_k):
+            raise ArgumentError(f"top_k is a whole number, got {self.top_k!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer):
+            raise ArgumentError(f"seed is a whole number, got {shown(self.seed)}")
 
     @property
     def greedy(self) -> bool:

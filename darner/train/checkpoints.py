@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError, FormatError
 from ..session.atomic import FileError
+from ..session.reading import parse_json
 from . import stated
 from .callbacks import Callback, is_better
 from .history import EpochStats, StepMetrics, TrainHistory, ValidationMetrics
@@ -64,10 +64,8 @@ def progress_in(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> Ma
             f"'{os.fspath(path)}' has parameters, but does not say how training goes on",
             hint="session.load_checkpoint starts from its parameters",
         )
-    try:
-        found = stated.table(json.loads(metadata[KEY]), "what it says")
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"how training goes on cannot be read: {error}") from None
+    what = f"{KEY} of '{os.fspath(path)}'"
+    found = stated.table(parse_json(metadata[KEY].encode(), what, halves=True), what)
     for name in ("progress", "batches", "callbacks"):
         stated.table(stated.entry(found, name), f"'{name}'")
     return found

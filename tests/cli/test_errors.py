@@ -210,16 +210,28 @@ def test_a_template_may_refuse_messages_in_its_own_words(changed):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"hidden_size": "32"}, "has '32' for hidden_size, which is a whole number"),
-        ({"hidden_size": None}, "has None for hidden_size, which is a whole number"),
-        ({"max_position_embeddings": "x"}, "has 'x' for max_position_embeddings"),
-        ({"hidden_act": 3}, "has 3 for hidden_act, which is a text"),
-        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings, which is true or false"),
-        ({"rms_norm_eps": "tiny"}, "rms_norm_eps, which is a number"),
-        ({"num_key_value_heads": 1.5}, "which is a whole number or null"),
-        ({"rope_parameters": 5}, "rope_parameters is an object with a rope_type, got 5"),
-        ({"rope_parameters": {"rope_theta": "big"}}, "rope_type 'default' cannot use"),
-        ({"rope_parameters": {"rope_type": "linear"}}, "rope_type 'linear' needs 'factor'"),
+        (
+            {"hidden_size": "32"},
+            "config.json': hidden_size is a whole number from 1 to 16,777,216, got '32'",
+        ),
+        ({"hidden_size": None}, "hidden_size is a whole number from 1 to 16,777,216, got None"),
+        (
+            {"max_position_embeddings": "x"},
+            "max_position_embeddings is a whole number from 1 to 2,147,483,647, got 'x'",
+        ),
+        ({"hidden_act": 3}, "hidden_act is a text, got 3"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is true or false, got 'yes'"),
+        ({"rms_norm_eps": "tiny"}, "rms_norm_eps is a number from 0 to 1, got 'tiny'"),
+        (
+            {"num_key_value_heads": 1.5},
+            "num_key_value_heads is a whole number from 1 to 65,536 or null",
+        ),
+        ({"rope_parameters": 5}, "rope_parameters is a table, got 5"),
+        (
+            {"rope_parameters": {"rope_theta": "big"}},
+            "rope_theta of rope_type 'default' is a number above 0",
+        ),
+        ({"rope_parameters": {"rope_type": "linear"}}, "rope_type 'linear' needs factor"),
         ({"rope_parameters": {"rope_type": 7}}, "there is no rope_type 7; there are default"),
         ({"model_type": "zork"}, "no architecture 'zork'; there are BertForMaskedLM"),
     ],
@@ -240,7 +252,7 @@ def test_a_list_of_names_is_shown_once_and_shortened(changed, run):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"do_sample": True, "temperature": "hot"}, "temperature is a number, got 'hot'"),
+        ({"do_sample": True, "temperature": "hot"}, "temperature is at least 0, got 'hot'"),
         ({"do_sample": True, "top_p": 3}, "top_p is above 0 and at most 1, got 3"),
         ({"do_sample": "yes"}, "do_sample is true or false, got 'yes'"),
         ({"do_sample": False, "repetition_penalty": 0}, "repetition_penalty is above 0, got 0"),
@@ -271,9 +283,9 @@ def test_a_tokenizer_names_what_is_no_text(changed):
     ("change", "said"),
     [
         ({}, "is not what darner train writes"),
-        ({"steps": "two"}, "has 'two' for steps, which is a whole number"),
-        ({"batch": -4}, "has numbers that no training can have"),
-        ({"threads": 1.5}, "has 1.5 for threads, which is a whole number or null"),
+        ({"steps": "two"}, "steps is a whole number from 1 to"),
+        ({"batch": -4}, "batch is a whole number from 1 to"),
+        ({"threads": 1.5}, "threads is a whole number from 1 to 2,147,483,647 or null, got 1.5"),
     ],
 )
 def test_a_training_whose_settings_were_changed_is_told(run, tmp_path, change, said):

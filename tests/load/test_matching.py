@@ -1,5 +1,7 @@
 """Which tensor fills which parameter, and how what does not fit is told."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -282,3 +284,17 @@ def test_integers_fit_or_are_refused():
     assert converted("n", np.array([], np.int64), narrow).size == 0
     with pytest.raises(DTypeError, match="'n' is int64, with values outside -128 to 127"):
         converted("n", np.array([128]), narrow)
+
+
+def test_names_of_any_kind_are_told_on_short_lines_and_soon():
+    strange = ["a." * 2000 + "w", "x" * 100_000, "line\nbreak", "9" * 5000, "a." + "8" * 5000]
+    strange += [".".join(["1"] * i + ["2"] * (1200 - i)) for i in range(1100)]
+    strange += [f"{'ab' * 50}{i}" for i in range(3000)]
+    weights = dict.fromkeys(strange, np.ones(1, np.float32))
+    wanted = {f"{'ba' * 50}{i}": TensorType.new((1,)) for i in range(50)}
+    begun = time.process_time()
+    with pytest.raises(MismatchError, match=r"4105 unexpected") as caught:
+        match(weights, wanted)
+    assert time.process_time() - begun < 10
+    assert max(map(len, str(caught.value).splitlines())) < 400
+    assert "'line\\nbreak'" in str(caught.value)
