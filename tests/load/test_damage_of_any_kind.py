@@ -71,9 +71,9 @@ def places(value, path=()):
     """Where values are in JSON."""
     if path:
         yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, item in items if isinstance(value, dict | list) else ():
-        yield from places(item, (*path, key))
+    keys = value if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    for key in keys:
+        yield from places(value[key], (*path, key))
 
 
 def changed_values(text, rng):
