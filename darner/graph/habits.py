@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
-from .errors import MissingNameError, did_you_mean
-from .habits_table import ALIASES, HABITS
+from .errors import MissingNameError, UnknownNameError, did_you_mean, nearest
+from .habits_table import ALIASES, HABITS, INPUT_HINTS, INPUTS
 
 _ARGUMENT = re.compile(r"\b(\w+)=(?!=)")
 
@@ -56,3 +56,14 @@ def renamed(keywords: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
 def missing(place: str, what: str, name: str, known: Iterable[str] = ()) -> MissingNameError:
     """The error for an attribute that is not there: ``what`` has it not."""
     return MissingNameError(f"{what} '{name}'", partial(hint, place, name, tuple(known)))
+
+
+def input_name(name: Any, inputs: Collection[str]) -> str:
+    """The input that a name means: itself, or the one that HuggingFace calls so."""
+    if isinstance(name, str):
+        if name in inputs:
+            return name
+        if (ours := INPUTS.get(name)) is not None and ours in inputs:
+            return ours
+    found = INPUT_HINTS.get(str(name)) or nearest(str(name), inputs)
+    raise UnknownNameError(f"there is no input {name!r}", hint=found)

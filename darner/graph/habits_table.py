@@ -705,3 +705,25 @@ OPERATORS = {
     "xor": "logical_xor",
 }
 """What PyTorch calls the operators of a tensor on the left of a node."""
+
+INPUTS = {
+    "input_ids": "tokens",
+    "decoder_input_ids": "tokens",
+    "attention_mask": "mask",
+    "token_type_ids": "types",
+    "pixel_values": "pixels",
+    "input_features": "features",
+    "inputs_embeds": "embeddings",
+    "timestep": "timesteps",
+    "encoder_hidden_states": "context",
+}
+"""HuggingFace's names of a model's inputs, and those of the graphs of ``darner.models``."""
+
+INPUT_HINTS = {
+    "attention_mask": "this graph takes texts without padding: give input_ids alone",
+    "token_type_ids": "this model has no types of tokens: leave it out",
+    "position_ids": "positions count from 0 by themselves: leave it out",
+    "past_key_values": "model.cached_graph() has the cache as its states",
+    "use_cache": "model.cached_graph() has the cache as its states",
+}
+"""What HuggingFace's processors and models have beside, where a graph has no such input."""

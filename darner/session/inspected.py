@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ..graph.arrays import as_array
 from ..graph.data import Array
-from ..graph.errors import RunError, ShapeError, UnknownNameError, nearest
+from ..graph.errors import RunError, ShapeError
+from ..graph.habits import input_name
 from ..lower.plan import Kernel, Plan, Spec
 
 
@@ -84,10 +85,7 @@ def reading(program: Inspectable, inputs: Mapping[str, Any] | None) -> Iterator[
     places = plan.leaves("input")
     chosen: dict[int, Array] = {}
     for name, value in (inputs or {}).items():
-        if name not in places:
-            raise UnknownNameError(
-                f"'{plan.name}' has no input '{name}'", hint=nearest(name, places)
-            )
+        name = input_name(name, places)
         buffer = plan.buffers[places[name]]
         array, _ = as_array(value, f"input '{name}'")
         shape = tuple(int(size) for size in buffer.type.shape)

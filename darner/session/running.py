@@ -27,6 +27,7 @@ from ..graph.errors import (
 from ..graph.forks import SPAWN
 from ..graph.garbage import without_collection
 from ..graph.graph import Graph, check_graph
+from ..graph.habits import input_name
 from ..graph.node import Node
 from ..graph.types import TensorType
 from ..lower.plan import Plan
@@ -190,12 +191,13 @@ class Running:
                 types are accepted is said in ``darner.session.binding``.
         """
         with self._using("set_input"):
-            self._stage(known("input", name, self._input_types), data)
+            self._stage(input_name(name, self._input_types), data)
 
     def set_input_u32(self, name: str, data: Any) -> None:
         """``set_input`` for an input of u32, such as token ids."""
         with self._using("set_input_u32"):
-            found = self._input_types[known("input", name, self._input_types)].dtype
+            name = input_name(name, self._input_types)
+            found = self._input_types[name].dtype
             if found is not dtypes.u32:
                 raise DTypeError(f"input '{name}' is {found}, not u32", hint="use set_input")
             self._stage(name, data)
@@ -322,9 +324,11 @@ class Running:
             raise ArgumentError(
                 f"inputs are values by name, got {type(inputs).__name__}", hint="run({'x': array})"
             )
-        for name, value in inputs.items():
-            what = f"input '{known('input', name, self._input_types)}'"
-            array = as_value(value, self._input_types[name], what)
+        for called, value in inputs.items():
+            name = input_name(called, self._input_types)
+            if name in given:
+                raise ArgumentError(f"input '{name}' is given twice, once as '{called}'")
+            array = as_value(value, self._input_types[name], f"input '{name}'")
             given[name] = array if is_bindable(array) else np.array(array, order="C")
         return given
 

@@ -23,6 +23,7 @@ from ...graph.errors import (
     listed,
 )
 from ...graph.graph import LEAVES, Graph
+from ...graph.habits_table import INPUTS
 from ...graph.node import Node
 from ...graph.types import TensorType, TupleType
 from ...ops.leaves import stored_value
@@ -79,6 +80,8 @@ def run(
 def _checked(graph: Graph, kind: str, given: Values, partial: bool = False) -> dict[str, Any]:
     """Every name must be a leaf of the graph, and every leaf must be there."""
     leaves = graph._leaves(kind)
+    if kind == "input":
+        given = {INPUTS.get(n, n) if n not in leaves else n: value for n, value in given.items()}
     for name in given:
         if name not in leaves and not (partial and name in graph.parameters):
             hint = did_you_mean(str(name), leaves) or (
