@@ -143,3 +143,46 @@ def test_sums_of_multiples_are_made_only_for_rows_that_need_them(name):
         False
     ]
     assert not program.kept
+
+
+CHOICES = {
+    "a sum or a number": lambda x, peak, axes: (peak > 2.5).where((x * peak).sum(axes, True), 0.0),
+    "a number or a sum": lambda x, peak, axes: (peak > 2.5).where(1.0, (x - peak).sum(axes, True)),
+    "something made of two": lambda x, peak, axes: (peak > 2.5).where(
+        ((x - peak).exp().sum(axes, True).log() + (x * peak).mean(axes, True)) * 2.0, peak
+    ),
+    "used again for each element": lambda x, peak, axes: (
+        x * (peak > 2.5).where((x * peak).sum(axes, True), peak) + peak
+    ),
+    "by a condition that is not the row's": lambda x, peak, axes: (x > 0.5).where(
+        (x - peak).sum(axes, True), x
+    ),
+    "and not only chosen": lambda x, peak, axes: (
+        (peak > 2.5).where((x - peak).sum(axes, True), 0.0) + (x - peak).sum(axes, True)
+    ),
+    "by two conditions": lambda x, peak, axes: (
+        (peak > 2.5).where((x - peak).sum(axes, True), 0.0)
+        + (peak > 3.0).where((x - peak).sum(axes, True), 1.0)
+    ),
+    "always or never": lambda x, peak, axes: (
+        (x.graph.constant(np.float32(1.0)) > 0.0)
+        .broadcast_to(peak.shape)
+        .where((x - peak).sum(axes, True), peak)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", [(40, 33), (3, 70_000), (70_000, 3), (6, 300)])
+@pytest.mark.parametrize("name", CHOICES)
+def test_sums_that_some_rows_choose(name, shape):
+    x = np.random.default_rng(2).normal(size=shape).astype(np.float32)
+    g = Graph()
+    node = g.input("x", shape)
+    outputs = [CHOICES[name](node, node.max(axes, True), axes) for axes in ((0,), (1,))]
+    g.set_outputs(outputs)
+    wanted = darner.run(g, {"x": x}, float64=True)
+    with darner.build_inference_session(g, level=0) as session:
+        found = list(session.run({"x": x}).values())
+    for one, other in zip(found, wanted, strict=True):
+        scale = np.abs(other).max()
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * max(scale, 1.0))

@@ -264,7 +264,7 @@ class _Rows:
     def _needed(self, guard: Guard, row: Sequence[Number]) -> Any:
         """Whether a pass is needed in the row, or in one of those side by side."""
         node = self.code.body.nodes[guard.condition]
-        condition = Lane(self.code.builder, self.of_row(node, row))
+        condition = Lane(self.code.builder, self._in_lanes(self.of_row(node, row)))
         needed = condition if guard.wanted else ~condition
         if not self.program.across and self.elements.mask is not None:
             needed = needed & needed.of(self.elements.mask)
@@ -279,9 +279,10 @@ class _Rows:
     def one_of(self, needed: Any, made: Callable[[], list[Any]], otherwise: list[Any]) -> list[Any]:
         """What code gives that is only run where it is needed, and something else where it is not."""
         b = self.code.builder
+        otherwise = [self._in_lanes(value) for value in otherwise]
         before, fresh = b.block, set(self.fresh)
         with b.if_then(needed, likely=False), self.elements.scope():
-            values = made()
+            values = [self._in_lanes(value) for value in made()]
             after = b.block
         # What the pass kept is not there where it was left out.
         self.fresh = fresh
@@ -292,6 +293,10 @@ class _Rows:
             phi.add_incoming(value, after)
             found.append(phi)
         return found
+
+    def _in_lanes(self, value: Any) -> Any:
+        """A value of a row; of rows side by side, one that all have alike in every lane."""
+        return value if self.program.across else self.places.spread(value, self.program.lanes)
 
     def chosen(self, level: int, guard: Guard, row: Sequence[Number]) -> None:
         """A pass that some rows need, and what is chosen between its results and others."""
