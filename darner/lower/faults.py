@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from ..graph.errors import DarnerError, RunError, Source
 from ..graph.graph import Graph
-from ..ops.faults import can_fail, fault_of
+from ..graph.node import Node
+from ..ops.faults import INDEXED, can_fail, fault_of
 from .plan import Kernel, Plan
 
 
@@ -15,8 +16,34 @@ def raised(plan: Plan, number: int, words: Sequence[int]) -> RunError:
     kernel = plan.kernels[number]
     node = [node for node in plan.spec(kernel).body.nodes if can_fail(node)][words[0] - 1]
     error = fault_of(node, words[1], words[2])
+    if node.op.name in INDEXED and (inputs := _inputs_of(plan, kernel, node)):
+        error.rule += f", and comes from input {', '.join(map(repr, inputs))}"
     error.located(node.op.name, *_named(kernel, words[0] - 1))
     return error
+
+
+def _inputs_of(plan: Plan, kernel: Kernel, node: Node) -> list[str]:
+    """The user's inputs that the indices of a node are made of, in its kernel or in those before it."""
+    writers = {buffer: item for item in plan.kernels for buffer in item.results}
+    nodes, places = [node.operands[node.slots.index("indices")]], list[int]()
+    while nodes:
+        found = nodes.pop()
+        if found.op.name == "input":
+            places.append(kernel.operands[int(str(found.name))])
+        nodes += found.operands
+    inputs: dict[str, None] = {}
+    seen: set[int] = set()
+    while places:
+        place = places.pop()
+        buffer = plan.buffers[place]
+        if place in seen or not (buffer.type.dtype.is_int or buffer.type.dtype.kind == "bool"):
+            continue
+        seen.add(place)
+        if buffer.place == "input":
+            inputs[str(buffer.name)] = None
+        elif place in writers:
+            places += writers[place].operands
+    return list(inputs)
 
 
 def located(error: DarnerError, kernel: Kernel, body: Graph) -> DarnerError:

@@ -25,7 +25,7 @@ def _embedding() -> Failing:
     g.set_outputs([((hidden @ g.parameter("w", (4, 3))).tanh()).square().mean()])
     good = {"tokens": np.arange(6, dtype=np.int32)}
     bad = {"tokens": np.array([1, 2, 10, 3, 4, 5], np.int32)}
-    return Failing(g, good, bad, r"gather 'lookup': .*index 20 is outside 0\.\.19 \(failing\.py:")
+    return Failing(g, good, bad, r"gather 'lookup': .*index 20 is outside 0\.\.19.* \(failing\.py:")
 
 
 def _two_lookups() -> Failing:
@@ -37,7 +37,7 @@ def _two_lookups() -> Failing:
     g.set_outputs([(first * second).sin().mean()])
     good = {"i": np.arange(6, dtype=np.int32)}
     bad = {"i": np.array([0, 0, 0, 8, 0, 0], np.int32)}
-    return Failing(g, good, bad, r"gather 'second': .*index 9 is outside 0\.\.8 \(failing\.py:")
+    return Failing(g, good, bad, r"gather 'second': .*index 9 is outside 0\.\.8.* \(failing\.py:")
 
 
 def _labels() -> Failing:
