@@ -142,6 +142,9 @@ def test_what_a_users_op_raises_on_the_reference_changes_nothing(monkeypatch):
 
 def test_an_index_that_was_computed_names_the_inputs_it_comes_from():
     case = CASES["embedding"]()
-    with darner.build_session(case.graph, optimizer=optim.SGD(0.1), init="normal") as session:
-        with pytest.raises(darner.RunError, match=r"0\.\.19, and comes from input 'tokens' \("):
-            session.run(case.bad)
+    says = r"0\.\.19, and comes from input 'tokens' \("
+    with (
+        darner.build_session(case.graph, optimizer=optim.SGD(0.1), init="normal") as session,
+        pytest.raises(darner.RunError, match=says),
+    ):
+        session.run(case.bad)
