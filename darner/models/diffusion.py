@@ -100,10 +100,6 @@ class NoiseSchedule(DiffusersConfig):
         _known("beta_schedule", self.beta_schedule, tuple(BETAS))
         _known("prediction_type", self.prediction_type, PREDICTIONS)
         _known("timestep_spacing", self.timestep_spacing, SPACINGS)
-        if self.num_train_timesteps < 1:
-            raise ArgumentError(
-                f"num_train_timesteps is at least 1, got {self.num_train_timesteps}"
-            )
 
     @cached_property
     def betas(self) -> Array:

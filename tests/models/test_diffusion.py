@@ -190,7 +190,7 @@ def test_the_last_step_may_leave_the_noise_of_timestep_0():
         (lambda: NoiseSchedule(beta_schedule="linar"), "no beta_schedule 'linar'.*linear"),
         (lambda: NoiseSchedule(prediction_type="x"), "no prediction_type 'x'"),
         (lambda: NoiseSchedule(timestep_spacing="x"), "no timestep_spacing 'x'"),
-        (lambda: NoiseSchedule(num_train_timesteps=0), "at least 1, got 0"),
+        (lambda: NoiseSchedule(num_train_timesteps=0), "from 1 to 1,000,000, got 0"),
         (lambda: NoiseSchedule().timesteps(1001), "1001 steps cannot be chosen from 1000"),
         (
             lambda: NoiseSchedule(num_train_timesteps=10, steps_offset=1).timesteps(10),
