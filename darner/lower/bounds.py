@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..graph.node import Node
-from .plan import Plan, Spec
+from .plan import Kernel, Plan, Spec
 from .strided import VIEWS
 
 
@@ -40,6 +40,39 @@ def _indexed(spec: Spec) -> Iterator[tuple[int, int]]:
         leaf = _leaf(node.operands[node.slots.index("indices")])
         if leaf is not None:
             yield int(str(leaf.name)), int(through.shape[axis])
+
+
+def index_inputs(plan: Plan, kernel: Kernel) -> list[str]:
+    """The inputs that the indices of a kernel are made of, in this kernel or in those before it."""
+    writers = {buffer: item for item in plan.kernels for buffer in item.results}
+    waiting = [kernel.operands[place] for place in _index_operands(plan.spec(kernel))]
+    found: list[str] = []
+    seen: set[int] = set()
+    while waiting:
+        place = waiting.pop()
+        buffer = plan.buffers[place]
+        if place in seen or buffer.type.dtype.kind not in ("int", "bool"):
+            continue
+        seen.add(place)
+        if buffer.place == "input":
+            found.append(str(buffer.name))
+        elif place in writers:
+            waiting.extend(writers[place].operands)
+    return found
+
+
+def _index_operands(spec: Spec) -> set[int]:
+    """Operands of a kernel that its indices are computed from, by position."""
+    found: set[int] = set()
+    for node in spec.body.nodes:
+        if "indices" in node.slots:
+            waiting = [node.operands[node.slots.index("indices")]]
+            while waiting:
+                item = waiting.pop()
+                if item.op.name == "input":
+                    found.add(int(str(item.name)))
+                waiting.extend(item.operands)
+    return found
 
 
 def _leaf(node: Node) -> Node | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.errors import DarnerError, RunError
+from ...lower.bounds import index_inputs
 from ...lower.plan import Plan
 from .lanes import Lane, function_of, mangled
 from .places import Places, as_value, lane_count
@@ -52,4 +53,6 @@ def fault_of(plan: Plan, number: int, index: int, size: int) -> DarnerError:
     text = f"index {index} is outside 0..{size - 1}"
     if size == 0:
         text = f"index {index}: the axis has no elements"
+    if given := index_inputs(plan, kernel):
+        text += f", and comes from input {', '.join(repr(name) for name in given)}"
     return RunError(text).located(op, kernel.label, "", kernel.source)
