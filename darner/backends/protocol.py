@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, UnsupportedError
 from ..graph.graph import Graph
+from ..graph.habits import hint
 from ..lower.plan import ALIGNMENT, Plan, Spec
 from .memory import Bytes
 
@@ -177,7 +178,8 @@ def check_device(device: Any) -> str:
         return device
     raise ArgumentError(
         f"there is no device {device!r}",
-        hint=f"the devices are {', '.join(_DEVICES)}; gpu:1 or gpu:name where there are several",
+        hint=hint("device", str(device).partition(":")[0])
+        or f"the devices are {', '.join(_DEVICES)}; gpu:1 or gpu:name where there are several",
     )
 
 

@@ -58,7 +58,7 @@ def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any
         raise error.located(op.name, label, "", caller()) from error.__cause__
     before = len(graph)
     source = graph.source_of_call()
-    with Located(graph, op.name, full_label, source, operands):
+    with Located(graph, op.name, full_label, source, operands, op.builtin):
         if not ALIASES.keys().isdisjoint(kwargs):
             kwargs = renamed(kwargs, op.by_name)
         given = None if "shape" in op.by_name else kwargs.pop("shape", None)
@@ -104,22 +104,42 @@ def call_builder(
     before = len(graph)
     source = graph.source_of_call()
     stated = None if "shape" in item.parameters else kwargs.pop("shape", None)
-    with Located(graph, item.name, full_label, source, nodes):
+    with Located(graph, item.name, full_label, source, nodes, item.builtin):
         if not ALIASES.keys().isdisjoint(kwargs):
             kwargs = renamed(kwargs, item.parameters)
         args, kwargs = with_constants(graph, item, args, kwargs)
         try:
             result = _spelled(item.function, item, graph, args, kwargs)
-        except (AttributeError, TypeError) as error:
-            # A builder may pass a number on to an op, or ask it for its shape.
-            strange = [] if isinstance(error, DarnerError) else given
-            for name, value in strange:
-                if name in item.operands and not isinstance(value, (Node, *_ARRAYS, type(None))):
-                    raise ArgumentError(
-                        f"'{name}' must be a node or an array, got {_typename(value)}"
-                    ) from error
-            raise
+        except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+            # A builder may pass an argument on to an op, or compute with it.
+            wrong = None if isinstance(error, DarnerError) else _misfit(item, given)
+            if wrong is None:
+                raise
+            raise ArgumentError(wrong, hint=f"the call is {item.signature}") from error
         return _finished(result, graph, before, full_label, stated)
+
+
+def _misfit(item: Builder, given: Iterable[tuple[str, Any]]) -> str | None:
+    """What the first argument that is not of its declared kind should be."""
+    for name, value in given:
+        if value is None:
+            continue
+        if name in item.operands and not isinstance(value, (Node, *_ARRAYS)):
+            return f"'{name}' must be a node or an array, got {_typename(value)}"
+        kinds, text = _KINDS.get(item.annotations.get(name, ""), ((), ""))
+        if text and (not isinstance(value, kinds) or isinstance(value, bool)):
+            return f"'{name}' is {text}, got {value!r}"
+        if text == "a whole number" and value < 0:
+            return f"'{name}' is a whole number from 0, got {value!r}"
+    return None
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int, np.integer), "a whole number"),
+    "int | None": ((int, np.integer), "a whole number"),
+    "float": ((int, float, np.number), "a number"),
+    "float | None": ((int, float, np.number), "a number"),
+}
 
 
 def with_constants(
@@ -185,7 +205,7 @@ def _finished(result: Any, graph: Graph, before: int, label: str | None, given: 
 class Located:
     """Adds context to errors, and undoes what the failed call had appended."""
 
-    __slots__ = ("_context", "_graph", "_mark", "_operands")
+    __slots__ = ("_builtin", "_context", "_graph", "_mark", "_operands")
 
     def __init__(
         self,
@@ -194,7 +214,9 @@ class Located:
         label: str | None,
         source: Source | None,
         operands: list[tuple[str, Any]],
+        builtin: bool = True,
     ) -> None:
+        self._builtin = builtin
         self._graph = graph
         self._context = (op, label, source)
         self._operands = operands
@@ -208,6 +230,8 @@ class Located:
         self._graph.rollback(self._mark)
         if isinstance(error, DarnerError):
             op, label, source = self._context
+            if error.op is not None and error.op != op:
+                error.called(op, describe(self._operands), builtin=self._builtin)
             error.located(op, label, describe(self._operands), source)
 
 

@@ -82,6 +82,18 @@ class DarnerError(Exception):
             self.source = source
         return self
 
+    def called(self, op: str, operands: str, *, builtin: bool) -> DarnerError:
+        """Put the function that the user called in place of the op in it that failed.
+
+        Of darner's own that is all a user needs; a function that was declared elsewhere has its author among its users.
+        """
+        if not builtin:
+            parts = [part for part in (self.op, self.operands, self.rule) if part]
+            self.rule = f"in it, {': '.join(parts)}"
+            self.args = (self.rule,)
+        self.op, self.operands = op, operands
+        return self
+
     def inside(
         self, op: str, label: str | None, operands: str, source: Source | None
     ) -> DarnerError:

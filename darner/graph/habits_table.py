@@ -633,6 +633,19 @@ HABITS: dict[str, dict[str, str]] = {
         "int64": 'the text "i64", or darner.DType.I64',
         "Session.run": "session.run(inputs)",
     },
+    # Devices of a session.
+    "device": {
+        "cuda": 'device="gpu", or "gpu:1" for the second',
+        "mps": 'device="gpu"',
+        "metal": 'device="gpu"',
+        "vulkan": 'device="gpu"',
+        "rocm": 'device="gpu"',
+        "hip": 'device="gpu"',
+        "xpu": 'device="gpu"',
+        "wgpu": 'device="gpu"',
+        "GPU": 'device="gpu", or "gpu:1" for the second',
+        "CPU": 'device="cpu"',
+    },
     # Element types by text.
     "dtype": {
         "float": '"f32"',

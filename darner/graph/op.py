@@ -303,16 +303,26 @@ class Builder:
         return calls().call_builder(self, None, args, kwargs)
 
     @cached_property
+    def builtin(self) -> bool:
+        """Whether it is one of darner's own."""
+        return _is_builtin(self.function)
+
+    @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of what it takes, the graph itself left out."""
         return tuple(inspect.signature(self.function).parameters)[1:]
 
     @cached_property
-    def operands(self) -> frozenset[str]:
-        """The names of the parameters that are one node."""
+    def annotations(self) -> dict[str, str]:
+        """What is declared of each parameter, those of ``*rest`` left out."""
         params = list(inspect.signature(self.function).parameters.values())[1:]
         single = (p for p in params if p.kind is not inspect.Parameter.VAR_POSITIONAL)
-        return frozenset(p.name for p in single if shown_annotation(p).startswith("Node"))
+        return {p.name: shown_annotation(p) for p in single}
+
+    @cached_property
+    def operands(self) -> frozenset[str]:
+        """The names of the parameters that are one node."""
+        return frozenset(n for n, text in self.annotations.items() if text.startswith("Node"))
 
     @property
     def signature(self) -> str:

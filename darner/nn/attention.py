@@ -10,7 +10,7 @@ import numpy as np
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .base import Layer, check_width, positive, scope, state
+from .base import Layer, check_width, positive, scope, state, within
 from .linear import Linear, LinearMaker
 from .norms import RMSNorm
 
@@ -156,6 +156,7 @@ class Attention(Layer):
     linear: LinearMaker = Linear
 
     def __post_init__(self) -> None:
+        within(self, 0, 1, "dropout")
         positive(self, "width", "heads")
         if self.heads % self.shared:
             raise ArgumentError(f"{self.heads} heads cannot share {self.shared} key heads evenly")

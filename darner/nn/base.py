@@ -120,3 +120,17 @@ def positive(layer: Any, *fields: str) -> None:
         size = getattr(layer, field)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ArgumentError(f"{field} is a positive whole number, got {size!r}")
+
+
+def within(layer: Any, low: float, high: float, *fields: str) -> None:
+    """Refuse a layer whose numbers do not lie in ``[low, high]``; NaN does not."""
+    for field in fields:
+        value = getattr(layer, field)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high:
+            raise ArgumentError(f"{field} is a number from {low:g} to {high:g}, got {value!r}")
+
+
+def check_eps(layer: Any) -> None:
+    """Refuse an ``eps`` that is negative or not finite."""
+    within(layer, 0, 1, "eps")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from ..graph.node import Node
 from .activations import activate
 from .attention import Attention, Sequence
-from .base import Layer, check_width, positive, scope
+from .base import Layer, check_width, positive, scope, within
 from .linear import Linear, LinearMaker
 
 Part: TypeAlias = Callable[[Node], Node]
@@ -89,6 +89,7 @@ class MLP(Layer):
 
     def __post_init__(self) -> None:
         positive(self, "width", "inner")
+        within(self, 0, 1, "dropout")
 
     def __call__(self, x: Node) -> Node:
         """``x`` (..., width) as (..., outputs)."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..graph.errors import ArgumentError
 from ..graph.node import Node
-from .base import Layer
+from .base import Layer, within
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,7 @@ class Dropout(Layer):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.rate <= 1.0:
-            raise ArgumentError(f"rate is a probability between 0 and 1, got {self.rate!r}")
+        within(self, 0, 1, "rate")
 
     def __call__(self, x: Node) -> Node:
         """``x`` with some of its elements."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
-from .base import Layer, check_width, parameter, positive, scope
+from .base import Layer, check_width, parameter, positive, scope, within
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class LoRALinear(Linear):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(self, "rank")
+        within(self, 0, 1, "dropout")
 
     def product(self, x: Node) -> Node:
         """The nodes of it, in the layer's own scope."""
@@ -114,10 +115,8 @@ class LoRA(Layer):
     targets: tuple[str, ...] = ("*q_proj", "*v_proj")
 
     def __post_init__(self) -> None:
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
-            raise ArgumentError(f"LoRA: rank is a positive whole number, got {self.rank!r}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ArgumentError(f"LoRA: dropout is from 0 to below 1, got {self.dropout!r}")
+        positive(self, "rank")
+        within(self, 0, 1, "dropout")
 
     def linear(
         self, name: str, inputs: int, outputs: int, bias: bool = True, **rest: Any

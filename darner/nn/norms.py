@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..graph.dims import format_shape, product
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
-from .base import Layer, check_width, parameter, positive, scope, state
+from .base import Layer, check_eps, check_width, parameter, positive, scope, state, within
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class RMSNorm(Layer):
 
     def __post_init__(self) -> None:
         positive(self, "width")
+        check_eps(self)
 
     def __call__(self, x: Node) -> Node:
         """``x`` (..., width) normalised over its last axis."""
@@ -50,6 +51,7 @@ class LayerNorm(Layer):
 
     def __post_init__(self) -> None:
         positive(self, "width")
+        check_eps(self)
 
     def __call__(self, x: Node) -> Node:
         """``x`` (..., width) normalised over its last axis."""
@@ -73,6 +75,7 @@ class GroupNorm(Layer):
 
     def __post_init__(self) -> None:
         positive(self, "groups", "channels")
+        check_eps(self)
         if self.channels % self.groups:
             raise ArgumentError(
                 f"GroupNorm '{self.name}': {self.groups} groups do not divide {self.channels} channels"
@@ -109,6 +112,8 @@ class BatchNorm(Layer):
 
     def __post_init__(self) -> None:
         positive(self, "channels")
+        check_eps(self)
+        within(self, 0, 1, "momentum")
 
     def __call__(self, x: Node, *, training: bool = False) -> Node:
         """``x`` (batch, channels, ...) normalised."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..graph.attributes import Pairs, Tensor
-from ..graph.dims import Dim, SymbolicDim, divide, format_shape
+from ..graph.dims import Dim, SymbolicDim, as_dim, divide, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -118,6 +118,7 @@ def split_a(
     graph: Graph, x: Node, batch: Any, channels_a: Any, channels_b: Any, spatial: Any
 ) -> Node:
     """The first ``channels_a`` channels of a flat NCHW tensor of ``channels_a + channels_b``, flat."""
+    batch, channels_a, channels_b, spatial = map(as_dim, (batch, channels_a, channels_b, spatial))
     apart = _channels(x, batch, channels_a + channels_b, spatial)
     return apart.narrow(1, 0, channels_a).reshape((batch * channels_a * spatial,))
 
@@ -127,6 +128,7 @@ def split_b(
     graph: Graph, x: Node, batch: Any, channels_a: Any, channels_b: Any, spatial: Any
 ) -> Node:
     """The last ``channels_b`` channels of a flat NCHW tensor of ``channels_a + channels_b``, flat."""
+    batch, channels_a, channels_b, spatial = map(as_dim, (batch, channels_a, channels_b, spatial))
     apart = _channels(x, batch, channels_a + channels_b, spatial)
     return apart.narrow(1, channels_a, channels_b).reshape((batch * channels_b * spatial,))
 

@@ -96,6 +96,12 @@ def from_function(formula: Formula, *, steps: int | None = None, name: str = "")
         if not callable(formula):
             raise ArgumentError(f"a schedule is a function of the step, got {formula!r}")
         length = None if steps is None else count(steps, "steps")
+        for step in (0.0, 1.0):
+            try:
+                found = formula(step)
+            except ArithmeticError as error:
+                raise ArgumentError(f"the schedule fails at step {step:g}: {error}") from error
+            at_least(found, 0, f"the factor at step {step:g}")
         shown = name or getattr(formula, "__qualname__", repr(formula))
         return Schedule(f"from_function({shown})", length, formula, (formula,))
 

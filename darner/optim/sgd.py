@@ -27,8 +27,9 @@ class SGD(Optimizer):
     dampening: float = 0.0
 
     def check(self) -> None:
-        """Numbers are not negative, and Nesterov's form needs plain momentum."""
-        self.check_not_negative("momentum", "weight_decay")
+        """Momentum lies in [0, 1), numbers are not negative, and Nesterov's form needs plain momentum."""
+        self.check_fraction("momentum")
+        self.check_not_negative("weight_decay")
         if not 0.0 <= number(self.dampening, "dampening") <= 1.0:
             raise ArgumentError(f"dampening must lie in [0, 1], got {self.dampening!r}")
         truth(self.nesterov, "nesterov")

@@ -34,7 +34,20 @@ def build(
         plan_file: where the plan is kept between processes; see ``build_session_cached``.
         overrides: fields of the config that are to be different.
     """
-    with Calling("build"), without_collection():
+    return _built("build", graph, config, share=share, plan_file=plan_file, **overrides)
+
+
+def _built(
+    called: str,
+    graph: Graph,
+    config: SessionConfig | None,
+    *,
+    share: Session | Sequence[Session] | None = None,
+    plan_file: str | os.PathLike[str] | None = None,
+    **overrides: Any,
+) -> Session:
+    """What all of them do; errors name the one that was ``called``."""
+    with Calling(called), without_collection():
         if config is not None and not isinstance(config, SessionConfig):
             raise ArgumentError(f"config is a SessionConfig, got {config!r}")
         chosen = (config or SessionConfig()).with_changes(**overrides)
@@ -51,7 +64,7 @@ def build(
 
 def build_session(graph: Graph, config: SessionConfig | None = None, **overrides: Any) -> Session:
     """A training session: the first output is the loss; a step is forward, backward and the updates."""
-    return build(graph, config, **{**overrides, "mode": "train"})
+    return _built("build_session", graph, config, **{**overrides, "mode": "train"})
 
 
 def build_inference_session(
@@ -61,7 +74,7 @@ def build_inference_session(
 
     With ``share=session`` its parameters are those of another session, in the same memory.
     """
-    return build(graph, config, **{**overrides, "mode": "infer"})
+    return _built("build_inference_session", graph, config, **{**overrides, "mode": "infer"})
 
 
 def build_session_cached(
@@ -75,14 +88,16 @@ def build_session_cached(
     Otherwise the plan is made, and kept in the file; a damaged or foreign file is replaced with a warning, and never run. Setting
     an optimizer later uses a file beside it (``model.adam.plan``).
     """
-    return build(graph, config, **{"mode": "train", **overrides, "plan_file": path})
+    options = {"mode": "train", **overrides, "plan_file": path}
+    return _built("build_session_cached", graph, config, **options)
 
 
 def build_session_with_report(
     graph: Graph, config: SessionConfig | None = None, **overrides: Any
 ) -> tuple[Session, OptimizeReport]:
     """Like ``build_session``, with the report of what the optimizer did."""
-    session = build_session(graph, config, **overrides)
+    options = {**overrides, "mode": "train"}
+    session = _built("build_session_with_report", graph, config, **options)
     return session, session.report
 
 
@@ -90,4 +105,5 @@ def build_session_unoptimized(
     graph: Graph, config: SessionConfig | None = None, **overrides: Any
 ) -> Session:
     """Like ``build_session`` at level 0: nothing is rewritten."""
-    return build_session(graph, config, **{**overrides, "level": 0})
+    options = {**overrides, "mode": "train", "level": 0}
+    return _built("build_session_unoptimized", graph, config, **options)

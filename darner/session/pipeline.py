@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..backends.protocol import lower_for, target_of
-from ..graph.errors import ArgumentError, Calling
+from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..lower.plan import Plan
@@ -76,11 +76,10 @@ def _nothing() -> OptimizeReport:
 
 def trained_names(graph: Graph, optimizer: Optimizer | None) -> tuple[str, ...]:
     """The parameters that have gradients: those the optimizer trains, or all floats where there is none."""
-    with Calling("build"):
-        if optimizer is None:
-            nodes = select(graph, None)
-        else:
-            nodes = trained_parameters(graph, optimizer, None)
+    if optimizer is None:
+        nodes = select(graph, None)
+    else:
+        nodes = trained_parameters(graph, optimizer, None)
     return tuple(str(node.name) for node in nodes)
 
 
@@ -110,9 +109,8 @@ def attach(full: Graph, optimizer: Optimizer | None, names: Sequence[str], keep:
     count = len(full.outputs) - len(names)
     outputs, gradients = list(graph.outputs[:count]), list(graph.outputs[count:])
     if optimizer is not None:
-        with Calling("build"):
-            leaves = [graph.parameters[name] for name in names]
-            add_updates(graph, optimizer, leaves, gradients, due=True)
+        leaves = [graph.parameters[name] for name in names]
+        add_updates(graph, optimizer, leaves, gradients, due=True)
     graph.set_outputs([*outputs, *gradients] if keep else outputs)
     return graph.toposort()
 

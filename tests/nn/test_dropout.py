@@ -55,5 +55,5 @@ def test_inference_passes_on_what_it_gets():
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
 def test_a_rate_that_is_no_probability_is_refused(rate):
-    with pytest.raises(darner.ArgumentError, match="a probability between 0 and 1"):
+    with pytest.raises(darner.ArgumentError, match="Dropout: rate is a number from 0 to 1, got"):
         Dropout(rate)

@@ -80,6 +80,8 @@ def run(
 def _checked(graph: Graph, kind: str, given: Values, partial: bool = False) -> dict[str, Any]:
     """Every name must be a leaf of the graph, and every leaf must be there."""
     leaves = graph._leaves(kind)
+    if not isinstance(given, Mapping):
+        raise RunError(f"{kind}s are values by name, got {type(given).__name__}")
     if kind == "input":
         given = {INPUTS.get(n, n) if n not in leaves else n: value for n, value in given.items()}
     for name in given:

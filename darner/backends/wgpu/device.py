@@ -132,14 +132,19 @@ def find(name: str) -> int:
     wanted = name.partition(":")[2]
     if not wanted:
         return 0
-    listed = "; ".join(f"{i}: {machine.name}" for i, machine in enumerate(found))
-    if wanted.isdigit():
+    count = "1 GPU" if len(found) == 1 else f"{len(found)} GPUs"
+    listed = "; ".join(f"gpu:{i} is {machine.name}" for i, machine in enumerate(found))
+    if wanted.isdecimal():
         if int(wanted) >= len(found):
-            raise ArgumentError(f"there is no GPU {wanted}", hint=f"there are {listed}")
+            raise ArgumentError(
+                f"there is no GPU {wanted}: this machine has {count}", hint=f"{listed}"
+            )
         return int(wanted)
     fits = [i for i, machine in enumerate(found) if wanted.lower() in machine.name.lower()]
     if not fits:
-        raise ArgumentError(f"no GPU is called '{wanted}'", hint=f"there are {listed}")
+        raise ArgumentError(
+            f"no GPU is called '{wanted}': this machine has {count}", hint=f"{listed}"
+        )
     return fits[0]
 
 
