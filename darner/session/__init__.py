@@ -24,8 +24,8 @@ from .builders import (
 )
 from .config import SessionConfig
 from .functions import Function, function
+from .initialise import ZeroParametersWarning
 from .programs import ClosedError
-from .running import ZeroParametersWarning
 from .session import Session
 from .summary import MemorySummary
 

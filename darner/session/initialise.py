@@ -13,6 +13,7 @@ The numbers of a parameter depend on the seed, its name and its shape alone, so 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.dims import format_shape
-from ..graph.errors import ShapeError
+from ..graph.errors import ShapeError, listed
 from ..graph.initial import SCALED, parse_rule
 from ..graph.types import TensorType
 from .config import Rule
@@ -62,3 +63,20 @@ def initial_value(rule: Rule, name: str, type_: TensorType, seed: int) -> Array:
     narrow = type_.dtype.is_float and type_.dtype.itemsize <= 4
     value = parse_rule(rule)(bits, shape, np.float32 if narrow else np.float64)
     return value.astype(type_.dtype.numpy, copy=False)
+
+
+class ZeroParametersWarning(UserWarning):
+    """A session begins to train parameters that are all 0 because nobody gave them values."""
+
+
+def warn_of_zeros(graph: str, values: Mapping[str, Array]) -> None:
+    """Say, before the first step, that layers of zeros learn nothing from each other: where two or more matrices that nobody gave values are all 0."""
+    unset = [name for name, value in values.items() if not value.view(np.uint8).any()]
+    if len(unset) < 2:
+        return
+    warnings.warn(
+        f"the parameters {listed(map(repr, unset))} of graph '{graph}' are all 0 and were given no values: through layers of zeros no "
+        "gradient comes; init='kaiming', a rule of each parameter, or set_parameter (init='zeros' where it is meant)",
+        ZeroParametersWarning,
+        stacklevel=5,
+    )

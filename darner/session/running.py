@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,7 @@ from ..optim.step import Summing
 from .binding import as_value, into, is_bindable, known, solve_sizes
 from .buildkey import build_key
 from .config import SessionConfig
-from .initialise import check_rules, initial_value, rule_for
+from .initialise import check_rules, initial_value, rule_for, warn_of_zeros
 from .pipeline import Pipeline, Plans, check_leaves, output_names
 from .planfile import load_plans, save_plans
 from .preparing import Prepared, Taken
@@ -62,10 +61,6 @@ _STEP, _WAIT, _READ_LOSS = Calling("step"), Calling("wait"), Calling("read_loss"
 
 LARGE = 32 << 20
 """Bytes of parameters from which on a session needs memory more than a quick next build."""
-
-
-class ZeroParametersWarning(UserWarning):
-    """A session begins to train parameters that are all 0 because nobody gave them values."""
 
 
 class Running:
@@ -551,21 +546,9 @@ class Running:
         self._shared.version += 1
 
     def _warn_of_zeros(self) -> None:
-        """Say once, before the first step, that layers of zeros learn nothing from each other."""
         names, self._unset = self._unset, []
-        if self._optimizer is None or len(names) < 2:
-            return
-        unset = [name for name in names if not self._value(name).view(np.uint8).any()]
-        if len(unset) < 2:
-            return
-        shown = ", ".join(f"'{name}'" for name in unset[:4])
-        more = f" and {len(unset) - 4} more" if len(unset) > 4 else ""
-        warnings.warn(
-            f"the parameters {shown}{more} of graph '{self._graph.name}' are all 0 and were given no values: through layers of zeros no "
-            "gradient comes; init='kaiming', a rule of each parameter, or set_parameter (init='zeros' where it is meant)",
-            ZeroParametersWarning,
-            stacklevel=4,
-        )
+        if self._optimizer is not None:
+            warn_of_zeros(self._graph.name, {name: self._value(name) for name in names})
 
     # ------------------------------------------------------------- care
 
