@@ -23,7 +23,7 @@ from ..load.matching import Patterns
 from ..load.pretrained_model import COPIED
 from ..load.texts import write_json
 from ..models.causal import CausalLM
-from ..models.fields import check_fields
+from ..models.fields import COUNT, Range, check_fields
 from ..session import Session, build_session
 from ..session.atomic import FileError
 from ..session.reading import naming, read_json
@@ -62,6 +62,13 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 """Models that train on a laptop, each with how it is trained; ``nano`` is nanoGPT's for processors without a GPU."""
 ORDINARY = {"length": 128, "batch": 8, "steps": 1000, "rate": 1e-3}
 TUNING = {"length": 128, "batch": 8, "steps": 200, "rate": 1e-4}
+RANGES = {
+    "lora": COUNT,
+    "seed": Range(0, 2**63 - 1),
+    "steps": Range(1, 2**63 - 1),
+    "validate_every": Range(1, 2**63 - 1),
+}
+"""What the numbers of a training may be, where they are no sizes."""
 POSITIONS = {"gpt2": "n_positions"}
 """What architectures call the length of the longest text, where it is not ``max_position_embeddings``."""
 
@@ -111,7 +118,7 @@ class Settings:
             raise FormatError(f"'{path}' is not what darner train writes")
         made = cls(**found)
         with naming(path):
-            check_fields(made)
+            check_fields(made, RANGES)
         counts = (made.steps, made.batch, made.length, made.validate_every)
         if min(counts) < 1 or not made.rate > 0 or not 0 <= made.held_out < 1:
             raise FormatError(f"'{path}' has numbers that no training can have")

@@ -55,7 +55,9 @@ def _range(node: Node, operands: Sequence[Range | None]) -> Range | None:
     if name == "iota":
         return _axis(node, int(node.attrs["axis"]))
     if name in ("argmax", "argmin", "argsort"):
-        return _axis(node.operands[0], int(node.attrs["axis"]))
+        x, axis = node.operands[0], node.attrs["axis"]
+        # Without an axis it is a place among all elements.
+        return (0, max(int(x.size) - 1, 0)) if axis is None else _axis(x, int(axis))
     known = _known(node, operands)
     if known is None or not node.dtype.is_int:
         return None

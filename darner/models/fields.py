@@ -98,15 +98,11 @@ RANGES: dict[str, Range] = {
     **_named("clip_sample_range", POSITIVE),
     "expert_width_multiplier": Range(0, 1024, open_low=True),
     **_named("beta_start beta_end", SHARE),
-    # Of what `darner train` keeps of a training.
-    **_named("steps validate_every", Range(1, 2**63 - 1)),
-    "lora": COUNT,
-    "seed": Range(0, 2**63 - 1),
 }
 """What fields may be, by their names, which mean the same in all architectures."""
 
 
-def check_fields(config: Any) -> None:
+def check_fields(config: Any, ranges: Mapping[str, Range] = RANGES) -> None:
     """Refuse a configuration with a field of another type than it is declared with, or outside of its range.
 
     Raises:
@@ -114,8 +110,10 @@ def check_fields(config: Any) -> None:
     """
     for name, hint in _hints(config.__class__).items():
         value = getattr(config, name)
-        if not _fits(value, hint, name):
-            raise ArgumentError(f"{name} is {_expected(hint, name)}, got {shown(value)}")
+        if not _fits(value, hint, ranges.get(name)):
+            raise ArgumentError(
+                f"{name} is {_expected(hint, ranges.get(name))}, got {shown(value)}"
+            )
 
 
 def check_number(name: str, value: Any, range_: Range, *, whole: bool = False) -> None:
@@ -145,22 +143,22 @@ def _is_number(value: Any, kind: type, range_: Range) -> bool:
     return is_one and not isinstance(value, bool) and value in range_
 
 
-def _fits(value: Any, hint: Any, name: str) -> bool:
+def _fits(value: Any, hint: Any, range_: Range | None) -> bool:
     """Whether a value is of a declared type; whole numbers are numbers, and true is neither."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
-        return any(_fits(value, part, name) for part in get_args(hint))
+        return any(_fits(value, part, range_) for part in get_args(hint))
     if origin is tuple:
         parts = get_args(hint)
         if not isinstance(value, tuple):
             return False
         if parts[-1] is not Ellipsis and len(parts) != len(value):
             return False
-        return all(_fits(one, parts[0], name) for one in value)
+        return all(_fits(one, parts[0], range_) for one in value)
     if hint is int:
-        return _is_number(value, int, RANGES.get(name, SIZE))
+        return _is_number(value, int, range_ or SIZE)
     if hint is float:
-        return _is_number(value, float, RANGES.get(name, NUMBER))
+        return _is_number(value, float, range_ or NUMBER)
     kind = Mapping if origin is not None and issubclass(origin, Mapping) else hint
     return hint is Any or isinstance(value, kind)
 
@@ -169,19 +167,19 @@ def _number_words(kind: type, range_: Range) -> str:
     return f"{'a whole number' if kind is int else 'a number'} {range_}"
 
 
-def _expected(hint: Any, name: str) -> str:
+def _expected(hint: Any, range_: Range | None) -> str:
     """A declared type in words."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
-        return _or(_expected(part, name) for part in get_args(hint))
+        return _or(_expected(part, range_) for part in get_args(hint))
     if origin is tuple:
         parts = get_args(hint)
         many = "a list" if parts[-1] is Ellipsis else f"a list of {len(parts)}"
-        return f"{many}, each {_expected(parts[0], name)}"
+        return f"{many}, each {_expected(parts[0], range_)}"
     if hint is int:
-        return _number_words(int, RANGES.get(name, SIZE))
+        return _number_words(int, range_ or SIZE)
     if hint is float:
-        return _number_words(float, RANGES.get(name, NUMBER))
+        return _number_words(float, range_ or NUMBER)
     known = {bool: "true or false", str: "a text", NoneType: "null"}
     return known.get(hint, "a table")
 

@@ -149,17 +149,20 @@ class Specialised:
     def execute(self, program: Program) -> None:
         """One step."""
         count = len(self.plans.step.kernels)
-        # Where it fails, what lies in the arena is no step's.
-        self.ran = False
-        if self.partner is not None:
-            self.partner.ran = False
         runs = program.run if self.recorder is None else self.recorder.run
-        runs(0, count if self._parted else None)
-        if self._early:
-            program.sync()
-            self._kept = {i: program.read(i) for i in self._early}
-        if self._parted:
-            runs(count, None)
+        try:
+            runs(0, count if self._parted else None)
+            if self._early:
+                program.sync()
+                self._kept = {i: program.read(i) for i in self._early}
+            if self._parted:
+                runs(count, None)
+        except Exception:
+            # What lies in the arena is no step's. An interrupt comes when a native call is over, and is no exception of this kind.
+            self.ran = False
+            if self.partner is not None:
+                self.partner.ran = False
+            raise
         self.ran = True
 
     def value(self, buffer: int) -> Array:

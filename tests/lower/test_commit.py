@@ -125,7 +125,13 @@ def test_ranges_hold_what_the_values_are():
     nodes = [
         *(places, places * 3 - 2, places.maximum(4), places.minimum(4), 7 - places),
         *(g.arange(6) * -2, (places * 5) % 7, g.concat([places, g.arange(3)], 0)),
-        *(x.argsort(1)[:, 1:], x.top_k(3)[1], (places > 3).where(places, 20), places.max(0)),
+        *(
+            x.argmax(),
+            x.argsort(1)[:, 1:],
+            x.top_k(3)[1],
+            (places > 3).where(places, 20),
+            places.max(0),
+        ),
     ]
     g.set_outputs(nodes)
     ranges = integer_ranges(g)

@@ -185,17 +185,17 @@ def _without_regions(plain, like):
 
 def test_a_composite_that_is_written_out_is_still_recognised_by_a_policy():
     def normalised(g, x):
-        return x + x.l2_normalize().tanh()
+        return x + x.clip(-0.5, 0.5).tanh()
 
     def held(policy):
         graph = darner.grad(stack(1, 4, build=normalised, remat=True, policy=policy), "x")
-        assert "l2_normalize" not in counts(graph)  # its derivative comes from its parts
+        assert "clip" not in counts(graph)  # its derivative comes from its parts
         return {node.operands[0].op.name for node in graph.nodes if "barrier" in node.op.traits}
 
     g = Graph()
-    last = expansion(g.input("x", (2,)).l2_normalize()).outputs[0].op.name
+    last = expansion(g.input("x", (2,)).clip(-0.5, 0.5)).outputs[0].op.name
     assert last not in held(None)
-    assert last in held("l2_normalize")
+    assert last in held("clip")
 
 
 def merged(graph):
