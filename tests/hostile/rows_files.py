@@ -252,6 +252,7 @@ bad("text in a folder", lambda folder: data.read_text(folder), FileError, "read"
 bad("text gzipped twice and cut", lambda folder: data.read_text(file(folder, gzip.compress(b"x" * 99)[:20])), FormatError, "gzip")
 bad("vocabulary of nothing", vocabulary(b""), FormatError, "JSON")
 bad("vocabulary of a list", vocabulary(b"[]"), FormatError, "vocabulary")
+bad("vocabulary that is deep", vocabulary(b"[" * 99_999), FormatError, "deep")
 bad("vocabulary of numbers", vocabulary(b'{"format": "darner.characters", "characters": [1]}'), FormatError, "vocabulary")
 bad("vocabulary of another format", vocabulary(b'{"format": "bpe", "characters": "ab"}'), FormatError, "vocabulary")
 bad("vocabulary with a character twice", vocabulary(b'{"format": "darner.characters", "characters": "aa"}'), (FormatError, ArgumentError), "twice")

@@ -166,6 +166,7 @@ bad("min p of NaN", lambda v: text.Sampling(min_p=NAN), ArgumentError, "min_p")
 bad("penalty of 0", lambda v: text.Sampling(repetition_penalty=0.0), ArgumentError, "repetition_penalty")
 # ---- vocabularies
 bad("vocabulary of nothing", lambda v: darner.data.CharVocabulary(""), ArgumentError, "one character")
+bad("vocabulary of a list", lambda v: darner.data.CharVocabulary(["a", "b"]), ArgumentError, "a text")
 bad("vocabulary with a character twice", lambda v: darner.data.CharVocabulary("abca"), ArgumentError, "twice")
 bad("text with a stranger", lambda v: darner.data.CharVocabulary("ab").encode("abc"), ArgumentError, "'c'")
 bad("text of bytes", lambda v: darner.data.CharVocabulary("ab").encode(b"ab"), ArgumentError, "text")

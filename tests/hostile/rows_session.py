@@ -243,6 +243,7 @@ bad("sizes that have no half", lambda m: m.s.run({"x": np.ones((3, 4), np.float3
 bad("another rank than declared", lambda m: m.s.run({"x": np.ones(12, np.float32), "y": np.ones(7, np.float32)}), ShapeError, "'x'")
 bad("plan of a negative size", lambda m: m.s.plan(seq=-3), (ShapeError, ArgumentError), "-3")
 bad("plan of half a size", lambda m: m.s.plan(seq=2.5), (ShapeError, ArgumentError), "2.5")
+bad("code for a size beyond all memory", lambda m: m.s.compile(seq=2**62), ShapeError, "larger than any memory")
 bad("plan of a size of text", lambda m: m.s.plan(seq="many"), (ShapeError, ArgumentError), "many")
 
 bad = table("closed")
