@@ -434,7 +434,7 @@ def test_an_error_of_a_kept_build_names_the_line_of_this_graph(tmp_path, monkeyp
         with darner.build_inference_session(graph, cache=tmp_path) as session:
             message = here(lambda s=session: s.run(given))
             assert "gather 'rows'" in message
-            assert f"index 6 is outside 0..3 ({source})" in message
+            assert f"index 6 is outside 0..3, and comes from input 'shift' ({source})" in message
             lines.append(source.line)
             assert session.plan().kernels[0].source == source
         forbid(monkeypatch)  # only the first may build
