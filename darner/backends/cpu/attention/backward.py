@@ -15,6 +15,7 @@ from ....codegen.ir.emit import i64, loop, offset
 from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.lanes import Lane
 from ....codegen.problems.attention import GRADIENTS
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from .bias import emit_bias
 from .forward import turned_room
@@ -74,10 +75,10 @@ def backward_room(spec: Spec, attention: Attention, shared: Room) -> BackwardRoo
     wide, wide_value = attention.padded(attention.width), attention.padded(attention.value_width)
     results = {GRADIENTS[output.attrs["index"]]: i for i, output in enumerate(spec.body.outputs)}
     is_long = attention.keys * width * size > STRIP_BYTES
-    strip = attention.block if is_long else -(-attention.keys // attention.tile.rows)
+    strip = attention.block if is_long else ceil_div(attention.keys, attention.tile.rows)
     strip = strip if is_long else strip * attention.tile.rows
     heads = max(1, attention.batch * attention.kv_heads)
-    parts = max(1, min(attention.group * attention.panels, -(-PARTS // heads)))
+    parts = max(1, min(attention.group * attention.panels, ceil_div(PARTS, heads)))
     home, copies = (shared, heads * parts) if parts > 1 else (own, 1)
     most = max(wide, wide_value)
     statistics = attention.batch * attention.heads * attention.panels * width * 3

@@ -12,6 +12,7 @@ from ....codegen.ir.emit import i64, lane_mask, lane_sum, loop, maximum, minimum
 from ....codegen.ir.index import Lanes, Number, as_value
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.registers import Registers
+from ....graph.integers import ceil_div
 from ..contract.pack import pack_kernel
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class BiasGradient:
         self.sizes = own
         self.all_queries = own[2] == 1 and attention.queries != 1
         self.all_keys = own[3] == 1 and attention.keys != 1
-        self.blocks = -(-attention.keys // attention.block)
+        self.blocks = ceil_div(attention.keys, attention.block)
         # Whatever is in a block of rows that a sum does not reach must be 0: it is cleared as a whole.
         self.totals = work.parts.own(work.room.sums_of_bias)
 

@@ -15,6 +15,7 @@ import numpy as np
 from ....codegen.elements.complex_pairs import in_pairs, is_complex
 from ....codegen.ir.index import as_value
 from ....graph.data import Array
+from ....graph.integers import round_up
 from ....lower.lower import lower
 from ....lower.plan import ALIGNMENT, Plan, Spec
 from ..emit.template import Code, Scratch, Template
@@ -51,7 +52,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
 
 
 def _arena(plan: Plan) -> int:
-    return -(-plan.arena_bytes // ALIGNMENT) * ALIGNMENT
+    return round_up(plan.arena_bytes, ALIGNMENT)
 
 
 def _emit(code: Code) -> None:

@@ -24,6 +24,7 @@ from ....codegen.ir.emit import (
     zero,
 )
 from ....codegen.ir.types import STORAGE_BYTES
+from ....graph.integers import ceil_div
 from .plan import Cut
 
 AHEAD = 512
@@ -79,9 +80,9 @@ def sum_dots(
     height, together = dots_together(m, plan.tile.rows * plan.tile.vectors, near)
     alone = height == m
     # What is read again stays in the nearest cache: rows if all are used at once, else columns.
-    turns = -(-k * (m if alone else together) * size // NEAR_BYTES)
-    length = -(-k // (turns * lanes)) * lanes
-    turns = -(-k // length)
+    turns = ceil_div(k * (m if alone else together) * size, NEAR_BYTES)
+    length = ceil_div(k, turns * lanes) * lanes
+    turns = ceil_div(k, length)
 
     def dots(row: Any, column: Any, begin: Any, rows: int, columns: int) -> None:
         """Some rows and columns, over the terms of one turn."""
@@ -137,7 +138,7 @@ def sum_dots(
         if alone and columns * length * size > NEAR_BYTES:
             start, skipped = column, i64(AHEAD)
         elif not alone:
-            each = -(-columns * height // m)
+            each = ceil_div(columns * height, m)
             after = builder.add(begin, i64(length))
             ends = builder.icmp_signed(">=", after, i64(k))
             start = builder.select(ends, start, column)

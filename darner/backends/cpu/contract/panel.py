@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ....codegen.ir.emit import i64, ir, loop, maximum, minimum, offset
 from ....codegen.ir.types import STORAGE_BYTES
+from ....graph.integers import ceil_div
 from ..emit.panels import Panels
 from .pack import Ends, pack_kernel
 from .plan import Contraction, Cut
@@ -209,8 +210,8 @@ class Following:
         builder, plan = self.products.builder, self.products.plan
         size = plan.block * plan.tile.width * STORAGE_BYTES[plan.panel]
         turns = self.products.turns_free
-        tiles = -(-min(plan.rows, plan.contraction.m) // plan.tile.rows)
-        step = paced(-(-size // LINE), tiles * turns)
+        tiles = ceil_div(min(plan.rows, plan.contraction.m), plan.tile.rows)
+        step = paced(ceil_div(size, LINE), tiles * turns)
         number = builder.sdiv(builder.sub(row, start), i64(plan.tile.rows))
         distance = builder.mul(number, i64(turns * step))
         left = builder.icmp_unsigned("<", distance, i64(size))
@@ -282,7 +283,7 @@ class Slices:
                 builder.mul(after, i64(down)),
             )
         place = builder.select(wanted, place, near)
-        usual = -(-plan.block * tile.rows // plan.rows)
+        usual = ceil_div(plan.block * tile.rows, plan.rows)
         usual = contraction.whole_terms(usual, tile.lanes)
         turns = self.products.turns_free
         if across == 1:

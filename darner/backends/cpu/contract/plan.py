@@ -8,6 +8,7 @@ from math import prod
 from ....codegen.ir.emit import accumulator_of
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.errors import ArgumentError
+from ....graph.integers import ceil_div, round_up
 from ..emit.panels import Panels
 from .prefetch import EACH
 from .tile import LONG_TURN, UNROLL, Machine, Tile, choose_tile, fit_tile
@@ -144,7 +145,7 @@ class Contraction:
     def whole_terms(self, count: int, lanes: int) -> int:
         """Terms that are best packed together, at least ``count``: of whole vectors, or of whole panels where these lie in panels."""
         grain = lanes if self.b_panels is None else self.b_panels.width
-        return -(-count // grain) * grain
+        return round_up(count, grain)
 
 
 @dataclass(frozen=True)
@@ -192,16 +193,16 @@ class Cut:
     @property
     def passes(self) -> int:
         """Blocks of k."""
-        return max(1, -(-self.contraction.k // self.block))
+        return max(1, ceil_div(self.contraction.k, self.block))
 
     @property
     def pace(self) -> int:
         """Terms of a turn of the loop over k, where B is packed: many where few turns can ask for all that comes next."""
         tile, contraction = self.tile, self.contraction
-        tiles = -(-min(self.rows, contraction.m) // tile.rows)
+        tiles = ceil_div(min(self.rows, contraction.m), tile.rows)
         size = STORAGE_BYTES[accumulator_of(contraction.dtype)] * tile.width
         room = self.block // LONG_TURN * EACH
-        some = contraction.whole_terms(-(-self.block // tiles), tile.lanes)
+        some = contraction.whole_terms(ceil_div(self.block, tiles), tile.lanes)
         # The lines of a slice that begin and end within what is not wanted are asked for too.
         sliced = some * size * 4 // 3 if self.rolling else 0
         enough = max(sliced, self.block * size // tiles) <= room and not self.streams
@@ -238,18 +239,18 @@ class Cut:
     @property
     def panels(self) -> int:
         """All panels, a narrower last one included."""
-        return -(-self.contraction.n // self.tile.width)
+        return ceil_div(self.contraction.n, self.tile.width)
 
     @property
     def tiles(self) -> int:
         """Tiles that the rows make, a lower last one included."""
-        return -(-self.contraction.m // self.tile.rows)
+        return ceil_div(self.contraction.m, self.tile.rows)
 
     @property
     def last(self) -> Tile:
         """The tile of the last panel: as many vectors as its columns need."""
         rest = self.contraction.n % self.tile.width
-        return Tile(self.tile.rows, -(-rest // self.tile.lanes), self.tile.lanes)
+        return Tile(self.tile.rows, ceil_div(rest, self.tile.lanes), self.tile.lanes)
 
     @property
     def packed_elements(self) -> int:
@@ -260,7 +261,7 @@ class Cut:
     @property
     def row_length(self) -> int:
         """Elements of a row of A that is copied to be made dot products of: of whole vectors."""
-        return -(-self.contraction.k // self.tile.lanes) * self.tile.lanes
+        return round_up(self.contraction.k, self.tile.lanes)
 
     @property
     def grain(self) -> int:
@@ -279,7 +280,7 @@ class Cut:
         """Pieces of work that threads share out."""
         contraction = self.contraction
         if self.path in ("rows", "dots"):
-            return contraction.batch * -(-contraction.n // self.grain)
+            return contraction.batch * ceil_div(contraction.n, self.grain)
         return contraction.batch * self.tiles * (1 if self.by_rows else self.panels)
 
     def scratch_parts(self) -> tuple[int, int, int]:
@@ -317,7 +318,7 @@ def cut(
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
     path = "tiles"
-    chunk = min(LONGEST_CHUNK, -(-n // tile.lanes) * tile.lanes)
+    chunk = min(LONGEST_CHUNK, round_up(n, tile.lanes))
     few = 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes and not contraction.apart
     if few and not packed_b:
         _, down, across = contraction.b_strides
@@ -325,8 +326,8 @@ def cut(
     elif not packed_b and _sums_dots(contraction):
         path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
     block = _block(contraction, tile)
-    panels = max(1, -(-n // tile.width))
-    tiles = max(1, -(-m // tile.rows))
+    panels = max(1, ceil_div(n, tile.width))
+    tiles = max(1, ceil_div(m, tile.rows))
     by_rows = (
         path == "tiles" and contraction.batch * panels < 8 and tiles > contraction.batch * panels
     )
@@ -400,15 +401,15 @@ def cut(
 def _block(contraction: Contraction, tile: Tile) -> int:
     """Terms of a pass: as many in each, in whole vectors where there are several."""
     k = contraction.k
-    blocks = max(1, -(-k // LONGEST_BLOCK))
+    blocks = max(1, ceil_div(k, LONGEST_BLOCK))
     if blocks == 1:
         return max(1, k)
-    return contraction.whole_terms(-(-k // blocks), tile.lanes)
+    return contraction.whole_terms(ceil_div(k, blocks), tile.lanes)
 
 
 def _evenly(count: int, most: int) -> int:
     """How many of ``count`` things are in a group: at most so many, and about as many in each."""
-    return -(-count // -(-count // most))
+    return ceil_div(count, ceil_div(count, most))
 
 
 def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:
@@ -420,8 +421,8 @@ def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
     """Rows of A that the cache holds beside two pieces of panels: as many in each block of rows."""
     held_bytes = BLOCK_BYTES if block <= LONGEST_BLOCK else ROLLING_BYTES
     held = max(1, (held_bytes // (block * size) - 2 * tile.width) // tile.rows)
-    blocks = -(-tiles // held)
-    return -(-tiles // blocks) * tile.rows
+    blocks = ceil_div(tiles, held)
+    return ceil_div(tiles, blocks) * tile.rows
 
 
 def _sums_dots(contraction: Contraction) -> bool:
@@ -466,4 +467,4 @@ def packed_elements(contraction: Contraction, machine: Machine) -> int:
 
 def _round(count: int) -> int:
     """Whole cache lines."""
-    return -(-count // 64) * 64
+    return round_up(count, 64)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....codegen.ir.emit import i64, minimum, offset
+from ....graph.integers import ceil_div
 from ..emit.template import Code
 from .driver import Driver
 from .panel import Following, Terms
@@ -120,11 +121,11 @@ def _claim_panels(driver: Driver, code: Code) -> None:
 
 
 def _groups(plan: Cut) -> int:
-    return -(-plan.panels // plan.group)
+    return ceil_div(plan.panels, plan.group)
 
 
 def _blocks(plan: Cut) -> int:
-    return -(-plan.tiles // ROWS_CLAIMED)
+    return ceil_div(plan.tiles, ROWS_CLAIMED)
 
 
 def _claim_runs(driver: Driver, code: Code, a: Any, b: Any) -> None:

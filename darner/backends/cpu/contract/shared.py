@@ -12,6 +12,7 @@ from typing import Any
 
 from ....codegen.ir.emit import accumulator_of, i64, ir, loop, minimum, offset
 from ....codegen.ir.types import STORAGE_BYTES
+from ....graph.integers import ceil_div, round_up
 from ..emit.template import Code
 from ..emit.work_queue import QUEUES
 from .driver import Driver
@@ -56,7 +57,7 @@ def _parts(plan: Cut, straight: bool) -> tuple[int, int, int]:
 
 def _round(count: int) -> int:
     """Whole lines of cache."""
-    return -(-count // 64) * 64
+    return round_up(count, 64)
 
 
 def claim_blocks(driver: Driver, code: Code, a: Any, b: Any) -> None:
@@ -92,7 +93,7 @@ def claim_blocks(driver: Driver, code: Code, a: Any, b: Any) -> None:
 def _pack_rows(driver: Driver, code: Code, a: Any, span: tuple[Any, Any]) -> None:
     """Pack some terms of all rows of A, each thread those that it claims."""
     builder, plan, packed = driver.builder, driver.plan, driver.own_rows
-    count = -(-plan.tiles // TILES_PACKED)
+    count = ceil_div(plan.tiles, TILES_PACKED)
 
     def some(piece: Any) -> None:
         low = builder.mul(piece, i64(TILES_PACKED))
@@ -131,9 +132,9 @@ class _Shared:
         driver, claims = self.driver, self.code.claims
         builder, plan = driver.builder, driver.plan
         packing = not driver.packed_b
-        blocks = -(-plan.tiles * plan.tile.rows // plan.rows)
+        blocks = ceil_div(plan.tiles * plan.tile.rows, plan.rows)
         # Panels of the first block are claimed whole: who has one packs it.
-        fewest = plan.panels - (-(-plan.panels // group) - 1) * group
+        fewest = plan.panels - (ceil_div(plan.panels, group) - 1) * group
         parts = parts_of(plan) if (blocks > 1 and fewest >= QUEUES) or not packing else 1
         count = builder.sub(self.panels[1], self.panels[0])
         # A thread has the same panels with every block: it packed them.

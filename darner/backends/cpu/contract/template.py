@@ -16,6 +16,7 @@ from ....codegen.ir.emit import accumulator_of, lane_mask, load, loop, narrow, o
 from ....codegen.ir.index import Lanes, Number, Places, as_value
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec, may_share
 from ....lower.specs import sizes
@@ -96,13 +97,13 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     length = ROLLING_BYTES // ((contraction.m + 2 * whole.tile.width) * size)
     too_long = whole.rows < contraction.m or (packing and whole.blocked)
     if too_long and length >= LEAST_PART and contraction.k >= 2 * length:
-        count = max(count, min(MOST_PARTS, -(-contraction.k // length)))
+        count = max(count, min(MOST_PARTS, ceil_div(contraction.k, length)))
     if count < 2:
         half = contraction.k // 2
         kept = packing and whole.by_rows and whole.direct and _keeps_rows(contraction)
         return Parts(2, half, contraction.k - 2 * half) if kept else None
     # Whole vectors, which are transposed at once.
-    length = contraction.whole_terms(-(-contraction.k // count), whole.tile.lanes)
+    length = contraction.whole_terms(ceil_div(contraction.k, count), whole.tile.lanes)
     count = contraction.k // length
     return Parts(count, length, contraction.k - count * length)
 
@@ -110,7 +111,7 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
 def _has_panels(contraction: Contraction, machine: Machine) -> bool:
     """Whether there are panels of the usual width for every thread."""
     width = choose_tile(machine, contraction.dtype).width
-    return contraction.batch * -(-contraction.n // width) >= FEWEST_PANELS
+    return contraction.batch * ceil_div(contraction.n, width) >= FEWEST_PANELS
 
 
 def _keeps_rows(contraction: Contraction) -> bool:
@@ -303,7 +304,7 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
     builder, places, contraction = code.builder, code.places, product.contraction
     dtype = _accumulator(product)
     lanes = choose_tile(code.machine, contraction.dtype).lanes
-    vectors = -(-contraction.n // lanes)
+    vectors = ceil_div(contraction.n, lanes)
     write = _writer(code, product)
     size = contraction.batch * contraction.m * contraction.n
 
@@ -478,7 +479,7 @@ def _panels_of(spec: Spec, machine: Machine) -> Offer:
 def _panels_for(machine: Machine, dtype: str, rows: int, columns: int) -> Panels:
     """The panels of a matrix that the usual tile reads."""
     tile = choose_tile(machine, dtype)
-    last = -(-(columns % tile.width) // tile.lanes) * tile.lanes
+    last = round_up(columns % tile.width, tile.lanes)
     return Panels(rows, columns, tile.width, last, False)
 
 

@@ -24,6 +24,7 @@ from ....codegen.ir.emit import (
 )
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.errors import ArgumentError
+from ....graph.integers import ceil_div
 from .prefetch import ask, ask_for_target
 
 UNROLL = 4
@@ -125,7 +126,7 @@ def cost(tile: Tile, m: int, n: int) -> float:
         cycles = halves_of_cycles(rows, vectors) / 2
         return cycles + 0.05 * (rows + vectors) if rows and vectors else 0.0
 
-    whole, rest = divmod(-(-n // tile.lanes), tile.vectors)
+    whole, rest = divmod(ceil_div(n, tile.lanes), tile.vectors)
     tiles, left = divmod(m, tile.rows)
     return (
         tiles * whole * some(tile.rows, tile.vectors)

@@ -13,6 +13,7 @@ from typing import Any
 from ....codegen.ir.emit import accumulator_of, i64, ir, loop, minimum, offset
 from ....codegen.ir.index import as_value
 from ....codegen.problems.conv import Patches
+from ....graph.integers import ceil_div, round_up
 from ..emit.template import Code
 from .pack import divided, place_of, walk
 from .planes import Copier, Grid
@@ -39,7 +40,7 @@ class Blocks:
     @property
     def count(self) -> int:
         """How many there are."""
-        return -(-self.patches.batch // self.images) * self.pieces
+        return ceil_div(self.patches.batch, self.images) * self.pieces
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -62,13 +63,13 @@ class Blocks:
             whole += (sizes[axis] - 1) * prod(pitches[axis + 1 :])
             if axis:
                 # So often may the pixels of a block go on in the next row, or plane.
-                total += -(-(self.length - 1) // prod(sizes[axis:])) * gap
+                total += ceil_div(self.length - 1, prod(sizes[axis:])) * gap
         return min(total, whole)
 
     def plane(self, size: int, lanes: int) -> int:
         """Elements of ``size`` bytes from one plane to the next: an odd number of lines, so that planes do not fall into the same sets of the cache."""
         line = 64 // size
-        return (-(-(self.span + self.grid.halo + lanes) // line) | 1) * line
+        return (ceil_div(self.span + self.grid.halo + lanes, line) | 1) * line
 
     def bounds(self, code: Code, index: Any) -> tuple[Any, Any]:
         """The first pixel of a block, of all images, and the one after its last."""
@@ -89,9 +90,9 @@ def blocks_of(patches: Patches, grid: Grid, longest: int, whole: int) -> Blocks:
     if patches.pixels < longest:
         images = max(1, min(patches.batch, longest // max(1, patches.pixels)))
         return Blocks(patches, grid, images, 1, images * patches.pixels)
-    each = -(-patches.pixels // -(-patches.pixels // longest))
-    length = min(-(-each // whole) * whole, patches.pixels)
-    return Blocks(patches, grid, 1, -(-patches.pixels // length), length)
+    each = ceil_div(patches.pixels, ceil_div(patches.pixels, longest))
+    length = min(round_up(each, whole), patches.pixels)
+    return Blocks(patches, grid, 1, ceil_div(patches.pixels, length), length)
 
 
 class Reader:

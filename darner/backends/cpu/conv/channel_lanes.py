@@ -16,6 +16,7 @@ from ....codegen.ir.emit import accumulator_of, i64, ir, lane_mask, load, loop, 
 from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, patches_of
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..contract.tile import Machine, Tile, tile_kernel
 from ..emit.non_temporal import LINE
@@ -98,9 +99,9 @@ class Layout:
         self.cut = min(self._cuts(machine), key=lambda cut: cut.cycles)
         tile, blocks = self.cut.tile, self.cut.blocks
         lanes = tile.lanes
-        self.padded = -(-self.rows // lanes) * lanes
-        self.panels = -(-self.rows // tile.width)
-        self.each = -(-self.panels // self.cut.parts)
+        self.padded = round_up(self.rows, lanes)
+        self.panels = ceil_div(self.rows, tile.width)
+        self.each = ceil_div(self.panels, self.cut.parts)
         self.plane = blocks.plane(self.size, lanes)
         planes = self.cut.channels * len(self.grid.planes)
         self.plane_bytes = in_lines(planes * self.plane * self.size)
@@ -112,17 +113,17 @@ class Layout:
         self.spans = self._share(tile, blocks) < WORTH
         self.at_once = self.cut.channels == self.patches.channels
         self.tables = (1 + len(self.widths)) * self.spans
-        self.span_bytes = in_lines(16 * -(-blocks.length // tile.rows)) * self.spans
+        self.span_bytes = in_lines(16 * ceil_div(blocks.length, tile.rows)) * self.spans
         self.rank_bytes = in_lines(8 * self.patches.pixels) * self.spans
         # Weights are turned in whole squares too.
-        self.panel = (-(-self.length // lanes) + 1) * lanes * tile.width
+        self.panel = (ceil_div(self.length, lanes) + 1) * lanes * tile.width
         self.panel_bytes = in_lines(self.patches.groups * self.panels * self.panel * self.size)
 
     def _cuts(self, machine: Machine) -> list[Cut]:
         found = []
         tiles = tiles_of(machine, self.dtype)
         for tile in (*tiles, Tile(*NARROW, tiles[0].lanes)):
-            panels = -(-self.rows // tile.width)
+            panels = ceil_div(self.rows, tile.width)
             cuts = [blocks_of(self.patches, self.grid, most, tile.rows) for most in LENGTHS]
             for blocks in dict.fromkeys(cuts):
                 plane = len(self.grid.planes) * blocks.plane(self.size, tile.lanes) * self.size
@@ -151,12 +152,12 @@ class Layout:
         planes = patches.channels * len(grid.planes)
         copied = planes * grid.plane_cycles(places, lanes, self.rate)
         each = rows_cycles(blocks.length, tile, self._of_width(tile))
-        vectors = -(-self.rows // lanes)
+        vectors = ceil_div(self.rows, lanes)
         products = IN_PLACE * self.length * each
         met = self._share(tile, blocks)
         if met < WORTH:
             products = met * products + self.length * ORDERED
-        finished = -(-blocks.length // lanes) * lanes * vectors * FINISHED
+        finished = round_up(blocks.length, lanes) * vectors * FINISHED
         streamed = self.length * vectors * STREAMED
         each = products + finished + streamed
         total = self._of_threads(tile, parts, patches.groups * blocks.count, each, copied)
@@ -164,7 +165,7 @@ class Layout:
             return total
         terms = self.length
         if self.backward:
-            terms = patches.channels * -(-self.taps // lanes) * lanes
+            terms = patches.channels * ceil_div(self.taps, lanes) * lanes
         each = TURNED
         if parts * patches.groups == 1:
             each += SHARED if self.backward else PAST
@@ -172,14 +173,14 @@ class Layout:
 
     def _of_threads(self, tile: Tile, parts: int, units: int, each: float, copied: float) -> float:
         """Cycles until two threads are done that have as many units of every part; ``each`` is what a unit takes with all panels, besides what is copied for it."""
-        vectors = -(-self.rows // tile.lanes)
-        panels = -(-self.rows // tile.width)
-        own = -(-panels // parts) * tile.vectors
+        vectors = ceil_div(self.rows, tile.lanes)
+        panels = ceil_div(self.rows, tile.width)
+        own = ceil_div(panels, parts) * tile.vectors
         held = [max(min(own, vectors - part * own), 0) for part in range(parts)]
         half, rest = divmod(parts * units // 2, units)
         first = units * sum(held[:half]) + (rest * held[half] if rest else 0)
         most = max(first, units * vectors - first)
-        return most / vectors * each + -(-parts * units // 2) * copied
+        return most / vectors * each + ceil_div(parts * units, 2) * copied
 
     def _of_width(self, tile: Tile) -> Any:
         """Cycles of one product for every element of some pixels, over all panels."""
@@ -187,7 +188,7 @@ class Layout:
         one = partial(tile_cycles, rate=self.rate)
 
         def cycles(rows: int, vectors: int) -> float:
-            last = one(rows, -(-rest // tile.lanes)) if rest else 0.0
+            last = one(rows, ceil_div(rest, tile.lanes)) if rest else 0.0
             return full * one(rows, vectors) + last
 
         return cycles
@@ -202,7 +203,7 @@ class Layout:
         """How many panels are as wide as the tile, and the tile of the one behind them."""
         tile = self.cut.tile
         full, rest = divmod(self.rows, tile.width)
-        last = Tile(tile.rows, -(-rest // tile.lanes), tile.lanes) if rest else None
+        last = Tile(tile.rows, ceil_div(rest, tile.lanes), tile.lanes) if rest else None
         return full, last
 
     @property
@@ -246,8 +247,8 @@ class _Panels:
     def emit(self, parts: int) -> None:
         """All of them. Parts come last: the thread that packs a panel is the one that has its part."""
         layout = self.layout
-        pieces = 1 if layout.backward else -(-layout.length // TERMS)
-        each = -(-layout.panels // parts)
+        pieces = 1 if layout.backward else ceil_div(layout.length, TERMS)
+        each = ceil_div(layout.panels, parts)
         self.code.each(
             parts * self.groups * each * pieces, lambda number: self._pack(number, pieces, each)
         )

@@ -29,6 +29,7 @@ from ....codegen.ir.emit import (
 from ....codegen.ir.index import Number
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, Phase, patches_of
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..contract.tile import Machine
 from ..emit.template import Code, Scratch
@@ -57,7 +58,7 @@ def is_depthwise(main: Node) -> bool:
 def _lanes(patches: Patches, most: int, multiplies: int) -> int:
     """Lanes of a vector: half of them where two such are multiplied as quickly as a whole one, and a row fills them better."""
     width = max(phase.axes[-1].pixels for phase in patches.phases)
-    halves = -(-width // (most // 2))
+    halves = ceil_div(width, most // 2)
     return most // 2 if multiplies == 1 and halves % 2 else most
 
 

@@ -18,6 +18,7 @@ from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.interleave import interleaved
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, Phase, patches_of
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..contract.tile import Machine, Tile, tile_kernel
 from ..emit.template import Code, Scratch
@@ -103,10 +104,10 @@ class Layout:
         self.cut = min(cuts, key=lambda cut: cut.cycles)
         width, lanes = self.cut.tile.width, self.cut.tile.lanes
         self.block = self.cut.strips * width
-        self.blocks = -(-self.places // self.block)
+        self.blocks = ceil_div(self.places, self.block)
         line = 64 // self.size
         # An odd number of lines, so that planes do not fall into the same sets of the cache.
-        self.plane = (-(-(self.block + self.grid.halo + lanes) // line) | 1) * line
+        self.plane = (ceil_div(self.block + self.grid.halo + lanes, line) | 1) * line
         self.plane_bytes = in_lines(self.planes * self.plane * self.size)
         self.sum_bytes = in_lines((self.abreast * self.cut.tile.rows * width + lanes) * self.size)
         weights = prod(int(size) for size in main.operands[1].shape)
@@ -117,14 +118,14 @@ class Layout:
         found = []
         for tile in tiles_of(machine, self.dtype):
             most = PLANES_BYTES // (self.planes * self.size) - self.grid.halo - 2 * tile.lanes
-            total = -(-self.places // tile.width)
-            tiles = -(-self.rows // tile.rows)
+            total = ceil_div(self.places, tile.width)
+            tiles = ceil_div(self.rows, tile.rows)
             held = most // tile.width
-            wanted = {min(held, -(-total // pieces)) for pieces in PIECES}
+            wanted = {min(held, ceil_div(total, pieces)) for pieces in PIECES}
             for strips in sorted(wanted) if held > 0 else ():
                 for parts in sorted({min(parts, tiles) for parts in PARTS}):
-                    height = -(-tiles // parts) * tile.rows
-                    parts = -(-self.rows // height)
+                    height = ceil_div(tiles, parts) * tile.rows
+                    parts = ceil_div(self.rows, height)
                     cycles = self._cycles(tile, strips, parts, machine.multiplies)
                     if not self.as_they_are:
                         cycles *= uneven(self.rows, parts, height)
@@ -135,15 +136,15 @@ class Layout:
     def _cycles(self, tile: Tile, strips: int, parts: int, rate: int) -> float:
         """Cycles that two threads take."""
         patches = self.patches
-        total = -(-self.places // tile.width)
-        blocks = -(-total // strips)
+        total = ceil_div(self.places, tile.width)
+        blocks = ceil_div(total, strips)
         places = blocks * (strips * tile.width + self.grid.halo)
         copied = self.grid.plane_cycles(places, tile.lanes, rate)
         cycles = parts * self.planes * copied
         cycles += (
             total * self.length * rows_cycles(self.rows, tile, partial(tile_cycles, rate=rate))
         )
-        cycles += len(patches.phases) * total * -(-self.rows // tile.rows) * CALLED
+        cycles += len(patches.phases) * total * ceil_div(self.rows, tile.rows) * CALLED
         pieces = pieces_of(self.places, self.grid.pitches[-1], tile)
         finished = FINISHED if self.abreast == 1 else INTERLEAVED
         cycles += len(patches.phases) * self.rows * pieces * finished
@@ -292,7 +293,7 @@ class Driver:
                 left = builder.sub(length, as_value(done))
                 masks = [
                     lane_mask(builder, builder.sub(left, i64(number * lanes)), lanes)
-                    for number in range(min(abreast, -(-width // lanes)))
+                    for number in range(min(abreast, ceil_div(width, lanes)))
                 ]
 
                 def one_row(number: Any, _: Any) -> None:

@@ -28,6 +28,7 @@ from ....codegen.ir.emit import (
 from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, patches_of
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..contract.tile import Machine
 from ..emit.template import Code, Scratch
@@ -83,19 +84,19 @@ class Layout:
         places = patches.batch * self.grid.image
         longest = GRADIENT_BYTES // (self.columns * self.size)
         longest = max(SHORTEST_BLOCK, min(LONGEST_BLOCK, longest))
-        blocks = max(1, -(-places // longest))
-        self.block = max(1, -(-places // (blocks * self.lanes))) * self.lanes
-        self.blocks = -(-places // self.block)
+        blocks = max(1, ceil_div(places, longest))
+        self.block = max(1, ceil_div(places, blocks * self.lanes)) * self.lanes
+        self.blocks = ceil_div(places, self.block)
         # An odd number of lines, so that rows do not fall into the same sets of the cache.
         self.pitch = self._pitch(self.block)
         self.plane = self._pitch(self.block + self.grid.halo)
         each = len(self.grid.planes) * self.plane * self.size
         self.channels = max(1, min(patches.channels, ROWS // self.taps, PLANES_BYTES // each))
-        self.turns = -(-patches.channels // self.channels)
-        self.channels = -(-patches.channels // self.turns)
-        self.turns = -(-patches.channels // self.channels)
+        self.turns = ceil_div(patches.channels, self.channels)
+        self.channels = ceil_div(patches.channels, self.turns)
+        self.turns = ceil_div(patches.channels, self.channels)
         units = patches.groups * self.turns
-        self.splits = max(1, min(self.blocks, -(-ENOUGH // units) if units < ENOUGH else 1))
+        self.splits = max(1, min(self.blocks, ceil_div(ENOUGH, units) if units < ENOUGH else 1))
         self.heights = rows_of_turns(patches.channels, self.channels, self.taps)
         shapes = SHAPES.get(machine.vector_bytes, SHAPES[64])
         self.tile = min(shapes, key=self._cycles_of_block)
@@ -105,11 +106,11 @@ class Layout:
 
     def _pitch(self, places: int) -> int:
         line = 64 // self.size
-        return (-(-(places + self.lanes) // line) | 1) * line
+        return (ceil_div(places + self.lanes, line) | 1) * line
 
     def widths(self, tile: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         """Into how many tiles of which width the columns are cut."""
-        count = -(-self.columns // tile[1])
+        count = ceil_div(self.columns, tile[1])
         least, more = divmod(self.columns, count)
         return tuple(pair for pair in ((more, least + 1), (count - more, least)) if pair[0])
 
@@ -341,7 +342,7 @@ class Driver:
     def _finish(self) -> None:
         """Add up what the splits have summed, and take it to the results."""
         builder, layout, lanes = self.builder, self.layout, self.layout.lanes
-        vectors = -(-layout.rows // lanes)
+        vectors = ceil_div(layout.rows, lanes)
 
         def unit(number: Any) -> None:
             out, vector = divided(builder, number, vectors)

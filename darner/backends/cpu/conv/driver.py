@@ -25,6 +25,7 @@ from ....codegen.ir.emit import (
 from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, patches_of
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..contract.tile import Machine, Tile, tile_kernel
 from ..emit.template import Code, Scratch
@@ -36,7 +37,7 @@ from .weight_rows import copied_cycles, copy_weights
 
 def in_lines(count: int) -> int:
     """Bytes in whole cache lines."""
-    return -(-count // 64) * 64
+    return round_up(count, 64)
 
 
 class Layout:
@@ -199,7 +200,7 @@ class Driver:
         """The tiles that panels have, and whether this one has the first of them."""
         plan, columns = self.cut, self.patches.most_columns
         full, rest = divmod(columns, plan.tile.width)
-        last = Tile(plan.tile.rows, -(-rest // plan.tile.lanes), plan.tile.lanes)
+        last = Tile(plan.tile.rows, ceil_div(rest, plan.tile.lanes), plan.tile.lanes)
         if self.phases is not None or not rest or last == plan.tile:
             return [plan.tile], None
         if not full:

@@ -27,6 +27,7 @@ from ....codegen.ir.emit import (
 )
 from ....codegen.ir.index import Number, Places, as_value
 from ....codegen.problems.conv import Patches, Taps
+from ....graph.integers import ceil_div
 from .pack import place_of, walk
 
 TOGETHER = 8
@@ -82,7 +83,7 @@ class Grid:
     def plane_cycles(self, places: float, lanes: int, rate: int) -> float:
         """Cycles for copying so many places of a plane, row by row, where ``rate`` vectors are multiplied in one."""
         row = self.pitches[-1]
-        return max(places / row * -(-row // lanes), places / lanes) * COPIED * 2 / rate
+        return max(places / row * ceil_div(row, lanes), places / lanes) * COPIED * 2 / rate
 
 
 def grid_of_planes(patches: Patches) -> Grid:
@@ -133,7 +134,7 @@ def grid_of_planes(patches: Patches) -> Grid:
 
 def _count(size: int, start: int, step: int) -> int:
     """Elements from ``start`` on, ``step`` apart."""
-    return max(0, -(-(size - start) // step))
+    return max(0, ceil_div(size - start, step))
 
 
 def write_distances(builder: Any, grid: Grid, channels: int, plane: int, table: Any) -> None:

@@ -26,6 +26,7 @@ from ....codegen.ir.emit import (
 from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, patches_of
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..contract.pack import transpose
 from ..contract.tile import Machine, Tile, tile_kernel
@@ -115,22 +116,22 @@ class Layout:
         self.columns = int(main.shape[0]) // patches.groups
         self.tile = min(tiles_of(machine, self.dtype), key=self._cycles)
         width, lanes = self.tile.width, self.tile.lanes
-        self.padded = -(-self.columns // lanes) * lanes
-        self.panels = -(-self.columns // width)
+        self.padded = round_up(self.columns, lanes)
+        self.panels = ceil_div(self.columns, width)
         self.grid = grid_of_planes(patches)
         self.cut = blocks_of(patches, self.grid, LONGEST_BLOCK, lanes)
         self.block, self.blocks = self.cut.length, self.cut.count
         self.channels = min(patches.channels, max(1, ROWS // self.taps))
         if self.channels > 8:
             self.channels = self.channels // 8 * 8
-        self.turns = -(-patches.channels // self.channels)
+        self.turns = ceil_div(patches.channels, self.channels)
         self.heights = rows_of_turns(patches.channels, self.channels, self.taps)
         panel = self.block * width * self.size
         self.together = max(1, min(self.panels, PANEL_BYTES // panel))
-        self.sections = -(-self.panels // self.together)
-        self.together = -(-self.panels // self.sections)
+        self.sections = ceil_div(self.panels, self.together)
+        self.together = ceil_div(self.panels, self.sections)
         units = patches.groups * self.sections * self.turns
-        self.splits = max(1, min(self.blocks, -(-ENOUGH // units) if units < ENOUGH else 1))
+        self.splits = max(1, min(self.blocks, ceil_div(ENOUGH, units) if units < ENOUGH else 1))
         # The squares that sums are turned around in lie where the panels were.
         square = lanes * lanes * self.size
         spare = lanes * width * self.size
@@ -151,7 +152,7 @@ class Layout:
         full, rest = divmod(self.columns, tile.width)
         cycles = full * tile_cycles(tile.rows, tile.vectors, self.rate)
         if rest:
-            cycles += tile_cycles(tile.rows, -(-rest // tile.lanes), self.rate)
+            cycles += tile_cycles(tile.rows, ceil_div(rest, tile.lanes), self.rate)
         return cycles / tile.rows
 
     @property
@@ -169,7 +170,7 @@ class Layout:
             copied = planes * self.grid.plane_cycles(places, lanes, self.rate)
             return patches.groups * (IN_PLACE * cycles + self.sections * self.blocks * copied)
         row = patches.result[-1]
-        pieces = pixels // row * -(-row // lanes)
+        pieces = pixels // row * ceil_div(row, lanes)
         # What is written down about a piece is read once for so many channels.
         alone = 1 + (TOGETHER - min(TOGETHER, patches.channels)) / (2 * TOGETHER)
         packed = self.rows * self.sections * pieces * alone * PACKED
@@ -277,7 +278,7 @@ class Driver:
 
         loop(builder, first, minimum(builder, stop, i64(full)), 1, body)
         if rest:
-            last = Tile(self.tile.rows, -(-rest // self.tile.lanes), self.tile.lanes)
+            last = Tile(self.tile.rows, ceil_div(rest, self.tile.lanes), self.tile.lanes)
             with builder.if_then(builder.icmp_signed(">", stop, i64(full))):
                 inside(last, builder.sub(i64(full), first), i64(full))
 
@@ -362,7 +363,7 @@ class Driver:
     def _finish(self) -> None:
         """Add up what the splits have summed, turn it around in squares, and take it to the results."""
         builder, layout, lanes = self.builder, self.layout, self.tile.lanes
-        down, across = -(-layout.rows // lanes), layout.padded // lanes
+        down, across = ceil_div(layout.rows, lanes), layout.padded // lanes
 
         def unit(number: Any) -> None:
             rest, second = divided(builder, number, across)

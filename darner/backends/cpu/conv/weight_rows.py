@@ -10,6 +10,7 @@ from ....codegen.ir.emit import i64, lane_mask, lane_numbers, load, loop, minimu
 from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, Phase
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..emit.template import Code
 from .pack import Grid, divided, grid_of
@@ -40,7 +41,7 @@ def copied_cycles(layout: Product, lanes: int, parts: int) -> float:
         return 0.0
     patches = layout.patches
     lines, taps = patches.groups * layout.rows * patches.channels, prod(patches.kernel)
-    cycles = lines * -(-taps // lanes) * MOVED
+    cycles = lines * ceil_div(taps, lanes) * MOVED
     if patches.groups * parts == 1:
         cycles += lines * taps / lanes * SHARED
     return cycles / 2
@@ -62,9 +63,9 @@ class _Copy:
         """All of it, by all threads."""
         patches, rows = self.layout.patches, self.layout.rows
         if self.layout.backward:
-            vectors = -(-prod(patches.kernel) // self.lanes)
+            vectors = ceil_div(prod(patches.kernel), self.lanes)
             if vectors <= MOST_VECTORS and len(patches.phases) <= MOST_PHASES:
-                self.code.each(patches.groups * -(-rows // TOGETHER), self._lines)
+                self.code.each(patches.groups * ceil_div(rows, TOGETHER), self._lines)
             else:
                 self.code.each(len(patches.phases) * patches.groups * rows, self._row)
             return
@@ -75,7 +76,7 @@ class _Copy:
             at = builder.mul(number, i64(lanes))
             self._copy(at, at, lane_mask(builder, builder.sub(i64(total), at), lanes))
 
-        self.code.each(-(-total // lanes), vector)
+        self.code.each(ceil_div(total, lanes), vector)
 
     def _copy(self, at: Any, to: Any, mask: Any) -> None:
         """A vector of them."""
@@ -109,7 +110,7 @@ class _Copy:
     def _lines(self, number: Any) -> None:
         """Some rows of every phase, channel by channel: those of one channel lie side by side."""
         builder, places, layout = self.code.builder, self.code.places, self.layout
-        group, block = divided(builder, number, -(-layout.rows // TOGETHER))
+        group, block = divided(builder, number, ceil_div(layout.rows, TOGETHER))
         first = as_value(places.mul(block, TOGETHER))
         stop = minimum(builder, builder.add(first, i64(TOGETHER)), i64(layout.rows))
 

@@ -17,6 +17,7 @@ from ....codegen.ir.math import emit, memory_type, register_type
 from ....codegen.ir.registers import Registers
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ....lower.strided import merged_stride, strided
@@ -148,7 +149,7 @@ def tiles(
         code.each(rows, lambda row: inside(row, 0, columns))
         return
     b = code.builder
-    blocks = -(-columns // block)
+    blocks = ceil_div(columns, block)
     first, last = code.share(rows * blocks)
     one_more = b.add(last, as_value(blocks - 1))
 

@@ -16,6 +16,7 @@ from ....codegen.ir.emit import loop
 from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.math import emit
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -163,7 +164,7 @@ class Slices:
             sorters.write(b, sort_keys.item(b, index, number, 64), code.shared, number, 64)
 
         each(b, 0, self.count, one)
-        bytes_ = max(-(-self.size.bit_length() // 8), 1)
+        bytes_ = max(ceil_div(self.size.bit_length(), 8), 1)
         function = sorters.sort_function(code.module, 64, bytes_)
         b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), as_value(self.count)])
 
@@ -300,7 +301,7 @@ def _scatter(code: Code, node: Node) -> None:
     with code.alone():
         slices.order()
     code.barrier()
-    if slices.outer * -(-slices.inner // slices.lanes) >= ENOUGH:
+    if slices.outer * ceil_div(slices.inner, slices.lanes) >= ENOUGH:
 
         def tile(outer: Any, first: Number, last: Number) -> None:
             slices.runs(
@@ -335,7 +336,7 @@ def _scatter_add_along_axis(code: Code, node: Node) -> None:
         return
     sums = _Sums(code, node)
     block = min(BLOCK, inner)
-    if outer * -(-inner // block) >= ENOUGH:
+    if outer * ceil_div(inner, block) >= ENOUGH:
         tiles(code, outer, inner, block, lambda row, low, high: sums.tile(row, low, high, 0, size))
         return
     first, last = code.share(size)

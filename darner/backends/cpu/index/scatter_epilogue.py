@@ -18,6 +18,7 @@ from ....codegen.ir.emit import loop, maximum, minimum
 from ....codegen.ir.index import Lanes, as_value
 from ....codegen.ir.math import emit
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec, element_wise_after
 from ....lower.specs import sizes
@@ -134,18 +135,18 @@ class _Lines:
     @property
     def blocks(self) -> int:
         """Blocks of a line."""
-        return -(-self.length // self.block)
+        return ceil_div(self.length, self.block)
 
     @property
     def lines(self) -> int:
         """Lines along ``size``."""
-        return -(-self.size // self.rows)
+        return ceil_div(self.size, self.rows)
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the sums that a thread has at a time."""
         kept = kept_in(self.node.dtype).itemsize
-        return -(-min(self.length, HELD) * kept // 64) * 64
+        return round_up(min(self.length, HELD) * kept, 64)
 
     @property
     def line_cost(self) -> int:

@@ -16,6 +16,7 @@ from ....codegen.ir.index import Number, as_value
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
 from ....graph.dtypes import DType
+from ....graph.integers import round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -50,7 +51,7 @@ class _Shape:
         self.nbytes = (self.elements + 1) * self.dtype.itemsize
 
     def _rounded(self, count: int) -> int:
-        return -(-count // self.lanes) * self.lanes
+        return round_up(count, self.lanes)
 
 
 def _main(spec: Spec) -> Node:

@@ -16,6 +16,7 @@ from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.index import Number
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -114,7 +115,7 @@ def _emit_results(
     seams = _seams(code.body, shape, shared.width)
     along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
     whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
-    pieces = 1 if len(seams) > 2 else -(-length // whole)
+    pieces = 1 if len(seams) > 2 else ceil_div(length, whole)
     count = lanes_for(code.body, shared.width, length)
     small = _is_small(code.body, shape)
     axis, parts = sections(code.body, shape, small)

@@ -20,6 +20,7 @@ from ....codegen.ir.interleave import MOST_APART, interleaved
 from ....codegen.ir.registers import Registers
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -206,8 +207,8 @@ def _tile(apart: int, blocks: int) -> int:
     >>> [_tile(1, 55), _tile(1, 1000), _tile(40, 55), _tile(3, 5)]
     [7, 64, 64, 4]
     """
-    wanted = -(-STRIPS // apart)
-    return TILE if wanted == 1 else max(4, min(TILE, -(-blocks // wanted)))
+    wanted = ceil_div(STRIPS, apart)
+    return TILE if wanted == 1 else max(4, min(TILE, ceil_div(blocks, wanted)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,8 +249,8 @@ class _Turned:
         outer = [plan.sizes[axis] for axis in plan.others]
         width = plan.columns if plan.is_interleaved else self.lanes
         apart = prod(outer) * max(1, plan.columns // (WIDE * width))
-        strip = self.lanes * _tile(apart, -(-plan.rows // self.lanes))
-        counts = [*outer, -(-plan.rows // strip), -(-plan.columns // width)]
+        strip = self.lanes * _tile(apart, ceil_div(plan.rows, self.lanes))
+        counts = [*outer, ceil_div(plan.rows, strip), ceil_div(plan.columns, width)]
         rest = plan.columns % width
 
         def unit(number: Number, _: Any) -> Sequence[Any]:

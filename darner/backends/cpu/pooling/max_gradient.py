@@ -24,6 +24,7 @@ from ....codegen.ir.index import Lanes, Number, as_value
 from ....codegen.problems.pooling import Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..conv.driver import in_lines
 from ..conv.epilogue import Finish
@@ -54,12 +55,12 @@ class _Along:
 
     def __init__(self, axis: Axis) -> None:
         self.axis, self.stride = axis, axis.stride
-        self.front = -(-axis.low // axis.stride)
+        self.front = ceil_div(axis.low, axis.stride)
         begin = self.front * axis.stride - axis.low
         places = [begin + tap * axis.dilation for tap in range(axis.window)]
         self.taps = [(place % axis.stride, place // axis.stride) for place in places]
         self.reach = self.taps[-1][1]
-        self.pixels = -(-axis.size // axis.stride)
+        self.pixels = ceil_div(axis.size, axis.stride)
         self.slots = max(axis.count + self.reach, self.front + self.pixels)
         self.unit = self.flat = 0
 
@@ -106,7 +107,7 @@ class _Memory:
         self._lay_out(1)
         first, planes = self.axes[0], plan.batch * plan.channels
         own = max(BAND * first.slots // self.total, HALO * first.reach)
-        few = max(first.pixels // -(-FEW // planes), 2 * first.reach)
+        few = max(first.pixels // ceil_div(FEW, planes), 2 * first.reach)
         own = max(min(own, few), 1)
         self._lay_out(max(first.pixels // own, 1))
         self.scratch = Scratch(self.total)
@@ -115,8 +116,8 @@ class _Memory:
         plan, lanes = self.plan, self.plan.lanes
         self.axes = [_Along(axis) for axis in (*plan.outer, plan.last)]
         first, last = self.axes[0], self.axes[-1]
-        self.own = -(-first.pixels // bands)
-        self.bands, self.back = -(-first.pixels // self.own), 0
+        self.own = ceil_div(first.pixels, bands)
+        self.bands, self.back = ceil_div(first.pixels, self.own), 0
         self.windows = first.axis.count
         if self.bands > 1:
             self.back = first.reach

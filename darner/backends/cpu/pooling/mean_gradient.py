@@ -11,6 +11,7 @@ from typing import Any
 
 from ....codegen.ir.emit import lane_mask, loop, minimum, offset
 from ....codegen.ir.index import Number, as_value
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..conv.driver import in_lines
 from ..conv.epilogue import Finish
@@ -27,10 +28,10 @@ class _MeansMemory:
 
     def __init__(self, plan: Pooling) -> None:
         last, lanes, size = plan.last, plan.lanes, plan.kept.itemsize
-        self.before = -(-last.window // last.stride) - 1
-        vectors = -(-last.reach // (lanes * last.stride))
+        self.before = ceil_div(last.window, last.stride) - 1
+        vectors = ceil_div(last.reach, lanes * last.stride)
         self.steps = vectors * lanes
-        self.given = -(-(self.before + max(self.steps, last.count)) // lanes) * lanes
+        self.given = round_up(self.before + max(self.steps, last.count), lanes)
         self.pitch = self.steps * last.stride + lanes
         self.given_bytes = in_lines(self.given * size)
         self.scratch = Scratch(self.given_bytes + in_lines(plan.pooled_rows * self.pitch * size))

@@ -16,6 +16,7 @@ from ....codegen.ir.registers import Registers
 from ....codegen.problems.pooling import GRADIENTS, Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import round_up
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ..conv.epilogue import Finish
@@ -158,7 +159,7 @@ class Writer:
 
     def whole_vectors(self, count: int) -> int:
         """A number of elements rounded up to whole vectors."""
-        return -(-count // self.lanes) * self.lanes
+        return round_up(count, self.lanes)
 
     def table(self, numbers: Sequence[int]) -> Any:
         """Constants in memory, as the type that is computed in, up to whole vectors."""

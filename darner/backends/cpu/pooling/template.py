@@ -13,6 +13,7 @@ from ....codegen.ir.emit import offset
 from ....codegen.ir.index import Number
 from ....codegen.ir.types import ACCUMULATOR
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.roles import POOLING as NAMES
@@ -49,7 +50,7 @@ class Forward(Writer):
         self.fill(self.nothing, layout.nothing, neutral, self.dtype)
         self.fill(self.combined, layout.rows * layout.pitch, neutral)
         self.divisor = None if plan.is_max else Divisor(self)
-        blocks = -(-plan.pooled_rows // layout.rows)
+        blocks = ceil_div(plan.pooled_rows, layout.rows)
         self.code.each(plan.batch * plan.channels * blocks, lambda unit: self._block(unit, blocks))
 
     def _block(self, unit: Any, blocks: int) -> None:
@@ -134,11 +135,11 @@ class Layout:
 
     def __init__(self, plan: Pooling) -> None:
         last, lanes = plan.last, plan.lanes
-        whole = -(-last.count // lanes) * lanes
+        whole = round_up(last.count, lanes)
         seen = whole * last.stride + (last.window - 1) * last.dilation
-        self.pitch = -(-max(seen, last.reach) // lanes) * lanes
+        self.pitch = round_up(max(seen, last.reach), lanes)
         self.rows = min(plan.pooled_rows, max(1, BLOCK // (self.pitch * plan.kept.itemsize)))
-        self.nothing = -(-last.size // lanes) * lanes
+        self.nothing = round_up(last.size, lanes)
         self.block_bytes = in_lines(self.rows * self.pitch * plan.kept.itemsize)
         nothing_bytes = in_lines(self.nothing * plan.dtype.itemsize)
         self.scratch = Scratch(self.block_bytes + nothing_bytes)

@@ -21,6 +21,7 @@ from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.index import Lanes, Number, as_value
 from ....codegen.ir.lanes import Lane
 from ....graph.dtypes import f32, f64
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -156,7 +157,7 @@ class _Rows:
         if program.across:
             inside(places.split(number, rows))
             return
-        blocks = -(-rows[-1] // program.lanes)
+        blocks = ceil_div(rows[-1], program.lanes)
         *lead, block = places.split(number, [*rows[:-1], blocks])
         start = places.mul(block, program.lanes)
         lanes = Lanes(start, program.lanes, 1, program.lanes)
@@ -179,7 +180,7 @@ class _Rows:
         """
         program, places, e = self.program, self.places, self.elements
         length = program.space[-1]
-        whole = -(-length // program.lanes) * program.lanes
+        whole = round_up(length, program.lanes)
 
         def along(
             outer: list[Number], number: Number, values: list[Any], ends: tuple[Number, Number]
@@ -200,7 +201,7 @@ class _Rows:
 
         steps = prod(program.outer)
         if program.pieces > 1 and steps == 1:
-            blocks = -(-length // program.lanes)
+            blocks = ceil_div(length, program.lanes)
             start = places.mul(self._part(piece, blocks), program.lanes)
             stop = places.mul(self._part(places.add(piece, 1), blocks), program.lanes)
             return list(

@@ -12,6 +12,7 @@ from typing import Any
 from ....codegen.ir.emit import loop, minimum
 from ....codegen.ir.index import as_value
 from ....codegen.ir.lanes import function_of, mangled, own_function
+from ....graph.integers import ceil_div, round_up
 from ..emit.vectors import copy_bytes, each
 
 BOTH_ENDS = (1, -1)
@@ -28,7 +29,7 @@ def block_size(bits: int, lanes: int, count: int) -> int:
     >>> [block_size(32, 16, count) for count in (3, 17, 256, 5000)]
     [16, 32, 256, 256]
     """
-    vectors = 1 << (-(-count // lanes) - 1).bit_length()
+    vectors = 1 << (ceil_div(count, lanes) - 1).bit_length()
     return lanes * min(vectors, block_vectors(bits, lanes))
 
 
@@ -39,7 +40,7 @@ def rounded(bits: int, lanes: int, count: int) -> int:
     [16, 512]
     """
     block = block_size(bits, lanes, count)
-    return -(-count // block) * block
+    return round_up(count, block)
 
 
 def sort_function(module: Any, bits: int, lanes: int, most: int) -> Any:

@@ -17,6 +17,7 @@ from ....codegen.ir.emit import loop
 from ....codegen.ir.index import Lanes, Number, as_value
 from ....codegen.ir.lanes import Lane
 from ....graph.dtypes import i64, u32
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -351,7 +352,7 @@ def _parts(length: int, lanes: int) -> tuple[int, int]:
     ((4, 2064), (16, 16384))
     """
     parts = min(PARTS, 1 << (4 * length // LONG).bit_length() - 1)
-    return parts, -(-length // (parts * lanes)) * lanes
+    return parts, ceil_div(length, parts * lanes) * lanes
 
 
 def _divided_row(row: _Row, number: Any) -> None:

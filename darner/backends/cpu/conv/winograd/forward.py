@@ -11,6 +11,7 @@ from typing import Any
 
 from .....codegen.ir.emit import i64, lane_mask, load, loop, minimum, offset
 from .....codegen.ir.index import Number, as_value
+from .....graph.integers import round_up
 from ...emit.template import Code, Packing, Scratch
 from ..epilogue import Finish
 from ..pack import divided
@@ -43,7 +44,7 @@ class Layout:
         self.pixels = in_lines((form.side * self.width + form.side + lanes) * lanes)
         pixels = self.width if form.parts > 1 else form.side * self.width
         # Not a power of two apart, or all channels would lie in one set of the cache.
-        self.run = -(-pixels // lanes) * lanes + lanes
+        self.run = round_up(pixels, lanes) + lanes
         self.turned = in_lines(lanes * self.run)
         self.sums = in_lines(form.points * form.rows * form.tile.width)
         self.source = in_lines(form.source_elements)

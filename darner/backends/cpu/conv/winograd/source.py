@@ -9,6 +9,7 @@ from typing import Any
 from .....codegen.ir.emit import i64, ir, loop, maximum, minimum, offset
 from .....codegen.ir.index import Number, as_value
 from .....codegen.ir.types import STORAGE_BYTES
+from .....graph.integers import ceil_div, round_up
 from ...contract.tile import Tile, tile_kernel
 from ...emit.template import Code
 from ..pack import divided
@@ -20,7 +21,7 @@ SIZE = STORAGE_BYTES[DTYPE]
 
 def in_lines(elements: int) -> int:
     """Bytes of so many elements, in whole cache lines."""
-    return -(-elements * SIZE // 64) * 64
+    return round_up(elements * SIZE, 64)
 
 
 def moved(builder: Any, pointer: Any, count: int) -> Any:
@@ -49,7 +50,7 @@ class Images:
     @property
     def vectors(self) -> int:
         """Vectors of channels."""
-        return -(-self.channels // self.form.tile.lanes)
+        return ceil_div(self.channels, self.form.tile.lanes)
 
     @property
     def _needed(self) -> int:
@@ -71,7 +72,7 @@ class Images:
     def pitch(self) -> int:
         """Elements of a row of the ring."""
         lanes = self.form.tile.lanes
-        columns = self.first + -(-self.copied // lanes) * lanes
+        columns = self.first + round_up(self.copied, lanes)
         return max(columns, self._needed) * lanes
 
     @property

@@ -22,6 +22,7 @@ from .....codegen.ir.emit import (
     store,
     vector_type,
 )
+from .....graph.integers import round_up
 from ...contract.pack import transpose
 
 PAIRS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
@@ -316,7 +317,7 @@ def weight_kernel(module: Any, side: int, lanes: int, flipped: bool, past: bool 
     exist = builder.select(builder.icmp_signed("<", channels, i64(lanes)), channels, i64(lanes))
     columns = TAPS if flipped else TAPS * lanes
     # Taps are turned by whole squares, the last of which may be larger than what is left.
-    turned = builder.alloca(vector_type(DTYPE, lanes), -(-columns // lanes) * lanes)
+    turned = builder.alloca(vector_type(DTYPE, lanes), round_up(columns, lanes))
     if not flipped:
         taps = builder.mul(count, i64(TAPS))
         builder.call(fill, [taps, i64(0), taps, exist, weights, distance, turned])
