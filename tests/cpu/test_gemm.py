@@ -28,7 +28,8 @@ from darner.backends.cpu.contract.plan import cut
 from darner.backends.cpu.contract.template import _parts
 from darner.backends.cpu.contract.tile import choose_tile
 from darner.backends.cpu.emit.panels import Panels
-from darner.codegen.ir.emit import i64, load, loop, offset
+from darner.codegen.ir.emit import load, loop, offset
+from darner.codegen.ir.index import i64
 from darner.graph.errors import ArgumentError
 from tests.conformance import examples
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ...codegen.ir.index import as_value
+from ...codegen.ir.index import i64
 from ...codegen.ir.lanes import note_target
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Kernel, Plan, Spec
@@ -280,7 +280,7 @@ def _code(
     thread, threads, arguments = function.args
 
     def argument(number: int, kind: Any = pointer) -> Any:
-        place = builder.gep(arguments, [as_value(number)], source_etype=pointer)
+        place = builder.gep(arguments, [i64(number)], source_etype=pointer)
         return builder.load(place, typ=kind)
 
     operands, results = counts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph import dtypes
 from ...graph.node import Node
 from ...lower.specs import sizes
-from ..ir.index import Lanes, Number, as_value, lane_count
+from ..ir.index import Lanes, Number, i64, lane_count
 
 if TYPE_CHECKING:
     from .elements import Elements
@@ -69,7 +69,7 @@ def _arg_reduce_along(
         best, where = values
         value = e.places.spread(e.at(x, place(lanes)), count)
         found = registers.both(e.mask, better(value, best))
-        here = registers.cast(as_value(lanes.start), dtypes.i64, dtypes.i32)
+        here = registers.cast(i64(lanes.start), dtypes.i64, dtypes.i32)
         return [registers.choose(found, value, best), registers.choose(found, here, where)]
 
     first = registers.least(name, x.dtype, count)

@@ -18,7 +18,7 @@ from ...lower.specs import sizes as _sizes
 from ...ops.faults import can_fail
 from ..ir.emit import lane_numbers, loop, minimum
 from ..ir.faults import Faults
-from ..ir.index import Lanes, Number, Places, as_value, identity, lane_count
+from ..ir.index import Lanes, Number, Places, i64, identity, lane_count
 from ..ir.math import ROWS
 from ..ir.philox import emit_bits
 from ..ir.registers import Registers
@@ -160,7 +160,7 @@ class Elements:
             with self.scope():
                 return inside(index, list(values))
 
-        return loop(self.builder, as_value(start), as_value(stop), step, scoped, carried)
+        return loop(self.builder, i64(start), i64(stop), step, scoped, carried)
 
     def loops(
         self,
@@ -235,9 +235,7 @@ class Elements:
         before = self.mask
         # Fewer than there are lanes are left, which fits a number as short as an element.
         numbers = lane_numbers(range(lanes.count))
-        left = self.builder.trunc(
-            as_value(self.places.sub(stop, lanes.start)), numbers.type.element
-        )
+        left = self.builder.trunc(i64(self.places.sub(stop, lanes.start)), numbers.type.element)
         left = self.places.spread(left, lanes.count)
         self.mask = self.registers.both(before, self.builder.icmp_signed("<", numbers, left))
         try:
@@ -258,7 +256,7 @@ class Elements:
         places, b = self.places, self.builder
         over = places.mod(places.add(offset, start), line)
         ahead = places.mod(places.sub(line, over), line)
-        first = minimum(b, as_value(places.add(start, ahead)), as_value(stop))
+        first = minimum(b, i64(places.add(start, ahead)), i64(stop))
 
         def head(_: Any, held: list[Any]) -> Sequence[Any]:
             return self._some(Lanes(start, line), first, inside, held)

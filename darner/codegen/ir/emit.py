@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...graph.errors import ArgumentError
+from .index import i64
 from .interleave import collect, is_near, spread
 from .lanes import Lane
 from .types import ACCUMULATOR, STORAGE_BYTES
@@ -43,12 +44,6 @@ def element_type(dtype: str) -> Any:
     return types.HalfType() if dtype == "f16" else types.IntType(16)
 
 
-@lru_cache(maxsize=4096)
-def i64(value: int) -> Any:
-    """A 64-bit constant."""
-    return ir().Constant(ir().IntType(64), value)
-
-
 def vector_type(dtype: str, lanes: int) -> Any:
     """``lanes`` elements of ``dtype``, or the element itself for one lane."""
     element = element_type(dtype)
@@ -64,8 +59,7 @@ def offset(builder: Any, pointer: Any, dtype: str, *terms: Any) -> Any:
     """``pointer`` moved by the sum of ``terms``, in elements."""
     total = None
     for term in terms:
-        term = i64(term) if isinstance(term, int) else term
-        total = term if total is None else builder.add(total, term)
+        total = i64(term) if total is None else builder.add(total, i64(term))
     return builder.gep(pointer, [total], source_etype=element_type(dtype))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...ops.faults import ordinal
-from .index import Places, as_value, lane_count
+from .index import Places, i64, lane_count
 from .lanes import Lane, function_of, mangled
 
 FAULT = 3
@@ -35,14 +35,14 @@ class Faults:
     ) -> None:
         """Tell of an index of a node, a 64-bit value or a vector of them, that is not from 0 to before ``size``."""
         count = lane_count(index)
-        limit = as_value(size) if count is None else Places(builder).vector(size, count)
+        limit = i64(size) if count is None else Places(builder).vector(size, count)
         outside = builder.icmp_unsigned(">=", index, limit)
         self._check(builder, node, outside, index, size, mask)
 
     def check_exponent(self, builder: Any, node: Node, exponent: Any, mask: Any = None) -> None:
         """Tell of an exponent of a node, a 64-bit value or a vector of them, that is negative."""
         count = lane_count(exponent)
-        zero = as_value(0) if count is None else Places(builder).vector(0, count)
+        zero = i64(0) if count is None else Places(builder).vector(0, count)
         self._check(builder, node, builder.icmp_signed("<", exponent, zero), exponent, 0, mask)
 
     def tell_if(self, builder: Any, wrong: Any, node: Node, value: Any, size: int = 0) -> None:
@@ -71,10 +71,10 @@ class Faults:
 
     def _tell(self, builder: Any, node: Node, value: Any, size: int) -> None:
         """Write a fault, unless one was told already: what is read is one thread's."""
-        word = as_value(0).type
-        number = as_value(ordinal(self.body, node))
-        answer = builder.cmpxchg(self.words, as_value(0), number, "monotonic", "monotonic")
+        word = i64(0).type
+        number = i64(ordinal(self.body, node))
+        answer = builder.cmpxchg(self.words, i64(0), number, "monotonic", "monotonic")
         with builder.if_then(builder.extract_value(answer, 1)):
-            for place, what in ((1, value), (2, as_value(size))):
-                target = builder.gep(self.words, [as_value(place)], source_etype=word)
+            for place, what in ((1, value), (2, i64(size))):
+                target = builder.gep(self.words, [i64(place)], source_etype=word)
                 builder.store(what, target)

@@ -58,19 +58,19 @@ class Lanes:
         return self.stride == 1 and size % self.count == 0 and self.multiple % self.count == 0
 
 
-def as_value(number: Number) -> Any:
-    """A number that is the same in all lanes as a 64-bit value."""
-    return _whole(number) if isinstance(number, int) else number
-
-
 # Constants belong to no module, and have their text made once: the same ones are met in every kernel.
 
 
 @lru_cache(maxsize=4096)
-def _whole(number: int) -> Any:
+def _constant(number: int) -> Any:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     return ir.Constant(ir.IntType(64), number)
+
+
+def i64(number: Number) -> Any:
+    """A number that is the same in all lanes as a 64-bit value: a constant where it is known."""
+    return _constant(number) if isinstance(number, int) else number
 
 
 @lru_cache(maxsize=4096)
@@ -98,6 +98,11 @@ def same_in_lanes(kind: Any, number: Any, count: int) -> Any:
 
 _MOST = 4096
 _same: dict[tuple[str, str, int], Any] = {}
+
+
+def neighbours(first: Number, count: int) -> Number:
+    """The numbers from ``first`` on in as many lanes; ``first`` itself for one."""
+    return Lanes(first, count) if count > 1 else first
 
 
 def lane_count(number: Any) -> int | None:
@@ -145,21 +150,21 @@ class Places:
     def vector(self, number: Number, count: int) -> Any:
         """A number as a vector of 64-bit values."""
         if not isinstance(number, Lanes):
-            return self.spread(as_value(number), count)
+            return self.spread(i64(number), count)
         steps = _steps(number.stride, number.count)
         if isinstance(number.start, int) and number.start == 0:
             return steps
-        return self.builder.add(self.spread(as_value(number.start), number.count), steps)
+        return self.builder.add(self.spread(i64(number.start), number.count), steps)
 
     def plain(self, number: Number) -> Any:
         """A number as one value, or as a vector of them where it differs from lane to lane."""
-        return self.vector(number, number.count) if isinstance(number, Lanes) else as_value(number)
+        return self.vector(number, number.count) if isinstance(number, Lanes) else i64(number)
 
     def _both(self, a: Number, b: Number) -> tuple[Any, Any]:
         """Two numbers as values of one type."""
         count = lane_count(a) or lane_count(b)
         if count is None:
-            return as_value(a), as_value(b)
+            return i64(a), i64(b)
         return self.vector(a, count), self.vector(b, count)
 
     # ------------------------------------------------------------- arithmetic

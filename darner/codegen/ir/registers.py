@@ -13,10 +13,11 @@ import numpy as np
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.node import Node
-from .index import Lanes, Number, Places, as_value, lane_count
+from .index import Lanes, Number, Places, i64, lane_count
 from .interleave import MOST_APART, collect, is_near, spread
 from .lanes import Lane, function_of, mangled
 from .math import emit, memory_type, register_type
+from .types import accumulator_type
 
 CHUNK = 64
 """Bytes that are picked from together."""
@@ -36,7 +37,7 @@ class Registers:
         count = lane_count(offset)
         element = memory_type(dtype)
         if count is None:
-            place = self.builder.gep(pointer, [as_value(offset)], source_etype=element)
+            place = self.builder.gep(pointer, [i64(offset)], source_etype=element)
             return self._held(self.builder.load(place, typ=element, align=dtype.itemsize), dtype)
         kind = memory_type(dtype, count)
         if isinstance(offset, Lanes) and offset.stride in (1, -1):
@@ -44,7 +45,7 @@ class Registers:
             if offset.stride < 0:
                 first = self.places.sub(first, count - 1)
                 mask = None if mask is None else self.reversed(mask)
-            place = self.builder.gep(pointer, [as_value(first)], source_etype=element)
+            place = self.builder.gep(pointer, [i64(first)], source_etype=element)
             if mask is None:
                 value = self.builder.load(place, typ=kind, align=dtype.itemsize)
             else:
@@ -69,7 +70,7 @@ class Registers:
             first = self.places.add(offset.start, chunk * lanes * offset.stride)
 
             def read(_: int, begin: int, first: Number = first) -> Any:
-                at = [as_value(self.places.add(first, begin))]
+                at = [i64(self.places.add(first, begin))]
                 place = self.builder.gep(pointer, at, source_etype=memory_type(dtype))
                 return self.builder.load(place, typ=kind, align=dtype.itemsize)
 
@@ -93,7 +94,7 @@ class Registers:
 
     def _place_of_part(self, pointer: Any, offset: Lanes, part: int, dtype: DType) -> Any:
         """Where the ``part``-th of the vectors begins in which the lanes of ``offset`` lie."""
-        first = as_value(self.places.add(offset.start, part * offset.count))
+        first = i64(self.places.add(offset.start, part * offset.count))
         return self.builder.gep(pointer, [first], source_etype=memory_type(dtype))
 
     def store(
@@ -106,15 +107,20 @@ class Registers:
         *,
         past: bool = False,
     ) -> None:
-        """Write elements, only in the lanes of ``mask``; ``past`` the cache, where they lie at a multiple of 64 bytes."""
+        """Write elements, only in the lanes of ``mask``; ``past`` the cache, where they lie at a multiple of 64 bytes.
+
+        A vector whose offset is that of its first lane is written to neighbours.
+        """
         count = lane_count(offset)
+        if count is None and (count := lane_count(value)) is not None:
+            offset = Lanes(offset, count)
         element = memory_type(dtype)
         if count is not None:
             value = self.places.spread(value, count)
         if dtype.kind == "bool":
             value = self.builder.zext(value, memory_type(dtype, count))
         if count is None:
-            place = self.builder.gep(pointer, [as_value(offset)], source_etype=element)
+            place = self.builder.gep(pointer, [i64(offset)], source_etype=element)
             self.builder.store(value, place, align=dtype.itemsize)
             return
         if isinstance(offset, Lanes) and is_near(offset.stride, count, dtype.itemsize):
@@ -131,7 +137,7 @@ class Registers:
             mask = self.all_lanes(count) if mask is None else mask
             self._masked("scatter", None, [value, places], mask, dtype)
             return
-        place = self.builder.gep(pointer, [as_value(offset.start)], source_etype=element)
+        place = self.builder.gep(pointer, [i64(offset.start)], source_etype=element)
         if mask is None and past and count * dtype.itemsize % 64 == 0:
             from llvmlite import ir
 
@@ -162,7 +168,7 @@ class Registers:
         first = offset.start if isinstance(offset, Lanes) else offset
         for line in range(0, count, max(1, 64 // dtype.itemsize)):
             place = self.builder.gep(
-                pointer, [as_value(self.places.add(first, line))], source_etype=memory_type(dtype)
+                pointer, [i64(self.places.add(first, line))], source_etype=memory_type(dtype)
             )
             # To be read, into the second level of the cache, as data.
             settings = [ir.Constant(word, number) for number in (0, 2, 1)]
@@ -294,14 +300,9 @@ class Registers:
 
     # ------------------------------------------------------------- reductions
 
-    @staticmethod
-    def kept_in(result: DType) -> DType:
-        """The type that a running result is kept in."""
-        return dtypes.f32 if result.is_half else result
-
     def neutral(self, name: str, operand: DType, result: DType, lanes: int | None = None) -> Any:
         """What a reduction of nothing is."""
-        kept = self.kept_in(result)
+        kept = accumulator_type(result)
         return self.constant(_neutral(name, kept), kept, lanes)
 
     def least(self, name: str, dtype: DType, lanes: int | None = None) -> Any:
@@ -310,12 +311,12 @@ class Registers:
 
     def combine(self, name: str, total: Any, value: Any, operand: DType, result: DType) -> Any:
         """One more element of a reduction."""
-        kept = self.kept_in(result)
+        kept = accumulator_type(result)
         return self.merge(name, total, self.cast(value, operand, kept), result)
 
     def merge(self, name: str, total: Any, other: Any, result: DType) -> Any:
         """Two running results as one."""
-        kept = self.kept_in(result)
+        kept = accumulator_type(result)
         count = lane_count(total) or lane_count(other)
         if count is not None:
             total, other = self.places.spread(total, count), self.places.spread(other, count)
@@ -338,7 +339,7 @@ class Registers:
 
     def multiply_add(self, total: Any, a: Any, b: Any, operand: DType, result: DType) -> Any:
         """One more product of a contraction."""
-        kept = self.kept_in(result)
+        kept = accumulator_type(result)
         a, b = self.cast(a, operand, kept), self.cast(b, operand, kept)
         count = lane_count(a) or lane_count(b) or lane_count(total)
         if count is not None:
@@ -351,7 +352,7 @@ class Registers:
 
     def reduced(self, name: str, total: Any, result: DType) -> Any:
         """A running result as an element."""
-        return self.cast(total, self.kept_in(result), result)
+        return self.cast(total, accumulator_type(result), result)
 
     def beats(self, name: str, value: Any, best: Any, dtype: DType) -> Any:
         """Whether an element is a better maximum (or minimum): the first wins, and NaN wins over all."""

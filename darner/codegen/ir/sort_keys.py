@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph.dtypes import DType
-from .index import as_value
+from .index import i64
 from .lanes import Lane
 
 INDEX_BITS = 32
@@ -38,7 +38,7 @@ def number_of(builder: Any, value: Any) -> Any:
 
     wide = ir.IntType(64)
     value = value if value.type == wide else builder.trunc(value, wide)
-    return builder.and_(value, as_value((1 << INDEX_BITS) - 1))
+    return builder.and_(value, i64((1 << INDEX_BITS) - 1))
 
 
 def key_of(builder: Any, value: Any, dtype: DType, descending: bool) -> Any:

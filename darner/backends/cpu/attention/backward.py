@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.ir.emit import i64, loop, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import loop, offset
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.problems.attention import GRADIENTS
 from ....graph.integers import ceil_div
@@ -146,7 +146,7 @@ class Gradients:
                 head = places.add(places.mul(kv_head, attention.group), member)
                 self.open_panel(batch, head, panel).emit(sums)
 
-            loop(self.builder, as_value(first), as_value(last), 1, item)
+            loop(self.builder, i64(first), i64(last), 1, item)
             if room.parts == 1:
                 for name, pointer in sums.items():
 

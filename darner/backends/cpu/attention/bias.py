@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ....codegen.ir.emit import i64, lane_mask, lane_sum, loop, maximum, minimum, offset, store
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.emit import lane_mask, lane_sum, loop, maximum, minimum, offset, store
+from ....codegen.ir.index import Lanes, Number, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.registers import Registers
 from ....graph.integers import ceil_div
@@ -80,7 +80,7 @@ class BiasGradient:
 
     def _keys(self, block: Number) -> tuple[Any, Any]:
         """The first key of a block, and how many it has."""
-        first = as_value(self.parts.places.mul(block, self.attention.block))
+        first = i64(self.parts.places.mul(block, self.attention.block))
         left = self.builder.sub(i64(self.attention.keys), first)
         return first, minimum(self.builder, i64(self.attention.block), left)
 
@@ -110,7 +110,7 @@ class BiasGradient:
     def _write(self, batch: Number, head: Number, panel: Number, block: Number) -> None:
         attention, b, parts = self.attention, self.builder, self.parts
         key, keys = self._keys(block)
-        first = as_value(parts.places.mul(panel, attention.panel))
+        first = i64(parts.places.mul(panel, attention.panel))
         valid = minimum(b, i64(attention.panel), b.sub(i64(attention.queries), first))
         if self.all_keys:
             self._sum_rows()

@@ -14,7 +14,6 @@ import numpy as np
 
 from ....codegen.ir.emit import (
     broadcast,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -25,7 +24,7 @@ from ....codegen.ir.emit import (
     minimum,
     offset,
 )
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.lanes import Lane, function_of, mangled
 from .parts import Parts
 from .plan import Attention, Room, made_places
@@ -130,17 +129,17 @@ def _emit_part(parts: Parts, room: DecodeRoom, batch: Any, kv_head: Any, part: A
 def visible_range(parts: Parts, start: Number, part: Any) -> tuple[Any, Any]:
     """The keys of a part that a query may see, from a whole vector on."""
     attention, b, places = parts.attention, parts.builder, parts.places
-    low = as_value(places.mul(part, attention.part))
+    low = i64(places.mul(part, attention.part))
     high = minimum(b, i64(attention.keys), b.add(low, i64(attention.part)))
     if attention.causal:
-        high = minimum(b, high, as_value(places.add(start, attention.queries)))
+        high = minimum(b, high, i64(places.add(start, attention.queries)))
     if attention.window is not None:
-        near = as_value(places.add(start, 1 - attention.window))
+        near = i64(places.add(start, 1 - attention.window))
         near = b.mul(b.sdiv(maximum(b, near, i64(0)), i64(attention.lanes)), i64(attention.lanes))
         low = maximum(b, low, near)
         if not attention.causal:
             end = places.add(start, attention.queries + attention.window - 1)
-            high = minimum(b, high, as_value(end))
+            high = minimum(b, high, i64(end))
     return low, high
 
 
@@ -187,7 +186,7 @@ def emit_scores(
     attention, b, places = parts.attention, parts.builder, parts.places
     lanes = attention.lanes
     query = parts.address("q", batch, head, row)
-    position = b.trunc(as_value(places.add(row, start)), ir().IntType(32))
+    position = b.trunc(i64(places.add(row, start)), ir().IntType(32))
 
     def block(key: Any, tops: Sequence[Any]) -> Sequence[Any]:
         score = dots(parts, query, "k", (batch, kv_head), key)

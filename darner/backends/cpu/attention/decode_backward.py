@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.ir.emit import broadcast, i64, ir, load, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import broadcast, ir, load, loop, minimum, offset
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.problems.attention import GRADIENTS
 from ....lower.plan import Spec
@@ -114,7 +114,7 @@ class FewGradients:
     def _scores(self, start: int, row: Number, part: Number, low: Any) -> Any:
         """The scores (or slopes) of a part from the key ``low`` on."""
         length = self.attention.part
-        begin = as_value(self.parts.places.mul(part, length))
+        begin = i64(self.parts.places.mul(part, length))
         return self._place(start, row, part, length, self.builder.sub(low, begin))
 
     def _record(self, row: Number, part: Number, item: int) -> Any:
@@ -197,7 +197,7 @@ class FewGradients:
                 emit_sums(parts, "k", (batch, kv_head), low, high, slopes, record)
 
         self._each_row(batch, kv_head, one)
-        first = as_value(parts.places.mul(part, attention.part))
+        first = i64(parts.places.mul(part, attention.part))
         after = minimum(b, b.add(first, i64(attention.part)), i64(attention.keys))
         for name, operand, place in (("k", "q", room.slopes), ("v", "dy", room.scores)):
             if name in room.results:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.ir.emit import i64, ir, lane_mask, load, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import ir, lane_mask, load, loop, minimum, offset
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.lanes import Lane
 from .masks import turn_kernel
 from .parts import Parts
@@ -99,7 +99,7 @@ class PanelScores:
             return parts.integers(parts.places.add(number, start))
         numbers = parts.integers(number)
         within = b.urem(numbers.value, numbers.constant(attention.queries_of_head).value)
-        return numbers.of(within) + parts.spread(b.trunc(as_value(start), ir().IntType(32)))
+        return numbers.of(within) + parts.spread(b.trunc(i64(start), ir().IntType(32)))
 
     def _turn(self, key: Any, keys: Any) -> None:
         """Turn the mask and the bias of a block of keys."""
@@ -228,7 +228,7 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Any, head: Any, panel: A
     width = attention.panel
     queries, scores, sums = parts.own(room.queries), parts.own(room.scores), parts.own(room.sums)
     first = places.mul(panel, width)
-    valid = minimum(b, i64(width), b.sub(i64(attention.queries), as_value(first)))
+    valid = minimum(b, i64(width), b.sub(i64(attention.queries), i64(first)))
     kv_head = places.div(head, attention.group)
     start = parts.start(batch)
     if attention.stack > 1:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....codegen.ir.emit import element_type, i64, ir, loop, minimum, widen
+from ....codegen.ir.emit import element_type, ir, loop, minimum, widen
+from ....codegen.ir.index import i64
 from ....codegen.ir.types import ACCUMULATOR, STORAGE_BYTES
 from ..contract.pack import transpose
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ....codegen.ir.emit import i64, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import loop, minimum, offset
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.lanes import Lane
 from ..contract.pack import pack_kernel
 from ..contract.tile import Tile
@@ -26,7 +26,7 @@ class OpenPanel:
         self.batch, self.head, self.panel = batch, head, panel
         self.kv_head = places.div(head, attention.group)
         self.first = places.mul(panel, attention.panel)
-        left = b.sub(i64(attention.queries), as_value(self.first))
+        left = b.sub(i64(attention.queries), i64(self.first))
         self.valid = minimum(b, i64(attention.panel), left)
         room = work.room
         self.queries, self.gradients = parts.own(room.queries), parts.own(room.gradients)
@@ -216,7 +216,7 @@ class OpenPanel:
             source = parts.moved(source, item.dtype, column)
             target = offset(parts.builder, panel, parts.dtype, column * attention.panel)
             present = i64(min(tile.width, width - column))
-            stride = as_value(item.strides[2])
+            stride = i64(item.strides[2])
             parts.builder.call(pack, [self.valid, present, source, stride, i64(1), target])
             column += tile.width
 

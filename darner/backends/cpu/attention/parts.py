@@ -7,19 +7,8 @@ from math import inf
 from typing import Any
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.emit import (
-    broadcast,
-    i64,
-    ir,
-    load,
-    loop,
-    maximum,
-    minimum,
-    narrow,
-    offset,
-    store,
-)
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.emit import broadcast, ir, load, loop, maximum, minimum, narrow, offset, store
+from ....codegen.ir.index import Lanes, Number, i64
 from ....codegen.ir.lanes import Lane
 from ..contract.pack import pack_kernel
 from ..contract.tile import Tile, tile_kernel
@@ -43,14 +32,14 @@ class Parts(Writer):
         """
         b = self.builder
         rest = longest % tile.rows
-        whole = b.mul(b.sdiv(as_value(count), i64(tile.rows)), i64(tile.rows))
+        whole = b.mul(b.sdiv(i64(count), i64(tile.rows)), i64(tile.rows))
 
         def one(row: Any, _: Sequence[Any]) -> None:
             inside(tile, row)
 
         loop(b, i64(0), whole, tile.rows, one)
         if rest:
-            with b.if_then(b.icmp_signed("<", whole, as_value(count))):
+            with b.if_then(b.icmp_signed("<", whole, i64(count))):
                 inside(Tile(rest, tile.vectors, tile.lanes), whole)
 
     def product(
@@ -69,12 +58,12 @@ class Parts(Writer):
         self.builder.call(
             function,
             [
-                as_value(length),
+                i64(length),
                 a[0],
-                as_value(a[1]),
+                i64(a[1]),
                 panel,
                 out[0],
-                as_value(out[1]),
+                i64(out[1]),
                 ir().Constant(ir().IntType(1), int(keep)),
                 a[0] if following is None else following,
             ],
@@ -86,9 +75,7 @@ class Parts(Writer):
 
         def one(tile: Tile, row: Any) -> None:
             source = offset(self.builder, a[0], self.dtype, self.places.mul(row, a[1]))
-            ahead = offset(
-                self.builder, source, self.dtype, self.places.mul(tile.rows, as_value(a[1]))
-            )
+            ahead = offset(self.builder, source, self.dtype, self.places.mul(tile.rows, i64(a[1])))
             target = offset(self.builder, out, self.dtype, self.places.mul(row, width))
             self.product("rows", tile, length, (source, a[1]), panel, (target, width), False, ahead)
 
@@ -122,7 +109,7 @@ class Parts(Writer):
             *(self.attention.panel, self.attention.lanes, "k"),
         )
         source, stride = rows
-        self.builder.call(pack, [i64(width), valid, source, i64(1), as_value(stride), panel])
+        self.builder.call(pack, [i64(width), valid, source, i64(1), i64(stride), panel])
 
     def block_rows(
         self, name: str, width: int, index: Index, count: Any, room: Any
@@ -136,7 +123,7 @@ class Parts(Writer):
         pack = pack_kernel(
             *(self.code.module, item.dtype, self.dtype, wide, self.attention.lanes, "columns")
         )
-        stride = as_value(item.strides[2])
+        stride = i64(item.strides[2])
         self.builder.call(pack, [count, i64(width), source, stride, i64(1), room])
         return room, wide
 
@@ -165,20 +152,20 @@ class Parts(Writer):
     def key_range(self, start: Number, first: Number, after: Number) -> tuple[Any, Any]:
         """The keys that queries from ``first`` to before ``after`` can see, in whole tiles."""
         b, attention, places = self.builder, self.attention, self.places
-        low, high = as_value(0), as_value(attention.keys)
+        low, high = i64(0), i64(attention.keys)
         window = attention.window
         if attention.causal:
-            high = minimum(b, high, as_value(places.add(start, after)))
+            high = minimum(b, high, i64(places.add(start, after)))
         if window is not None:
-            low = maximum(b, low, as_value(places.add(places.add(start, first), 1 - window)))
+            low = maximum(b, low, i64(places.add(places.add(start, first), 1 - window)))
             if not attention.causal:
                 end = places.add(places.add(start, after), window - 1)
-                high = minimum(b, high, as_value(end))
+                high = minimum(b, high, i64(end))
         rows = i64(attention.tile.rows)
         low = b.mul(b.sdiv(low, rows), rows)
-        high = maximum(b, high, as_value(0))
+        high = maximum(b, high, i64(0))
         up = b.mul(b.sdiv(b.add(high, i64(attention.tile.rows - 1)), rows), rows)
-        return low, minimum(b, up, as_value(attention.keys))
+        return low, minimum(b, up, i64(attention.keys))
 
     def seen(self, positions: Lane, key: Lane) -> Lane | None:
         """Where a key is not hidden by the causal mask or the window; 32-bit numbers."""
@@ -222,7 +209,7 @@ class Parts(Writer):
         types = ir()
         lanes = self.attention.lanes
         narrow_type = types.IntType(32)
-        value = self.builder.trunc(as_value(first), narrow_type)
+        value = self.builder.trunc(i64(first), narrow_type)
         steps = types.Constant(types.VectorType(narrow_type, lanes), list(range(lanes)))
         return self.spread(value) + Lane(self.builder, steps)
 

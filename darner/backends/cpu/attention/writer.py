@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.emit import broadcast, i64, ir, load, loop, minimum, offset, store
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import broadcast, ir, load, loop, minimum, offset, store
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
 from ....codegen.problems.attention import Operand
@@ -87,7 +87,7 @@ class Writer:
             total: Number = 0
             for term in terms:
                 total = self.places.add(total, term)
-            return self.builder.gep(pointer, [as_value(total)], source_etype=ir().IntType(8))
+            return self.builder.gep(pointer, [i64(total)], source_etype=ir().IntType(8))
         return offset(self.builder, pointer, dtype, *terms)
 
     # ------------------------------------------------------------- numbers
@@ -147,7 +147,7 @@ class Writer:
             following = inside(row, [Lane(self.builder, value) for value in values])
             return [item.value for item in following or ()]
 
-        last = loop(self.builder, i64(0), as_value(count), 1, one, [item.value for item in carried])
+        last = loop(self.builder, i64(0), i64(count), 1, one, [item.value for item in carried])
         return [Lane(self.builder, value) for value in last]
 
     def each_uneven(self, count: int, inside: Callable[[Any], None]) -> None:
@@ -177,7 +177,7 @@ class Writer:
         def one(at: Any, _: Sequence[Any]) -> None:
             self.put(nothing, pointer, at)
 
-        loop(self.builder, i64(0), as_value(elements), self.attention.lanes, one)
+        loop(self.builder, i64(0), i64(elements), self.attention.lanes, one)
 
     def each_block(
         self,

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from ....codegen.elements.complex_pairs import in_pairs, is_complex
-from ....codegen.ir.index import as_value
+from ....codegen.ir.index import i64
 from ....graph.data import Array
 from ....graph.integers import round_up
 from ....lower.lower import lower
 from ....lower.plan import ALIGNMENT, Plan, Spec
+from ....lower.specs import operand_number
 from ..emit.template import Code, Scratch, Template
 from ..emit.vectors import copy_bytes, moved
 from ..runtime.jit import Machine
@@ -80,7 +81,7 @@ def _emit(code: Code) -> None:
 def _place(code: Code, plan: Plan, number: int) -> Any:
     buffer = plan.buffers[number]
     if buffer.place == "input":
-        return code.operands[int(str(buffer.name))]
+        return code.operands[operand_number(buffer)]
     if buffer.place == "constant":
         return _constant(code, plan.constants[str(buffer.name)].array)
     return moved(code.builder, code.shared, buffer.offset or 0)
@@ -106,7 +107,7 @@ def _copy_out(code: Code, plan: Plan, places: Sequence[Any]) -> None:
     for number, result in zip(plan.outputs, code.results, strict=True):
         first, last = code.share(plan.buffers[number].nbytes)
         target, source = (moved(b, pointer, first) for pointer in (result, places[number]))
-        copy_bytes(b, target, source, b.sub(last, as_value(first)))
+        copy_bytes(b, target, source, b.sub(last, i64(first)))
 
 
 COMPLEX = Template("complex", _fits, _emit, _scratch)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ....codegen.ir.emit import i64, ir, loop, minimum, offset
+from ....codegen.ir.emit import ir, loop, minimum, offset
+from ....codegen.ir.index import i64
 from .panel import Either, Following, Meanwhile, Piece, Products, Slices, Terms, emit_pack_panel
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from ....codegen.ir.emit import (
     accumulator_of,
     fused_multiply_add,
-    i64,
     lane_mask,
     lane_sum,
     load,
@@ -23,6 +22,7 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
+from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.integers import ceil_div
 from .plan import Cut

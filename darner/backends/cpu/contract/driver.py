@@ -6,17 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.ir.emit import (
-    accumulator_of,
-    i64,
-    ir,
-    lane_mask,
-    load,
-    loop,
-    maximum,
-    minimum,
-    offset,
-)
+from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, maximum, minimum, offset
+from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES
 from .blocks import emit_blocked
 from .dots import sum_dots

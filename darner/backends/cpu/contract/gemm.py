@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, load, loop, offset, store
+from ....codegen.ir.emit import accumulator_of, ir, load, loop, offset, store
+from ....codegen.ir.index import i64
 from .driver import Driver, Share, Target
 from .panel import emit_pack_panel
 from .plan import Contraction, Cut, cut, packed_elements, scratch_bytes

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from ....codegen.ir.emit import (
     accumulator_of,
     element_type,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -24,6 +23,7 @@ from ....codegen.ir.emit import (
     widen,
     zero,
 )
+from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ....codegen.ir.emit import i64, ir, loop, maximum, minimum, offset
+from ....codegen.ir.emit import ir, loop, maximum, minimum, offset
+from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.integers import ceil_div
 from ..emit.panels import Panels

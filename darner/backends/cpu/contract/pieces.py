@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.ir.emit import i64, minimum
+from ....codegen.ir.emit import minimum
+from ....codegen.ir.index import i64
 from ..emit.work_queue import Claims, Division
 from .plan import Cut
 from .tile import halves_of_cycles

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.ir.emit import i64, ir, minimum, prefetch
+from ....codegen.ir.emit import ir, minimum, prefetch
+from ....codegen.ir.index import i64
 
 LINE = 64
 EACH = 2 * LINE

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....codegen.ir.emit import i64, minimum, offset
+from ....codegen.ir.emit import minimum, offset
+from ....codegen.ir.index import i64
 from ....graph.integers import ceil_div
 from ..emit.template import Code
 from .driver import Driver

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, loop, minimum, offset
+from ....codegen.ir.emit import accumulator_of, ir, loop, minimum, offset
+from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.integers import ceil_div, round_up
 from ..emit.template import Code

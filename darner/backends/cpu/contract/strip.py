@@ -13,7 +13,6 @@ from ....codegen.ir.emit import (
     accumulator_of,
     broadcast,
     fused_multiply_add,
-    i64,
     ir,
     lane_mask,
     load,
@@ -24,6 +23,7 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
+from ....codegen.ir.index import i64
 from .plan import Cut
 from .tile import Tile
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.emit import accumulator_of, lane_mask, load, loop, narrow, offset, store
-from ....codegen.ir.index import Lanes, Number, Places, as_value
+from ....codegen.ir.index import Lanes, Number, Places, i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec, may_share
-from ....lower.specs import sizes
+from ....lower.specs import operand_number, sizes
 from ..emit.panels import Offer, Panels
 from ..emit.template import Code, Packing, Scratch, Template
 from ..runtime.jit import Machine
@@ -236,7 +236,7 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         for number, axis in zip(index, product.loops, strict=True):
             a = places.add(a, places.mul(number, axis.a))
             b = places.add(b, places.mul(number, axis.b))
-        return as_value(a), as_value(b)
+        return i64(a), i64(b)
 
     a, b = (
         offset(builder, code.operand_of(side.leaf), dtype, side.offset + skipped * distance)
@@ -275,8 +275,8 @@ def _place_in_panels(places: Places, panels: Panels, row: Number, column: Number
     down: Number = width
     if panels.last:
         b, last = places.builder, panels.columns // width
-        is_last = b.icmp_signed("==", as_value(number), as_value(last))
-        down = b.select(is_last, as_value(panels.last), as_value(width))
+        is_last = b.icmp_signed("==", i64(number), i64(last))
+        down = b.select(is_last, i64(panels.last), i64(width))
     return places.add(places.add(before, places.mul(row, down)), within)
 
 
@@ -289,11 +289,11 @@ def _part_target(code: Code, product: Product, first: int) -> Target:
         place = places.mul(
             places.add(batch, first * contraction.batch), contraction.m * contraction.n
         )
-        return offset(builder, code.shared, dtype, as_value(place))
+        return offset(builder, code.shared, dtype, i64(place))
 
     def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
         within = places.add(places.mul(row, contraction.n), column)
-        at = offset(builder, straight(batch), dtype, as_value(within))
+        at = offset(builder, straight(batch), dtype, i64(within))
         store(builder, values, at, dtype, mask)
 
     return Target(write, straight)
@@ -313,16 +313,16 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
         column = places.mul(vector, lanes)
         mask = None
         if contraction.n % lanes:
-            mask = lane_mask(builder, builder.sub(as_value(contraction.n), as_value(column)), lanes)
+            mask = lane_mask(builder, builder.sub(i64(contraction.n), i64(column)), lanes)
         line = places.add(places.mul(batch, contraction.m), row)
-        place = as_value(places.add(places.mul(line, contraction.n), column))
+        place = i64(places.add(places.mul(line, contraction.n), column))
 
         def add(part: Any, totals: Sequence[Any]) -> list[Any]:
-            at = offset(builder, code.shared, dtype, builder.mul(part, as_value(size)), place)
+            at = offset(builder, code.shared, dtype, builder.mul(part, i64(size)), place)
             return [builder.fadd(totals[0], load(builder, at, dtype, lanes, mask))]
 
         first = load(builder, offset(builder, code.shared, dtype, place), dtype, lanes, mask)
-        (total,) = loop(builder, as_value(1), as_value(parts.all), 1, add, [first])
+        (total,) = loop(builder, i64(1), i64(parts.all), 1, add, [first])
         write(total, batch, row, column, mask)
 
     code.each(contraction.batch * contraction.m * vectors, one)
@@ -349,9 +349,7 @@ def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
     builder, dtype = code.builder, product.node.dtype.name
     if not _goes_straight(code.spec, product):
         return None
-    return lambda batch: offset(
-        builder, code.results[0], dtype, as_value(_place(code, product, batch))
-    )
+    return lambda batch: offset(builder, code.results[0], dtype, i64(_place(code, product, batch)))
 
 
 def _read_leaves(spec: Spec, product: Product) -> list[Node]:
@@ -376,7 +374,7 @@ def _reads(code: Code, product: Product) -> Callable[[Any, Any, Any], list[Any]]
         return None
 
     def places(batch: Any, row: Any, column: Any) -> list[Any]:
-        place = as_value(_place(code, product, batch, row, column))
+        place = i64(_place(code, product, batch, row, column))
         return [
             offset(code.builder, code.operand_of(leaf), leaf.dtype.name, place) for leaf in leaves
         ]
@@ -390,7 +388,7 @@ def _written(code: Code, product: Product) -> Callable[[Any, Any, Any], Any] | N
     if product.contraction.c_strides[2] != 1 or dtype not in STORAGE_BYTES:
         return None
     return lambda batch, row, column: offset(
-        code.builder, code.results[0], dtype, as_value(_place(code, product, batch, row, column))
+        code.builder, code.results[0], dtype, i64(_place(code, product, batch, row, column))
     )
 
 
@@ -403,14 +401,14 @@ def _writer(code: Code, product: Product) -> Write:
         lanes = values.type.count
         place = _place(code, product, batch, row, column)
         if _is_plain(code.spec, product):
-            at = offset(builder, code.results[0], dtype, as_value(place))
+            at = offset(builder, code.results[0], dtype, i64(place))
             store(builder, values, at, dtype, mask, across)
             return
         elements = Elements.of(code, mask)
         elements.give(product.node, narrow(builder, values, dtype))
         if product.contraction.c_panels is not None:
             for leaf in _read_leaves(code.spec, product):
-                at = offset(builder, code.operand_of(leaf), dtype, as_value(place))
+                at = offset(builder, code.operand_of(leaf), dtype, i64(place))
                 elements.give(leaf, load(builder, at, dtype, lanes, mask))
         columns = Lanes(column, lanes, 1, lanes)
         index = _index(elements.places, product, batch, row, columns)
@@ -462,14 +460,14 @@ def _panels_of(spec: Spec, machine: Machine) -> Offer:
         )
         # What was packed before is not cut into parts of sums, which few tiles want.
         if whole and (turned or _parts(contraction, machine, False) is None):
-            alone[_position(b.leaf)] = _panels_for(machine, dtype, rows, columns)
+            alone[operand_number(b.leaf)] = _panels_for(machine, dtype, rows, columns)
     beside = _read_leaves(spec, product)
-    alike = all(may_share(spec, _position(leaf), 0) for leaf in beside)
-    others = {_position(leaf) for leaf in spec.inputs if leaf.shape == product.node.shape}
-    others -= {_position(side.leaf) for side in (product.a, product.b)}
+    alike = all(may_share(spec, operand_number(leaf), 0) for leaf in beside)
+    others = {operand_number(leaf) for leaf in spec.inputs if leaf.shape == product.node.shape}
+    others -= {operand_number(side.leaf) for side in (product.a, product.b)}
     types = {node.dtype.name for node in (*beside, *spec.body.outputs)}
     flat = contraction.c_strides[1:] == (contraction.n, 1) and not product.loops
-    if flat and alike and types == {dtype} and others == {_position(leaf) for leaf in beside}:
+    if flat and alike and types == {dtype} and others == {operand_number(leaf) for leaf in beside}:
         panels = _panels_for(machine, dtype, contraction.m, contraction.n)
         results = range(len(spec.inputs), len(spec.inputs) + len(spec.body.outputs))
         together = dict.fromkeys([*sorted(others), *results], panels)
@@ -485,7 +483,7 @@ def _panels_for(machine: Machine, dtype: str, rows: int, columns: int) -> Panels
 
 def _laid(spec: Spec, product: Product, panels: Mapping[int, Panels]) -> tuple[Product, bool]:
     """A product with what lies in panels, and whether B needs no packing."""
-    contraction, b = product.contraction, panels.get(_position(product.b.leaf))
+    contraction, b = product.contraction, panels.get(operand_number(product.b.leaf))
     c = panels.get(len(spec.inputs))
     whole = b is not None and contraction.b_strides[2] == 1
     if b is not None and not whole:
@@ -494,11 +492,6 @@ def _laid(spec: Spec, product: Product, panels: Mapping[int, Panels]) -> tuple[P
         steps = (contraction.m * contraction.n, c.width, 1)
         contraction = replace(contraction, c_strides=steps, c_panels=c)
     return replace(product, contraction=contraction), whole
-
-
-def _position(leaf: Node) -> int:
-    """The number of an operand."""
-    return int(str(leaf.name))
 
 
 # --------------------------------------------------------------------------- packed once
@@ -541,7 +534,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
 
         def panel(number: Any) -> None:
             width = plan.tile.width * contraction.k
-            at = code.builder.mul(number, as_value(width))
+            at = code.builder.mul(number, i64(width))
             target = offset(code.builder, code.results[0], plan.panel, at)
             emit_pack_panel(code.builder, plan, source, number, target)
 
@@ -550,7 +543,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     nbytes = plan.packed_elements * STORAGE_BYTES[plan.panel]
     key = f"panels of {plan.tile.width}: {order}"
     panels = _panels(plan, b.leaf, b.offset)
-    return Packing(_position(b.leaf), nbytes, key, emit, panels, few)
+    return Packing(operand_number(b.leaf), nbytes, key, emit, panels, few)
 
 
 def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:

@@ -13,7 +13,6 @@ from ....codegen.ir.emit import (
     accumulator_of,
     broadcast,
     fused_multiply_add,
-    i64,
     ir,
     lane_mask,
     load,
@@ -22,6 +21,7 @@ from ....codegen.ir.emit import (
     prefetch,
     zero,
 )
+from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.errors import ArgumentError
 from ....graph.integers import ceil_div

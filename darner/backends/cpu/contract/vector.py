@@ -12,7 +12,6 @@ from ....codegen.ir.emit import (
     accumulator_of,
     broadcast,
     fused_multiply_add,
-    i64,
     lane_mask,
     load,
     loop,
@@ -21,6 +20,7 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
+from ....codegen.ir.index import i64
 from .plan import Cut
 
 

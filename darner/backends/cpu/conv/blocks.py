@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, loop, minimum, offset
-from ....codegen.ir.index import as_value
+from ....codegen.ir.emit import accumulator_of, ir, loop, minimum, offset
+from ....codegen.ir.index import i64
 from ....codegen.problems.conv import Patches
 from ....graph.integers import ceil_div, round_up
 from ..emit.template import Code
@@ -77,8 +77,8 @@ class Blocks:
         if self.images == 1:
             image, piece = divided(builder, index, self.pieces)
             start = places.mul(image, pixels)
-            first = as_value(places.add(start, places.mul(piece, self.length)))
-            end = as_value(places.add(start, pixels))
+            first = i64(places.add(start, places.mul(piece, self.length)))
+            end = i64(places.add(start, pixels))
         else:
             first = builder.mul(index, i64(self.length))
             end = i64(self.patches.batch * pixels)
@@ -133,13 +133,13 @@ class Reader:
             image, index = place_of(builder, pixel, patches.result)
             return places.offset([image, *index], [patches.batch, *pitches])
 
-        start = as_value(place_at(first))
+        start = i64(place_at(first))
 
         def row(pixel: Any, held: Any) -> tuple[Any, Any]:
             _, column = divided(builder, pixel, patches.result[-1])
-            left = builder.sub(i64(patches.result[-1]), as_value(column))
+            left = builder.sub(i64(patches.result[-1]), i64(column))
             length = minimum(builder, left, builder.sub(stop, pixel))
-            here = builder.sub(as_value(place_at(pixel)), start)
+            here = builder.sub(i64(place_at(pixel)), start)
             to = builder.sub(pixel, first)
 
             def one(i: Any, _: Any) -> None:

@@ -12,8 +12,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
@@ -259,7 +259,7 @@ class _Panels:
         rest, piece = divided(builder, number, pieces)
         rest, panel = divided(builder, rest, each)
         part, group = divided(builder, rest, self.groups)
-        panel = as_value(places.add(places.mul(part, each), panel))
+        panel = i64(places.add(places.mul(part, each), panel))
         full, last = layout.tiles
         if full:
             with builder.if_then(builder.icmp_signed("<", panel, i64(full))):
@@ -272,10 +272,10 @@ class _Panels:
         """Pack weights into a panel ``[term][channel of the result]`` that is as wide as a tile."""
         builder, layout, places = self.builder, self.layout, self.code.places
         dtype, length, taps = layout.dtype, layout.length, layout.taps
-        row = as_value(places.mul(panel, self.tile.width))
+        row = i64(places.mul(panel, self.tile.width))
         valid = minimum(builder, i64(tile.width), builder.sub(i64(layout.rows), row))
         number = places.add(places.mul(group, layout.panels), panel)
-        start = as_value(places.mul(number, layout.panel))
+        start = i64(places.mul(number, layout.panel))
         pack = turning_kernel(builder.module, dtype, tile)
         if self.past:
             past = turning_kernel(builder.module, dtype, tile, past=True)
@@ -288,7 +288,7 @@ class _Panels:
             builder.call(pack, [count, valid, source, i64(distance), target])
 
         if not layout.backward:
-            first = as_value(places.mul(piece, TERMS))
+            first = i64(places.mul(piece, TERMS))
             count = minimum(builder, i64(TERMS), builder.sub(i64(length), first))
             line = places.add(places.mul(group, layout.rows), row)
             some(count, places.add(places.mul(line, length), first), length, first)
@@ -355,12 +355,12 @@ class Driver:
         places = self.code.places
         rest, block = divided(builder, number, self.blocks.count)
         part, group = divided(builder, rest, patches.groups)
-        first, stop = self.blocks.bounds(self.code, as_value(block))
+        first, stop = self.blocks.bounds(self.code, i64(block))
         if self.spans is None:
             start = self.reader.write_places(first, stop)
         else:
             start = self.spans.write(first, stop, self.places)
-        low = as_value(places.mul(part, layout.each))
+        low = i64(places.mul(part, layout.each))
         high = minimum(builder, builder.add(low, i64(layout.each)), i64(layout.panels))
 
         def channels(c: Any, _: Any) -> None:
@@ -449,7 +449,7 @@ class Driver:
 
         def run(pixel: Any, held: Any) -> tuple[Any, Any]:
             image, inner = divided(builder, pixel, pixels)
-            left = builder.sub(i64(pixels), as_value(inner))
+            left = builder.sub(i64(pixels), i64(inner))
             length = minimum(builder, left, builder.sub(stop, pixel))
             own_image, _ = divided(builder, builder.sub(pixel, first), pixels)
 

@@ -15,7 +15,6 @@ from ....codegen.ir.emit import (
     accumulator_of,
     broadcast,
     fused_multiply_add,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -26,7 +25,7 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
-from ....codegen.ir.index import Number
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, Phase, patches_of
 from ....graph.integers import ceil_div

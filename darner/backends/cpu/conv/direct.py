@@ -13,8 +13,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.interleave import interleaved
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, Phase, patches_of
@@ -199,7 +199,7 @@ class Driver:
             # As in ``conv_driver``: threads have rows of their own, whose weights they copied.
             rest, block = divided(builder, number, layout.blocks)
             group, part = divided(builder, rest, layout.cut.parts)
-        first = builder.mul(as_value(block), i64(layout.block))
+        first = builder.mul(i64(block), i64(layout.block))
         plane = places.mul(group, patches.channels)
         source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
         each = len(grid.planes)
@@ -216,7 +216,7 @@ class Driver:
             )
 
         stop = minimum(builder, i64(layout.block), builder.sub(i64(layout.places), first))
-        start = as_value(places.mul(part, layout.cut.height))
+        start = i64(places.mul(part, layout.cut.height))
         end = minimum(builder, builder.add(start, i64(layout.cut.height)), i64(layout.rows))
 
         def tile(row: Any, _: Any) -> None:
@@ -268,21 +268,21 @@ class Driver:
 
         def run(place: Any, held: Any) -> tuple[Any, Any]:
             image, index = place_of(builder, place, grid.pitches)
-            column = as_value(index[-1])
+            column = i64(index[-1])
             rest = minimum(
                 builder, builder.sub(i64(grid.pitches[-1]), column), builder.sub(stop, place)
             )
             # Of the result's row: what is left of it, and what these places have.
-            begin = as_value(places.mul(column, abreast))
+            begin = i64(places.mul(column, abreast))
             length = minimum(
-                builder, as_value(places.mul(rest, abreast)), builder.sub(i64(width), begin)
+                builder, i64(places.mul(rest, abreast)), builder.sub(i64(width), begin)
             )
             pixel: Number = 0
             for axis, one in enumerate(index[:-1]):
                 taps = phase.axes[axis]
                 own = places.add(taps.start, places.mul(one, patches.strides[axis]))
                 pixel = places.add(places.mul(pixel, patches.result[axis]), own)
-                valid = builder.icmp_signed("<", as_value(one), i64(taps.pixels))
+                valid = builder.icmp_signed("<", i64(one), i64(taps.pixels))
                 length = builder.select(valid, length, i64(0))
             pixel = places.add(places.mul(pixel, width), begin)
 
@@ -290,7 +290,7 @@ class Driver:
                 """The vectors of ``lanes`` places, from ``at`` on."""
                 here = builder.add(builder.sub(place, first), at)
                 done = places.mul(at, abreast)
-                left = builder.sub(length, as_value(done))
+                left = builder.sub(length, i64(done))
                 masks = [
                     lane_mask(builder, builder.sub(left, i64(number * lanes)), lanes)
                     for number in range(min(abreast, ceil_div(width, lanes)))

@@ -14,7 +14,6 @@ from typing import Any
 from ....codegen.ir.emit import (
     accumulator_of,
     fused_multiply_add,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -25,7 +24,7 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div
@@ -346,8 +345,8 @@ class Driver:
 
         def unit(number: Any) -> None:
             out, vector = divided(builder, number, vectors)
-            row = builder.mul(as_value(vector), i64(lanes))
-            at = builder.add(builder.mul(as_value(out), i64(layout.rows)), row)
+            row = builder.mul(i64(vector), i64(lanes))
+            at = builder.add(builder.mul(i64(out), i64(layout.rows)), row)
             mask = lane_mask(builder, builder.sub(i64(layout.rows), row), lanes)
             total = zero(layout.accumulator, lanes)
             for split in range(layout.splits if layout.blocks else 0):

@@ -11,18 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from ....codegen.ir.emit import (
-    accumulator_of,
-    i64,
-    ir,
-    lane_mask,
-    load,
-    loop,
-    minimum,
-    offset,
-    store,
-)
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset, store
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
@@ -177,14 +167,14 @@ class Driver:
         start = places.mul(part, plan.height)
         end = places.add(start, plan.height)
         if plan.parts * plan.height != plan.rows:
-            end = minimum(builder, as_value(end), i64(plan.rows))
-        rows = as_value(start), as_value(end)
-        first = as_value(places.mul(section, plan.together))
+            end = minimum(builder, i64(end), i64(plan.rows))
+        rows = i64(start), i64(end)
+        first = i64(places.mul(section, plan.together))
         stop = minimum(builder, builder.add(first, i64(plan.together)), i64(plan.panels))
         if self.phases is not None:
             columns = places.mul(grid.area, patches.batch)
             most, _ = divided(builder, places.add(columns, plan.tile.width - 1), plan.tile.width)
-            stop = minimum(builder, stop, as_value(most))
+            stop = minimum(builder, stop, i64(most))
         if self.layout.at_once:
             self._section(grid, group, rows, first, stop)
         else:
@@ -205,7 +195,7 @@ class Driver:
             return [plan.tile], None
         if not full:
             return [last], None
-        return [plan.tile, last], self.builder.icmp_signed("<", as_value(panel), i64(full))
+        return [plan.tile, last], self.builder.icmp_signed("<", i64(panel), i64(full))
 
     def _piece(self, grid: Grid, group: Number, panel: Number, rows: tuple[Any, Any]) -> Piece:
         """Some rows of one panel."""
@@ -214,9 +204,9 @@ class Driver:
         width: Number = tiles[0].width
         if is_first is not None:
             width = builder.select(is_first, i64(tiles[0].width), i64(tiles[1].width))
-        first = builder.mul(as_value(panel), i64(self.tile.width))
-        columns = as_value(self.code.places.mul(grid.area, self.patches.batch))
-        stop = minimum(builder, builder.add(first, as_value(width)), columns)
+        first = builder.mul(i64(panel), i64(self.tile.width))
+        columns = i64(self.code.places.mul(grid.area, self.patches.batch))
+        stop = minimum(builder, builder.add(first, i64(width)), columns)
         return Piece(grid, group, tiles, is_first, width, (first, stop), rows)
 
     def _pack(self, piece: Piece, entries: Any, c: Any, count: Any, block: Any) -> Any:
@@ -225,7 +215,7 @@ class Driver:
         plane = places.add(places.mul(piece.group, patches.channels), c)
         source = offset(builder, self.source, self.dtype, places.mul(plane, patches.area))
         self.packer.copy(entries, source, count, piece.grid.taps, piece.width, block)
-        return as_value(places.mul(count, piece.grid.taps))
+        return i64(places.mul(count, piece.grid.taps))
 
     def _blocks(self, piece: Piece) -> None:
         """One panel, some channels at a time; then all rows are finished."""
@@ -267,7 +257,7 @@ class Driver:
             self._pack(piece, entries, i64(0), i64(patches.channels), block_of(panel))
 
         loop(builder, first, stop, 1, pack)
-        length = as_value(self.code.places.mul(grid.taps, patches.channels))
+        length = i64(self.code.places.mul(grid.taps, patches.channels))
 
         def one_tile(row: Any, _: Any) -> None:
             end = minimum(builder, builder.add(row, i64(self.tile.rows)), rows[1])
@@ -287,11 +277,11 @@ class Driver:
         """Where sums are kept: in the result itself where a whole panel lies in one image; whether so, the place, the distance of rows."""
         builder, patches, places = self.builder, self.patches, self.code.places
         if not self.layout.direct or self.layout.apart or patches.pixels < self.tile.lanes:
-            return None, self.sums, as_value(piece.width)
+            return None, self.sums, i64(piece.width)
         first, stop = piece.columns
-        width = as_value(piece.width)
+        width = i64(piece.width)
         image, pixel = divided(builder, first, patches.pixels)
-        end = builder.add(as_value(pixel), width)
+        end = builder.add(i64(pixel), width)
         inside = builder.icmp_signed("<=", end, i64(patches.pixels))
         whole = builder.icmp_signed("==", builder.sub(stop, first), width)
         straight = builder.and_(inside, whole)
@@ -317,7 +307,7 @@ class Driver:
         else:
             form = "rows"
             each = places.mul(grid.taps, patches.channels)
-            a_stride = as_value(each)
+            a_stride = i64(each)
             before = places.mul(grid.first, patches.groups * plan.rows * patches.channels)
             line = places.add(places.mul(group, plan.rows), row)
             at = places.add(before, places.mul(line, each))
@@ -376,14 +366,12 @@ class Driver:
 
         def run(column: Any, held: Any) -> tuple[Any, Any]:
             image, index = place_of(builder, column, grid.pixels if apart else [grid.area])
-            length = builder.sub(
-                as_value(grid.pixels[-1] if apart else grid.area), as_value(index[-1])
-            )
+            length = builder.sub(i64(grid.pixels[-1] if apart else grid.area), i64(index[-1]))
             length = minimum(builder, length, builder.sub(stop, column))
 
             def one_row(row: Any, _: Any) -> None:
                 channel = places.add(places.mul(group, plan.rows), row)
-                place = builder.mul(builder.sub(row, start), as_value(piece.width))
+                place = builder.mul(builder.sub(row, start), i64(piece.width))
                 place = builder.add(place, builder.sub(column, first))
 
                 def vector(at: Any, _: Any) -> None:

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.emit import i64, load, loop, narrow, offset, prefetch, store
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.emit import load, loop, narrow, offset, prefetch, store
+from ....codegen.ir.index import Lanes, Number, i64
 from ....codegen.ir.math import memory_type
 from ....codegen.ir.types import ACCUMULATOR
 from ....graph.graph import Graph
@@ -155,7 +155,7 @@ def each_turned(
 
 def _address(code: Code, seen: Strided) -> Any:
     kind = memory_type(seen.base.dtype)
-    place = [as_value(seen.offset)]
+    place = [i64(seen.offset)]
     return code.builder.gep(code.operand_of(seen.base), place, source_etype=kind)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from ....codegen.ir.emit import (
     accumulator_of,
     constant_words,
-    i64,
     ir,
     lane_numbers,
     load,
@@ -23,7 +22,7 @@ from ....codegen.ir.emit import (
     offset,
     store,
 )
-from ....codegen.ir.index import Number, Places, as_value
+from ....codegen.ir.index import Number, Places, i64
 from ....codegen.problems.conv import Patches
 
 ENTRY = 4
@@ -81,7 +80,7 @@ def grid_of(builder: Any, patches: Patches, table: Any, phase: Number) -> Grid:
         fields += [only.pixels, only.taps, 0]
     else:
         word = ir().IntType(64)
-        start = builder.mul(as_value(phase), i64(size))
+        start = builder.mul(i64(phase), i64(size))
         fields = []
         for number in range(size):
             place = builder.gep(table, [builder.add(start, i64(number))], source_etype=word)
@@ -96,7 +95,7 @@ def divided(builder: Any, number: Number, by: Number) -> tuple[Number, Number]:
         return divmod(number, by)
     if isinstance(by, int) and by == 1:
         return number, 0
-    number, by = as_value(number), as_value(by)
+    number, by = i64(number), i64(by)
     quotient = builder.udiv(number, by)
     return quotient, builder.sub(number, builder.mul(quotient, by))
 
@@ -165,7 +164,7 @@ class Packer:
             image, index = place_of(builder, column, grid.pixels)
             length = minimum(
                 builder,
-                as_value(places.sub(grid.pixels[-1], index[-1])),
+                i64(places.sub(grid.pixels[-1], index[-1])),
                 minimum(builder, builder.sub(stop, column), i64(self.lanes)),
             )
             written = _bits(builder, i64(0), length)
@@ -181,29 +180,29 @@ class Packer:
                     here = places.add(source, places.mul(at, strides[axis]))
                     following = places.add(places.mul(number, grid.count[axis]), i)
                     if axis < rank - 1:
-                        valid = builder.icmp_unsigned("<", as_value(at), i64(patches.sizes[axis]))
+                        valid = builder.icmp_unsigned("<", i64(at), i64(patches.sizes[axis]))
                         valid = valid if inside is None else builder.and_(inside, valid)
                         tap(axis + 1, following, here, valid)
                         return
-                    read = self._lanes_read(as_value(at), length)
+                    read = self._lanes_read(i64(at), length)
                     if inside is not None:
                         read = builder.select(inside, read, i64(0))
                     # A load of nothing goes where there is memory: elsewhere it takes a microsecond.
                     nothing = builder.icmp_unsigned("==", read, i64(0))
-                    here = builder.select(nothing, i64(0), as_value(here))
+                    here = builder.select(nothing, i64(0), i64(here))
                     # Columns count from the first, and rows from the first tap.
                     target = places.add(places.mul(following, pitch), builder.sub(column, first))
-                    row = builder.mul(builder.add(entry, as_value(following)), i64(ENTRY))
+                    row = builder.mul(builder.add(entry, i64(following)), i64(ENTRY))
                     for field, value in enumerate((here, target, read, written)):
                         place = builder.gep(
                             self.table, [builder.add(row, i64(field))], source_etype=word
                         )
-                        builder.store(as_value(value), place)
+                        builder.store(i64(value), place)
 
-                loop(builder, i64(0), as_value(grid.count[axis]), 1, one)
+                loop(builder, i64(0), i64(grid.count[axis]), 1, one)
 
             tap(0, 0, base, None)
-            return builder.add(column, length), builder.add(entry, as_value(grid.taps))
+            return builder.add(column, length), builder.add(entry, i64(grid.taps))
 
         return walk(builder, first, stop, segment, i64(0))
 
@@ -234,7 +233,7 @@ class Packer:
                 start = offset(
                     builder, source, self.dtype, builder.mul(channel, i64(self.patches.area))
                 )
-                end = offset(builder, block, accumulator, builder.mul(channel, as_value(rows)))
+                end = offset(builder, block, accumulator, builder.mul(channel, i64(rows)))
                 loop(
                     builder,
                     i64(0),

@@ -14,7 +14,6 @@ from typing import Any
 from ....codegen.ir.emit import (
     accumulator_of,
     constant_words,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -25,7 +24,7 @@ from ....codegen.ir.emit import (
     offset,
     store,
 )
-from ....codegen.ir.index import Number, Places, as_value
+from ....codegen.ir.index import Number, Places, i64
 from ....codegen.problems.conv import Patches, Taps
 from ....graph.integers import ceil_div
 from .pack import place_of, walk
@@ -248,21 +247,21 @@ class Copier:
 
         def row(place: Any, held: Any) -> tuple[Any, Any]:
             number, index = place_of(builder, place, grid.pitches)
-            column = as_value(index[-1])
+            column = i64(index[-1])
             length = builder.sub(i64(grid.pitches[-1]), column)
             length = minimum(builder, length, builder.sub(end, place))
-            number = builder.sub(as_value(number), i64(1))
+            number = builder.sub(i64(number), i64(1))
             inside = builder.icmp_unsigned("<", number, i64(self.batch))
             at: Number = 0
             for axis, one in enumerate(index):
                 if axis < len(index) - 1:
-                    valid = builder.icmp_signed("<", as_value(one), i64(plane.sizes[axis]))
+                    valid = builder.icmp_signed("<", i64(one), i64(plane.sizes[axis]))
                     inside = builder.and_(inside, valid)
                 own = numbers.add(plane.starts[axis], numbers.mul(one, plane.steps[axis]))
                 at = numbers.add(numbers.mul(at, sizes[axis]), own)
             at = numbers.add(at, builder.mul(number, i64(image)))
             # Where there is no such row, some other is not read: outside of memory that takes a microsecond.
-            at = builder.select(inside, as_value(at), i64(0))
+            at = builder.select(inside, i64(at), i64(0))
             left = builder.sub(i64(plane.sizes[-1]), column)
             left = builder.select(inside, maximum(builder, left, i64(0)), i64(0))
             to = builder.sub(place, start)

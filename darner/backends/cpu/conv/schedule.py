@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ....codegen.ir.emit import i64, loop, maximum, minimum
-from ....codegen.ir.index import as_value
+from ....codegen.ir.emit import loop, maximum, minimum
+from ....codegen.ir.index import i64
 from ..emit.template import Code
 from .pack import divided
 
@@ -43,7 +43,7 @@ def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]
         group, split = divided(builder, number, layout.splits)
         start, stop = (
             builder.udiv(
-                builder.mul(builder.add(as_value(split), i64(k)), i64(layout.blocks)),
+                builder.mul(builder.add(i64(split), i64(k)), i64(layout.blocks)),
                 i64(layout.splits),
             )
             for k in (0, 1)

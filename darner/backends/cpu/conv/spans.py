@@ -10,8 +10,8 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ....codegen.ir.emit import i64, ir, loop, maximum, minimum
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import ir, loop, maximum, minimum
+from ....codegen.ir.index import Number, i64
 from ....codegen.problems.conv import Patches
 from ..emit.template import Code
 from .blocks import Blocks
@@ -94,7 +94,7 @@ class Spans:
         """As ``met``, for a number of the code."""
         builder, patches, numbers = self.builder, self.patches, self.code.places
         taps, delta = patches.phases[0].axes[0], patches.deltas[0]
-        corner = as_value(numbers.add(numbers.mul(row, patches.steps[0]), taps.offset))
+        corner = i64(numbers.add(numbers.mul(row, patches.steps[0]), taps.offset))
         before, behind = builder.neg(corner), builder.sub(i64(patches.sizes[0] - 1), corner)
         if delta < 0:
             before, behind = builder.neg(behind), corner
@@ -111,7 +111,7 @@ class Spans:
         def pixel(at: Any, _: Any) -> None:
             row, inner = divided(builder, at, self.inner)
             rank = numbers.add(numbers.mul(numbers.mul(row, images), self.inner), inner)
-            self._store(as_value(rank), self.ranks, at)
+            self._store(i64(rank), self.ranks, at)
 
         loop(builder, i64(0), i64(self.patches.pixels), 1, pixel)
 
@@ -122,7 +122,7 @@ class Spans:
 
         def place_at(pixel: Number) -> Any:
             image, index = place_of(builder, pixel, patches.result)
-            return as_value(numbers.offset([image, *index], [patches.batch, *pitches]))
+            return i64(numbers.offset([image, *index], [patches.batch, *pitches]))
 
         start = place_at(first)
 
@@ -146,8 +146,8 @@ class Spans:
 
     def rank(self, image: Number, pixel: Number) -> Any:
         """Where a pixel of one of a block's images comes."""
-        before = self._load(self.ranks, as_value(pixel))
-        return self.builder.add(before, as_value(self.code.places.mul(image, self.inner)))
+        before = self._load(self.ranks, i64(pixel))
+        return self.builder.add(before, i64(self.code.places.mul(image, self.inner)))
 
     def order(self, count: Any, taps: int, terms: Any, tables: list[tuple[Any, int]]) -> None:
         """Write the terms of ``count`` channels in the order of the first axis: each of ``tables`` gets their rows in a panel of that width, the first what ``terms`` says."""
@@ -179,4 +179,4 @@ class Spans:
 
     def _store(self, value: Any, table: Any, at: Any) -> None:
         place = self.builder.gep(table, [at], source_etype=ir().IntType(64))
-        self.builder.store(as_value(value), place)
+        self.builder.store(i64(value), place)

@@ -16,7 +16,7 @@ from ....codegen.problems.conv import CONVOLUTIONS
 from ....graph.errors import InternalError
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ....lower.specs import sizes
+from ....lower.specs import operand_number, sizes
 from ....lower.strided import row_major, strided
 from ..emit.template import Code, Packing, Scratch, Template
 from ..runtime.jit import Machine
@@ -135,7 +135,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     uses = [node for node in spec.body.nodes if weights.id in node.inputs]
     if weights.op.name != "input" or len(uses) != 1 or is_depthwise(main):
         return None
-    operand = int(str(weights.name))
+    operand = operand_number(weights)
     form = winograd_of(main, machine, packed=True)
     if form is not None:
         return winograd.packing(form, operand)

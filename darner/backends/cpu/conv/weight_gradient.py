@@ -13,7 +13,6 @@ from typing import Any
 
 from ....codegen.ir.emit import (
     accumulator_of,
-    i64,
     ir,
     lane_mask,
     load,
@@ -23,7 +22,7 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
@@ -268,7 +267,7 @@ class Driver:
         """``inside(tile, number within the section, number)`` for the panels of a section."""
         builder, layout = self.builder, self.layout
         places = self.code.places
-        first = as_value(places.mul(section, layout.together))
+        first = i64(places.mul(section, layout.together))
         stop = minimum(builder, builder.add(first, i64(layout.together)), i64(layout.panels))
         full = layout.columns // self.tile.width
         rest = layout.columns % self.tile.width
@@ -302,7 +301,7 @@ class Driver:
             def run(column: Any, held: Any) -> tuple[Any, Any]:
                 image, pixel = divided(builder, column, pixels)
                 length = minimum(
-                    builder, builder.sub(i64(pixels), as_value(pixel)), builder.sub(stop, column)
+                    builder, builder.sub(i64(pixels), i64(pixel)), builder.sub(stop, column)
                 )
                 plane = places.add(places.mul(image, self.patches.groups * layout.columns), channel)
                 source = offset(
@@ -368,9 +367,9 @@ class Driver:
         def unit(number: Any) -> None:
             rest, second = divided(builder, number, across)
             group, first = divided(builder, rest, down)
-            row = builder.mul(as_value(first), i64(lanes))
-            column = builder.mul(as_value(second), i64(lanes))
-            base = builder.add(builder.mul(as_value(group), i64(layout.rows)), row)
+            row = builder.mul(i64(first), i64(lanes))
+            column = builder.mul(i64(second), i64(lanes))
+            base = builder.add(builder.mul(i64(group), i64(layout.rows)), row)
             start = builder.add(builder.mul(base, i64(layout.padded)), column)
             values = []
             for lane in range(lanes):
@@ -385,7 +384,7 @@ class Driver:
             count = minimum(builder, builder.sub(i64(layout.columns), column), i64(lanes))
 
             def one(lane: Any, sums: Any) -> None:
-                out = builder.mul(as_value(group), i64(layout.columns))
+                out = builder.mul(i64(group), i64(layout.columns))
                 out = builder.add(out, builder.add(column, lane))
                 self.finish.emit(self.code, sums, [out, row], lanes, mask)
 

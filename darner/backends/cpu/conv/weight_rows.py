@@ -6,8 +6,8 @@ from itertools import product
 from math import prod
 from typing import Any, Protocol
 
-from ....codegen.ir.emit import i64, lane_mask, lane_numbers, load, loop, minimum, offset, store
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import lane_mask, lane_numbers, load, loop, minimum, offset, store
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....codegen.problems.conv import Patches, Phase
 from ....graph.integers import ceil_div
@@ -111,7 +111,7 @@ class _Copy:
         """Some rows of every phase, channel by channel: those of one channel lie side by side."""
         builder, places, layout = self.code.builder, self.code.places, self.layout
         group, block = divided(builder, number, ceil_div(layout.rows, TOGETHER))
-        first = as_value(places.mul(block, TOGETHER))
+        first = i64(places.mul(block, TOGETHER))
         stop = minimum(builder, builder.add(first, i64(TOGETHER)), i64(layout.rows))
 
         def channel(c: Any, _: Any) -> None:
@@ -182,7 +182,7 @@ class _Copy:
                 following = places.add(places.mul(tap, patches.kernel[axis]), own)
                 nest(axis + 1, places.add(places.mul(number, grid.count[axis]), i), following)
 
-            loop(builder, i64(0), as_value(grid.count[axis]), 1, one)
+            loop(builder, i64(0), i64(grid.count[axis]), 1, one)
 
         nest(0, 0, 0)
 

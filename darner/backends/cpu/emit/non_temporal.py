@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....codegen.ir.index import as_value
+from ....codegen.ir.index import i64
 from .template import WHOLE, Code
 
 LARGE = 24 << 20
@@ -59,7 +59,7 @@ def partly(
         emit(code, False)
         return
     room = WHOLE * max(KEPT - read, 0) // nbytes
-    cut = code.builder.select(_can(code, results), as_value(room), as_value(WHOLE))
+    cut = code.builder.select(_can(code, results), i64(room), i64(WHOLE))
     emit(replace(code, portion=(0, cut)), False)
     emit(replace(code, portion=(cut, WHOLE)), True)
     _seen(code)
@@ -80,8 +80,8 @@ def _can(code: Code, results: Sequence[Any]) -> Any:
     found = ir.Constant(ir.IntType(1), 1)
     for result in results:
         place = b.ptrtoint(result, word)
-        rest = b.and_(place, as_value(LINE - 1))
-        found = b.and_(found, b.icmp_unsigned("==", rest, as_value(0)))
+        rest = b.and_(place, i64(LINE - 1))
+        found = b.and_(found, b.icmp_unsigned("==", rest, i64(0)))
         for operand in operands:
             found = b.and_(found, b.icmp_unsigned("!=", place, operand))
     return found

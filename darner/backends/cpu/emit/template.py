@@ -12,10 +12,11 @@ from typing import Any
 
 from ....codegen.ir.emit import loop
 from ....codegen.ir.faults import Faults
-from ....codegen.ir.index import Number, Places, as_value
+from ....codegen.ir.index import Number, Places, i64
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.plan import Spec
+from ....lower.specs import operand_number
 from ..runtime.jit import Machine
 from ..runtime.threads_ir import BARRIER
 from .panels import Offer, Panels
@@ -99,14 +100,14 @@ class Code:
 
     def operand_of(self, leaf: Node) -> Any:
         """The address of an input of the body."""
-        return self.operands[int(str(leaf.name))]
+        return self.operands[operand_number(leaf)]
 
     def for_others(self, plain: Any, past: Any) -> Any:
         """Of two functions that write the same the one that does so ``past`` the cache, where there are other threads to read it.
 
         What these have read before they hold in their caches, and a plain store waits until each has let go of its line.
         """
-        several = self.builder.icmp_signed(">", self.threads, as_value(1))
+        several = self.builder.icmp_signed(">", self.threads, i64(1))
         return self.builder.select(several, past, plain)
 
     def barrier(self, past: bool = False) -> None:
@@ -139,13 +140,13 @@ class Code:
     def share(self, count: Number) -> tuple[Any, Any]:
         """The first of this thread's part of ``count`` things, and the one after its last; parts differ by one at most."""
         b = self.builder
-        first = b.udiv(b.mul(self.thread, as_value(count)), self.threads)
-        after = b.add(self.thread, as_value(1))
-        last = b.udiv(b.mul(after, as_value(count)), self.threads)
+        first = b.udiv(b.mul(self.thread, i64(count)), self.threads)
+        after = b.add(self.thread, i64(1))
+        last = b.udiv(b.mul(after, i64(count)), self.threads)
         if self.portion == (0, WHOLE):
             return first, last
         own = b.sub(last, first)
-        low, high = (b.udiv(b.mul(own, as_value(end)), as_value(WHOLE)) for end in self.portion)
+        low, high = (b.udiv(b.mul(own, i64(end)), i64(WHOLE)) for end in self.portion)
         return b.add(first, low), b.add(first, high)
 
     def each(self, count: Number, inside: Callable[[Any], None]) -> None:
@@ -159,7 +160,7 @@ class Code:
 
     def alone(self) -> Any:
         """A context in which only the first thread runs, for what is too small to share."""
-        return self.builder.if_then(self.builder.icmp_signed("==", self.thread, as_value(0)))
+        return self.builder.if_then(self.builder.icmp_signed("==", self.thread, i64(0)))
 
 
 def no_scratch(spec: Spec, machine: Machine) -> Scratch:

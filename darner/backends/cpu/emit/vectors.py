@@ -12,10 +12,10 @@ from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import broadcast, intrinsic, loop, maximum, minimum
-from ....codegen.ir.index import Number, as_value
-from ....codegen.ir.math import emit, memory_type, register_type
+from ....codegen.ir.index import Number, i64, neighbours
+from ....codegen.ir.math import emit, memory_type
 from ....codegen.ir.registers import Registers
-from ....graph import dtypes
+from ....codegen.ir.types import accumulator_type
 from ....graph.dtypes import DType
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -25,14 +25,9 @@ from ..runtime.jit import Machine
 from .template import Code
 
 
-def kept_in(dtype: DType) -> DType:
-    """The type that running results of a type are kept in: f32 for 16-bit floats."""
-    return dtypes.f32 if dtype.is_half else dtype
-
-
 def lanes_of(machine: Machine, dtype: DType) -> int:
     """How many elements a vector has while they are being combined."""
-    return machine.vector_bytes // max(kept_in(dtype).itemsize, 1)
+    return machine.vector_bytes // max(accumulator_type(dtype).itemsize, 1)
 
 
 # --------------------------------------------------------------------------- memory
@@ -40,23 +35,7 @@ def lanes_of(machine: Machine, dtype: DType) -> int:
 
 def memory_place(builder: Any, pointer: Any, offset: Number, dtype: DType) -> Any:
     """The address of an element."""
-    return builder.gep(pointer, [as_value(offset)], source_etype=memory_type(dtype))
-
-
-def load(builder: Any, pointer: Any, offset: Number, dtype: DType, lanes: int = 1) -> Any:
-    """So many elements from an offset on; one is a scalar."""
-    count = lanes if lanes > 1 else None
-    place = memory_place(builder, pointer, offset, dtype)
-    value = builder.load(place, typ=memory_type(dtype, count), align=dtype.itemsize)
-    return builder.trunc(value, register_type(dtype, count)) if dtype.kind == "bool" else value
-
-
-def store(builder: Any, value: Any, pointer: Any, offset: Number, dtype: DType) -> None:
-    """Write one element, or a vector of them."""
-    if dtype.kind == "bool":
-        value = builder.zext(value, memory_type(dtype, getattr(value.type, "count", None)))
-    place = memory_place(builder, pointer, offset, dtype)
-    builder.store(value, place, align=dtype.itemsize)
+    return builder.gep(pointer, [i64(offset)], source_etype=memory_type(dtype))
 
 
 def cast(builder: Any, value: Any, found: DType, wanted: DType) -> Any:
@@ -76,7 +55,7 @@ def copy_bytes(builder: Any, target: Any, source: Any, count: Number) -> None:
     pointer, bit = ir.PointerType(), ir.IntType(1)
     kinds = [pointer, pointer, ir.IntType(64), bit]
     function = intrinsic(builder.module, "llvm.memcpy.p0.p0.i64", ir.VoidType(), kinds)
-    builder.call(function, [target, source, as_value(count), ir.Constant(bit, 0)])
+    builder.call(function, [target, source, i64(count), ir.Constant(bit, 0)])
 
 
 def clear_bytes(builder: Any, target: Any, count: Number, value: int = 0) -> None:
@@ -86,14 +65,14 @@ def clear_bytes(builder: Any, target: Any, count: Number, value: int = 0) -> Non
     byte, bit = ir.IntType(8), ir.IntType(1)
     kinds = [ir.PointerType(), byte, ir.IntType(64), bit]
     function = intrinsic(builder.module, "llvm.memset.p0.i64", ir.VoidType(), kinds)
-    builder.call(function, [target, ir.Constant(byte, value), as_value(count), ir.Constant(bit, 0)])
+    builder.call(function, [target, ir.Constant(byte, value), i64(count), ir.Constant(bit, 0)])
 
 
 def moved(builder: Any, pointer: Any, count: Number) -> Any:
     """A pointer moved by bytes."""
     from llvmlite import ir
 
-    return builder.gep(pointer, [as_value(count)], source_etype=ir.IntType(8))
+    return builder.gep(pointer, [i64(count)], source_etype=ir.IntType(8))
 
 
 def same_pointer(builder: Any, a: Any, b: Any) -> Any:
@@ -113,7 +92,7 @@ def each(builder: Any, first: Number, last: Number, inside: Callable[[Any], None
     def one(i: Any, _: Sequence[Any]) -> None:
         inside(i)
 
-    loop(builder, as_value(first), as_value(last), 1, one)
+    loop(builder, i64(first), i64(last), 1, one)
 
 
 def sweep(
@@ -130,9 +109,9 @@ def sweep(
         inside(column, lanes)
 
     if lanes > 1 and (known is None or known >= lanes):
-        start, stop = as_value(first), as_value(last)
-        count = builder.sdiv(builder.sub(stop, start), as_value(lanes))
-        whole = builder.add(start, builder.mul(count, as_value(lanes)))
+        start, stop = i64(first), i64(last)
+        count = builder.sdiv(builder.sub(stop, start), i64(lanes))
+        whole = builder.add(start, builder.mul(count, i64(lanes)))
         loop(builder, start, whole, lanes, vector)
         if known is not None and known % lanes == 0:
             return
@@ -151,17 +130,17 @@ def tiles(
     b = code.builder
     blocks = ceil_div(columns, block)
     first, last = code.share(rows * blocks)
-    one_more = b.add(last, as_value(blocks - 1))
+    one_more = b.add(last, i64(blocks - 1))
 
     def row(number: Any) -> None:
-        start = b.mul(number, as_value(blocks))
-        low = maximum(b, b.sub(first, start), as_value(0))
-        high = minimum(b, b.sub(last, start), as_value(blocks))
-        end = minimum(b, b.mul(high, as_value(block)), as_value(columns))
-        inside(number, b.mul(low, as_value(block)), end)
+        start = b.mul(number, i64(blocks))
+        low = maximum(b, b.sub(first, start), i64(0))
+        high = minimum(b, b.sub(last, start), i64(blocks))
+        end = minimum(b, b.mul(high, i64(block)), i64(columns))
+        inside(number, b.mul(low, i64(block)), end)
 
     with b.if_then(b.icmp_signed("<", first, last)):
-        each(b, b.udiv(first, as_value(blocks)), b.udiv(one_more, as_value(blocks)), row)
+        each(b, b.udiv(first, i64(blocks)), b.udiv(one_more, i64(blocks)), row)
 
 
 # --------------------------------------------------------------------------- operands
@@ -198,7 +177,9 @@ class Source:
         """The elements of a row from a column on."""
         code, b = self._code, self._code.builder
         if self.wide:
-            return load(b, self._pointer, self._offset(index, column), self._node.dtype, lanes)
+            return Registers(b).load(
+                self._pointer, neighbours(self._offset(index, column), lanes), self._node.dtype
+            )
         elements = Elements.of(code)
         inner = elements.places.split(column, self._inner) if self._inner else []
         return elements.at(self._node, [*index, *inner])

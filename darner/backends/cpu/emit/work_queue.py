@@ -13,7 +13,7 @@ from typing import Any
 
 from ....codegen.ir.emit import ir, minimum
 from ....codegen.ir.faults import FAULT
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64
 
 CLAIM = "darner.claim"
 
@@ -51,8 +51,8 @@ class Division:
     def before(self, queue: Any) -> Any:
         """How many pieces the queues before one have."""
         b = self.builder
-        pieces = b.mul(self.first(queue), as_value(self.blocks))
-        return b.add(pieces, b.mul(queue, as_value(self.extra)))
+        pieces = b.mul(self.first(queue), i64(self.blocks))
+        return b.add(pieces, b.mul(queue, i64(self.extra)))
 
     @property
     def pieces(self) -> Any:
@@ -62,11 +62,11 @@ class Division:
     def queue(self, piece: Any) -> Any:
         """The queue of a piece."""
         b = self.builder
-        found = as_value(0)
+        found = i64(0)
         for queue in range(1, QUEUES):
-            there = b.icmp_unsigned("<", as_value(queue), self.queues)
-            behind = b.icmp_unsigned(">=", piece, self.before(as_value(queue)))
-            found = b.select(b.and_(there, behind), as_value(queue), found)
+            there = b.icmp_unsigned("<", i64(queue), self.queues)
+            behind = b.icmp_unsigned(">=", piece, self.before(i64(queue)))
+            found = b.select(b.and_(there, behind), i64(queue), found)
         return found
 
 
@@ -86,14 +86,14 @@ class Claims:
 
     def division(self, things: Any, blocks: int = 1, extra: int = 0) -> Division:
         """The queues of so many things."""
-        queues = minimum(self.builder, self.threads, as_value(QUEUES))
+        queues = minimum(self.builder, self.threads, i64(QUEUES))
         return Division(self.builder, queues, things, blocks, extra)
 
     def begin(self) -> Any:
         """Where this thread counts the queues that are empty."""
         with self.builder.goto_entry_block():
             tried = self.builder.alloca(ir().IntType(64))
-        self.builder.store(as_value(0), tried)
+        self.builder.store(i64(0), tried)
         return tried
 
     def claim(self, division: Division, tried: Any) -> Any:
@@ -104,24 +104,24 @@ class Claims:
         b = self.builder
         function = _claim_function(b.module)
         own = b.udiv(b.mul(self.thread, division.queues), self.threads)
-        about = [division.things, as_value(division.blocks), as_value(division.extra)]
+        about = [division.things, i64(division.blocks), i64(division.extra)]
         return b.call(function, [self.words, own, division.queues, *about, tried])
 
     def end(self, marks: bool = False) -> None:
         """End this thread's claims. The last of all threads has the next run begin anew, and takes back the ``marks``."""
         b = self.builder
-        before = b.atomic_rmw("add", self._word(ENDED), as_value(1), "acq_rel")
-        last = b.sub(self.threads, as_value(1))
+        before = b.atomic_rmw("add", self._word(ENDED), i64(1), "acq_rel")
+        last = b.sub(self.threads, i64(1))
         with b.if_then(b.icmp_signed("==", before, last)):
             places = list(range(MARKS, MARKS + MOST_MARKS // 64)) if marks else []
             places += [LINE_WORDS * (1 + queue) for queue in range(QUEUES)]
             for place in (*places, ENDED):
-                b.atomic_rmw("xchg", self._word(place), as_value(0), "release")
+                b.atomic_rmw("xchg", self._word(place), i64(0), "release")
 
     def each(self, pieces: int, inside: Callable[[Any], None]) -> None:
         """``inside(piece)`` for the pieces that this thread claims, one after another, as long as there are any."""
         b = self.builder
-        division, tried = self.division(as_value(pieces)), self.begin()
+        division, tried = self.division(i64(pieces)), self.begin()
         first, before = self.claim(division, tried), b.block
         head, some = b.append_basic_block("claim"), b.append_basic_block("claimed")
         done = b.append_basic_block("done")
@@ -129,7 +129,7 @@ class Claims:
         b.position_at_end(head)
         piece = b.phi(first.type)
         piece.add_incoming(first, before)
-        b.cbranch(b.icmp_unsigned("<", piece, as_value(pieces)), some, done)
+        b.cbranch(b.icmp_unsigned("<", piece, i64(pieces)), some, done)
         b.position_at_end(some)
         inside(piece)
         following = self.claim(division, tried)
@@ -151,16 +151,16 @@ class Claims:
         b = self.builder
         place, bit = self._mark(number)
         seen = b.load_atomic(place, "acquire", 8, typ=bit.type)
-        return b.icmp_unsigned("!=", b.and_(seen, bit), as_value(0))
+        return b.icmp_unsigned("!=", b.and_(seen, bit), i64(0))
 
     def _mark(self, number: Any) -> tuple[Any, Any]:
         """The word of a mark, and its bit."""
         b = self.builder
-        place = b.add(as_value(MARKS), b.lshr(number, as_value(6)))
-        return self._word(place), b.shl(as_value(1), b.and_(number, as_value(63)))
+        place = b.add(i64(MARKS), b.lshr(number, i64(6)))
+        return self._word(place), b.shl(i64(1), b.and_(number, i64(63)))
 
     def _word(self, number: Any) -> Any:
-        place = as_value(number)
+        place = i64(number)
         return self.builder.gep(self.words, [place], source_etype=ir().IntType(64))
 
 
@@ -187,16 +187,16 @@ def _claim_function(module: Any) -> Any:
     b.cbranch(b.icmp_unsigned("<", count, queues), some, none)
     b.position_at_end(some)
     queue = b.urem(b.add(own, count), queues)
-    place = b.mul(b.add(queue, as_value(1)), as_value(LINE_WORDS))
+    place = b.mul(b.add(queue, i64(1)), i64(LINE_WORDS))
     counter = b.gep(words, [place], source_etype=word)
-    number = b.atomic_rmw("add", counter, as_value(1), "acq_rel")
+    number = b.atomic_rmw("add", counter, i64(1), "acq_rel")
     start = division.before(queue)
-    length = b.sub(division.before(b.add(queue, as_value(1))), start)
+    length = b.sub(division.before(b.add(queue, i64(1))), start)
     b.cbranch(b.icmp_unsigned("<", number, length), got, empty)
     b.position_at_end(got)
     b.ret(b.add(start, number))
     b.position_at_end(empty)
-    b.store(b.add(count, as_value(1)), tried)
+    b.store(b.add(count, i64(1)), tried)
     b.branch(head)
     b.position_at_end(none)
     b.ret(division.pieces)

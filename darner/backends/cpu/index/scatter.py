@@ -13,8 +13,10 @@ from typing import Any
 
 from ....codegen.ir import sort_keys
 from ....codegen.ir.emit import loop
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64, neighbours
 from ....codegen.ir.math import emit
+from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import accumulator_type
 from ....graph.dtypes import DType
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -28,12 +30,9 @@ from ..emit.vectors import (
     constant,
     copy_bytes,
     each,
-    kept_in,
     lanes_of,
-    load,
     moved,
     same_pointer,
-    store,
     sweep,
     tiles,
 )
@@ -107,7 +106,7 @@ def prepare_result(code: Code, x: Node) -> None:
 
             def some(column: Any, width: int) -> None:
                 value = source.at(index, column, width)
-                store(b, value, result, code.places.add(start, column), x.dtype)
+                Registers(b).store(value, result, code.places.add(start, column), x.dtype)
 
             sweep(b, first, last, lanes, some)
 
@@ -116,7 +115,7 @@ def prepare_result(code: Code, x: Node) -> None:
     operand = code.operand_of(x)
     with b.if_then(b.not_(same_pointer(b, operand, result))):
         first, last = code.share(count)
-        size = as_value(x.dtype.itemsize)
+        size = i64(x.dtype.itemsize)
         start = b.mul(first, size)
         length = b.mul(b.sub(last, first), size)
         copy_bytes(b, moved(b, result, start), moved(b, operand, start), length)
@@ -125,7 +124,7 @@ def prepare_result(code: Code, x: Node) -> None:
 def _clear_result(code: Code, node: Node) -> None:
     b, (result,) = code.builder, code.results
     first, last = code.share(prod(sizes(node)))
-    size = as_value(node.dtype.itemsize)
+    size = i64(node.dtype.itemsize)
     clear_bytes(b, moved(b, result, b.mul(first, size)), b.mul(b.sub(last, first), size))
 
 
@@ -159,21 +158,19 @@ class Slices:
         def one(number: Any) -> None:
             index = source.integer([], number)
             code.check(self.node, index, self.size)
-            outside = b.icmp_unsigned(">=", index, as_value(self.size))
-            index = b.select(outside, as_value(self.size), index)
+            outside = b.icmp_unsigned(">=", index, i64(self.size))
+            index = b.select(outside, i64(self.size), index)
             sorters.write(b, sort_keys.item(b, index, number, 64), code.shared, number, 64)
 
         each(b, 0, self.count, one)
         bytes_ = max(ceil_div(self.size.bit_length(), 8), 1)
         function = sorters.sort_function(code.module, 64, bytes_)
-        b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), as_value(self.count)])
+        b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), i64(self.count)])
 
     def place_of(self, position: Any) -> Any:
         """The index of a slice in that order."""
         b = self.code.builder
-        return b.lshr(
-            sorters.read(b, self.code.shared, position, 64), as_value(sort_keys.INDEX_BITS)
-        )
+        return b.lshr(sorters.read(b, self.code.shared, position, 64), i64(sort_keys.INDEX_BITS))
 
     def number_of(self, position: Any) -> Any:
         """The number of a slice in that order."""
@@ -186,15 +183,13 @@ class Slices:
 
         def one(position: Any) -> None:
             index = self.place_of(position)
-            before = b.select(
-                b.icmp_signed(">", position, as_value(0)), b.sub(position, as_value(1)), as_value(0)
-            )
+            before = b.select(b.icmp_signed(">", position, i64(0)), b.sub(position, i64(1)), i64(0))
             begins = b.icmp_signed("!=", self.place_of(before), index)
-            begins = b.or_(begins, b.icmp_signed("==", position, as_value(0)))
-            begins = b.and_(begins, b.icmp_signed("<", index, as_value(self.size)))
+            begins = b.or_(begins, b.icmp_signed("==", position, i64(0)))
+            begins = b.and_(begins, b.icmp_signed("<", index, i64(self.size)))
             with b.if_then(begins):
-                after = b.add(position, as_value(1))
-                inside(index, position, self.until(after, b.add(index, as_value(1))))
+                after = b.add(position, i64(1))
+                inside(index, position, self.until(after, b.add(index, i64(1))))
 
         each(b, first, last, one)
 
@@ -208,9 +203,9 @@ class Slices:
         b.position_at_end(head)
         at = b.phi(start.type)
         at.add_incoming(start, before)
-        b.cbranch(b.icmp_signed("<", at, as_value(self.count)), test, after)
+        b.cbranch(b.icmp_signed("<", at, i64(self.count)), test, after)
         b.position_at_end(test)
-        at.add_incoming(b.add(at, as_value(1)), test)
+        at.add_incoming(b.add(at, i64(1)), test)
         b.cbranch(b.icmp_signed("<", self.place_of(at), index), head, after)
         b.position_at_end(after)
         return at
@@ -227,7 +222,7 @@ class Slices:
     ) -> None:
         """Write the columns of one place from all slices that go there."""
         code, b, places = self.code, self.code.builder, self.code.places
-        dtype, kept = self.node.dtype, kept_in(self.node.dtype)
+        dtype, kept = self.node.dtype, accumulator_type(self.node.dtype)
         (result,) = code.results
         row = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
 
@@ -237,13 +232,15 @@ class Slices:
         def columns(column: Any, width: int) -> None:
             offset = places.add(row, column)
             if self.mode == "set":
-                value = slice_at(b.sub(end, as_value(1)), column, width)
-                store(b, value, result, offset, dtype)
+                value = slice_at(b.sub(end, i64(1)), column, width)
+                Registers(b).store(value, result, offset, dtype)
                 return
             if self.fresh:
                 total = constant(b, 0, kept, width)
             else:
-                total = cast(b, load(b, result, offset, dtype, width), dtype, kept)
+                total = cast(
+                    b, Registers(b).load(result, neighbours(offset, width), dtype), dtype, kept
+                )
 
             def one(position: Any, held: Sequence[Any]) -> Sequence[Any]:
                 value = cast(b, slice_at(position, column, width), dtype, kept)
@@ -251,7 +248,7 @@ class Slices:
                 return [emit(op, b, [held[0], value], [kept, kept], kept)]
 
             (total,) = loop(b, begin, end, 1, one, [total])
-            store(b, cast(b, total, kept, dtype), result, offset, dtype)
+            Registers(b).store(cast(b, total, kept, dtype), result, offset, dtype)
 
         sweep(b, first, last, self.lanes, columns)
 
@@ -275,9 +272,9 @@ class Slices:
             def columns(column: Any, width: int) -> None:
                 value, offset = self.take(outer, number, column, width), places.add(start, column)
                 if self.mode != "set":
-                    held = load(b, result, offset, dtype, width)
+                    held = Registers(b).load(result, neighbours(offset, width), dtype)
                     value = emit(COMBINES[self.mode], b, [held, value], [dtype, dtype], dtype)
-                store(b, value, result, offset, dtype)
+                Registers(b).store(value, result, offset, dtype)
 
             sweep(b, 0, self.inner, self.lanes, columns)
 
@@ -370,9 +367,9 @@ class _Sums:
 
         def part(number: Any) -> None:
             begin = places.add(first, places.mul(number, block))
-            end = b.add(as_value(begin), as_value(block))
-            end = b.select(b.icmp_signed("<", end, as_value(last)), end, as_value(last))
-            kept = kept_in(self.dtype)
+            end = b.add(i64(begin), i64(block))
+            end = b.select(b.icmp_signed("<", end, i64(last)), end, i64(last))
+            kept = accumulator_type(self.dtype)
             start = places.sub(0, begin)
             self._sum(row, begin, end, low, high, (self.code.own, start, block, kept))
 
@@ -381,8 +378,8 @@ class _Sums:
 
                 def one(column: Any) -> None:
                     at = places.add(places.add(places.mul(place, block), start), column)
-                    total = cast(b, load(b, self.code.own, at, kept), kept, self.dtype)
-                    store(b, total, result, places.add(base, column), self.dtype)
+                    total = cast(b, Registers(b).load(self.code.own, at, kept), kept, self.dtype)
+                    Registers(b).store(total, result, places.add(base, column), self.dtype)
 
                 each(b, begin, end, one)
 
@@ -410,21 +407,25 @@ class _Sums:
 
         def cleared(place: Any) -> None:
             zero = constant(b, 0, kept)
-            each(b, first, last, lambda c: store(b, zero, pointer, offset(place, c), kept))
+            each(
+                b, first, last, lambda c: Registers(b).store(zero, pointer, offset(place, c), kept)
+            )
 
         def added(number: Any) -> None:
             def one(column: Any) -> None:
                 place = self.indices.integer([*lead, number], column)
                 self.code.check(self.node, place, self.size)
                 inside = b.and_(
-                    b.icmp_signed(">=", place, as_value(low)),
-                    b.icmp_signed("<", place, as_value(high)),
+                    b.icmp_signed(">=", place, i64(low)),
+                    b.icmp_signed("<", place, i64(high)),
                 )
                 with b.if_then(inside):
                     value = cast(b, self.source.at([*lead, number], column), self.dtype, kept)
                     at = offset(place, column)
-                    total = emit("add", b, [load(b, pointer, at, kept), value], [kept, kept], kept)
-                    store(b, total, pointer, at, kept)
+                    total = emit(
+                        "add", b, [Registers(b).load(pointer, at, kept), value], [kept, kept], kept
+                    )
+                    Registers(b).store(total, pointer, at, kept)
 
             each(b, first, last, one)
 

@@ -15,8 +15,10 @@ from typing import Any
 from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.emit import loop, maximum, minimum
-from ....codegen.ir.index import Lanes, as_value
+from ....codegen.ir.index import Lanes, i64, neighbours
 from ....codegen.ir.math import emit
+from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import accumulator_type
 from ....graph.graph import Graph
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -24,7 +26,7 @@ from ....lower.plan import Spec, element_wise_after
 from ....lower.specs import sizes
 from ..emit.non_temporal import either
 from ..emit.template import Code, Scratch, Template
-from ..emit.vectors import cast, clear_bytes, each, kept_in, load, store, sweep
+from ..emit.vectors import cast, clear_bytes, each, sweep
 from ..maps.template import lanes_for
 from ..runtime.jit import Machine
 from .scatter import Slices, order_bytes
@@ -145,7 +147,7 @@ class _Lines:
     @property
     def held_bytes(self) -> int:
         """Bytes of the sums that a thread has at a time."""
-        kept = kept_in(self.node.dtype).itemsize
+        kept = accumulator_type(self.node.dtype).itemsize
         return round_up(min(self.length, HELD) * kept, 64)
 
     @property
@@ -224,7 +226,7 @@ class _Emission:
     def __init__(self, code: Code, lines: _Lines, slices: Slices, past: bool) -> None:
         self.code, self.lines, self.slices, self.past = code, lines, slices, past
         self.builder, self.places = code.builder, code.places
-        self.kept = kept_in(lines.node.dtype)
+        self.kept = accumulator_type(lines.node.dtype)
         operands = [*code.operands, None]
         self.elements = Elements.of(code, body=lines.tail, operands=operands)
         self.given = lines.tail.inputs[str(len(code.operands))]
@@ -238,12 +240,12 @@ class _Emission:
             self._piece(*self._ends(piece, pieces))
 
         if lines.moved <= SMALL:
-            self._piece(as_value(0), as_value(lines.outer * lines.lines * lines.blocks))
+            self._piece(i64(0), i64(lines.outer * lines.lines * lines.blocks))
         elif lines.moved <= LARGE:
             one(code.thread, code.threads)
         else:
             pieces = min(lines.moved // PIECE, MOST_PIECES)
-            code.claims.each(pieces, lambda piece: one(piece, as_value(pieces)))
+            code.claims.each(pieces, lambda piece: one(piece, i64(pieces)))
 
     # ------------------------------------------------------------- where pieces begin
 
@@ -254,38 +256,38 @@ class _Emission:
         def one(number: Any, held: Sequence[Any]) -> Sequence[Any]:
             return [held[1], self._begin(b.add(piece, number), pieces)]
 
-        first, last = loop(b, as_value(0), as_value(2), 1, one, [as_value(0), as_value(0)])
+        first, last = loop(b, i64(0), i64(2), 1, one, [i64(0), i64(0)])
         return first, last
 
     def _begin(self, piece: Any, pieces: Any) -> Any:
         """The block, of all lines, with which a piece begins: what comes before costs as much as the pieces before."""
         b, lines = self.builder, self.lines
-        before = b.udiv(b.mul(piece, as_value(lines.outer * lines.cost)), pieces)
-        outer = b.udiv(before, as_value(lines.cost))
-        rest = b.urem(before, as_value(lines.cost))
+        before = b.udiv(b.mul(piece, i64(lines.outer * lines.cost)), pieces)
+        outer = b.udiv(before, i64(lines.cost))
+        rest = b.urem(before, i64(lines.cost))
         line = self._most(
             lines.lines - 1, lambda found: b.icmp_unsigned("<=", self._cost(found), rest)
         )
         start = self._cost(line)
-        width = b.sub(self._cost(b.add(line, as_value(1))), start)
-        block = b.udiv(b.mul(b.sub(rest, start), as_value(lines.blocks)), width)
-        block = minimum(b, block, as_value(lines.blocks - 1))
-        line = b.add(b.mul(outer, as_value(lines.lines)), line)
-        return b.add(b.mul(line, as_value(lines.blocks)), block)
+        width = b.sub(self._cost(b.add(line, i64(1))), start)
+        block = b.udiv(b.mul(b.sub(rest, start), i64(lines.blocks)), width)
+        block = minimum(b, block, i64(lines.blocks - 1))
+        line = b.add(b.mul(outer, i64(lines.lines)), line)
+        return b.add(b.mul(line, i64(lines.blocks)), block)
 
     def _cost(self, line: Any) -> Any:
         """Bytes moved for a column of the lines before one."""
         b, lines = self.builder, self.lines
-        cost = b.mul(line, as_value(lines.line_cost))
-        return b.add(cost, b.mul(self._before(line), as_value(lines.slice_cost)))
+        cost = b.mul(line, i64(lines.line_cost))
+        return b.add(cost, b.mul(self._before(line), i64(lines.slice_cost)))
 
     def _before(self, line: Any) -> Any:
         """How many slices go to the lines before one."""
         b = self.builder
-        place = b.mul(line, as_value(self.lines.rows))
+        place = b.mul(line, i64(self.lines.rows))
 
         def holds(found: Any) -> Any:
-            last = self.slices.place_of(b.sub(found, as_value(1)))
+            last = self.slices.place_of(b.sub(found, i64(1)))
             return b.icmp_unsigned("<", last, place)
 
         return self._most(self.lines.count, holds)
@@ -294,18 +296,18 @@ class _Emission:
         """The largest number up to a limit for which something holds: it does for 0, and up to that number."""
         b = self.builder
         if not limit:
-            return as_value(0)
+            return i64(0)
 
         def one(_: Any, held: Sequence[Any]) -> Sequence[Any]:
             found, step = held
             wanted = b.add(found, step)
-            more = minimum(b, wanted, as_value(limit))
-            good = b.and_(b.icmp_unsigned("<=", wanted, as_value(limit)), holds(more))
-            return [b.select(good, more, found), b.lshr(step, as_value(1))]
+            more = minimum(b, wanted, i64(limit))
+            good = b.and_(b.icmp_unsigned("<=", wanted, i64(limit)), holds(more))
+            return [b.select(good, more, found), b.lshr(step, i64(1))]
 
         steps = limit.bit_length()
-        first = [as_value(0), as_value(1 << (steps - 1))]
-        found, _ = loop(b, as_value(0), as_value(steps), 1, one, first)
+        first = [i64(0), i64(1 << (steps - 1))]
+        found, _ = loop(b, i64(0), i64(steps), 1, one, first)
         return found
 
     # ------------------------------------------------------------- lines
@@ -313,33 +315,33 @@ class _Emission:
     def _piece(self, start: Any, stop: Any) -> None:
         """The blocks from one to before another, line by line."""
         b, lines = self.builder, self.lines
-        blocks = as_value(lines.blocks)
+        blocks = i64(lines.blocks)
         begin = b.udiv(start, blocks)
-        end = b.udiv(b.add(stop, as_value(lines.blocks - 1)), blocks)
+        end = b.udiv(b.add(stop, i64(lines.blocks - 1)), blocks)
 
         def one(number: Any, held: Sequence[Any]) -> Sequence[Any]:
-            outer = b.udiv(number, as_value(lines.lines))
-            line = b.urem(number, as_value(lines.lines))
+            outer = b.udiv(number, i64(lines.lines))
+            line = b.urem(number, i64(lines.lines))
             done = b.mul(number, blocks)
-            low = b.mul(maximum(b, b.sub(start, done), as_value(0)), as_value(lines.block))
-            high = b.mul(minimum(b, b.sub(stop, done), blocks), as_value(lines.block))
-            place = b.mul(line, as_value(lines.rows))
-            rows = minimum(b, as_value(lines.rows), b.sub(as_value(lines.size), place))
-            high = minimum(b, high, b.mul(rows, as_value(lines.inner)))
+            low = b.mul(maximum(b, b.sub(start, done), i64(0)), i64(lines.block))
+            high = b.mul(minimum(b, b.sub(stop, done), blocks), i64(lines.block))
+            place = b.mul(line, i64(lines.rows))
+            rows = minimum(b, i64(lines.rows), b.sub(i64(lines.size), place))
+            high = minimum(b, high, b.mul(rows, i64(lines.inner)))
             # The slices of a line are behind those of the line before; every outer index has them all again.
-            first_line = b.icmp_unsigned("==", line, as_value(0))
-            position = b.select(first_line, as_value(0), held[0])
-            after = self.slices.until(position, b.add(place, as_value(lines.rows)))
+            first_line = b.icmp_unsigned("==", line, i64(0))
+            position = b.select(first_line, i64(0), held[0])
+            after = self.slices.until(position, b.add(place, i64(lines.rows)))
             self._line(outer, place, low, high, position, after)
             return [after]
 
-        loop(b, begin, end, 1, one, [self._before(b.urem(begin, as_value(lines.lines)))])
+        loop(b, begin, end, 1, one, [self._before(b.urem(begin, i64(lines.lines)))])
 
     def _line(self, outer: Any, place: Any, low: Any, high: Any, begin: Any, end: Any) -> None:
         """The elements of a line from ``low`` to before ``high``, from the slices at positions ``begin`` to before ``end``."""
         b, lines = self.builder, self.lines
-        row = b.add(b.mul(outer, as_value(lines.size)), place)
-        start = b.mul(row, as_value(lines.inner))
+        row = b.add(b.mul(outer, i64(lines.size)), place)
+        start = b.mul(row, i64(lines.inner))
         some = b.icmp_unsigned("<", begin, end)
 
         def chunk(first: Any, last: Any) -> None:
@@ -355,28 +357,28 @@ class _Emission:
             return
 
         def one(first: Any, _: Sequence[Any]) -> None:
-            chunk(first, minimum(b, b.add(first, as_value(HELD)), high))
+            chunk(first, minimum(b, b.add(first, i64(HELD)), high))
 
         loop(b, low, high, HELD, one)
 
     def _sum(self, outer: Any, place: Any, first: Any, last: Any, begin: Any, end: Any) -> None:
         """Add up the columns of a line from ``first`` to before ``last``, slice by slice in their own order."""
         b, places, lines, kept = self.builder, self.places, self.lines, self.kept
-        clear_bytes(b, self.code.own, b.mul(b.sub(last, first), as_value(kept.itemsize)))
+        clear_bytes(b, self.code.own, b.mul(b.sub(last, first), i64(kept.itemsize)))
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
         def one(position: Any) -> None:
             row = b.sub(self.slices.place_of(position), place)
-            base = b.sub(b.mul(row, as_value(lines.inner)), first)
+            base = b.sub(b.mul(row, i64(lines.inner)), first)
             number = self.slices.number_of(position)
 
             def columns(column: Any, width: int) -> None:
                 value = self.slices.take(outer, number, column, width)
                 value = cast(b, value, lines.node.dtype, kept)
                 at = places.add(base, column)
-                total = load(b, self.code.own, at, kept, width)
+                total = Registers(b).load(self.code.own, neighbours(at, width), kept)
                 total = emit("add", b, [total, value], [kept, kept], kept)
-                store(b, total, self.code.own, at, kept)
+                Registers(b).store(total, self.code.own, at, kept)
 
             sweep(b, low, high, self.slices.lanes, columns)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.index import Number
+from ....codegen.ir.registers import Registers
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Template
-from ..emit.vectors import Source, copy_bytes, each, memory_place, same_pointer, store, tiles
+from ..emit.vectors import Source, copy_bytes, each, memory_place, same_pointer, tiles
 from .scatter import prepare_result
 
 BLOCK = 256
@@ -60,7 +61,7 @@ def _emit(code: Code) -> None:
             return
 
         def one(column: Any) -> None:
-            store(b, source.at(index, column), result, places.add(at, column), x.dtype)
+            Registers(b).store(source.at(index, column), result, places.add(at, column), x.dtype)
 
         each(b, first, last, one)
 

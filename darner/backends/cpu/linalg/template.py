@@ -12,16 +12,18 @@ from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import broadcast, loop
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64, neighbours
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
+from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import accumulator_type
 from ....graph.dtypes import DType
 from ....graph.integers import round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Scratch, Template
-from ..emit.vectors import Source, cast, clear_bytes, constant, each, kept_in, lanes_of, load, store
+from ..emit.vectors import Source, cast, clear_bytes, constant, each, lanes_of
 from ..runtime.jit import Machine
 
 LARGE = 96
@@ -37,7 +39,7 @@ class _Shape:
     def __init__(self, node: Node, machine: Machine) -> None:
         a = node.operands[0]
         whole = sizes(a)
-        self.dtype = kept_in(a.dtype)
+        self.dtype = accumulator_type(a.dtype)
         self.lead, self.order = whole[:-2], whole[-1]
         self.batch = prod(self.lead)
         self.lanes = lanes_of(machine, a.dtype)
@@ -99,11 +101,13 @@ class _Work:
 
     def get(self, row: Number, column: Number, lanes: int = 1) -> Any:
         """Elements of the matrix."""
-        return load(self.b, self.memory, self.offset(row, column), self.dtype, lanes)
+        return Registers(self.b).load(
+            self.memory, neighbours(self.offset(row, column), lanes), self.dtype
+        )
 
     def put(self, value: Any, row: Number, column: Number) -> None:
         """Write elements of the matrix."""
-        store(self.b, value, self.memory, self.offset(row, column), self.dtype)
+        Registers(self.b).store(value, self.memory, self.offset(row, column), self.dtype)
 
     def given(self, operand: int, number: Any, row: Number, column: Number) -> Any:
         """An element of an operand, in the type that is computed in."""
@@ -114,12 +118,12 @@ class _Work:
     def vectors(self, first: Number, last: int, inside: Callable[[Any], None]) -> None:
         """``inside(column)`` for every vector that has elements from ``first`` to before ``last``."""
         lanes = self.shape.lanes
-        start = self.b.and_(as_value(first), as_value(-lanes))
+        start = self.b.and_(i64(first), i64(-lanes))
 
         def one(column: Any, _: Sequence[Any]) -> None:
             inside(column)
 
-        loop(self.b, start, as_value(last), lanes, one)
+        loop(self.b, start, i64(last), lanes, one)
 
     def subtract(self, row: Any, other: Any, factor: Any, first: Number) -> None:
         """``row -= factor * other`` from a column on; what stands before it in its vector is not needed any more."""
@@ -165,7 +169,7 @@ class _Work:
 
             def element(j: Any) -> None:
                 found = cast(self.b, value(i, j), self.dtype, to)
-                store(self.b, found, result, places.add(start, j), to)
+                Registers(self.b).store(found, result, places.add(start, j), to)
 
             each(self.b, 0, columns, element)
 
@@ -190,11 +194,11 @@ class _Work:
     def below(self, row: Any, inside: Callable[[Any], None]) -> None:
         """``inside(i)`` for this thread's part of the rows below one."""
         b = self.b
-        first = b.add(row, as_value(1))
+        first = b.add(row, i64(1))
         if not self.shape.shared:
             each(b, first, self.shape.order, inside)
             return
-        low, high = self.code.share(b.sub(as_value(self.shape.order), first))
+        low, high = self.code.share(b.sub(i64(self.shape.order), first))
         each(b, b.add(first, low), b.add(first, high), inside)
 
 
@@ -208,7 +212,7 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
     """
     b, shape = work.b, work.shape
     with work.alone():
-        store(b, constant(b, 1, work.dtype), work.memory, shape.elements, work.dtype)
+        Registers(b).store(constant(b, 1, work.dtype), work.memory, shape.elements, work.dtype)
 
     def step(k: Any) -> None:
         with work.alone():
@@ -240,8 +244,8 @@ def _pivot(work: _Work, k: Any) -> None:
         larger = b.fcmp_ordered(">", size, held[0])
         return [b.select(larger, size, held[0]), b.select(larger, i, held[1])]
 
-    start = b.add(k, as_value(1))
-    _, best = loop(b, start, as_value(shape.order), 1, row, [first, k])
+    start = b.add(k, i64(1))
+    _, best = loop(b, start, i64(shape.order), 1, row, [first, k])
     with b.if_then(b.icmp_signed("!=", best, k)):
 
         def exchange(column: Any) -> None:
@@ -250,8 +254,8 @@ def _pivot(work: _Work, k: Any) -> None:
             work.put(one, best, column)
 
         work.vectors(0, shape.width, exchange)
-        sign = load(b, work.memory, shape.elements, work.dtype)
-        store(b, b.fneg(sign), work.memory, shape.elements, work.dtype)
+        sign = Registers(b).load(work.memory, shape.elements, work.dtype)
+        Registers(b).store(b.fneg(sign), work.memory, shape.elements, work.dtype)
 
 
 def _substitute(
@@ -265,7 +269,7 @@ def _substitute(
     b, shape = work.b, work.shape
 
     def step(number: Any) -> None:
-        k = number if lower else b.sub(as_value(shape.order - 1), number)
+        k = number if lower else b.sub(i64(shape.order - 1), number)
         if not unit_diagonal:
             corner = entry(k, k)
             if singular is not None:
@@ -276,7 +280,7 @@ def _substitute(
                 work.put(b.fdiv(work.get(k, column, shape.lanes), diagonal), k, column)
 
             work.vectors(shape.start, shape.width, divide)
-        first, last = (b.add(k, as_value(1)), shape.order) if lower else (0, k)
+        first, last = (b.add(k, i64(1)), shape.order) if lower else (0, k)
         each(b, first, last, lambda i: work.subtract(i, k, entry(i, k), shape.start))
 
     each(b, 0, shape.order, step)
@@ -330,11 +334,11 @@ def _slogdet(work: _Work, node: Node, number: Any) -> None:
             logarithm = emit("log", b, [size], [dtype], dtype)
             return [b.fmul(held[0], sign), b.fadd(held[1], logarithm)]
 
-        start = [load(b, work.memory, shape.elements, dtype), constant(b, 0, dtype)]
-        found = loop(b, as_value(0), as_value(shape.order), 1, one, start)
+        start = [Registers(b).load(work.memory, shape.elements, dtype), constant(b, 0, dtype)]
+        found = loop(b, i64(0), i64(shape.order), 1, one, start)
         for output, result in zip(work.code.body.outputs, work.code.results, strict=True):
             value = cast(b, found[int(output.attrs["index"])], dtype, output.dtype)
-            store(b, value, result, number, output.dtype)
+            Registers(b).store(value, result, number, output.dtype)
     work.wait()
 
 
@@ -353,7 +357,7 @@ def _cholesky(work: _Work, node: Node, number: Any) -> None:
             return [left.fma(right, Lane(b, held[0])).value]
 
         nothing = constant(b, 0, dtype, lanes)
-        (total,) = loop(b, as_value(0), j, lanes, more, [nothing])
+        (total,) = loop(b, i64(0), j, lanes, more, [nothing])
         return b.fsub(work.given(0, number, i, j), _lane_sum(b, total, lanes))
 
     def row(i: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import constant_words
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64
 from ....graph.data import Data
 from ....graph.graph import Graph
 from ....graph.node import Node
@@ -142,9 +142,9 @@ class Tables:
 
         b, operands = self._code.builder, self._code.operands
         with b.goto_entry_block():
-            table = b.alloca(ir.PointerType(), size=as_value(len(operands)))
+            table = b.alloca(ir.PointerType(), size=i64(len(operands)))
         for number, operand in enumerate(operands):
-            place = b.gep(table, [as_value(number)], source_etype=ir.PointerType())
+            place = b.gep(table, [i64(number)], source_etype=ir.PointerType())
             b.store(operand, place)
         return table
 
@@ -167,4 +167,4 @@ class Tables:
 
         b, word = self._code.builder, ir.IntType(64)
         table = constant_words(b, name, numbers)
-        return b.load(b.gep(table, [as_value(piece)], source_etype=word), typ=word)
+        return b.load(b.gep(table, [i64(piece)], source_etype=word), typ=word)

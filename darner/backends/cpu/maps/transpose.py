@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.index import Lanes, Number, Places, as_value
+from ....codegen.ir.index import Lanes, Number, Places, i64
 from ....codegen.ir.interleave import MOST_APART, interleaved
 from ....codegen.ir.registers import Registers
 from ....graph import dtypes
@@ -302,7 +302,7 @@ class _Turned:
             stop = places.clamp(places.add(first, count), 0, plan.rows - rest)
             e.loop(first, stop, one, (), self.lanes)
         if rest:
-            last = places.compare(">=", as_value(places.add(first, count)), plan.rows)
+            last = places.compare(">=", i64(places.add(first, count)), plan.rows)
             with self.code.builder.if_then(last):
                 block(plan.rows - rest, rest)
 

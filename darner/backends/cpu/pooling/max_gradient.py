@@ -20,7 +20,7 @@ from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import minimum, offset
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.index import Lanes, Number, i64
 from ....codegen.problems.pooling import Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
@@ -217,7 +217,7 @@ class Maxima(Writer):
         if self.layout.bands == 1:
             return number, None
         kept = self.places.clamp(number, 0, size - 1)
-        return kept, self.builder.icmp_signed("==", as_value(kept), as_value(number))
+        return kept, self.builder.icmp_signed("==", i64(kept), i64(number))
 
     def _row_in(
         self,
@@ -296,8 +296,8 @@ class Maxima(Writer):
         lead = (first.front if layout.bands == 1 else layout.back) * first.stride
         count: Number = first.axis.size
         if layout.bands > 1:
-            left = as_value(places.sub(first.axis.size, step))
-            count = minimum(self.builder, as_value(layout.own * first.stride), left)
+            left = i64(places.sub(first.axis.size, step))
+            count = minimum(self.builder, i64(layout.own * first.stride), left)
         result = self.scratch(layout.result)
 
         def row(inner: list[Number]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ....codegen.ir.emit import lane_mask, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..conv.driver import in_lines
@@ -82,11 +82,11 @@ class Means(Writer):
         """All rows from those that a row of windows saw to before those of the next: copies of one, and zeros."""
         plan, places, builder = self.plan, self.places, self.builder
         last, (outer,) = plan.last, plan.outer
-        top = as_value(places.mul(row, outer.stride))
-        seen = minimum(builder, builder.add(top, as_value(outer.window)), as_value(outer.size))
-        following = builder.add(top, as_value(outer.stride))
-        is_last = builder.icmp_signed("==", row, as_value(plan.pooled_rows - 1))
-        bottom = builder.select(is_last, as_value(outer.size), following)
+        top = i64(places.mul(row, outer.stride))
+        seen = minimum(builder, builder.add(top, i64(outer.window)), i64(outer.size))
+        following = builder.add(top, i64(outer.stride))
+        is_last = builder.icmp_signed("==", row, i64(plan.pooled_rows - 1))
+        bottom = builder.select(is_last, i64(outer.size), following)
         nothing = self.registers.constant(0.0, self.kept, self.lanes)
         begin = places.mul(row, last.count)
 
@@ -99,15 +99,15 @@ class Means(Writer):
 
             for number, value in enumerate(values):
                 place = places.add(at, number * self.lanes)
-                left = builder.sub(as_value(last.size), as_value(place))
+                left = builder.sub(i64(last.size), i64(place))
                 # A store of nothing takes long where there is no memory.
-                with builder.if_then(builder.icmp_signed(">", left, as_value(0))):
+                with builder.if_then(builder.icmp_signed(">", left, i64(0))):
                     mask = lane_mask(builder, left, self.lanes)
                     self.between(top, seen, partial(one, value, place, mask))
                     self.between(seen, bottom, partial(one, nothing, place, mask))
 
         def vector(at: Any) -> None:
-            mask = lane_mask(builder, builder.sub(as_value(last.count), at), self.lanes)
+            mask = lane_mask(builder, builder.sub(i64(last.count), at), self.lanes)
             value = self.load(start, places.add(begin, at), self.dtype, mask)
             value = self.divisor.divide(value, row, at)
             value = builder.select(mask, value, nothing)
@@ -119,8 +119,8 @@ class Means(Writer):
         behind = whole * last.stride
         if behind < last.size:
             self.between(
-                as_value(behind),
-                as_value(last.size),
+                i64(behind),
+                i64(last.size),
                 lambda at: write([nothing], at),
                 self.lanes,
             )
@@ -164,7 +164,7 @@ class Means(Writer):
             final = places.clamp(places.div(place, axis.stride), 0, axis.count - 1)
             early = places.add(place, axis.stride - axis.window)
             first = places.div(places.clamp(early, 0, axis.reach + axis.stride), axis.stride)
-            ranges.append((as_value(first), as_value(places.add(final, 1))))
+            ranges.append((i64(first), i64(places.add(final, 1))))
 
         def vector(at: Any, mask: Any) -> None:
             def level(chosen: list[Any], totals: Sequence[Any]) -> Sequence[Any]:

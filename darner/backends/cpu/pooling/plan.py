@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import lane_mask, loop
-from ....codegen.ir.index import Lanes, Number, Places, as_value
+from ....codegen.ir.index import Lanes, Number, Places, i64
 from ....codegen.ir.registers import Registers
 from ....codegen.problems.pooling import GRADIENTS, Axis
 from ....graph import dtypes
@@ -89,11 +89,11 @@ class Writer:
         """This thread's memory from a byte on."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
-        return self.builder.gep(self.code.own, [as_value(nbytes)], source_etype=ir.IntType(8))
+        return self.builder.gep(self.code.own, [i64(nbytes)], source_etype=ir.IntType(8))
 
     def loop(self, count: Number, inside: Callable[[Any], None], step: int = 1) -> None:
         """``inside(i)`` for every ``step``-th number below ``count``."""
-        self.between(as_value(0), as_value(count), inside, step)
+        self.between(i64(0), i64(count), inside, step)
 
     def between(self, low: Any, high: Any, inside: Callable[[Any], None], step: int = 1) -> None:
         """``inside(i)`` for every ``step``-th number from ``low`` to before ``high``."""
@@ -107,11 +107,11 @@ class Writer:
         """``vector(start, mask)`` along a row; all but the last are whole."""
         full = width // self.lanes * self.lanes
         if full == self.lanes:
-            vector(as_value(0), None)
+            vector(i64(0), None)
         elif full:
             self.loop(full, lambda at: vector(at, None), self.lanes)
         if full < width:
-            vector(as_value(full), lane_mask(self.builder, as_value(width - full), self.lanes))
+            vector(i64(full), lane_mask(self.builder, i64(width - full), self.lanes))
 
     def load(
         self, pointer: Any, at: Number, dtype: DType, mask: Any = None, stride: int = 1

@@ -18,8 +18,9 @@ from typing import Any
 
 from ....codegen.elements.collapse import REDUCTIONS, collapsed
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.index import Lanes, Number, i64
 from ....codegen.ir.lanes import Lane
+from ....codegen.ir.types import accumulator_type
 from ....graph.dtypes import f32, f64
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -443,7 +444,7 @@ class _Rows:
         offset = 0
         self.kept_at: dict[int, Any] = {}
         for node in self.program.kept:
-            place = [as_value(offset)]
+            place = [i64(offset)]
             self.kept_at[node.id] = self.code.builder.gep(
                 self.code.own, place, source_etype=ir.IntType(8)
             )
@@ -533,9 +534,9 @@ class _Rows:
         from llvmlite import ir
 
         program, b = self.program, self.code.builder
-        first = [as_value(_columns_at(program, slot))]
+        first = [i64(_columns_at(program, slot))]
         pointer = b.gep(self.code.shared, first, source_etype=ir.IntType(8))
-        dtype = self.registers.kept_in(self.columns[slot][0].dtype)
+        dtype = accumulator_type(self.columns[slot][0].dtype)
         start = self.places.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
         offset = self.places.add(start, lanes)
         if value is None:
@@ -596,7 +597,7 @@ class _Rows:
         """Write a partial result, or read one."""
         program, places = self.program, self.places
         node = program.levels[level][slot]
-        kept = self.registers.kept_in(node.dtype)
+        kept = accumulator_type(node.dtype)
         earlier = sum(len(nodes) for nodes in program.levels[:level]) + slot
         number = places.offset([earlier, row, piece], [0, program.units, program.pieces])
         lanes = 1 if program.across else program.lanes

@@ -11,13 +11,14 @@ from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import broadcast, loop
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Number, i64
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import accumulator_type
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Template
-from ..emit.vectors import Source, cast, kept_in, lanes_of, store, sweep, tiles
+from ..emit.vectors import Source, cast, lanes_of, sweep, tiles
 
 NAMES = {
     "cumsum": ("sum", "add"),
@@ -43,7 +44,7 @@ def _emit(code: Code) -> None:
     lead, length, inner = whole[:axis], whole[axis], prod(whole[axis + 1 :])
     reduction, op = NAMES[node.op.name]
     exclusive, reverse = node.attrs.get("exclusive", False), node.attrs["reverse"]
-    kept = kept_in(node.dtype)
+    kept = accumulator_type(node.dtype)
     source = Source(code, x, axis + 1)
     lanes = source.lanes(lanes_of(code.machine, node.dtype))
 
@@ -58,11 +59,11 @@ def _emit(code: Code) -> None:
                 total = emit(op, b, [totals[0], value], [kept, kept], kept)
                 shown = cast(b, totals[0] if exclusive else total, kept, node.dtype)
                 offset = places.add(places.add(start, places.mul(at, inner)), column)
-                store(b, shown, result, offset, node.dtype)
+                Registers(b).store(shown, result, offset, node.dtype)
                 return [total]
 
             neutral = Registers(b).neutral(reduction, x.dtype, node.dtype)
-            loop(b, as_value(0), as_value(length), 1, one, [broadcast(b, neutral, width)])
+            loop(b, i64(0), i64(length), 1, one, [broadcast(b, neutral, width)])
 
         sweep(b, first, last, lanes, columns)
 

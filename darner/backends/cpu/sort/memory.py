@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....codegen.ir.emit import loop
-from ....codegen.ir.index import as_value
+from ....codegen.ir.index import i64
 from ....codegen.ir.lanes import own_function
 from ....codegen.ir.sort_keys import (
     INDEX_BITS,
@@ -25,7 +25,7 @@ def place(builder: Any, pointer: Any, index: Any, bits: int) -> Any:
     """The address of an item."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
-    return builder.gep(pointer, [as_value(index)], source_etype=ir.IntType(bits))
+    return builder.gep(pointer, [i64(index)], source_etype=ir.IntType(bits))
 
 
 def read(builder: Any, pointer: Any, index: Any, bits: int) -> Any:
@@ -49,7 +49,7 @@ def sort_function(module: Any, bits: int, bytes_: int) -> Any:
     radix = _radix_function(module, bits, bytes_)
 
     def body(b: Any, data: Any, other: Any, count: Any) -> None:
-        small = b.icmp_signed("<=", count, as_value(SMALL))
+        small = b.icmp_signed("<=", count, i64(SMALL))
         with b.if_else(small) as (then, otherwise):
             with then:
                 b.call(insertion, [data, count])
@@ -75,9 +75,9 @@ def insert_function(module: Any, bits: int) -> Any:
         b.position_at_end(head)
         at = b.phi(wide)
         at.add_incoming(count, before)
-        b.cbranch(b.icmp_signed(">", at, as_value(0)), test, done)
+        b.cbranch(b.icmp_signed(">", at, i64(0)), test, done)
         b.position_at_end(test)
-        previous = b.sub(at, as_value(1))
+        previous = b.sub(at, i64(1))
         held = read(b, data, previous, bits)
         b.cbranch(b.icmp_unsigned(">", held, value), move, done)
         b.position_at_end(move)
@@ -102,7 +102,7 @@ def _insertion_function(module: Any, bits: int) -> Any:
         def one(i: Any, _: Sequence[Any]) -> None:
             b.call(insert, [data, i, read(b, data, i, bits)])
 
-        loop(b, as_value(1), count, 1, one)
+        loop(b, i64(1), count, 1, one)
         b.ret_void()
 
     kinds = [ir.PointerType(), ir.IntType(64)]
@@ -121,22 +121,22 @@ def _radix_function(module: Any, bits: int, bytes_: int) -> Any:
 
         def digit(value: Any, shift: Any) -> Any:
             moved = b.lshr(value, shift)
-            return b.and_(moved if bits == 64 else b.trunc(moved, wide), as_value(255))
+            return b.and_(moved if bits == 64 else b.trunc(moved, wide), i64(255))
 
         def cell(number: Any) -> Any:
             return b.gep(counts, [number], source_etype=wide)
 
         def one_pass(number: Any, held: Sequence[Any]) -> Sequence[Any]:
             source, target = held
-            shift = b.add(b.mul(number, as_value(8)), as_value(INDEX_BITS))
+            shift = b.add(b.mul(number, i64(8)), i64(INDEX_BITS))
             shift = shift if bits == 64 else b.zext(shift, kind)
             clear_bytes(b, counts, 256 * 8)
 
             def count_one(i: Any, _: Sequence[Any]) -> None:
                 at = cell(digit(read(b, source, i, bits), shift))
-                b.store(b.add(b.load(at, typ=wide), as_value(1)), at)
+                b.store(b.add(b.load(at, typ=wide), i64(1)), at)
 
-            loop(b, as_value(0), count, 1, count_one)
+            loop(b, i64(0), count, 1, count_one)
             shared = b.load(cell(digit(read(b, source, 0, bits), shift)), typ=wide)
             differs = b.icmp_unsigned("!=", shared, count)
             with b.if_then(differs):
@@ -152,16 +152,16 @@ def _radix_function(module: Any, bits: int, bytes_: int) -> Any:
                     at = cell(digit(value, shift))
                     target_place = b.load(at, typ=wide)
                     write(b, value, target, target_place, bits)
-                    b.store(b.add(target_place, as_value(1)), at)
+                    b.store(b.add(target_place, i64(1)), at)
 
-                loop(b, as_value(0), as_value(256), 1, running, [as_value(0)])
-                loop(b, as_value(0), count, 1, move)
+                loop(b, i64(0), i64(256), 1, running, [i64(0)])
+                loop(b, i64(0), count, 1, move)
             return [b.select(differs, target, source), b.select(differs, source, target)]
 
-        found, _ = loop(b, as_value(0), as_value(bytes_), 1, one_pass, [data, other])
+        found, _ = loop(b, i64(0), i64(bytes_), 1, one_pass, [data, other])
         from_other = b.icmp_unsigned("==", b.ptrtoint(found, wide), b.ptrtoint(other, wide))
         with b.if_then(from_other):
-            copy_bytes(b, data, other, b.mul(count, as_value(bits // 8)))
+            copy_bytes(b, data, other, b.mul(count, i64(bits // 8)))
         b.ret_void()
 
     kinds = [pointer, pointer, wide]
@@ -183,7 +183,7 @@ def merge_function(module: Any, bits: int) -> Any:
         b.position_at_end(head)
         i, j = b.phi(wide), b.phi(wide)
         for phi in (i, j):
-            phi.add_incoming(as_value(0), before)
+            phi.add_incoming(i64(0), before)
         both = b.and_(b.icmp_signed("<", i, left_count), b.icmp_signed("<", j, right_count))
         b.cbranch(both, more, done)
         b.position_at_end(more)
@@ -192,10 +192,10 @@ def merge_function(module: Any, bits: int) -> Any:
         write(b, b.select(first, a, c), to, b.add(i, j), bits)
         step = b.zext(first, wide)
         i.add_incoming(b.add(i, step), more)
-        j.add_incoming(b.add(j, b.sub(as_value(1), step)), more)
+        j.add_incoming(b.add(j, b.sub(i64(1), step)), more)
         b.branch(head)
         b.position_at_end(done)
-        size = as_value(bits // 8)
+        size = i64(bits // 8)
         rest = b.mul(b.sub(left_count, i), size)
         copy_bytes(b, place(b, to, b.add(i, j), bits), place(b, left, i, bits), rest)
         rest = b.mul(b.sub(right_count, j), size)

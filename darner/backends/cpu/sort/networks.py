@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ....codegen.ir.emit import loop, minimum
-from ....codegen.ir.index import as_value
+from ....codegen.ir.index import i64
 from ....codegen.ir.lanes import function_of, mangled, own_function
 from ....graph.integers import ceil_div, round_up
 from ..emit.vectors import copy_bytes, each
@@ -60,17 +60,17 @@ def sort_function(module: Any, bits: int, lanes: int, most: int) -> Any:
         def one(at: Any, _: Sequence[Any]) -> None:
             network.sort_block(data, at, block // lanes)
 
-        loop(b, as_value(0), count, block, one)
+        loop(b, i64(0), count, block, one)
         if most <= block:
             b.ret(data)
             return
-        nbytes = as_value(bits // 8)
+        nbytes = i64(bits // 8)
         before = b.block
         head, more, done = (b.append_basic_block(name) for name in ("head", "more", "done"))
         b.branch(head)
         b.position_at_end(head)
         source, target, width = b.phi(pointer), b.phi(pointer), b.phi(wide)
-        for phi, start in ((source, data), (target, other), (width, as_value(block))):
+        for phi, start in ((source, data), (target, other), (width, i64(block))):
             phi.add_incoming(start, before)
         b.cbranch(b.icmp_signed("<", width, count), more, done)
         b.position_at_end(more)
@@ -85,13 +85,13 @@ def sort_function(module: Any, bits: int, lanes: int, most: int) -> Any:
                 for memory, at in ((source, first), (source, middle), (target, first))
             )
             sizes = b.sub(middle, first), b.sub(last, middle)
-            with b.if_else(b.icmp_signed(">", sizes[1], as_value(0))) as (two, alone):
+            with b.if_else(b.icmp_signed(">", sizes[1], i64(0))) as (two, alone):
                 with two:
                     b.call(merge, [left, sizes[0], right, sizes[1], to])
                 with alone:
                     copy_bytes(b, to, left, b.mul(sizes[0], nbytes))
 
-        pairs = b.udiv(b.add(count, b.sub(both, as_value(1))), both)
+        pairs = b.udiv(b.add(count, b.sub(both, i64(1))), both)
         each(b, 0, pairs, pair)
         for phi, following in ((source, target), (target, source), (width, both)):
             phi.add_incoming(following, b.block)
@@ -117,8 +117,8 @@ def merge_function(module: Any, bits: int, lanes: int, ends: Sequence[int] = BOT
         runs = (left, left_count), (right, right_count)
         merges = [_End(network, runs, to, end) for end in ends]
         total = b.add(left_count, right_count)
-        vectors = b.udiv(total, as_value(lanes))
-        half = b.lshr(vectors, as_value(1))
+        vectors = b.udiv(total, i64(lanes))
+        half = b.lshr(vectors, i64(1))
 
         def step(number: Any, held: Sequence[Any]) -> Sequence[Any]:
             following: list[Any] = []
@@ -127,7 +127,7 @@ def merge_function(module: Any, bits: int, lanes: int, ends: Sequence[int] = BOT
             return following
 
         start = [value for merge in merges for value in merge.start()]
-        held = loop(b, as_value(0), half, 1, step, start)
+        held = loop(b, i64(0), half, 1, step, start)
         if ends[0] > 0:
             # The one in the middle, of an odd number.
             with b.if_then(b.icmp_signed(">", b.sub(vectors, half), half)):
@@ -153,32 +153,32 @@ class _End:
     def start(self) -> list[Any]:
         """The vector that is kept first, and how many numbers of either run were taken."""
         (left, count), _ = self.runs
-        step = as_value(self.network.lanes)
-        return [self.network.read(left, self._at(count, as_value(0))), step, as_value(0)]
+        step = i64(self.network.lanes)
+        return [self.network.read(left, self._at(count, i64(0))), step, i64(0)]
 
     def _at(self, count: Any, taken: Any) -> Any:
         """Where the next vector of a run lies."""
         if self.end > 0:
             return taken
         b = self.network.builder
-        return b.sub(count, b.add(taken, as_value(self.network.lanes)))
+        return b.sub(count, b.add(taken, i64(self.network.lanes)))
 
     def step(self, number: Any, held: Sequence[Any]) -> list[Any]:
         """Write one more vector; what is held after that."""
         network, b = self.network, self.network.builder
         kept, *taken = held
-        lanes = as_value(network.lanes)
+        lanes = i64(network.lanes)
         heads, places, over = [], [], []
         for (run, count), done in zip(self.runs, taken, strict=True):
             over.append(b.icmp_signed(">=", done, count))
             # Of a run that is over its last vector is looked at once more, and not taken.
             place = self._at(count, b.select(over[-1], b.sub(count, lanes), done))
             places.append(network.place(run, place))
-            offset = as_value(0 if self.end > 0 else network.lanes - 1)
+            offset = i64(0 if self.end > 0 else network.lanes - 1)
             heads.append(network.number(places[-1], offset))
         first = b.icmp_unsigned("<=" if self.end > 0 else ">=", *heads)
         first = b.and_(b.or_(first, over[1]), b.not_(over[0]))
-        found = network.turned(network.read(b.select(first, *places), as_value(0)))
+        found = network.turned(network.read(b.select(first, *places), i64(0)))
         low, high = network.ordered(kept, found)
         written, kept = (low, high) if self.end > 0 else (high, low)
         total = b.add(self.runs[0][1], self.runs[1][1])
@@ -285,7 +285,7 @@ class _Network:
     def sort_block(self, data: Any, at: Any, vectors: int) -> None:
         """Sort the numbers of some vectors, a power of two, in registers."""
         b = self.builder
-        places = [b.add(at, as_value(i * self.lanes)) for i in range(vectors)]
+        places = [b.add(at, i64(i * self.lanes)) for i in range(vectors)]
         found = [self.read(data, place) for place in places]
         if vectors % self.lanes:
             found = [self.sorted(value) for value in found]

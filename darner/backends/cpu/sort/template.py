@@ -14,15 +14,17 @@ from typing import Any
 from ....codegen.elements.elements import Elements
 from ....codegen.ir import sort_keys
 from ....codegen.ir.emit import loop
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.index import Lanes, Number, i64
 from ....codegen.ir.lanes import Lane
-from ....graph.dtypes import i64, u32
+from ....codegen.ir.registers import Registers
+from ....graph import dtypes
+from ....graph.dtypes import u32
 from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Scratch, Template
-from ..emit.vectors import clear_bytes, copy_bytes, each, moved, same_pointer, store
+from ..emit.vectors import clear_bytes, copy_bytes, each, moved, same_pointer
 from ..runtime.jit import Machine
 from . import memory as sorters
 from . import networks
@@ -116,7 +118,7 @@ class _Row:
 
         def some(lanes: Lanes, _: Any) -> Sequence[Any]:
             at = Lanes(places.sub(lanes.start, first), self.lanes)
-            kind = u32 if self.plain else i64
+            kind = dtypes.u32 if self.plain else dtypes.i64
             e.registers.store(self.keys(e, row, lanes).value, data, at, kind, e.mask)
             return []
 
@@ -137,7 +139,7 @@ class _Row:
         """Put ``count`` items in order, ``most`` at the most, in one of two places that have ``_room`` for them; which, is returned."""
         code, b = self.code, self.code.builder
         if not _by_network(self.bits, most):
-            b.call(self._by_parts, [data, other, as_value(count)])
+            b.call(self._by_parts, [data, other, i64(count)])
             return data
         block = networks.block_size(self.bits, self.lanes, most)
         places, nbytes = code.places, self.bits // 8
@@ -146,7 +148,7 @@ class _Row:
         end = moved(b, data, places.mul(count, nbytes))
         clear_bytes(b, end, places.mul(places.sub(whole, count), nbytes), 255)
         function = networks.sort_function(code.module, self.bits, self.lanes, most)
-        return b.call(function, [data, other, as_value(whole)])
+        return b.call(function, [data, other, i64(whole)])
 
     def write(self, row: Number, data: Any, first: Number, last: Number) -> None:
         """The results of a row from its sorted items."""
@@ -171,7 +173,7 @@ class _Row:
             offset = code.places.offset(self.index(row, i), shape)
             for is_values, dtype, pointer in self.results:
                 found = self.value(row, number) if is_values else b.trunc(number, _word())
-                store(b, found, pointer, offset, dtype)
+                Registers(b).store(found, pointer, offset, dtype)
 
         each(b, first, last, one)
 
@@ -197,7 +199,7 @@ class _Row:
 
     def _put_back(self, row: Number) -> None:
         code, b = self.code, self.code.builder
-        wide = as_value(0).type
+        wide = i64(0).type
 
         def kinds(i: Any) -> tuple[Lane, Lane, Lane]:
             raw = Lane(b, self.value(row, i)).as_integer()
@@ -213,7 +215,7 @@ class _Row:
                 for total, mask in zip(held, before, strict=True)
             ]
 
-        start = loop(b, as_value(0), as_value(self.length), 1, count, [as_value(0)] * 2)
+        start = loop(b, i64(0), i64(self.length), 1, count, [i64(0)] * 2)
         shape = [self.count if k == self.axis else n for k, n in enumerate(self.sizes)]
 
         def put(i: Any, held: Sequence[Any]) -> Sequence[Any]:
@@ -222,11 +224,11 @@ class _Row:
                 with b.if_then(mask.value):
                     offset = code.places.offset(self.index(row, at), shape)
                     for _, dtype, pointer in self.results:
-                        store(b, self.value(row, i), pointer, offset, dtype)
+                        Registers(b).store(self.value(row, i), pointer, offset, dtype)
                 following.append(b.add(at, b.zext(mask.value, wide)))
             return following
 
-        loop(b, as_value(0), as_value(self.length), 1, put, start)
+        loop(b, i64(0), i64(self.length), 1, put, start)
 
     @property
     def _by_parts(self) -> Any:
@@ -363,17 +365,17 @@ def _divided_row(row: _Row, number: Any) -> None:
     other = moved(b, data, parts * part_size * bits // 8)
 
     def one_part(part: Any) -> None:
-        first = b.mul(part, as_value(part_size))
-        last = code.places.clamp(b.add(first, as_value(part_size)), 0, row.length)
+        first = b.mul(part, i64(part_size))
+        last = code.places.clamp(b.add(first, i64(part_size)), 0, row.length)
         begin = code.places.clamp(first, 0, row.length)
         room = moved(b, code.own, _room(bits, code.machine, part_size))
         row.fill(number, code.own, begin, last)
         target = sorters.place(b, data, first, bits)
         count = b.sub(last, begin)
         found = row.sort(code.own, room, count, part_size)
-        copy_bytes(b, target, found, b.mul(count, as_value(bits // 8)))
-        end = moved(b, target, b.mul(count, as_value(bits // 8)))
-        clear_bytes(b, end, b.mul(b.sub(as_value(part_size), count), as_value(bits // 8)), 255)
+        copy_bytes(b, target, found, b.mul(count, i64(bits // 8)))
+        end = moved(b, target, b.mul(count, i64(bits // 8)))
+        clear_bytes(b, end, b.mul(b.sub(i64(part_size), count), i64(bits // 8)), 255)
 
     code.each(parts, one_part)
     code.barrier()
@@ -395,11 +397,11 @@ def _merge_runs(row: _Row, source: Any, target: Any, width: int, pairs: int) -> 
     code, b, bits = row.code, row.code.builder, row.bits
 
     def merge(pair: Any, function: Any) -> None:
-        first = b.mul(pair, as_value(2 * width))
+        first = b.mul(pair, i64(2 * width))
         left = sorters.place(b, source, first, bits)
         right = sorters.place(b, left, width, bits)
         to = sorters.place(b, target, first, bits)
-        b.call(function, [left, as_value(width), right, as_value(width), to])
+        b.call(function, [left, i64(width), right, i64(width), to])
 
     if bits > 64:
         code.each(pairs, lambda pair: merge(pair, sorters.merge_function(code.module, bits)))
@@ -411,10 +413,10 @@ def _merge_runs(row: _Row, source: Any, target: Any, width: int, pairs: int) -> 
     ends = [networks.merge_function(code.module, bits, row.lanes, [end]) for end in (1, -1)]
 
     def one_end(end: Any) -> None:
-        with b.if_else(b.icmp_signed("==", end, as_value(0))) as branches:
+        with b.if_else(b.icmp_signed("==", end, i64(0))) as branches:
             for branch, function in zip(branches, ends, strict=True):
                 with branch:
-                    merge(as_value(0), function)
+                    merge(i64(0), function)
 
     code.each(2, one_end)
 
@@ -429,7 +431,7 @@ def _select(row: _Row, number: Any, first: Number, last: Number) -> Any:
     code, b = row.code, row.code.builder
     best = _Best(row)
     if not row.by_vectors:
-        each(b, first, last, lambda i: best.consider(i, b.add(i, as_value(1)), number))
+        each(b, first, last, lambda i: best.consider(i, b.add(i, i64(1)), number))
         return best.found()
     lanes = code.width
     e = Elements.of(code)
@@ -445,8 +447,8 @@ def _select(row: _Row, number: Any, first: Number, last: Number) -> Any:
         if e.mask is not None:
             found = Lane(b, b.and_(found.value, e.mask))
         with b.if_then(found.any().value, likely=False):
-            stop = as_value(code.places.add(place.start, lanes))
-            end = b.select(b.icmp_signed("<", stop, as_value(last)), stop, as_value(last))
+            stop = i64(code.places.add(place.start, lanes))
+            end = b.select(b.icmp_signed("<", stop, i64(last)), stop, i64(last))
             best.consider(place.start, end, number)
         return []
 
@@ -468,7 +470,7 @@ class _Best:
             return
         self.most = _candidates(row.count)
         self.other = moved(b, self.data, _room(row.bits, row.code.machine, self.most))
-        self._note(as_value(0), self._none)
+        self._note(i64(0), self._none)
 
     @property
     def _none(self) -> Any:
@@ -498,12 +500,12 @@ class _Best:
             item = row.item(number, i)
             sorters.write(b, item, self.data, held[0], bits)
             better = b.icmp_unsigned("<", item, worst)
-            return [b.add(held[0], b.zext(better, as_value(0).type))]
+            return [b.add(held[0], b.zext(better, i64(0).type))]
 
         count = sorters.read(b, row.code.own, 0, 64)
-        (count,) = loop(b, as_value(first), as_value(end), 1, append, [count])
+        (count,) = loop(b, i64(first), i64(end), 1, append, [count])
         sorters.write(b, count, row.code.own, 0, 64)
-        full = as_value(self.most - row.code.width)
+        full = i64(self.most - row.code.width)
         with b.if_then(b.icmp_signed(">=", count, full), likely=False):
             self._sort(count)
 
@@ -511,7 +513,7 @@ class _Best:
         b, row = self.builder, self.row
         insert = sorters.insert_function(row.code.module, row.bits)
         with b.if_then(b.icmp_unsigned("<", item, self.last()), likely=False):
-            b.call(insert, [self.data, as_value(row.count - 1), item])
+            b.call(insert, [self.data, i64(row.count - 1), item])
 
     def _sort(self, count: Any) -> None:
         """Keep the best of all candidates."""
@@ -519,7 +521,7 @@ class _Best:
         found = row.sort(self.data, self.other, count, self.most)
         with b.if_then(b.not_(same_pointer(b, found, self.data))):
             copy_bytes(b, self.data, found, row.count * row.bits // 8)
-        self._note(as_value(row.count), sorters.read(b, self.data, row.count - 1, row.bits))
+        self._note(i64(row.count), sorters.read(b, self.data, row.count - 1, row.bits))
 
     def found(self) -> Any:
         """Where the best lie in order."""
@@ -537,11 +539,11 @@ def _divided_selection(row: _Row, number: Any) -> None:
     most, data = PARTS * row.count, code.shared
 
     def begin(part: Any) -> Any:
-        return b.udiv(b.mul(part, as_value(row.length)), as_value(PARTS))
+        return b.udiv(b.mul(part, i64(row.length)), i64(PARTS))
 
     def one_part(part: Any) -> None:
-        found = _select(row, number, begin(part), begin(b.add(part, as_value(1))))
-        target = sorters.place(b, data, b.mul(part, as_value(row.count)), bits)
+        found = _select(row, number, begin(part), begin(b.add(part, i64(1))))
+        target = sorters.place(b, data, b.mul(part, i64(row.count)), bits)
         copy_bytes(b, target, found, row.count * bits // 8)
 
     code.each(PARTS, one_part)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .....codegen.ir.emit import i64, lane_mask, load, loop, minimum, offset
-from .....codegen.ir.index import Number, as_value
+from .....codegen.ir.emit import lane_mask, load, loop, minimum, offset
+from .....codegen.ir.index import Number, i64
 from .....graph.integers import round_up
 from ...emit.template import Code, Packing, Scratch
 from ..epilogue import Finish
@@ -89,12 +89,12 @@ def _transform_weights(code: Code, form: Winograd, weights: Any, target: Any) ->
     def one(number: Any) -> None:
         panel, group = divided(builder, number, groups)
         _, width = width_of(builder, form, panel)
-        channel = builder.mul(as_value(group), i64(tile.lanes))
+        channel = builder.mul(i64(group), i64(tile.lanes))
         stop = minimum(builder, builder.add(channel, i64(tile.lanes)), i64(form.channels))
         start = places.mul(panel, form.points * form.channels * tile.width)
         start = places.add(start, places.mul(channel, width))
-        to = offset(builder, target, DTYPE, as_value(start))
-        distance = as_value(places.mul(width, form.channels))
+        to = offset(builder, target, DTYPE, i64(start))
+        distance = i64(places.mul(width, form.channels))
         _transform_some(code, form, weights, panel, (channel, stop), to, distance, for_others=True)
 
     code.each(form.panels * groups, one)
@@ -122,7 +122,7 @@ def _transform_some(
 
     def vector(at: Any, _: Any) -> None:
         out = places.add(places.mul(panel, form.tile.width), at)
-        left = builder.sub(i64(form.out), as_value(out))
+        left = builder.sub(i64(form.out), i64(out))
 
         def group(channel: Any, _: Any) -> None:
             count = minimum(builder, builder.sub(stop, channel), i64(lanes))
@@ -130,15 +130,15 @@ def _transform_some(
                 line = places.add(places.mul(channel, form.out), out)
             else:
                 line = places.add(places.mul(out, form.channels), channel)
-            read = offset(builder, weights, DTYPE, as_value(places.mul(line, TAPS)))
+            read = offset(builder, weights, DTYPE, i64(places.mul(line, TAPS)))
             place = places.add(places.mul(builder.sub(channel, first), width), at)
-            write = offset(builder, target, DTYPE, as_value(place))
-            distances = as_value(width), point_distance
+            write = offset(builder, target, DTYPE, i64(place))
+            distances = i64(width), point_distance
             builder.call(kernel, [count, left, read, i64(distance), write, *distances])
 
         loop(builder, first, stop, lanes, group)
 
-    loop(builder, i64(0), as_value(width), lanes, vector)
+    loop(builder, i64(0), i64(width), lanes, vector)
 
 
 class Driver:
@@ -205,16 +205,16 @@ class Driver:
 
     def _source_of(self, block: Any) -> Any:
         place = self.places.mul(block, self.layout.source // SIZE)
-        return offset(self.builder, self.source, DTYPE, as_value(place))
+        return offset(self.builder, self.source, DTYPE, i64(place))
 
     def _share_of_source(self, number: Any) -> None:
         block, vector = divided(self.builder, number, self.layout.images.vectors)
-        self._transform(as_value(block), vector, self._source_of(block))
+        self._transform(i64(block), vector, self._source_of(block))
 
     def _transform(self, block: Any, vector: Number, source: Any) -> None:
         """One vector of channels of a block's squares, as columns of the matrices."""
         form, builder = self.form, self.builder
-        target = offset(builder, source, DTYPE, as_value(self.places.mul(vector, form.tile.lanes)))
+        target = offset(builder, source, DTYPE, i64(self.places.mul(vector, form.tile.lanes)))
         lines = lines_of(builder, form, block)
         self.reader.transform(lines, vector, target, form.depth, form.rows * form.depth)
 
@@ -228,7 +228,7 @@ class Driver:
             self._chunks(panel, source)
         else:
             start = places.mul(panel, form.points * form.channels * form.tile.width)
-            weights = offset(builder, self.weights, DTYPE, as_value(start))
+            weights = offset(builder, self.weights, DTYPE, i64(start))
             self._products(panel, source, weights, i64(0), i64(form.channels), form.channels)
         self._take_back(block, panel, width)
 
@@ -236,7 +236,7 @@ class Driver:
         """The products with some channels after the other, whose weights are transformed just before."""
         form, builder, layout = self.form, self.builder, self.layout
         _, width = width_of(builder, form, panel)
-        point_distance = as_value(self.places.mul(width, layout.chunk))
+        point_distance = i64(self.places.mul(width, layout.chunk))
 
         def chunk(first: Any, _: Any) -> None:
             stop = minimum(builder, builder.add(first, i64(layout.chunk)), i64(form.channels))
@@ -259,18 +259,18 @@ class Driver:
         added = builder.icmp_signed(">", first, i64(0))
 
         def point(number: Any, _: Any) -> None:
-            at = as_value(places.mul(number, places.mul(width, distance)))
+            at = i64(places.mul(number, places.mul(width, distance)))
             here = offset(builder, weights, DTYPE, at)
-            following = offset(builder, here, DTYPE, as_value(places.mul(width, distance)))
+            following = offset(builder, here, DTYPE, i64(places.mul(width, distance)))
 
             def rows(tile: Any, _: Any) -> None:
                 line = places.add(places.mul(number, form.rows), places.mul(tile, form.tile.rows))
-                at = as_value(places.add(places.mul(line, form.depth), first))
+                at = i64(places.add(places.mul(line, form.depth), first))
                 a = offset(builder, source, DTYPE, at)
-                out = offset(builder, self.sums, DTYPE, as_value(places.mul(line, width)))
+                out = offset(builder, self.sums, DTYPE, i64(places.mul(line, width)))
                 # Each tile asks for its share of the next weights: a line for every four channels.
                 ahead = offset(builder, following, DTYPE, builder.mul(tile, i64(4 * form.channels)))
-                arguments = [count, a, i64(form.depth), here, out, as_value(width), added, ahead]
+                arguments = [count, a, i64(form.depth), here, out, i64(width), added, ahead]
                 multiply(builder, form, full, "rows", arguments)
 
             loop(builder, i64(0), i64(tiles), 1, rows)
@@ -284,9 +284,9 @@ class Driver:
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
         lanes = form.tile.lanes
         kernel = result_kernel(self.code.module, form.side, lanes)
-        first, stop = lines_of(builder, form, as_value(block))
-        start = as_value(places.mul(panel, form.tile.width))
-        count = minimum(builder, builder.sub(i64(form.out), start), as_value(width))
+        first, stop = lines_of(builder, form, i64(block))
+        start = i64(places.mul(panel, form.tile.width))
+        count = minimum(builder, builder.sub(i64(form.out), start), i64(width))
 
         def vector(at: Any, _: Any) -> None:
             channel = builder.add(start, at)
@@ -294,12 +294,12 @@ class Driver:
 
             def one_line(line: Any, _: Any) -> None:
                 square = places.mul(builder.sub(line, first), form.across)
-                read = as_value(places.add(places.mul(square, width), at))
+                read = i64(places.add(places.mul(square, width), at))
                 arguments = [
                     i64(form.across),
                     offset(builder, self.sums, DTYPE, read),
-                    as_value(width),
-                    as_value(places.mul(width, form.rows)),
+                    i64(width),
+                    i64(places.mul(width, form.rows)),
                     self.pixels,
                     i64(layout.width * lanes),
                 ]
@@ -315,18 +315,18 @@ class Driver:
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
         image, part, down = place_of_line(builder, form, line)
         height, width = form.result
-        top = as_value(places.mul(down, form.side))
+        top = i64(places.mul(down, form.side))
         rows = minimum(builder, builder.sub(i64(height), top), i64(form.side))
         if form.parts == 1:
-            length = as_value(places.mul(rows, width))
+            length = i64(places.mul(rows, width))
             self._write_run(image, channel, channels, i64(0), places.mul(top, width), length)
             return
         left = places.mul(part, layout.width)
-        length = minimum(builder, as_value(places.sub(width, left)), i64(layout.width))
+        length = minimum(builder, i64(places.sub(width, left)), i64(layout.width))
 
         def one_row(row: Any, _: Any) -> None:
             pixel = places.add(places.mul(builder.add(top, row), width), left)
-            start = as_value(places.mul(row, layout.width))
+            start = i64(places.mul(row, layout.width))
             self._write_run(image, channel, channels, start, pixel, length)
 
         loop(builder, i64(0), rows, 1, one_row)

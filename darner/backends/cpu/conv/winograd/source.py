@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .....codegen.ir.emit import i64, ir, loop, maximum, minimum, offset
-from .....codegen.ir.index import Number, as_value
+from .....codegen.ir.emit import ir, loop, maximum, minimum, offset
+from .....codegen.ir.index import Number, i64
 from .....codegen.ir.types import STORAGE_BYTES
 from .....graph.integers import ceil_div, round_up
 from ...contract.tile import Tile, tile_kernel
@@ -118,7 +118,7 @@ class Reader:
         """The squares of some lines, of one vector of channels, to ``target``."""
         form, builder, places, images = self.form, self.builder, self.places, self.images
         lanes, (height, width) = form.tile.lanes, images.size
-        channel = as_value(places.mul(vector, lanes))
+        channel = i64(places.mul(vector, lanes))
         exist = minimum(builder, builder.sub(i64(images.channels), channel), i64(lanes))
         fill = fill_kernel(self.code.module, lanes)
         first, stop = lines
@@ -126,11 +126,11 @@ class Reader:
         def one_line(line: Any, _: Any) -> None:
             image, part, down = place_of_line(builder, form, line)
             plane = places.add(places.mul(image, images.channels), channel)
-            top = as_value(places.mul(down, form.side))
+            top = i64(places.mul(down, form.side))
             # What the line above has read already is still there.
             fresh = builder.or_(
                 builder.icmp_signed("==", line, first),
-                builder.icmp_signed("==", as_value(down), i64(0)),
+                builder.icmp_signed("==", i64(down), i64(0)),
             )
             begin = builder.select(fresh, i64(0), i64(images.reach - form.side))
             left = places.sub(places.mul(part, form.side * form.across), images.low[1])
@@ -141,18 +141,18 @@ class Reader:
                 y = builder.sub(row, i64(images.low[0]))
                 inside = builder.icmp_unsigned("<", y, i64(height))
                 at = places.add(places.mul(places.add(places.mul(plane, height), y), width), left)
-                low = maximum(builder, as_value(places.sub(0, left)), i64(0))
-                high = builder.select(inside, as_value(places.sub(width, left)), i64(0))
+                low = maximum(builder, i64(places.sub(0, left)), i64(0))
+                high = builder.select(inside, i64(places.sub(width, left)), i64(0))
                 slot = builder.mul(builder.and_(row, i64(2 * form.side - 1)), i64(images.pitch))
                 to = offset(builder, self.ring, DTYPE, slot, images.first * lanes)
-                read = offset(builder, self.start, DTYPE, as_value(at))
+                read = offset(builder, self.start, DTYPE, i64(at))
                 arguments = [i64(images.copied), low, high, exist, read, i64(height * width), to]
                 builder.call(fill, arguments)
 
             loop(builder, begin, i64(images.reach), 1, one_row)
             square = places.mul(builder.sub(line, first), form.across)
-            to = offset(builder, target, DTYPE, as_value(places.mul(square, square_distance)))
-            distances = as_value(square_distance), as_value(point_distance)
+            to = offset(builder, target, DTYPE, i64(places.mul(square, square_distance)))
+            distances = i64(square_distance), i64(point_distance)
             arguments = [i64(form.across), self.ring, i64(images.pitch), top, to, *distances]
             builder.call(self.kernel, arguments)
 
@@ -178,7 +178,7 @@ def width_of(builder: Any, form: Winograd, panel: Number) -> tuple[Any, Number]:
         return None, form.tile.width
     if form.panels == 1:
         return None, form.last.width
-    full = builder.icmp_signed("<", as_value(panel), i64(form.panels - 1))
+    full = builder.icmp_signed("<", i64(panel), i64(form.panels - 1))
     return full, builder.select(full, i64(form.tile.width), i64(form.last.width))
 
 

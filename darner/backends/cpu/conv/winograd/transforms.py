@@ -14,7 +14,6 @@ from typing import Any
 from .....codegen.ir.emit import (
     broadcast,
     fused_multiply_add,
-    i64,
     ir,
     load,
     loop,
@@ -22,6 +21,7 @@ from .....codegen.ir.emit import (
     store,
     vector_type,
 )
+from .....codegen.ir.index import i64
 from .....graph.integers import round_up
 from ...contract.pack import transpose
 

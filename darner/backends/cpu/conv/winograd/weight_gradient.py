@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .....codegen.ir.emit import i64, lane_mask, load, loop, minimum, offset
-from .....codegen.ir.index import Number, as_value
+from .....codegen.ir.emit import lane_mask, load, loop, minimum, offset
+from .....codegen.ir.index import Number, i64
 from ...emit.template import Code, Scratch
 from ..epilogue import Finish
 from ..pack import divided
@@ -102,7 +102,7 @@ class Driver:
             panel, vector = divided(builder, number, layout.source.vectors)
             start = builder.mul(number, i64(layout.each))
             sums = offset(builder, self.sums, DTYPE, start)
-            self._take_back(panel, as_value(vector), sums, form.splits)
+            self._take_back(panel, i64(vector), sums, form.splits)
 
         code.each(form.panels * layout.source.vectors, unit)
 
@@ -118,7 +118,7 @@ class Driver:
             _, width = width_of(builder, form, panel)
             start = places.mul(panel, form.points * squares * form.tile.width)
             start = places.add(start, places.mul(inside, lanes))
-        target = offset(builder, (self.source, self.gradient)[which], DTYPE, as_value(start))
+        target = offset(builder, (self.source, self.gradient)[which], DTYPE, i64(start))
         distance = places.mul(width, squares)
         self.readers[which].transform(lines, vector, target, width, distance)
 
@@ -134,7 +134,7 @@ class Driver:
         """One panel of some vectors of channels, from the first square to the last, and what becomes of them."""
         builder, layout, form = self.builder, self.layout, self.form
         panel, group = divided(builder, number, form.groups)
-        first = builder.mul(as_value(group), i64(form.group))
+        first = builder.mul(i64(group), i64(form.group))
         count = minimum(builder, builder.sub(i64(layout.source.vectors), first), i64(form.group))
         self._multiply(panel, first, count, i64(layout.squares), self.sums, i64(0))
 
@@ -181,15 +181,15 @@ class Driver:
 
         def point(number: Any, _: Any) -> None:
             at = places.add(start, places.mul(places.mul(number, width), layout.squares))
-            b = offset(builder, self.gradient, DTYPE, as_value(at))
+            b = offset(builder, self.gradient, DTYPE, i64(at))
 
             def vector(i: Any, _: Any) -> None:
                 line = places.add(places.mul(builder.add(first, i), form.points), number)
                 read = offset(
-                    builder, self.source, DTYPE, as_value(places.mul(line, layout.squares * lanes))
+                    builder, self.source, DTYPE, i64(places.mul(line, layout.squares * lanes))
                 )
                 out = places.mul(places.add(places.mul(i, form.points), number), lanes * tile.width)
-                write = offset(builder, sums, DTYPE, as_value(out))
+                write = offset(builder, sums, DTYPE, i64(out))
                 for row in range(0, lanes, tile.rows):
                     a = offset(builder, read, DTYPE, row)
                     to = offset(builder, write, DTYPE, row * tile.width)
@@ -215,7 +215,7 @@ class Driver:
         length = builder.mul(channels, i64(TAPS))
 
         def columns(at: Any, _: Any) -> None:
-            out = builder.add(as_value(places.mul(panel, tile.width)), at)
+            out = builder.add(i64(places.mul(panel, tile.width)), at)
             count = minimum(builder, builder.sub(i64(form.out), out), i64(lanes))
 
             def one_channel(i: Any, _: Any) -> None:
@@ -241,4 +241,4 @@ class Driver:
 
             loop(builder, i64(0), count, 1, one)
 
-        loop(builder, i64(0), as_value(width), lanes, columns)
+        loop(builder, i64(0), i64(width), lanes, columns)
