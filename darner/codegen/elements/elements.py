@@ -25,7 +25,7 @@ from ..ir.registers import Registers
 from .argmax import arg_reduce
 from .sums import dot_general, fold, reduce
 
-Index = Sequence[Number]
+Indices = Sequence[Number]
 
 
 class Kernel(Protocol):
@@ -266,7 +266,7 @@ class Elements:
 
     # ------------------------------------------------------------- elements
 
-    def at(self, node: Node, index: Index) -> Any:
+    def at(self, node: Node, index: Indices) -> Any:
         """The element of a node at an index, or those at its lanes."""
         if node.id in self._given:
             return self._given[node.id]
@@ -306,16 +306,16 @@ class Elements:
             index = self.registers.as_index(exponent, given.dtype)
             self.faults.check_exponent(self.builder, node, index, self.mask)
 
-    def spread(self, node: Node, index: Index) -> list[Number]:
+    def spread(self, node: Node, index: Indices) -> list[Number]:
         """The index of an operand that is broadcast: axes from the right, sizes of 1 stay at 0."""
         own = index[len(index) - node.rank :] if node.rank else []
         return [0 if size == 1 else i for i, size in zip(own, _sizes(node), strict=True)]
 
-    def integer(self, node: Node, index: Index) -> Any:
+    def integer(self, node: Node, index: Indices) -> Any:
         """An element of integers as a number."""
         return self.registers.as_index(self.at(node, index), node.dtype)
 
-    def place(self, node: Node, indices: Node, index: Index, size: int) -> Any:
+    def place(self, node: Node, indices: Node, index: Indices, size: int) -> Any:
         """An element of a node's indices as a place on an axis: inside it, and told of where it was not."""
         found = self.integer(indices, index)
         if self.faults is not None:
@@ -328,7 +328,7 @@ class Elements:
         step = step if count is None else self.places.spread(step, count)
         return emit_bits(self.builder, offset, step, seed, stream)
 
-    def guarded(self, node: Node, index: Index, inside: Any) -> Any:
+    def guarded(self, node: Node, index: Indices, inside: Any) -> Any:
         """The element where ``inside`` holds; lanes where it does not read nothing, so the index may be outside there."""
         before = self.mask
         self.mask = self.registers.both(before, inside)

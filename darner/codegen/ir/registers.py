@@ -300,6 +300,9 @@ class Registers:
 
     # ------------------------------------------------------------- reductions
 
+    kept_in = staticmethod(accumulator_type)
+    """The same function, under the name that GPU templates have for it."""
+
     def neutral(self, name: str, operand: DType, result: DType, lanes: int | None = None) -> Any:
         """What a reduction of nothing is."""
         kept = accumulator_type(result)

@@ -15,7 +15,7 @@ from ..contract.tile import Tile, tile_kernel
 from .plan import row_tile
 from .writer import Writer
 
-Index = Sequence[Number]
+Indices = Sequence[Number]
 
 
 class Parts(Writer):
@@ -94,7 +94,7 @@ class Parts(Writer):
 
         self.tiles(width, width, row_tile(self.attention, self.attention.tile.rows), one)
 
-    def transposed_panel(self, name: str, width: int, first: Index, valid: Any, panel: Any) -> None:
+    def transposed_panel(self, name: str, width: int, first: Indices, valid: Any, panel: Any) -> None:
         """Pack the rows of queries (or of their gradients) from an index on as columns of a panel."""
         item = self.attention.operands[name]
         rows = self.address(name, *first), item.strides[2]
@@ -112,7 +112,7 @@ class Parts(Writer):
         self.builder.call(pack, [i64(width), valid, source, i64(1), i64(stride), panel])
 
     def block_rows(
-        self, name: str, width: int, index: Index, count: Any, room: Any
+        self, name: str, width: int, index: Indices, count: Any, room: Any
     ) -> tuple[Any, Number]:
         """The rows of keys or values from an index on, as numbers to compute with: (address, stride)."""
         item = self.attention.operands[name]
@@ -292,7 +292,7 @@ class Parts(Writer):
         store(self.builder, value.value, target, dtype, mask, alone=mask is not None and count == 1)
 
     def write_gradient(
-        self, number: int, index: Index, width: int, value_at: Callable[[Number], Lane]
+        self, number: int, index: Indices, width: int, value_at: Callable[[Number], Lane]
     ) -> None:
         """A row of a plain result, ``value_at(column)``, at the first three indices of its layout."""
         output = self.code.body.outputs[number]
