@@ -94,7 +94,9 @@ class Parts(Writer):
 
         self.tiles(width, width, row_tile(self.attention, self.attention.tile.rows), one)
 
-    def transposed_panel(self, name: str, width: int, first: Indices, valid: Any, panel: Any) -> None:
+    def transposed_panel(
+        self, name: str, width: int, first: Indices, valid: Any, panel: Any
+    ) -> None:
         """Pack the rows of queries (or of their gradients) from an index on as columns of a panel."""
         item = self.attention.operands[name]
         rows = self.address(name, *first), item.strides[2]

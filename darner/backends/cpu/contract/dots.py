@@ -25,28 +25,26 @@ from ....codegen.ir.emit import (
 from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.integers import ceil_div
+from ..model import CpuModel
 from .plan import Cut
 
 AHEAD = 512
 """Elements between what is read and what is prefetched."""
 MOST_COLUMNS = 8
 """Streams that are read side by side."""
-NEAR_BYTES = 24 << 10
+NEAR = 3 / 4
 """Of the nearest cache, what columns may take that several groups of rows read, or all rows."""
-FAR = 4
-"""How many times as long a vector takes to be loaded from the second cache."""
-LATENCY = 4
-"""Cycles until a sum can be added to again."""
 
 
-def dots_together(m: int, sums: int, near: bool) -> tuple[int, int]:
+def dots_together(m: int, sums: int, near: bool, model: CpuModel) -> tuple[int, int]:
     """Rows and columns whose dot products are made at a time, of ``m`` rows, where registers hold so many sums.
 
     Rows that are not ``near`` come from the second cache for each group of columns: more columns at a time ask for fewer of them.
 
-    >>> [dots_together(m, 24, near=True) for m in (1, 4, 8, 12, 17)]
+    >>> model = CpuModel(threads=1, multiplies=1)
+    >>> [dots_together(m, 24, True, model) for m in (1, 4, 8, 12, 17)]
     [(1, 8), (4, 6), (8, 3), (12, 2), (12, 2)]
-    >>> [dots_together(m, 24, near=False) for m in (1, 4, 8, 12, 17)]
+    >>> [dots_together(m, 24, False, model) for m in (1, 4, 8, 12, 17)]
     [(1, 8), (4, 6), (4, 6), (4, 6), (3, 8)]
     """
 
@@ -55,8 +53,8 @@ def dots_together(m: int, sums: int, near: bool) -> tuple[int, int]:
 
     def cycles(rows: int, together: int) -> float:
         """Of a vector of terms, for one column."""
-        loads = rows * (1 if near else FAR) + together
-        return max(rows * together, loads, 2 * LATENCY) / 2 / together if rows else 0.0
+        loads = rows * (1 if near else model.l2_reads) + together
+        return max(rows * together, loads, 2 * model.cycles.latency) / 2 / together if rows else 0.0
 
     def cost(rows: int) -> tuple[float, int]:
         together = columns(rows)
@@ -76,11 +74,12 @@ def sum_dots(
     k, m, across = contraction.k, contraction.m, contraction.b_strides[2]
     source, source_type, row_stride = _rows(builder, plan, a, copy)
     size = STORAGE_BYTES[source_type]
-    near = m * k * size <= NEAR_BYTES
-    height, together = dots_together(m, plan.tile.rows * plan.tile.vectors, near)
+    most = plan.model.of_l1(NEAR)
+    near = m * k * size <= most
+    height, together = dots_together(m, plan.tile.rows * plan.tile.vectors, near, plan.model)
     alone = height == m
     # What is read again stays in the nearest cache: rows if all are used at once, else columns.
-    turns = ceil_div(k * (m if alone else together) * size, NEAR_BYTES)
+    turns = ceil_div(k * (m if alone else together) * size, most)
     length = ceil_div(k, turns * lanes) * lanes
     turns = ceil_div(k, length)
 
@@ -135,7 +134,7 @@ def sum_dots(
     def needed_later(row: Any, column: Any, begin: Any, columns: int) -> list[Any]:
         """Where what is read after this lies, from a turn's terms on; each group of rows asks for some columns of it."""
         start, each, skipped = builder.add(column, i64(columns)), columns, i64(0)
-        if alone and columns * length * size > NEAR_BYTES:
+        if alone and columns * length * size > most:
             start, skipped = column, i64(AHEAD)
         elif not alone:
             each = ceil_div(columns * height, m)

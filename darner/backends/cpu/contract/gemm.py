@@ -17,10 +17,11 @@ from typing import Any
 
 from ....codegen.ir.emit import accumulator_of, ir, load, loop, offset, store
 from ....codegen.ir.index import i64
+from ..runtime.jit import Machine
 from .driver import Driver, Share, Target
 from .panel import emit_pack_panel
 from .plan import Contraction, Cut, cut, packed_elements, scratch_bytes
-from .tile import Machine, choose_tile
+from .tile import choose_tile
 
 __all__ = [
     "Contraction",

@@ -7,7 +7,10 @@ from typing import Any, Protocol
 
 from ....codegen.ir.emit import loop, maximum, minimum
 from ....codegen.ir.index import i64
+from ....codegen.problems.conv import Patches
+from ....graph.integers import ceil_div
 from ..emit.template import Code
+from ..model import CpuModel
 from .pack import divided
 
 
@@ -26,6 +29,12 @@ def rows_of_turns(channels: int, each: int, taps: int) -> tuple[int, ...]:
     (36, 18)
     """
     return tuple(dict.fromkeys((min(each, channels) * taps, ((channels - 1) % each + 1) * taps)))
+
+
+def channels_for_threads(patches: Patches, others: int, model: CpuModel) -> int:
+    """The most channels that a turn may have for every thread to have one, where each is taken for so many other pieces."""
+    wanted = ceil_div(model.threads, max(1, patches.groups * others))
+    return max(1, patches.channels // wanted)
 
 
 def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]) -> None:

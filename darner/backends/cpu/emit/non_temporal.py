@@ -1,8 +1,8 @@
 """Writing past the cache: results too large to be found there again.
 
-A plain store reads the line that it writes to, and what it leaves behind drives other values out. Where a kernel moves ``LARGE`` bytes, its results are not in the cache
+A plain store reads the line that it writes to, and what it leaves behind drives other values out. Where a kernel moves ``LARGE`` of the last cache, its results are not in the cache
 when they are read next, so writing them past it costs nothing and saves that reading. Where all that a kernel has to do is shared out, as much of its results is written to the cache as
-there is room for beside what it reads, ``KEPT`` bytes in all, and the rest past it. It does not pay where a result lies in its operand's place,
+there is room for beside what it reads, ``KEPT`` of that cache in all, and the rest past it. It does not pay where a result lies in its operand's place,
 whose lines are there already, and needs places at multiples of a line: both are known when the kernel runs.
 """
 
@@ -13,15 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 from ....codegen.ir.index import i64
+from ..model import LINE, CpuModel
 from .template import WHOLE, Code
 
-LARGE = 24 << 20
-"""Bytes that a kernel reads and writes from which on those it writes go past the cache."""
+LARGE = 3 / 4
+"""Of the last cache, what a kernel reads and writes from which on that which it writes goes past it."""
 
-KEPT = 28 << 20
-"""Bytes that are taken to find room in the cache."""
-
-LINE = 64
+KEPT = 7 / 8
+"""Of the last cache, what is taken to find room there."""
 
 
 def either(
@@ -29,13 +28,13 @@ def either(
     nbytes: int,
     results: Sequence[Any],
     emit: Callable[[bool], None],
-    least: int | None = None,
+    least: float = LARGE,
 ) -> None:
     """Emit code that writes ``nbytes`` to these places: ``emit(True)`` has it write past the cache.
 
-    Where there is much to move, ``LARGE`` bytes unless ``least`` says otherwise, both are emitted, and the places decide.
+    Where there is much to move, ``least`` of the last cache, both are emitted, and the places decide.
     """
-    if not nbytes or nbytes + _read(code, nbytes) < (LARGE if least is None else least):
+    if not nbytes or nbytes + _read(code, nbytes) < _model(code).of_last(least):
         emit(False)
         return
     b = code.builder
@@ -54,15 +53,19 @@ def partly(
 
     For kernels without barriers, whose threads do only what ``Code.share`` gives them. What is written to the cache comes first: it is read first, as a rule.
     """
-    read = _read(code, nbytes)
-    if not nbytes or nbytes + read <= KEPT:
+    read, kept = _read(code, nbytes), _model(code).of_last(KEPT)
+    if not nbytes or nbytes + read <= kept:
         emit(code, False)
         return
-    room = WHOLE * max(KEPT - read, 0) // nbytes
+    room = WHOLE * max(kept - read, 0) // nbytes
     cut = code.builder.select(_can(code, results), i64(room), i64(WHOLE))
     emit(replace(code, portion=(0, cut)), False)
     emit(replace(code, portion=(cut, WHOLE)), True)
     _seen(code)
+
+
+def _model(code: Code) -> CpuModel:
+    return CpuModel.of(code.machine)
 
 
 def _read(code: Code, nbytes: int) -> int:

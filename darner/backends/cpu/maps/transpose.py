@@ -43,8 +43,8 @@ FEW = 2
 """Operations of a map that are written out for every row of a block."""
 INTERLEAVED = 8
 """The most columns that are interleaved: each vector of the result has lanes of all of them."""
-PAST = 16 << 20
-"""Bytes to move from which on results go past the cache: sooner than elsewhere, as few of a line's elements are written at a time."""
+PAST = 1 / 2
+"""Of the last cache, what is to move from which on results go past it: sooner than elsewhere, as few of a line's elements are written at a time."""
 _SAME = ("stop_gradient", "recompute_barrier")
 
 
