@@ -34,6 +34,8 @@ MOST_L1 = 32 << 10
 """Bytes of a level 1 cache that plans count on: they have been measured with no more."""
 MOST_L2 = 1 << 20
 """Bytes of a level 2 cache that plans count on: they have been measured with no more."""
+EVEN = 32
+"""Pieces of work for each thread that make their shares as good as even."""
 L3_OF_CORE = 16 << 20
 """Bytes of a level 3 cache that plans count on for each core: the rest is for cores that run something else, often in other virtual machines."""
 
@@ -148,6 +150,8 @@ class CpuModel:
         >>> CpuModel(threads=4, multiplies=2).time(100.0, 5)
         40.0
         """
+        if units >= EVEN * self.threads:
+            return cycles / self.threads
         return cycles / units * ceil_div(units, self.threads)
 
     def largest_share(

@@ -27,7 +27,7 @@ from ..runtime.jit import Machine
 from .driver import in_lines
 from .epilogue import Finish
 from .pack import divided, phase_table, place_of, walk
-from .plan import pieces_of, rows_cycles, tiles_of
+from .plan import pieces_of, rows_cycles, tiles_of, uneven
 from .planes import MOST_PLANES, Copier, grid_of_planes, write_distances
 from .schedule import call_with_rows
 from .weight_rows import copied_cycles, copy_weights
@@ -149,9 +149,8 @@ class Layout:
         finished = cost.finished_places if self.abreast == 1 else cost.interleaved
         cycles += len(patches.phases) * self.rows * pieces * finished
         times = patches.groups * blocks
-        if self.as_they_are:
-            return model.time(patches.groups * cycles, times * parts)
-        return patches.groups * cycles * model.largest_share(self.rows, height, times)
+        cycles = model.time(patches.groups * cycles, times * parts)
+        return cycles if self.as_they_are else cycles * uneven(self.rows, parts, height, model)
 
     @property
     def cycles(self) -> float:

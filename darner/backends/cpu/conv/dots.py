@@ -36,7 +36,7 @@ from .driver import in_lines
 from .epilogue import Finish
 from .pack import divided
 from .planes import Copier, Plane, grid_of_planes, write_distances
-from .schedule import call_with_rows, channels_for_threads, rows_of_turns, share_sums
+from .schedule import ENOUGH, call_with_rows, channels_for_threads, rows_of_turns, share_sums
 
 LONGEST_BLOCK = 1024
 """The most places that are summed in one pass."""
@@ -48,8 +48,6 @@ PLANES = 3 / 16
 """Of that cache, what the planes of some channels may take."""
 ROWS = 96
 """Taps of channels that are summed together, unless one channel has more."""
-ENOUGH = 8
-"""Pieces of work for threads to share, into which sums are cut: the same for any number of threads."""
 SHAPES = {
     64: ((8, 3), (6, 4), (5, 5), (4, 6), (3, 7), (12, 2), (12, 1)),
     32: ((6, 2), (4, 3), (3, 4), (12, 1)),

@@ -80,6 +80,14 @@ def tile_cycles(rows: int, vectors: int, rate: int = 2) -> float:
     return max(rows * vectors / rate, (rows + vectors) / 2, 4)
 
 
+def uneven(rows: int, parts: int, height: int, model: CpuModel) -> float:
+    """How much more than its even share the first thread has, where so many parts of rows come one after the other; 1 where threads have no whole parts, nor parts whole threads."""
+    threads = model.threads
+    if parts % threads == 0:
+        return threads * min(rows, parts // threads * height) / rows
+    return parts * min(rows, height) / rows if threads % parts == 0 else 1.0
+
+
 def rows_cycles(rows: int, tile: Tile, cycles: Callable[[int, int], float]) -> float:
     """Cycles of one product for every element of some rows of a tile's width; ``cycles`` says those of a tile."""
     full, rest = divmod(rows, tile.rows)
@@ -110,12 +118,12 @@ def _cycles(
         total += rows * pieces * finished
     panels = ceil_div(patches.most_columns, tile.width)
     total *= patches.groups
-    times = len(patches.phases) * patches.groups * panels
-    if times == panels and parts == 1 and patches.most_columns:
-        # The last panel may be a narrow one.
+    units = len(patches.phases) * patches.groups * panels * parts
+    if units == panels and panels and panels % model.threads == 0:
+        # All threads but the last have whole panels.
         vectors = ceil_div(patches.most_columns, tile.lanes)
         return total * model.largest_share(vectors, tile.vectors)
-    return total * model.largest_share(rows, height, max(1, times))
+    return model.time(total, max(1, units)) * uneven(rows, parts, height, model)
 
 
 def cut(

@@ -13,6 +13,9 @@ from ..emit.template import Code
 from ..model import CpuModel
 from .pack import divided
 
+ENOUGH = 8
+"""Pieces of work for threads to share, into which sums are cut: the same for any number of threads."""
+
 
 class Cuts(Protocol):
     """How often a gradient is cut: turns of channels, blocks of pixels, and splits of those."""
@@ -32,7 +35,12 @@ def rows_of_turns(channels: int, each: int, taps: int) -> tuple[int, ...]:
 
 
 def channels_for_threads(patches: Patches, others: int, model: CpuModel) -> int:
-    """The most channels that a turn may have for every thread to have one, where each is taken for so many other pieces."""
+    """The most channels that a turn may have for every thread to have one, where each is taken for so many other pieces.
+
+    Up to ``ENOUGH`` threads have been given their pieces by the splits of sums.
+    """
+    if model.threads <= ENOUGH:
+        return patches.channels
     wanted = ceil_div(model.threads, max(1, patches.groups * others))
     return max(1, patches.channels // wanted)
 

@@ -38,7 +38,7 @@ from .epilogue import Finish, each_turned
 from .pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
 from .plan import tile_cycles, tiles_of
 from .planes import grid_of_planes, write_distances
-from .schedule import call_with_rows, channels_for_threads, rows_of_turns, share_sums
+from .schedule import ENOUGH, call_with_rows, channels_for_threads, rows_of_turns, share_sums
 
 LONGEST_BLOCK = 256
 """The most pixels that are summed in one pass."""
@@ -46,8 +46,6 @@ ROWS = 96
 """Rows of patches that are packed together, unless one channel has more."""
 PANELS = 3 / 8
 """Of the cache next to a core: what packed panels of the gradient may take."""
-ENOUGH = 8
-"""Pieces of work for threads to share, into which sums are cut: the same for any number of threads."""
 IN_PLACE = 1.08
 """What it adds to the products that rows of patches are read where they lie."""
 
