@@ -28,13 +28,13 @@ def either(
     nbytes: int,
     results: Sequence[Any],
     emit: Callable[[bool], None],
-    least: float = LARGE,
+    least: float | None = None,
 ) -> None:
     """Emit code that writes ``nbytes`` to these places: ``emit(True)`` has it write past the cache.
 
-    Where there is much to move, ``least`` of the last cache, both are emitted, and the places decide.
+    Where there is much to move, ``LARGE`` of the last cache unless ``least`` says otherwise, both are emitted, and the places decide.
     """
-    if not nbytes or nbytes + _read(code, nbytes) < _model(code).of_last(least):
+    if not nbytes or nbytes + _read(code, nbytes) < _model(code).of_last(LARGE if least is None else least):
         emit(False)
         return
     b = code.builder
