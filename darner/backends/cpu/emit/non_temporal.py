@@ -34,7 +34,9 @@ def either(
 
     Where there is much to move, ``LARGE`` of the last cache unless ``least`` says otherwise, both are emitted, and the places decide.
     """
-    if not nbytes or nbytes + _read(code, nbytes) < _model(code).of_last(LARGE if least is None else least):
+    if not nbytes or nbytes + _read(code, nbytes) < _model(code).of_last(
+        LARGE if least is None else least
+    ):
         emit(False)
         return
     b = code.builder

@@ -185,6 +185,15 @@ def winograd_of(node: Node, machine: Machine, packed: bool = False) -> Winograd 
     """
     if not _is_possible(node):
         return None
+    found = forms_of(node, machine, packed)
+    if not found:
+        return None
+    cycles, best = min(found, key=lambda pair: pair[0])
+    return best if cycles <= WORTH * _direct_cycles(best) else None
+
+
+def forms_of(node: Node, machine: Machine, packed: bool) -> list[tuple[float, Winograd]]:
+    """All forms that there are, and the cycles until all threads are done with each."""
     found: list[tuple[float, Winograd]] = []
     for side, shared in product(SIDES, WAYS):
         if node.op.name == "conv_weight_grad":
@@ -196,10 +205,7 @@ def winograd_of(node: Node, machine: Machine, packed: bool = False) -> Winograd 
             form = _form(node, machine, side, shared, rows)
             if form is not None:
                 found.append((_cycles(form, packed), form))
-    if not found:
-        return None
-    cycles, best = min(found, key=lambda pair: pair[0])
-    return best if cycles <= WORTH * _direct_cycles(best) else None
+    return found
 
 
 def _is_possible(node: Node) -> bool:
