@@ -24,8 +24,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from ...codegen.ir.types import Module
 from ...graph.errors import ArgumentError
 from ..trust import UNFINISHED, Entry, UntrustedError, opened_folder
 from ..trust import Folder as Opened
@@ -92,7 +92,7 @@ class ObjectCache:
 
     def key(
         self,
-        module: Any,
+        module: Module | str,
         *,
         machine: Machine | None = None,
         cpu: str | None = None,
@@ -123,7 +123,7 @@ class ObjectCache:
 
     def compile(
         self,
-        module: Any,
+        module: Module | str,
         *,
         cpu: str | None = None,
         features: str | None = None,

@@ -18,21 +18,22 @@ from ...lower.specs import sizes as _sizes
 from ...ops.faults import can_fail
 from ..ir.emit import lane_numbers, loop, minimum
 from ..ir.faults import Faults
-from ..ir.index import Lanes, Number, Places, i64, identity, lane_count
+from ..ir.index import Index, Lanes, Places, i64, identity, lane_count
 from ..ir.math import ROWS
 from ..ir.philox import emit_bits
 from ..ir.registers import Registers
+from ..ir.types import ElementBuilder, Memory, Value
 from .argmax import arg_reduce
 from .sums import dot_general, fold, reduce
 
-Indices = Sequence[Number]
+Indices = Sequence[Index]
 
 
 class Kernel(Protocol):
     """A kernel's function while it is being written, as far as its elements ask."""
 
     @property
-    def builder(self) -> Any:
+    def builder(self) -> ElementBuilder:
         """Where the code goes."""
 
     @property
@@ -40,7 +41,7 @@ class Kernel(Protocol):
         """What is computed."""
 
     @property
-    def operands(self) -> Sequence[Any]:
+    def operands(self) -> Sequence[Value]:
         """The addresses of the body's inputs."""
 
     @property
@@ -66,10 +67,10 @@ class Elements:
 
     def __init__(
         self,
-        builder: Any,
+        builder: ElementBuilder,
         body: Graph,
-        operands: Sequence[Any],
-        mask: Any = None,
+        operands: Sequence[Memory],
+        mask: Value | None = None,
         faults: Faults | None = None,
         *,
         width: int,
@@ -81,20 +82,21 @@ class Elements:
         self.mask = mask
         self.faults = faults
         self.leaves = {leaf.id: (operands[int(name)], leaf) for name, leaf in body.inputs.items()}
-        self._known: list[dict[Any, Any]] = [{}]
-        self._given: dict[int, Any] = {}
+        # An element, its mask and its index; GPU templates keep vectors.
+        self._known: list[dict[tuple[object, ...], Any]] = [{}]
+        self._given: dict[int, Value] = {}
         self._simple: dict[int, bool] = {}
-        self._bounds: dict[Any, tuple[Number, int, int]] = {}
-        self._pieces: dict[Any, tuple[Number, int, Number]] = {}
+        self._bounds: dict[object, tuple[Index, int, int]] = {}
+        self._pieces: dict[object, tuple[Index, int, Index]] = {}
 
     @classmethod
     def of(
         cls,
         code: Kernel,
-        mask: Any = None,
+        mask: Value | None = None,
         *,
         body: Graph | None = None,
-        operands: Sequence[Any] | None = None,
+        operands: Sequence[Memory] | None = None,
     ) -> Self:
         """The elements in a kernel's code: of its body, or of a graph made of it that has operands of its own."""
         return cls(
@@ -106,7 +108,7 @@ class Elements:
             width=code.width,
         )
 
-    def give(self, node: Node, value: Any) -> None:
+    def give(self, node: Node, value: Value) -> None:
         """Say what a node's element is, at whatever index it is asked for from now on."""
         self._given[node.id] = value
 
@@ -114,23 +116,23 @@ class Elements:
         """Take back what ``give`` said."""
         self._given.pop(node.id, None)
 
-    def bound(self, number: Number, low: int, high: int) -> None:
+    def bound(self, number: Index, low: int, high: int) -> None:
         """Say that a number is at least ``low`` and below ``high``."""
         # The number is kept: one that is gone could give its id to another.
         self._bounds[identity(number)] = number, low, high
 
-    def bounds(self, number: Number) -> tuple[int, int] | None:
+    def bounds(self, number: Index) -> tuple[int, int] | None:
         """What is known of a number: the least that it is, and what it is below."""
         if isinstance(number, int):
             return number, number + 1
         found = self._bounds.get(identity(number))
         return found and found[1:]
 
-    def piece(self, number: Number, position: int, place: Number) -> None:
+    def piece(self, number: Index, position: int, place: Index) -> None:
         """Say that a number, along the axis of concatenations, is a place in their part at a position."""
         self._pieces[identity(number)] = number, position, place
 
-    def piece_of(self, number: Number) -> tuple[int, Number] | None:
+    def piece_of(self, number: Index) -> tuple[int, Index] | None:
         """What ``piece`` said of a number."""
         found = self._pieces.get(identity(number))
         return found and found[1:]
@@ -148,15 +150,15 @@ class Elements:
 
     def loop(
         self,
-        start: Number,
-        stop: Number,
-        inside: Callable[[Any, list[Any]], Sequence[Any]],
-        carried: Sequence[Any] = (),
+        start: Index,
+        stop: Index,
+        inside: Callable[[Index, list[Value]], Sequence[Value]],
+        carried: Sequence[Value] = (),
         step: int = 1,
-    ) -> list[Any]:
+    ) -> list[Value]:
         """``for i in range(start, stop, step)``; ``inside`` maps the carried values to their next ones."""
 
-        def scoped(index: Any, values: Sequence[Any]) -> Sequence[Any]:
+        def scoped(index: Value, values: Sequence[Value]) -> Sequence[Value]:
             with self.scope():
                 return inside(index, list(values))
 
@@ -165,12 +167,12 @@ class Elements:
     def loops(
         self,
         sizes: Sequence[int],
-        inside: Callable[[list[Any], list[Any]], Sequence[Any]],
-        carried: Sequence[Any] = (),
-    ) -> list[Any]:
+        inside: Callable[[list[Index], list[Value]], Sequence[Value]],
+        carried: Sequence[Value] = (),
+    ) -> list[Value]:
         """Loops in loops, over all indices of a shape; an axis of size 1 is no loop."""
 
-        def nest(axis: int, index: list[Any], values: list[Any]) -> Sequence[Any]:
+        def nest(axis: int, index: list[Index], values: list[Value]) -> Sequence[Value]:
             if axis == len(sizes):
                 return inside(index, values)
             if sizes[axis] == 1:
@@ -183,13 +185,13 @@ class Elements:
 
     def blocks(
         self,
-        start: Number,
-        stop: Number,
+        start: Index,
+        stop: Index,
         count: int,
-        inside: Callable[[Lanes, list[Any]], Sequence[Any]],
-        carried: Sequence[Any] = (),
+        inside: Callable[[Lanes, list[Value]], Sequence[Value]],
+        carried: Sequence[Value] = (),
         aligned: bool = True,
-    ) -> list[Any]:
+    ) -> list[Value]:
         """``range(start, stop)`` in vectors of ``count`` lanes, the last under a mask where it is not full.
 
         ``aligned`` says that ``start`` is a multiple of ``count``. Both ends may be known or not.
@@ -216,7 +218,7 @@ class Elements:
         if known and full == length:
             return values
 
-        def rest(_: Any, held: list[Any]) -> Sequence[Any]:
+        def rest(_: Index, held: list[Value]) -> Sequence[Value]:
             return self._some(Lanes(middle, count, 1, multiple, *ends), stop, inside, held)
 
         if known:
@@ -227,10 +229,10 @@ class Elements:
     def _some(
         self,
         lanes: Lanes,
-        stop: Number,
-        inside: Callable[[Lanes, list[Any]], Sequence[Any]],
-        held: list[Any],
-    ) -> Sequence[Any]:
+        stop: Index,
+        inside: Callable[[Lanes, list[Value]], Sequence[Value]],
+        held: list[Value],
+    ) -> Sequence[Value]:
         """``inside`` for the lanes before ``stop``."""
         before = self.mask
         # Fewer than there are lanes are left, which fits a number as short as an element.
@@ -245,11 +247,11 @@ class Elements:
 
     def blocks_at_lines(
         self,
-        start: Number,
-        stop: Number,
+        start: Index,
+        stop: Index,
         count: int,
-        inside: Callable[[Lanes, list[Any]], Sequence[Any]],
-        offset: Number,
+        inside: Callable[[Lanes, list[Value]], Sequence[Value]],
+        offset: Index,
         line: int,
     ) -> None:
         """``blocks`` whose whole vectors lie at multiples of ``line``, where 0 lies at ``offset``; what comes before them is under a mask."""
@@ -258,7 +260,7 @@ class Elements:
         ahead = places.mod(places.sub(line, over), line)
         first = minimum(b, i64(places.add(start, ahead)), i64(stop))
 
-        def head(_: Any, held: list[Any]) -> Sequence[Any]:
+        def head(_: object, held: list[Value]) -> Sequence[Value]:
             return self._some(Lanes(start, line), first, inside, held)
 
         self.loop(start, first, head, step=line)
@@ -266,12 +268,12 @@ class Elements:
 
     # ------------------------------------------------------------- elements
 
-    def at(self, node: Node, index: Indices) -> Any:
+    def at(self, node: Node, index: Indices) -> Value:
         """The element of a node at an index, or those at its lanes."""
         if node.id in self._given:
             return self._given[node.id]
-        key = (node.id, identity(self.mask) if self.mask is not None else None)
-        key = (*key, *[identity(number) for number in index])
+        mask = identity(self.mask) if self.mask is not None else None
+        key = (node.id, mask, *[identity(number) for number in index])
         for known in reversed(self._known):
             if key in known:
                 return known[key][0]
@@ -280,7 +282,7 @@ class Elements:
         self._known[-1][key] = (value, self.mask, list(index))
         return value
 
-    def _element(self, node: Node, index: list[Number]) -> Any:
+    def _element(self, node: Node, index: list[Index]) -> Value:
         if node.id in self.leaves:
             pointer, leaf = self.leaves[node.id]
             offset = self.places.offset(index, _sizes(leaf))
@@ -293,42 +295,42 @@ class Elements:
             return self.apply(node, operands)
         raise InternalError(f"there is no code for '{node.op.name}' in a kernel")
 
-    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+    def apply(self, node: Node, operands: Sequence[Value]) -> Value:
         """An element-wise node from the elements of its operands."""
         if can_fail(node):
             self.check_exponent(node, operands[1])
         return self.registers.apply(node, operands)
 
-    def check_exponent(self, node: Node, exponent: Any) -> None:
+    def check_exponent(self, node: Node, exponent: Value) -> None:
         """Tell of a negative exponent of a power of integers, where it is not a number that is known."""
         given = node.operands[1]
         if self.faults is not None and given.op.name != "constant":
             index = self.registers.as_index(exponent, given.dtype)
             self.faults.check_exponent(self.builder, node, index, self.mask)
 
-    def spread(self, node: Node, index: Indices) -> list[Number]:
+    def spread(self, node: Node, index: Indices) -> list[Index]:
         """The index of an operand that is broadcast: axes from the right, sizes of 1 stay at 0."""
         own = index[len(index) - node.rank :] if node.rank else []
         return [0 if size == 1 else i for i, size in zip(own, _sizes(node), strict=True)]
 
-    def integer(self, node: Node, index: Indices) -> Any:
+    def integer(self, node: Node, index: Indices) -> Value:
         """An element of integers as a number."""
         return self.registers.as_index(self.at(node, index), node.dtype)
 
-    def place(self, node: Node, indices: Node, index: Indices, size: int) -> Any:
+    def place(self, node: Node, indices: Node, index: Indices, size: int) -> Index:
         """An element of a node's indices as a place on an axis: inside it, and told of where it was not."""
         found = self.integer(indices, index)
         if self.faults is not None:
             self.faults.check_index(self.builder, node, found, size, self.mask)
         return self.places.clamp(found, 0, max(size - 1, 0))
 
-    def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Any:
+    def random_bits(self, offset: Value, step: Value, seed: int, stream: int) -> Value:
         """The random bits of the elements at these places."""
         count = lane_count(offset)
         step = step if count is None else self.places.spread(step, count)
         return emit_bits(self.builder, offset, step, seed, stream)
 
-    def guarded(self, node: Node, index: Indices, inside: Any) -> Any:
+    def guarded(self, node: Node, index: Indices, inside: Value | None) -> Value:
         """The element where ``inside`` holds; lanes where it does not read nothing, so the index may be outside there."""
         before = self.mask
         self.mask = self.registers.both(before, inside)
@@ -354,32 +356,32 @@ _SIMPLE = ("broadcast_to", "constant", "flip", "iota", "slice", "stop_gradient",
 # --------------------------------------------------------------------------- what is not element-wise
 
 
-def _constant(e: Elements, node: Node, index: list[Number]) -> Any:
+def _constant(e: Elements, node: Node, index: list[Index]) -> Value:
     return e.registers.constant(node.attrs["values"].array.reshape(-1)[0], node.dtype)
 
 
-def _iota(e: Elements, node: Node, index: list[Number]) -> Any:
+def _iota(e: Elements, node: Node, index: list[Index]) -> Value:
     return e.registers.of_index(index[node.attrs["axis"]], node.dtype)
 
 
-def _reshape(e: Elements, node: Node, index: list[Number]) -> Any:
+def _reshape(e: Elements, node: Node, index: list[Index]) -> Value:
     (x,) = node.operands
     return e.at(x, e.places.reshaped(index, _sizes(node), _sizes(x)))
 
 
-def _transpose(e: Elements, node: Node, index: list[Number]) -> Any:
-    source: list[Number] = [0] * len(index)
+def _transpose(e: Elements, node: Node, index: list[Index]) -> Value:
+    source: list[Index] = [0] * len(index)
     for place, axis in enumerate(node.attrs["perm"]):
         source[axis] = index[place]
     return e.at(node.operands[0], source)
 
 
-def _broadcast(e: Elements, node: Node, index: list[Number]) -> Any:
+def _broadcast(e: Elements, node: Node, index: list[Index]) -> Value:
     (x,) = node.operands
     return e.at(x, e.spread(x, index))
 
 
-def _slice(e: Elements, node: Node, index: list[Number]) -> Any:
+def _slice(e: Elements, node: Node, index: list[Index]) -> Value:
     p = e.places
     steps = node.attrs["steps"] or (1,) * len(index)
     moved = [
@@ -389,14 +391,14 @@ def _slice(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.at(node.operands[0], moved)
 
 
-def _flip(e: Elements, node: Node, index: list[Number]) -> Any:
+def _flip(e: Elements, node: Node, index: list[Index]) -> Value:
     sizes = _sizes(node)
     axes = node.attrs["axes"]
     moved = [e.places.sub(sizes[k] - 1, i) if k in axes else i for k, i in enumerate(index)]
     return e.at(node.operands[0], moved)
 
 
-def _windows(e: Elements, node: Node, index: list[Number]) -> Any:
+def _windows(e: Elements, node: Node, index: list[Index]) -> Value:
     p, (x,) = e.places, node.operands
     count = len(node.attrs["window"])
     lead = x.rank - count
@@ -411,16 +413,16 @@ def _windows(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.at(x, [*index[:lead], *moved])
 
 
-def _same(e: Elements, node: Node, index: list[Number]) -> Any:
+def _same(e: Elements, node: Node, index: list[Index]) -> Value:
     return e.at(node.operands[0], index)
 
 
-def _pad(e: Elements, node: Node, index: list[Number]) -> Any:
+def _pad(e: Elements, node: Node, index: list[Index]) -> Value:
     (x,) = node.operands
     filling = e.registers.constant(node.attrs["value"], node.dtype)
     if not all(_sizes(x)):
         return filling
-    inside: Any = None
+    inside: Value | None = None
     source = []
     gaps = node.attrs["interior"] or (0,) * len(index)
     bounds = zip(index, node.attrs["padding"], gaps, _sizes(x), _sizes(node), strict=True)
@@ -454,12 +456,12 @@ def _pad(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.registers.choose(inside, e.guarded(x, source, masked), filling)
 
 
-def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
+def _concat(e: Elements, node: Node, index: list[Index]) -> Value:
     axis, start = node.attrs["axis"], 0
     known = e.piece_of(index[axis])
     if known is not None:
         return e.at(node.operands[known[0]], [*index[:axis], known[1], *index[axis + 1 :]])
-    found: Any = None
+    found: Value | None = None
     low, high = e.bounds(index[axis]) or (0, _sizes(node)[axis])
     for part in node.operands:
         size = _sizes(part)[axis]
@@ -490,17 +492,19 @@ def _concat(e: Elements, node: Node, index: list[Number]) -> Any:
             found = value
         else:
             found = e.registers.choose(e.places.less(index[axis], start - size), found, value)
+    if found is None:
+        raise InternalError("a concatenation of nothing has no elements")
     return found
 
 
-def _gather(e: Elements, node: Node, index: list[Number]) -> Any:
+def _gather(e: Elements, node: Node, index: list[Index]) -> Value:
     table, indices = node.operands
     axis = node.attrs["axis"]
     place = e.place(node, indices, index[axis : axis + indices.rank], _sizes(table)[axis])
     return e.at(table, [*index[:axis], place, *index[axis + indices.rank :]])
 
 
-def _take_along_axis(e: Elements, node: Node, index: list[Number]) -> Any:
+def _take_along_axis(e: Elements, node: Node, index: list[Index]) -> Value:
     x, indices = node.operands
     axis = node.attrs["axis"]
     moved = e.spread(x, index)
@@ -508,7 +512,7 @@ def _take_along_axis(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.at(x, moved)
 
 
-def _dynamic_slice(e: Elements, node: Node, index: list[Number]) -> Any:
+def _dynamic_slice(e: Elements, node: Node, index: list[Index]) -> Value:
     x, starts = node.operands
     moved = []
     for axis, (i, size, whole) in enumerate(zip(index, _sizes(node), _sizes(x), strict=True)):
@@ -517,17 +521,17 @@ def _dynamic_slice(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.at(x, moved)
 
 
-def _random_bits(e: Elements, node: Node, index: list[Number]) -> Any:
+def _random_bits(e: Elements, node: Node, index: list[Index]) -> Value:
     step = e.places.plain(0) if not node.inputs else e.integer(node.operands[0], [])
     offset = e.places.plain(e.places.offset(index, _sizes(node)))
     return e.random_bits(offset, step, node.attrs["seed"], node.attrs["stream"])
 
 
-def _dynamic_update_slice(e: Elements, node: Node, index: list[Number]) -> Any:
+def _dynamic_update_slice(e: Elements, node: Node, index: list[Index]) -> Value:
     x, update, starts = node.operands
     if not all(_sizes(update)):
         return e.at(x, index)
-    inside: Any = None
+    inside: Value | None = None
     source = []
     for axis, (i, size, whole) in enumerate(zip(index, _sizes(update), _sizes(x), strict=True)):
         start = e.places.clamp(e.integer(starts, [axis]), 0, whole - size)
@@ -539,7 +543,7 @@ def _dynamic_update_slice(e: Elements, node: Node, index: list[Number]) -> Any:
     return new if inside is None else e.registers.choose(inside, new, old)
 
 
-Emitter = Callable[[Elements, Node, list[Number]], Any]
+Emitter = Callable[[Elements, Node, list[Index]], Value]
 
 _EMITTERS: dict[str, Emitter] = {
     "argmax": arg_reduce,

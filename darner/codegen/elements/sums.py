@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...graph.node import Node
 from ...lower.specs import sizes as sizes_of
-from ..ir.index import Number, lane_count
+from ..ir.index import Index, lane_count
+from ..ir.types import Value
 
 if TYPE_CHECKING:
     from .elements import Elements
 
 
-def reduce(e: Elements, node: Node, index: list[Number]) -> Any:
+def reduce(e: Elements, node: Node, index: list[Index]) -> Value:
     """A reduction: of lanes side by side where elements of the last axis are, else in each lane."""
     (x,) = node.operands
     axes, sizes, name = node.attrs["axes"], sizes_of(x), node.op.name
     kept = [k for k in range(x.rank) if k not in axes]
     outer = [index[k] for k in kept] if node.attrs["keepdims"] else list(index)
 
-    def place(inner: Sequence[Number]) -> list[Number]:
-        result: list[Number] = [0] * x.rank
+    def place(inner: Sequence[Index]) -> list[Index]:
+        result: list[Index] = [0] * x.rank
         pairs = itertools.chain(zip(kept, outer, strict=True), zip(axes, inner, strict=True))
         for axis, i in pairs:
             result[axis] = i
         return result
 
-    def combined(inner: Sequence[Number], total: Any) -> Any:
+    def combined(inner: Sequence[Index], total: Value) -> Value:
         value = e.at(x, place(inner))
         following = e.registers.combine(name, total, value, x.dtype, node.dtype)
         if e.mask is None or lane_count(following) is None:
@@ -54,7 +55,7 @@ def reduce(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.registers.reduced(name, e.registers.across(name, total, node.dtype), node.dtype)
 
 
-def dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
+def dot_general(e: Elements, node: Node, index: list[Index]) -> Value:
     """An element of a product of matrices."""
     a, b = node.operands
     attrs = node.attrs
@@ -64,7 +65,7 @@ def dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
     for side, operand in (("a", a), ("b", b)):
         used = (*attrs[f"{side}_batch"], *attrs[f"{side}_contract"])
         free = [k for k in range(operand.rank) if k not in used]
-        place: list[Number] = [0] * operand.rank
+        place: list[Index] = [0] * operand.rank
         for axis, i in zip(attrs[f"{side}_batch"], index[:batch], strict=True):
             place[axis] = i
         for axis, i in zip(free, index[at : at + len(free)], strict=True):
@@ -73,7 +74,7 @@ def dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
         sides.append(place)
     sizes = [sizes_of(a)[axis] for axis in attrs["a_contract"]]
 
-    def inside(inner: list[Any], values: list[Any]) -> Sequence[Any]:
+    def inside(inner: list[Index], values: list[Value]) -> Sequence[Value]:
         left, right = list(sides[0]), list(sides[1])
         for k, i in enumerate(inner):
             left[attrs["a_contract"][k]] = i
@@ -88,7 +89,7 @@ def dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.registers.reduced("sum", total, node.dtype)
 
 
-def fold(e: Elements, node: Node, index: list[Number]) -> Any:
+def fold(e: Elements, node: Node, index: list[Index]) -> Value:
     """The sum of the window elements that lie on an element."""
     (x,) = node.operands
     count = len(node.attrs["sizes"])
@@ -100,8 +101,8 @@ def fold(e: Elements, node: Node, index: list[Number]) -> Any:
     if not all(counts) or not all(window):
         return e.registers.reduced("sum", nothing, node.dtype)
 
-    def inside(offsets: list[Any], values: list[Any]) -> Sequence[Any]:
-        hits: Any = None
+    def inside(offsets: list[Index], values: list[Value]) -> Sequence[Value]:
+        hits: Value | None = None
         where = []
         for k in range(count):
             stride, dilation = node.attrs["stride"][k], node.attrs["dilation"][k]
@@ -115,7 +116,7 @@ def fold(e: Elements, node: Node, index: list[Number]) -> Any:
             where.append(e.places.div(place, stride))
         value = e.at(x, [*index[:lead], *where, *offsets])
         total = e.registers.combine("sum", values[0], value, x.dtype, node.dtype)
-        return [e.registers.choose(hits, total, values[0])]
+        return [total if hits is None else e.registers.choose(hits, total, values[0])]
 
     (total,) = e.loops(window, inside, [nothing])
     return e.registers.reduced("sum", total, node.dtype)

@@ -6,18 +6,18 @@ Sums of 16-bit floats are kept in f32, those of small integers in the type of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import overload
 
 import numpy as np
 
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.node import Node
-from .index import Lanes, Number, Places, i64, lane_count
+from .index import Index, Lanes, Places, i64, lane_count
 from .interleave import MOST_APART, collect, is_near, spread
 from .lanes import Lane, function_of, mangled
 from .math import emit, memory_type, register_type
-from .types import accumulator_type
+from .types import ElementBuilder, Memory, Pointer, Type, Value, accumulator_type
 
 CHUNK = 64
 """Bytes that are picked from together."""
@@ -26,13 +26,15 @@ CHUNK = 64
 class Registers:
     """Code on elements."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: ElementBuilder) -> None:
         self.builder = builder
         self.places = Places(builder)
 
     # ------------------------------------------------------------- memory
 
-    def load(self, pointer: Any, offset: Number, dtype: DType, mask: Any = None) -> Any:
+    def load(
+        self, pointer: Memory, offset: Index, dtype: DType, mask: Value | None = None
+    ) -> Value:
         """The elements at offsets; a lane outside ``mask`` reads nothing."""
         count = lane_count(offset)
         element = memory_type(dtype)
@@ -54,12 +56,13 @@ class Registers:
         if isinstance(offset, Lanes) and 2 <= offset.stride <= MOST_APART and mask is None:
             return self._held(self.every_few(pointer, offset, dtype), dtype)
         if isinstance(offset, Lanes) and is_near(offset.stride, count, dtype.itemsize):
-            return self._held(self._masked_few(kind, pointer, offset, dtype, mask), dtype)
+            few = self.all_lanes(count) if mask is None else mask
+            return self._held(self._masked_few(kind, pointer, offset, dtype, few), dtype)
         places = self._pointers(pointer, offset, dtype, count)
         mask = self.all_lanes(count) if mask is None else mask
         return self._held(self._masked("gather", kind, [places], mask, dtype), dtype)
 
-    def every_few(self, pointer: Any, offset: Lanes, dtype: DType) -> Any:
+    def every_few(self, pointer: Memory, offset: Lanes, dtype: DType) -> Value:
         """Every second (third, ...) element: all between the first and the last are read, and theirs picked."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -69,7 +72,7 @@ class Registers:
         for chunk in range(offset.count // lanes):
             first = self.places.add(offset.start, chunk * lanes * offset.stride)
 
-            def read(_: int, begin: int, first: Number = first) -> Any:
+            def read(_: int, begin: int, first: Index = first) -> Value:
                 at = [i64(self.places.add(first, begin))]
                 place = self.builder.gep(pointer, at, source_etype=memory_type(dtype))
                 return self.builder.load(place, typ=kind, align=dtype.itemsize)
@@ -82,28 +85,30 @@ class Registers:
             chunks = [self.builder.shuffle_vector(low, high, numbers) for low, high in pairs]
         return chunks[0]
 
-    def _masked_few(self, kind: Any, pointer: Any, offset: Lanes, dtype: DType, mask: Any) -> Any:
+    def _masked_few(
+        self, kind: Type, pointer: Memory, offset: Lanes, dtype: DType, mask: Value
+    ) -> Value:
         """The same where only the lanes of a mask may be read."""
 
-        def read(part: int, _: int) -> Any:
+        def read(part: int, _: int) -> Value:
             place = self._place_of_part(pointer, offset, part, dtype)
             some = spread(self.builder, mask, offset.stride, part)
             return self._masked("load", kind, [place], some, dtype)
 
         return collect(self.builder, kind, offset.stride, read)
 
-    def _place_of_part(self, pointer: Any, offset: Lanes, part: int, dtype: DType) -> Any:
+    def _place_of_part(self, pointer: Memory, offset: Lanes, part: int, dtype: DType) -> Pointer:
         """Where the ``part``-th of the vectors begins in which the lanes of ``offset`` lie."""
         first = i64(self.places.add(offset.start, part * offset.count))
         return self.builder.gep(pointer, [first], source_etype=memory_type(dtype))
 
     def store(
         self,
-        value: Any,
-        pointer: Any,
-        offset: Number,
+        value: Value,
+        pointer: Memory,
+        offset: Index,
         dtype: DType,
-        mask: Any = None,
+        mask: Value | None = None,
         *,
         past: bool = False,
     ) -> None:
@@ -158,7 +163,7 @@ class Registers:
             mask = self.builder.insert_element(mask, self.constant(False, dtypes.bool_), zero)
         self._masked("store", None, [value, place], mask, dtype)
 
-    def prefetch(self, pointer: Any, offset: Number, dtype: DType, count: int) -> None:
+    def prefetch(self, pointer: Memory, offset: Index, dtype: DType, count: int) -> None:
         """Ask for ``count`` elements from the first of ``offset`` on, a line at a time."""
         from llvmlite import ir
 
@@ -174,12 +179,12 @@ class Registers:
             settings = [ir.Constant(word, number) for number in (0, 2, 1)]
             self.builder.call(function, [place, *settings])
 
-    def _held(self, value: Any, dtype: DType) -> Any:
+    def _held(self, value: Value, dtype: DType) -> Value:
         if dtype.kind != "bool":
             return value
         return self.builder.trunc(value, register_type(dtype, lane_count(value)))
 
-    def _pointers(self, pointer: Any, offset: Number, dtype: DType, count: int) -> Any:
+    def _pointers(self, pointer: Memory, offset: Index, dtype: DType, count: int) -> Value:
         from llvmlite import ir
 
         offsets = self.places.vector(offset, count)
@@ -189,8 +194,8 @@ class Registers:
         return places
 
     def _masked(
-        self, act: str, kind: Any, arguments: Sequence[Any], mask: Any, dtype: DType
-    ) -> Any:
+        self, act: str, kind: Type | None, arguments: Sequence[Value], mask: Value, dtype: DType
+    ) -> Value:
         """A masked access: a load has its type, a store its value."""
         from llvmlite import ir
 
@@ -208,28 +213,28 @@ class Registers:
     # ------------------------------------------------------------- lanes
 
     @staticmethod
-    def lane_number(number: int) -> Any:
+    def lane_number(number: int) -> Value:
         """The number of a lane, as instructions take it."""
         from llvmlite import ir
 
         return ir.Constant(ir.IntType(32), number)
 
-    def all_lanes(self, count: int) -> Any:
+    def all_lanes(self, count: int) -> Value:
         """The mask that leaves no lane out."""
         return self.constant(True, dtypes.bool_, count)
 
-    def reversed(self, value: Any) -> Any:
+    def reversed(self, value: Value) -> Value:
         """The lanes in the other order."""
         return self.picked(value, range(value.type.count - 1, -1, -1))
 
-    def picked(self, value: Any, numbers: Sequence[int]) -> Any:
+    def picked(self, value: Value, numbers: Sequence[int]) -> Value:
         """Some lanes of a vector."""
         from llvmlite import ir
 
         kind = ir.VectorType(ir.IntType(32), len(numbers))
         return self.builder.shuffle_vector(value, value, ir.Constant(kind, list(numbers)))
 
-    def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
+    def choose(self, condition: Value, chosen: Value, otherwise: Value) -> Value:
         """One of two values in each lane."""
         values = [condition, chosen, otherwise]
         counts = [lane_count(value) for value in values]
@@ -238,7 +243,16 @@ class Registers:
             values = [self.places.spread(value, count) for value in values]
         return self.builder.select(*values)
 
-    def both(self, first: Any, second: Any) -> Any:
+    @overload
+    def both(self, first: Value, second: Value | None) -> Value: ...
+
+    @overload
+    def both(self, first: Value | None, second: Value) -> Value: ...
+
+    @overload
+    def both(self, first: Value | None, second: Value | None) -> Value | None: ...
+
+    def both(self, first: Value | None, second: Value | None) -> Value | None:
         """The lanes that two masks have in common; None stands for all."""
         if first is None or second is None:
             return second if first is None else first
@@ -246,27 +260,27 @@ class Registers:
 
     # ------------------------------------------------------------- numbers
 
-    def constant(self, number: Any, dtype: DType, lanes: int | None = None) -> Any:
+    def constant(self, number: complex, dtype: DType, lanes: int | None = None) -> Value:
         """A number as an element, in every lane."""
         from llvmlite import ir
 
         stored = np.asarray(number).astype(dtype.numpy)
         kind = register_type(dtype, lanes)
         if dtype.kind == "float" and dtype.name != "bf16":
-            plain: Any = float(stored)
+            plain: float = float(stored)
         else:
             plain = int(stored.view(np.uint16) if dtype.name == "bf16" else stored)
         return ir.Constant(kind, plain if lanes is None else [plain] * lanes)
 
-    def of_index(self, index: Number, dtype: DType) -> Any:
+    def of_index(self, index: Index, dtype: DType) -> Value:
         """An index as an element."""
         return self.cast(self.places.plain(index), dtypes.i64, dtype)
 
-    def as_index(self, value: Any, dtype: DType) -> Any:
+    def as_index(self, value: Value, dtype: DType) -> Value:
         """An element of integers as an index."""
         return self.cast(value, dtype, dtypes.i64)
 
-    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+    def apply(self, node: Node, operands: Sequence[Value]) -> Value:
         """An element-wise op; where one operand has lanes, all have."""
         count = next((lane_count(item) for item in operands if lane_count(item)), None)
         if count is not None:
@@ -274,7 +288,7 @@ class Registers:
         kinds = [operand.dtype for operand in node.operands]
         return emit(node.op.name, self.builder, operands, kinds, node.dtype, node.attrs)
 
-    def by_inverse(self, value: Any, divisor: Any) -> Any:
+    def by_inverse(self, value: Value, divisor: Value) -> Value:
         """A quotient as a product with the divisor's inverse, which is worth it where many are divided by it.
 
         Within 1.5 units in the last place. The inverse of a very large or small divisor has no exponent: a power of two is taken out first.
@@ -292,7 +306,7 @@ class Registers:
         a, b, c = (Lane(self.builder, item) for item in values)
         return (a * b * c).value
 
-    def cast(self, value: Any, found: DType, wanted: DType) -> Any:
+    def cast(self, value: Value, found: DType, wanted: DType) -> Value:
         """A value in another element type."""
         if found is wanted:
             return value
@@ -303,21 +317,23 @@ class Registers:
     kept_in = staticmethod(accumulator_type)
     """The same function, under the name that GPU templates have for it."""
 
-    def neutral(self, name: str, operand: DType, result: DType, lanes: int | None = None) -> Any:
+    def neutral(self, name: str, operand: DType, result: DType, lanes: int | None = None) -> Value:
         """What a reduction of nothing is."""
         kept = accumulator_type(result)
         return self.constant(_neutral(name, kept), kept, lanes)
 
-    def least(self, name: str, dtype: DType, lanes: int | None = None) -> Any:
+    def least(self, name: str, dtype: DType, lanes: int | None = None) -> Value:
         """What nothing but NaN loses against, looking for a place."""
         return self.constant(_neutral("max" if name == "argmax" else "min", dtype), dtype, lanes)
 
-    def combine(self, name: str, total: Any, value: Any, operand: DType, result: DType) -> Any:
+    def combine(
+        self, name: str, total: Value, value: Value, operand: DType, result: DType
+    ) -> Value:
         """One more element of a reduction."""
         kept = accumulator_type(result)
         return self.merge(name, total, self.cast(value, operand, kept), result)
 
-    def merge(self, name: str, total: Any, other: Any, result: DType) -> Any:
+    def merge(self, name: str, total: Value, other: Value, result: DType) -> Value:
         """Two running results as one."""
         kept = accumulator_type(result)
         count = lane_count(total) or lane_count(other)
@@ -326,7 +342,7 @@ class Registers:
         # The running result comes last: a maximum looks for NaN in its first operand, which need not wait for it.
         return emit(_COMBINES[name], self.builder, [other, total], [kept, kept], kept, {})
 
-    def across(self, name: str, total: Any, result: DType) -> Any:
+    def across(self, name: str, total: Value, result: DType) -> Value:
         """The running results of all lanes as one: halves onto halves."""
         while (count := lane_count(total)) is not None:
             if count == 1:
@@ -340,7 +356,9 @@ class Registers:
             total = self.merge(name, low, high, result)
         return total
 
-    def multiply_add(self, total: Any, a: Any, b: Any, operand: DType, result: DType) -> Any:
+    def multiply_add(
+        self, total: Value, a: Value, b: Value, operand: DType, result: DType
+    ) -> Value:
         """One more product of a contraction."""
         kept = accumulator_type(result)
         a, b = self.cast(a, operand, kept), self.cast(b, operand, kept)
@@ -353,11 +371,11 @@ class Registers:
         product = emit("mul", self.builder, [a, b], [kept, kept], kept, {})
         return emit("add", self.builder, [total, product], [kept, kept], kept, {})
 
-    def reduced(self, name: str, total: Any, result: DType) -> Any:
+    def reduced(self, name: str, total: Value, result: DType) -> Value:
         """A running result as an element."""
         return self.cast(total, accumulator_type(result), result)
 
-    def beats(self, name: str, value: Any, best: Any, dtype: DType) -> Any:
+    def beats(self, name: str, value: Value, best: Value, dtype: DType) -> Value:
         """Whether an element is a better maximum (or minimum): the first wins, and NaN wins over all."""
         order = "gt" if name == "argmax" else "lt"
         count = lane_count(value) or lane_count(best)
@@ -375,12 +393,12 @@ class Registers:
         first_nan = self.builder.and_(is_nan[0], self.builder.not_(is_nan[1]))
         return self.builder.or_(first_nan, self.builder.and_(better, self.builder.not_(is_nan[1])))
 
-    def is_nan(self, value: Any, dtype: DType) -> Any:
+    def is_nan(self, value: Value, dtype: DType) -> Value:
         """Whether a float is NaN."""
         return emit("is_nan", self.builder, [value], [dtype], dtypes.bool_, {})
 
 
-def _neutral(name: str, kept: DType) -> Any:
+def _neutral(name: str, kept: DType) -> float:
     if name in ("sum", "any"):
         return 0
     if name in ("prod", "all"):

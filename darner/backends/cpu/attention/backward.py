@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....codegen.ir.emit import loop, offset
-from ....codegen.ir.index import Number, i64
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.attention import GRADIENTS
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
@@ -121,7 +121,7 @@ class Gradients:
 
     # ------------------------------------------------------------- a panel of queries
 
-    def open_panel(self, batch: Number, head: Number, panel: Number) -> OpenPanel:
+    def open_panel(self, batch: Index, head: Index, panel: Index) -> OpenPanel:
         """Pack a panel of queries and gradients, and find the keys it sees."""
         return OpenPanel(self, batch, head, panel)
 
@@ -132,7 +132,7 @@ class Gradients:
         heads = attention.batch * attention.kv_heads
         items = attention.group * attention.panels
 
-        def unit(number: Any) -> None:
+        def unit(number: Value) -> None:
             batch, kv_head, part = places.split(
                 number, (attention.batch, attention.kv_heads, room.parts)
             )
@@ -141,7 +141,7 @@ class Gradients:
                 self.parts.clear(pointer, attention.keys * self.wide[name])
             first, last = self._share(items, part), self._share(items, places.add(part, 1))
 
-            def item(at: Any, _: Sequence[Any]) -> None:
+            def item(at: Value, _: Sequence[Value]) -> None:
                 member, panel = places.split(at, (attention.group, attention.panels))
                 head = places.add(places.mul(kv_head, attention.group), member)
                 self.open_panel(batch, head, panel).emit(sums)
@@ -151,7 +151,7 @@ class Gradients:
                 for name, pointer in sums.items():
 
                     def row(
-                        key: Any, _: Sequence[Any], name: str = name, pointer: Any = pointer
+                        key: Value, _: Sequence[Value], name: str = name, pointer: Pointer = pointer
                     ) -> None:
                         self._write_key(name, batch, kv_head, key, [pointer])
 
@@ -161,7 +161,7 @@ class Gradients:
         if room.parts > 1 and {"k", "v"} & set(room.results):
             code.barrier()
 
-            def row(number: Any) -> None:
+            def row(number: Value) -> None:
                 batch, kv_head, key = places.split(
                     number, (attention.batch, attention.kv_heads, attention.keys)
                 )
@@ -174,11 +174,11 @@ class Gradients:
 
             code.each(heads * attention.keys, row)
 
-    def _share(self, items: int, part: Number) -> Number:
+    def _share(self, items: int, part: Index) -> Index:
         """Where a part begins among so many items."""
         return self.parts.places.div(self.parts.places.mul(part, items), self.room.parts)
 
-    def sums_of(self, unit: Number) -> dict[str, Any]:
+    def sums_of(self, unit: Index) -> dict[str, Pointer]:
         """Where the gradients of keys and values of a part are summed."""
         found = {}
         for name, place in (("k", self.room.keys), ("v", self.room.values)):
@@ -193,13 +193,13 @@ class Gradients:
         return found
 
     def _write_key(
-        self, name: str, batch: Number, kv_head: Number, key: Number, pointers: Sequence[Any]
+        self, name: str, batch: Index, kv_head: Index, key: Index, pointers: Sequence[Pointer]
     ) -> None:
         """A row of the gradient of keys or values: the sum of its parts."""
         parts = self.parts
         base = parts.places.mul(key, self.wide[name])
 
-        def value_at(column: Number) -> Lane:
+        def value_at(column: Index) -> Lane:
             total = parts.vector(pointers[0], base, column)
             for pointer in pointers[1:]:
                 total = total + parts.vector(pointer, base, column)

@@ -6,12 +6,13 @@ Every thread has its own elements of the result, and goes through all heads that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....codegen.ir.emit import lane_mask, lane_sum, loop, maximum, minimum, offset, store
-from ....codegen.ir.index import Lanes, Number, i64
+from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Value
 from ....graph.integers import ceil_div
 from ..contract.pack import pack_kernel
 
@@ -52,7 +53,7 @@ class BiasGradient:
             1 if self.all_keys else self.blocks,
         )
 
-        def unit(number: Any) -> None:
+        def unit(number: Value) -> None:
             b = self.builder
             batch, head, panel, block = parts.places.split(number, cut)
             parts.clear(self.totals, attention.block * attention.panel)
@@ -63,7 +64,7 @@ class BiasGradient:
                 self.blocks if self.all_keys else 1,
             )
 
-            def one(at: Any, _: Sequence[Any]) -> None:
+            def one(at: Value, _: Sequence[Value]) -> None:
                 inner = parts.places.split(at, many)
                 index = [
                     parts.places.add(outer, within)
@@ -78,13 +79,13 @@ class BiasGradient:
         if total:
             parts.code.each(total, unit)
 
-    def _keys(self, block: Number) -> tuple[Any, Any]:
+    def _keys(self, block: Index) -> tuple[Value, Value]:
         """The first key of a block, and how many it has."""
         first = i64(self.parts.places.mul(block, self.attention.block))
         left = self.builder.sub(i64(self.attention.keys), first)
         return first, minimum(self.builder, i64(self.attention.block), left)
 
-    def _add(self, batch: Number, head: Number, panel: Number, block: Number) -> None:
+    def _add(self, batch: Index, head: Index, panel: Index, block: Index) -> None:
         """Add the gradients of the scores of one block of one head."""
         b, parts = self.builder, self.parts
         key, keys = self._keys(block)
@@ -107,7 +108,7 @@ class BiasGradient:
                 present = []
             opened.turn(key, keys, known, False, self.totals, present)
 
-    def _write(self, batch: Number, head: Number, panel: Number, block: Number) -> None:
+    def _write(self, batch: Index, head: Index, panel: Index, block: Index) -> None:
         attention, b, parts = self.attention, self.builder, self.parts
         key, keys = self._keys(block)
         first = i64(parts.places.mul(panel, attention.panel))
@@ -128,10 +129,10 @@ class BiasGradient:
         b.call(pack, [width, present, self.totals, i64(1), width, rows])
         registers = Registers(b)
 
-        def row(i: Any, _: Sequence[Any]) -> None:
+        def row(i: Value, _: Sequence[Value]) -> None:
             line = parts.places.offset((batch, head, b.add(first, i), key), self.sizes)
 
-            def some(column: Any, _: Sequence[Any]) -> None:
+            def some(column: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(b, b.sub(keys, column), attention.lanes)
                 value = parts.vector(rows, parts.places.mul(i, wide), column)
                 place = Lanes(parts.places.add(line, column), attention.lanes)
@@ -152,7 +153,7 @@ class BiasGradient:
         parts, attention = self.parts, self.attention
         vectors = range(attention.tile.vectors)
 
-        def one(row: Any, held: list[Lane]) -> list[Lane]:
+        def one(row: Value, held: list[Lane]) -> list[Lane]:
             base = parts.places.mul(row, attention.panel)
             return [
                 total + parts.vector(self.totals, base, c * attention.lanes)
@@ -163,11 +164,11 @@ class BiasGradient:
         for c, total in enumerate(found):
             parts.put(total, self.totals, c * attention.lanes)
 
-    def _write_row(self, batch: Number, head: Number, key: Any, keys: Any) -> None:
+    def _write_row(self, batch: Index, head: Index, key: Value, keys: Value) -> None:
         """The sum of each row's lanes."""
         parts, attention, b = self.parts, self.attention, self.builder
 
-        def one(row: Any, _: Sequence[Any]) -> None:
+        def one(row: Value, _: Sequence[Value]) -> None:
             base = parts.places.mul(row, attention.panel)
             total = parts.vector(self.totals, base, 0)
             for c in range(1, attention.tile.vectors):

@@ -24,8 +24,9 @@ from ....codegen.ir.emit import (
     minimum,
     offset,
 )
-from ....codegen.ir.index import Number, i64
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane, function_of, mangled
+from ....codegen.ir.types import Builder, LoopBody, Pointer, Value
 from .parts import Parts
 from .plan import Attention, Room, made_places
 
@@ -67,7 +68,7 @@ def emit_decode(parts: Parts) -> None:
     room = decode_room(attention, shared)
     sizes = (attention.batch, attention.kv_heads, attention.parts)
 
-    def unit(number: Any, _: Sequence[Any]) -> None:
+    def unit(number: Value, _: Sequence[Value]) -> None:
         _emit_part(parts, room, *parts.places.split(number, sizes))
 
     # One after the other to the threads in turn: the parts at the end may have nothing to see.
@@ -87,13 +88,13 @@ def strided_loop(parts: Parts, total: int, inside: Any) -> None:
     b, code = parts.builder, parts.code
     turns = b.udiv(b.sub(b.add(i64(total), code.threads), b.add(code.thread, i64(1))), code.threads)
 
-    def turn(number: Any, held: Sequence[Any]) -> None:
+    def turn(number: Value, held: Sequence[Value]) -> None:
         inside(b.add(code.thread, b.mul(number, code.threads)), held)
 
     loop(b, i64(0), turns, 1, turn)
 
 
-def _record(parts: Parts, room: DecodeRoom, row: Number, part: Number) -> Any:
+def _record(parts: Parts, room: DecodeRoom, row: Index, part: Index) -> Pointer:
     place = parts.places.add(parts.places.mul(row, parts.attention.parts), part)
     return offset(
         parts.builder,
@@ -103,13 +104,13 @@ def _record(parts: Parts, room: DecodeRoom, row: Number, part: Number) -> Any:
     )
 
 
-def _emit_part(parts: Parts, room: DecodeRoom, batch: Any, kv_head: Any, part: Any) -> None:
+def _emit_part(parts: Parts, room: DecodeRoom, batch: Index, kv_head: Index, part: Index) -> None:
     attention, b, places = parts.attention, parts.builder, parts.places
     start = parts.start(batch)
     low, high = visible_range(parts, start, part)
     scores = parts.own(room.scores)
 
-    def query(number: Any, _: Sequence[Any]) -> None:
+    def query(number: Value, _: Sequence[Value]) -> None:
         group, row = places.split(number, (attention.group, attention.queries))
         head = places.add(places.mul(kv_head, attention.group), group)
         at = places.offset(
@@ -126,7 +127,7 @@ def _emit_part(parts: Parts, room: DecodeRoom, batch: Any, kv_head: Any, part: A
     loop(b, i64(0), i64(attention.group * attention.queries), 1, query)
 
 
-def visible_range(parts: Parts, start: Number, part: Any) -> tuple[Any, Any]:
+def visible_range(parts: Parts, start: Index, part: Index) -> tuple[Value, Value]:
     """The keys of a part that a query may see, from a whole vector on."""
     attention, b, places = parts.attention, parts.builder, parts.places
     low = i64(places.mul(part, attention.part))
@@ -143,7 +144,7 @@ def visible_range(parts: Parts, start: Number, part: Any) -> tuple[Any, Any]:
     return low, high
 
 
-def dots(parts: Parts, query: Any, name: str, index: Sequence[Any], key: Any) -> Lane:
+def dots(parts: Parts, query: Pointer, name: str, index: Sequence[Index], key: Value) -> Lane:
     """The products of a query (or a gradient) with a vector of keys (or values) from ``key`` on; the last stands for those beyond."""
     attention, b = parts.attention, parts.builder
     lanes, dtype = attention.lanes, attention.dtype
@@ -153,7 +154,7 @@ def dots(parts: Parts, query: Any, name: str, index: Sequence[Any], key: Any) ->
         parts.address(name, *index, minimum(b, b.add(key, i64(lane)), end)) for lane in range(lanes)
     ]
 
-    def products(column: Any, sums: Sequence[Any], mask: Any = None) -> list[Any]:
+    def products(column: Value, sums: Sequence[Value], mask: Value | None = None) -> list[Value]:
         own = load(b, offset(b, query, dtype, column), dtype, lanes, mask)
         found = []
         for place, total in zip(rows, sums, strict=True):
@@ -161,7 +162,7 @@ def dots(parts: Parts, query: Any, name: str, index: Sequence[Any], key: Any) ->
             found.append(Lane(b, own).fma(Lane(b, other), Lane(b, total)).value)
         return found
 
-    sums: list[Any] = [parts.number(0.0).value] * lanes
+    sums: list[Value] = [parts.number(0.0).value] * lanes
     whole = width // lanes * lanes
     if whole:
         sums = loop(b, i64(0), i64(whole), lanes, products, sums)
@@ -173,22 +174,22 @@ def dots(parts: Parts, query: Any, name: str, index: Sequence[Any], key: Any) ->
 
 def emit_scores(
     parts: Parts,
-    batch: Any,
-    head: Any,
-    kv_head: Any,
-    row: Any,
-    start: Number,
-    low: Any,
-    high: Any,
-    scores: Any,
-) -> Any:
+    batch: Index,
+    head: Index,
+    kv_head: Index,
+    row: Index,
+    start: Index,
+    low: Value,
+    high: Value,
+    scores: Pointer,
+) -> Value:
     """The scores of a query with the keys of a part, one vector of keys after the other, and their maximum."""
     attention, b, places = parts.attention, parts.builder, parts.places
     lanes = attention.lanes
     query = parts.address("q", batch, head, row)
     position = b.trunc(i64(places.add(row, start)), ir().IntType(32))
 
-    def block(key: Any, tops: Sequence[Any]) -> Sequence[Any]:
+    def block(key: Value, tops: Sequence[Value]) -> Sequence[Value]:
         score = dots(parts, query, "k", (batch, kv_head), key)
         left = b.sub(high, key)
         inside = Lane(b, lane_mask(b, left, lanes))
@@ -208,7 +209,9 @@ def emit_scores(
     return highest
 
 
-def _operand(parts: Parts, name: str, batch: Any, head: Any, row: Any, key: Any) -> Lane | None:
+def _operand(
+    parts: Parts, name: str, batch: Index, head: Index, row: Index, key: Value
+) -> Lane | None:
     """The elements of a mask or bias at a vector of keys."""
     attention, b = parts.attention, parts.builder
     item = attention.operands.get(name)
@@ -222,14 +225,14 @@ def _operand(parts: Parts, name: str, batch: Any, head: Any, row: Any, key: Any)
     return parts.along(name, place, item.strides[3], limit)
 
 
-def _across(parts: Parts, name: str, value: Any) -> Any:
+def _across(parts: Parts, name: str, value: Value) -> Value:
     """A vector's lanes taken together."""
     full = f"llvm.vector.reduce.{name}.{mangled(value.type)}"
     function = function_of(parts.code.module, full, value.type.element, [value.type])
     return parts.builder.call(function, [value])
 
 
-def sum_of_each(builder: Any, rows: Sequence[Any]) -> Any:
+def sum_of_each(builder: Builder, rows: Sequence[Value]) -> Value:
     """A vector whose lane i is the sum of the lanes of the i-th of as many vectors."""
     rows = list(rows)
     lanes = len(rows)
@@ -249,13 +252,18 @@ def sum_of_each(builder: Any, rows: Sequence[Any]) -> Any:
 
 
 def emit_exponentials(
-    parts: Parts, top: Any, low: Any, high: Any, scores: Any, slopes: Any = None
-) -> list[Any]:
+    parts: Parts,
+    top: Value,
+    low: Value,
+    high: Value,
+    scores: Pointer,
+    slopes: Pointer | None = None,
+) -> list[Value]:
     """exp(score - maximum) in place of the scores, and the sum of all; of all times slopes too, where these are given."""
     b = parts.builder
     highest = parts.spread(top)
 
-    def one(at: Any, totals: Sequence[Any]) -> Sequence[Any]:
+    def one(at: Value, totals: Sequence[Value]) -> Sequence[Value]:
         value = parts.exp(parts.vector(scores, at) - highest)
         parts.put(value, scores, at)
         found = [(Lane(b, totals[0]) + value).value]
@@ -269,7 +277,13 @@ def emit_exponentials(
 
 
 def emit_sums(
-    parts: Parts, name: str, index: Sequence[Any], low: Any, high: Any, weights: Any, record: Any
+    parts: Parts,
+    name: str,
+    index: Sequence[Index],
+    low: Value,
+    high: Value,
+    weights: Pointer,
+    record: Pointer,
 ) -> None:
     """The values (or keys) of a part, weighted: a few vectors of their width at a time."""
     attention, b = parts.attention, parts.builder
@@ -283,9 +297,9 @@ def emit_sums(
     kind = ir().VectorType(ir().IntType(1), lanes)
     last = ir().Constant(kind, [int(lane < rest) for lane in range(lanes)]) if rest else None
 
-    def columns(first: Number, width: int, masked: bool) -> None:
-        def keys(step: int) -> Any:
-            def one(key: Any, sums: Sequence[Any]) -> list[Any]:
+    def columns(first: Index, width: int, masked: bool) -> None:
+        def keys(step: int) -> LoopBody:
+            def one(key: Value, sums: Sequence[Value]) -> list[Value]:
                 found = list(sums)
                 for ahead in range(step):
                     at = parts.places.add(key, ahead)
@@ -302,7 +316,7 @@ def emit_sums(
 
             return one
 
-        sums: Any = [parts.number(0.0).value] * (2 * width)
+        sums = [parts.number(0.0).value] * (2 * width)
         even = b.and_(count, i64(-2))
         # A negative count is none.
         even = maximum(b, even, i64(0))
@@ -315,7 +329,7 @@ def emit_sums(
     full = vectors if last is None else vectors - 1
     whole = full // MOST_VECTORS
 
-    def group(number: Any, _: Sequence[Any]) -> None:
+    def group(number: Value, _: Sequence[Value]) -> None:
         columns(parts.places.mul(number, MOST_VECTORS * lanes), MOST_VECTORS, False)
 
     if whole:
@@ -325,19 +339,21 @@ def emit_sums(
         columns(whole * MOST_VECTORS * lanes, left, last is not None)
 
 
-def _emit_sum(parts: Parts, room: DecodeRoom, number: Any, batch: Any, head: Any, row: Any) -> None:
+def _emit_sum(
+    parts: Parts, room: DecodeRoom, number: Value, batch: Index, head: Index, row: Index
+) -> None:
     """The result of a query from those of all parts."""
     attention, b = parts.attention, parts.builder
     wide = attention.padded(attention.value_width)
     total_parts = i64(attention.parts)
 
-    def at(part: Any, place: int) -> Any:
+    def at(part: Value, place: int) -> Value:
         return b.load(
             offset(b, _record(parts, room, number, part), parts.dtype, place),
             typ=parts.number(0.0).element,
         )
 
-    def highest(part: Any, held: Sequence[Any]) -> list[Any]:
+    def highest(part: Value, held: Sequence[Value]) -> list[Value]:
         return [Lane(b, held[0]).intrinsic("maxnum", Lane(b, at(part, wide))).value]
 
     (top,) = loop(
@@ -345,18 +361,18 @@ def _emit_sum(parts: Parts, room: DecodeRoom, number: Any, batch: Any, head: Any
     )
     highest_of_all = parts.spread(top)
 
-    def factor(part: Any) -> Lane:
+    def factor(part: Value) -> Lane:
         return parts.exp(parts.spread(at(part, wide)) - highest_of_all)
 
-    def summed(part: Any, held: Sequence[Any]) -> list[Any]:
+    def summed(part: Value, held: Sequence[Value]) -> list[Value]:
         own = parts.spread(at(part, wide + 1)) * factor(part)
         return [(Lane(b, held[0]) + own).value]
 
     (total,) = loop(b, i64(0), total_parts, 1, summed, [parts.number(0.0).value])
     inverse = parts.inverse(Lane(b, total))
 
-    def value_at(column: Number) -> Lane:
-        def one(part: Any, held: Sequence[Any]) -> list[Any]:
+    def value_at(column: Index) -> Lane:
+        def one(part: Value, held: Sequence[Value]) -> list[Value]:
             value = parts.vector(_record(parts, room, number, part), column)
             return [value.fma(factor(part), Lane(b, held[0])).value]
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....codegen.ir.emit import broadcast, ir, load, loop, minimum, offset
-from ....codegen.ir.index import Number, i64
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.attention import GRADIENTS
 from ....lower.plan import Spec
 from .decode import dots, emit_exponentials, emit_scores, emit_sums, strided_loop, visible_range
@@ -78,10 +79,10 @@ class FewGradients:
         sizes = (attention.batch, attention.kv_heads, attention.parts)
         total = sizes[0] * sizes[1] * sizes[2]
 
-        def first(number: Any, _: Sequence[Any]) -> None:
+        def first(number: Value, _: Sequence[Value]) -> None:
             self._exponentiate(*parts.places.split(number, sizes))
 
-        def second(number: Any, _: Sequence[Any]) -> None:
+        def second(number: Value, _: Sequence[Value]) -> None:
             self._differentiate(*parts.places.split(number, sizes))
 
         strided_loop(parts, total, first)
@@ -94,40 +95,40 @@ class FewGradients:
 
     # ------------------------------------------------------------- places
 
-    def _each_row(self, batch: Number, kv_head: Number, inside: Any) -> None:
+    def _each_row(self, batch: Index, kv_head: Index, inside: Any) -> None:
         """``inside(head, query, row)`` for the queries that share a key head."""
         attention, places = self.attention, self.parts.places
 
-        def one(number: Any, _: Sequence[Any]) -> None:
+        def one(number: Value, _: Sequence[Value]) -> None:
             member, query = places.split(number, (attention.group, attention.queries))
             head = places.add(places.mul(kv_head, attention.group), member)
             inside(head, query, places.offset((batch, head, query), self.rows))
 
         loop(self.builder, i64(0), i64(attention.group * attention.queries), 1, one)
 
-    def _place(self, start: int, row: Number, part: Number, elements: int, at: Number = 0) -> Any:
+    def _place(self, start: int, row: Index, part: Index, elements: int, at: Index = 0) -> Pointer:
         places = self.parts.places
         number = places.add(places.mul(row, self.attention.parts), part)
         distance = places.add(places.mul(number, elements), at)
         return offset(self.builder, self.parts.shared(start), self.parts.dtype, distance)
 
-    def _scores(self, start: int, row: Number, part: Number, low: Any) -> Any:
+    def _scores(self, start: int, row: Index, part: Index, low: Value) -> Pointer:
         """The scores (or slopes) of a part from the key ``low`` on."""
         length = self.attention.part
         begin = i64(self.parts.places.mul(part, length))
         return self._place(start, row, part, length, self.builder.sub(low, begin))
 
-    def _record(self, row: Number, part: Number, item: int) -> Any:
+    def _record(self, row: Index, part: Index, item: int) -> Pointer:
         return self._place(self.room.records, row, part, self.attention.lanes, item)
 
     # ------------------------------------------------------------- the first pass
 
-    def _exponentiate(self, batch: Any, kv_head: Any, part: Any) -> None:
+    def _exponentiate(self, batch: Index, kv_head: Index, part: Index) -> None:
         attention, b, parts, room = self.attention, self.builder, self.parts, self.room
         start = parts.start(batch)
         low, high = visible_range(parts, start, part)
 
-        def one(head: Any, query: Any, row: Any) -> None:
+        def one(head: Value, query: Index, row: Value) -> None:
             for place in (room.scores, room.slopes):
                 # Keys that are not seen have no gradient.
                 parts.clear(self._place(place, row, part, attention.part), attention.part)
@@ -136,7 +137,7 @@ class FewGradients:
             top = emit_scores(parts, batch, head, kv_head, query, start, low, high, scores)
             gradient = parts.address("dy", batch, head, query)
 
-            def block(key: Any, _: Sequence[Any]) -> None:
+            def block(key: Value, _: Sequence[Value]) -> None:
                 found = dots(parts, gradient, "v", (batch, kv_head), key)
                 parts.put(found, slopes, b.sub(key, low))
 
@@ -149,21 +150,21 @@ class FewGradients:
 
     # ------------------------------------------------------------- the second pass
 
-    def _read(self, row: Number, part: Number, item: int) -> Lane:
+    def _read(self, row: Index, part: Index, item: int) -> Lane:
         place = self._record(row, part, item)
         return self.parts.spread(self.builder.load(place, typ=self.parts.number(0.0).element))
 
-    def _statistics(self, row: Number, part: Number) -> tuple[Lane, Lane]:
+    def _statistics(self, row: Index, part: Index) -> tuple[Lane, Lane]:
         """What a part's exponentials are to be multiplied by, and the mean slope."""
         b, parts = self.builder, self.parts
         count = i64(self.attention.parts)
 
-        def raised(other: Any, held: Sequence[Any]) -> list[Any]:
+        def raised(other: Value, held: Sequence[Value]) -> list[Value]:
             return [Lane(b, held[0]).intrinsic("maxnum", self._read(row, other, 0)).value]
 
         (top,) = loop(b, i64(0), count, 1, raised, [parts.lowest().value])
 
-        def summed(other: Any, held: Sequence[Any]) -> list[Any]:
+        def summed(other: Value, held: Sequence[Value]) -> list[Value]:
             factor = parts.exp(self._read(row, other, 0) - Lane(b, top))
             return [
                 self._read(row, other, 1 + i).fma(factor, Lane(b, total)).value
@@ -175,17 +176,17 @@ class FewGradients:
         own = parts.exp(self._read(row, part, 0) - Lane(b, top))
         return own * inverse, Lane(b, slope) * inverse
 
-    def _differentiate(self, batch: Any, kv_head: Any, part: Any) -> None:
+    def _differentiate(self, batch: Index, kv_head: Index, part: Index) -> None:
         attention, b, parts, room = self.attention, self.builder, self.parts, self.room
         low, high = visible_range(parts, parts.start(batch), part)
         wide = attention.padded(attention.width)
 
-        def one(head: Any, query: Any, row: Any) -> None:
+        def one(head: Value, query: Index, row: Value) -> None:
             factor, mean = self._statistics(row, part)
             scores = self._scores(room.scores, row, part, low)
             slopes = self._scores(room.slopes, row, part, low)
 
-            def block(at: Any, _: Sequence[Any]) -> None:
+            def block(at: Value, _: Sequence[Value]) -> None:
                 probability = parts.vector(scores, at) * factor
                 gradient = probability * (parts.vector(slopes, at) - mean)
                 parts.put(probability, scores, at)
@@ -208,10 +209,10 @@ class FewGradients:
         name: str,
         operand: str,
         place: int,
-        batch: Any,
-        kv_head: Any,
-        part: Any,
-        ends: tuple[Any, Any],
+        batch: Index,
+        kv_head: Index,
+        part: Index,
+        ends: tuple[Value, Value],
     ) -> None:
         """The gradients of a part's keys (or values): the weighted sum of queries (or gradients)."""
         attention, b, parts = self.attention, self.builder, self.parts
@@ -221,12 +222,12 @@ class FewGradients:
         kind = ir().VectorType(ir().IntType(1), lanes)
         last = ir().Constant(kind, [int(lane < rest) for lane in range(lanes)])
 
-        def one(key: Any, _: Sequence[Any]) -> None:
-            def value_at(column: Number) -> Lane:
+        def one(key: Value, _: Sequence[Value]) -> None:
+            def value_at(column: Index) -> Lane:
                 # The columns of a last vector that is not full are the only ones known beforehand.
                 mask = last if isinstance(column, int) else None
 
-                def add(number: Any, held: Sequence[Any]) -> list[Any]:
+                def add(number: Value, held: Sequence[Value]) -> list[Value]:
                     member, query = parts.places.split(number, (attention.group, attention.queries))
                     head = parts.places.add(parts.places.mul(kv_head, attention.group), member)
                     row = parts.places.offset((batch, head, query), self.rows)
@@ -249,13 +250,13 @@ class FewGradients:
 
     # ------------------------------------------------------------- the sums for queries
 
-    def _write_query(self, row: Any) -> None:
+    def _write_query(self, row: Value) -> None:
         attention, b, parts = self.attention, self.builder, self.parts
         batch, head, query = parts.places.split(row, self.rows)
         wide = attention.padded(attention.width)
 
-        def value_at(column: Number) -> Lane:
-            def add(part: Any, held: Sequence[Any]) -> list[Any]:
+        def value_at(column: Index) -> Lane:
+            def add(part: Value, held: Sequence[Value]) -> list[Value]:
                 place = self._place(self.room.queries, row, part, wide)
                 return [(Lane(b, held[0]) + parts.vector(place, column)).value]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....codegen.ir.emit import ir, lane_mask, load, loop, minimum, offset
-from ....codegen.ir.index import Number, i64
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane
+from ....codegen.ir.types import Pointer, Value
 from .masks import turn_kernel
 from .parts import Parts
 from .plan import Attention, Room
@@ -74,11 +74,11 @@ class PanelScores:
     def __init__(
         self,
         parts: Parts,
-        batch: Number,
-        head: Number,
-        first: Number,
-        valid: Any,
-        start: Number,
+        batch: Index,
+        head: Index,
+        first: Index,
+        valid: Value,
+        start: Index,
         turned: dict[str, int],
     ) -> None:
         self.parts, self.batch, self.head, self.turned = parts, batch, head, turned
@@ -92,7 +92,7 @@ class PanelScores:
                 for c in self.vectors
             ]
 
-    def _position(self, number: Number, start: Number) -> Lane:
+    def _position(self, number: Index, start: Index) -> Lane:
         """Where the queries of a vector stand among the keys."""
         parts, attention, b = self.parts, self.parts.attention, self.parts.builder
         if attention.stack == 1:
@@ -101,7 +101,7 @@ class PanelScores:
         within = b.urem(numbers.value, numbers.constant(attention.queries_of_head).value)
         return numbers.of(within) + parts.spread(b.trunc(i64(start), ir().IntType(32)))
 
-    def _turn(self, key: Any, keys: Any) -> None:
+    def _turn(self, key: Value, keys: Value) -> None:
         """Turn the mask and the bias of a block of keys."""
         parts, attention = self.parts, self.parts.attention
         for name, place in self.turned.items():
@@ -111,7 +111,7 @@ class PanelScores:
             stride = i64(item.strides[2])
             parts.builder.call(turn, [keys, self.valid, source, stride, parts.own(place)])
 
-    def _operand(self, name: str, row: Any, key: Any) -> list[Lane | None]:
+    def _operand(self, name: str, row: Value, key: Value) -> list[Lane | None]:
         """The elements of a mask or bias at a key, which is a row of its block, for every vector of queries."""
         parts, attention = self.parts, self.parts.attention
         item = attention.operands.get(name)
@@ -144,11 +144,11 @@ class PanelScores:
 
     def finish(
         self,
-        first: Any,
-        count: Any,
-        scores: Any,
+        first: Value,
+        count: Value,
+        scores: Pointer,
         tops: Sequence[Lane],
-        squashes: Any = None,
+        squashes: Pointer | None = None,
     ) -> list[Lane]:
         """Make scores of the products of ``count`` keys, and the maxima that they raise.
 
@@ -159,7 +159,7 @@ class PanelScores:
         width, lanes = attention.panel, attention.lanes
         self._turn(first, count)
 
-        def one(row: Any, tops: list[Lane]) -> list[Lane]:
+        def one(row: Value, tops: list[Lane]) -> list[Lane]:
             base = parts.places.mul(row, width)
             key = parts.builder.add(first, row)
             masks, biases = self._operand("mask", row, key), self._operand("bias", row, key)
@@ -178,7 +178,7 @@ class PanelScores:
 
         return parts.rows(count, one, tops)
 
-    def shifted(self, scores: Any, base: Number, c: int, top: Lane) -> Lane:
+    def shifted(self, scores: Pointer, base: Index, c: int, top: Lane) -> Lane:
         """A score less the maximum of its query."""
         parts, attention = self.parts, self.parts.attention
         score = parts.vector(scores, base, c * attention.lanes)
@@ -194,12 +194,12 @@ class PanelScores:
         return [top * self.parts.number(attention.scale) for top in tops]
 
     def exponentiate(
-        self, count: Any, scores: Any, tops: Sequence[Lane], totals: Sequence[Lane]
+        self, count: Value, scores: Pointer, tops: Sequence[Lane], totals: Sequence[Lane]
     ) -> list[Lane]:
         """exp(score - maximum) in place of ``count`` rows of scores, added to totals."""
         parts, attention = self.parts, self.parts.attention
 
-        def one(row: Any, totals: list[Lane]) -> list[Lane]:
+        def one(row: Value, totals: list[Lane]) -> list[Lane]:
             base = parts.places.mul(row, attention.panel)
             values = [parts.exp(self.shifted(scores, base, c, top)) for c, top in enumerate(tops)]
             for c, value in enumerate(values):
@@ -214,7 +214,7 @@ def emit_forward(parts: Parts) -> None:
     attention = parts.attention
     room = forward_room(attention)
 
-    def unit(number: Any) -> None:
+    def unit(number: Value) -> None:
         batch, head, panel = parts.places.split(
             number, (attention.batch, attention.heads, attention.panels)
         )
@@ -223,7 +223,7 @@ def emit_forward(parts: Parts) -> None:
     parts.each_uneven(attention.batch * attention.heads * attention.panels, unit)
 
 
-def _emit_panel(parts: Parts, room: ForwardRoom, batch: Any, head: Any, panel: Any) -> None:
+def _emit_panel(parts: Parts, room: ForwardRoom, batch: Index, head: Index, panel: Index) -> None:
     attention, b, places = parts.attention, parts.builder, parts.places
     width = attention.panel
     queries, scores, sums = parts.own(room.queries), parts.own(room.scores), parts.own(room.sums)
@@ -242,7 +242,7 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Any, head: Any, panel: A
     count = attention.tile.vectors
     lowest, nothing = parts.lowest(), parts.number(0.0)
 
-    def block(key: Any, keys: Any, held: list[Lane]) -> list[Lane]:
+    def block(key: Value, keys: Value, held: list[Lane]) -> list[Lane]:
         tops, totals = held[:count], held[count:]
         rows = parts.block_rows(
             "k", attention.width, (batch, kv_head, key), keys, parts.own(room.keys)
@@ -268,7 +268,7 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Any, head: Any, panel: A
     parts.turned_back(attention.value_width, sums, rows)
     wide = attention.padded(attention.value_width)
 
-    def row(i: Any, _: Sequence[Any]) -> None:
+    def row(i: Value, _: Sequence[Value]) -> None:
         base = places.mul(i, wide)
         of_head, at = _query(parts, head, places.add(first, i))
         parts.write_result(batch, of_head, at, lambda column: parts.vector(rows, base, column))
@@ -276,7 +276,7 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Any, head: Any, panel: A
     loop(b, i64(0), valid, 1, row)
 
 
-def _query(parts: Parts, head: Number, number: Number) -> tuple[Number, Number]:
+def _query(parts: Parts, head: Index, number: Index) -> tuple[Index, Index]:
     """Which head of the graph a query of a stack belongs to, and which of its queries it is."""
     attention, places = parts.attention, parts.places
     if attention.stack == 1:
@@ -286,17 +286,17 @@ def _query(parts: Parts, head: Number, number: Number) -> tuple[Number, Number]:
 
 
 def _gather_panel(
-    parts: Parts, room: ForwardRoom, batch: Number, head: Number, first: Number, valid: Any
+    parts: Parts, room: ForwardRoom, batch: Index, head: Index, first: Index, valid: Value
 ) -> None:
     """Pack the queries of stacked heads as columns of a panel."""
     attention, b, places = parts.attention, parts.builder, parts.places
     item, rows = attention.operands["q"], parts.own(room.gathered)
     wide, lanes = attention.padded(attention.width), attention.lanes
 
-    def row(i: Any, _: Sequence[Any]) -> None:
+    def row(i: Value, _: Sequence[Value]) -> None:
         source = parts.address("q", batch, *_query(parts, head, places.add(first, i)))
 
-        def vector(column: Number, _: int, mask: Any) -> None:
+        def vector(column: Index, _: int, mask: Value | None) -> None:
             value = load(b, offset(b, source, item.dtype, column), item.dtype, lanes, mask)
             parts.put(Lane(b, value), rows, places.mul(i, wide), column)
 
@@ -306,11 +306,11 @@ def _gather_panel(
     parts.pack_panel(parts.dtype, attention.width, (rows, wide), valid, parts.own(room.queries))
 
 
-def _scale_rows(parts: Parts, sums: Any, count: int, factors: Sequence[Lane]) -> None:
+def _scale_rows(parts: Parts, sums: Pointer, count: int, factors: Sequence[Lane]) -> None:
     """Multiply the rows of a transposed result by a factor for each query."""
     attention = parts.attention
 
-    def one(row: Any, _: list[Lane]) -> None:
+    def one(row: Value, _: list[Lane]) -> None:
         base = parts.places.mul(row, attention.panel)
         for c, factor in enumerate(factors):
             value = parts.vector(sums, base, c * attention.lanes)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import broadcast, ir, load, loop, maximum, minimum, narrow, offset, store
-from ....codegen.ir.index import Lanes, Number, i64
+from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
+from ....codegen.ir.types import Pointer, Value
 from ..contract.pack import pack_kernel
-from ..contract.tile import Tile, tile_kernel
+from ..contract.tile import MicroKernel, Tile
 from .plan import row_tile
 from .writer import Writer
 
-Indices = Sequence[Number]
+Indices = Sequence[Index]
 
 
 class Parts(Writer):
@@ -24,7 +24,7 @@ class Parts(Writer):
     # ------------------------------------------------------------- products
 
     def tiles(
-        self, count: Number, longest: int, tile: Tile, inside: Callable[[Tile, Any], None]
+        self, count: Index, longest: int, tile: Tile, inside: Callable[[Tile, Value], None]
     ) -> None:
         """``inside(tile, row)`` for ``count`` rows by tiles.
 
@@ -34,7 +34,7 @@ class Parts(Writer):
         rest = longest % tile.rows
         whole = b.mul(b.sdiv(i64(count), i64(tile.rows)), i64(tile.rows))
 
-        def one(row: Any, _: Sequence[Any]) -> None:
+        def one(row: Value, _: Sequence[Value]) -> None:
             inside(tile, row)
 
         loop(b, i64(0), whole, tile.rows, one)
@@ -46,15 +46,15 @@ class Parts(Writer):
         self,
         form: str,
         tile: Tile,
-        length: Number,
-        a: tuple[Any, Number],
-        panel: Any,
-        out: tuple[Any, Number],
+        length: Index,
+        a: tuple[Pointer, Index],
+        panel: Pointer,
+        out: tuple[Pointer, Index],
         keep: bool,
-        following: Any = None,
+        following: Pointer | None = None,
     ) -> None:
         """One tile: rows of ``a`` (address, stride) times a panel, into or added to ``out`` (address, stride)."""
-        function = tile_kernel(self.code.module, tile, self.dtype, form)
+        function = MicroKernel(tile, self.dtype, form).function(self.code.module)
         self.builder.call(
             function,
             [
@@ -69,11 +69,13 @@ class Parts(Writer):
             ],
         )
 
-    def scores(self, count: Any, a: tuple[Any, Number], length: int, panel: Any, out: Any) -> None:
+    def scores(
+        self, count: Value, a: tuple[Pointer, Index], length: int, panel: Pointer, out: Pointer
+    ) -> None:
         """Products of ``count`` rows of keys (or values) with a panel of queries (or gradients)."""
         width = self.attention.panel
 
-        def one(tile: Tile, row: Any) -> None:
+        def one(tile: Tile, row: Value) -> None:
             source = offset(self.builder, a[0], self.dtype, self.places.mul(row, a[1]))
             ahead = offset(self.builder, source, self.dtype, self.places.mul(tile.rows, i64(a[1])))
             target = offset(self.builder, out, self.dtype, self.places.mul(row, width))
@@ -81,10 +83,12 @@ class Parts(Writer):
 
         self.tiles(count, self.attention.keys, self.attention.tile, one)
 
-    def mixture(self, count: Any, a: tuple[Any, Number], width: int, panel: Any, out: Any) -> None:
+    def mixture(
+        self, count: Value, a: tuple[Pointer, Index], width: int, panel: Pointer, out: Pointer
+    ) -> None:
         """Add the sum of ``count`` rows of values (or keys), weighted by a panel, to its transposed result."""
 
-        def one(tile: Tile, row: Any) -> None:
+        def one(tile: Tile, row: Value) -> None:
             source = offset(self.builder, a[0], self.dtype, row)
             target = offset(
                 self.builder, out, self.dtype, self.places.mul(row, self.attention.panel)
@@ -94,14 +98,16 @@ class Parts(Writer):
 
         self.tiles(width, width, row_tile(self.attention, self.attention.tile.rows), one)
 
-    def transposed_panel(self, name: str, width: int, first: Indices, valid: Any, panel: Any) -> None:
+    def transposed_panel(
+        self, name: str, width: int, first: Indices, valid: Value, panel: Pointer
+    ) -> None:
         """Pack the rows of queries (or of their gradients) from an index on as columns of a panel."""
         item = self.attention.operands[name]
         rows = self.address(name, *first), item.strides[2]
         self.pack_panel(item.dtype, width, rows, valid, panel)
 
     def pack_panel(
-        self, dtype: str, width: int, rows: tuple[Any, int], valid: Any, panel: Any
+        self, dtype: str, width: int, rows: tuple[Pointer, int], valid: Value, panel: Pointer
     ) -> None:
         """Pack rows, given by their address and distance, as columns of a panel."""
         pack = pack_kernel(
@@ -112,8 +118,8 @@ class Parts(Writer):
         self.builder.call(pack, [i64(width), valid, source, i64(1), i64(stride), panel])
 
     def block_rows(
-        self, name: str, width: int, index: Indices, count: Any, room: Any
-    ) -> tuple[Any, Number]:
+        self, name: str, width: int, index: Indices, count: Value, room: Pointer
+    ) -> tuple[Pointer, Index]:
         """The rows of keys or values from an index on, as numbers to compute with: (address, stride)."""
         item = self.attention.operands[name]
         source = self.address(name, *index)
@@ -127,7 +133,7 @@ class Parts(Writer):
         self.builder.call(pack, [count, i64(width), source, stride, i64(1), room])
         return room, wide
 
-    def turned_back(self, width: int, source: Any, target: Any) -> None:
+    def turned_back(self, width: int, source: Pointer, target: Pointer) -> None:
         """A transposed result, one column for each query, as rows."""
         wide = self.attention.padded(width)
         pack = pack_kernel(
@@ -138,7 +144,7 @@ class Parts(Writer):
 
     # ------------------------------------------------------------- which keys are seen
 
-    def start(self, batch: Number) -> Number:
+    def start(self, batch: Index) -> Index:
         """The key at which the first query stands."""
         attention = self.attention
         if attention.offset is None:
@@ -149,7 +155,7 @@ class Parts(Writer):
         # Far beyond any key, and still exact in 32 bits.
         return self.places.clamp(elements.integer(node, index), -(1 << 29), 1 << 29)
 
-    def key_range(self, start: Number, first: Number, after: Number) -> tuple[Any, Any]:
+    def key_range(self, start: Index, first: Index, after: Index) -> tuple[Value, Value]:
         """The keys that queries from ``first`` to before ``after`` can see, in whole tiles."""
         b, attention, places = self.builder, self.attention, self.places
         low, high = i64(0), i64(attention.keys)
@@ -204,7 +210,7 @@ class Parts(Writer):
                 score = visible.choose(score, -inf)
         return score, squashed
 
-    def integers(self, first: Number) -> Lane:
+    def integers(self, first: Index) -> Lane:
         """Consecutive 32-bit numbers."""
         types = ir()
         lanes = self.attention.lanes
@@ -213,11 +219,11 @@ class Parts(Writer):
         steps = types.Constant(types.VectorType(narrow_type, lanes), list(range(lanes)))
         return self.spread(value) + Lane(self.builder, steps)
 
-    def truth(self, value: Any) -> Lane:
+    def truth(self, value: Value) -> Lane:
         """Bytes as a mask."""
         return Lane(self.builder, value).differs(0)
 
-    def scalar(self, name: str, place: Any) -> Lane:
+    def scalar(self, name: str, place: Pointer) -> Lane:
         """One element of a mask or bias, in every lane."""
         item = self.attention.operands[name]
         if item.dtype == "bool":
@@ -225,7 +231,7 @@ class Parts(Writer):
             return self.truth(broadcast(self.builder, value, self.attention.lanes))
         return self.spread(load(self.builder, place, item.dtype, 1))
 
-    def along(self, name: str, place: Any, stride: int, limit: Lane | None) -> Lane:
+    def along(self, name: str, place: Pointer, stride: int, limit: Lane | None) -> Lane:
         """Elements of a mask or bias at a distance of ``stride``; where ``limit`` is not set nothing is read."""
         item = self.attention.operands[name]
         lanes = self.attention.lanes
@@ -257,24 +263,22 @@ class Parts(Writer):
 
     # ------------------------------------------------------------- results
 
-    def narrowed(self, value: Lane) -> Any:
+    def narrowed(self, value: Lane) -> Value:
         """A vector in the type of the results."""
         return narrow(self.builder, value.value, self.attention.dtype)
 
-    def result_index(
-        self, batch: Number, head: Number, row: Number, column: Number
-    ) -> list[Number]:
+    def result_index(self, batch: Index, head: Index, row: Index, column: Index) -> list[Index]:
         """Where an element is in the order of the layout."""
         if self.attention.layout == "bhsd":
             return [batch, head, row, column]
         return [batch, row, head, column]
 
-    def write_row(self, width: int, inside: Callable[[Number, int, Any], None]) -> None:
+    def write_row(self, width: int, inside: Callable[[Index, int, Value | None], None]) -> None:
         """``inside(column, lanes that exist, mask)`` for a row of results in vectors; no mask where all exist."""
         lanes = self.attention.lanes
         whole, rest = width // lanes * lanes, width % lanes
 
-        def one(column: Any, _: Sequence[Any]) -> None:
+        def one(column: Value, _: Sequence[Value]) -> None:
             inside(column, lanes, None)
 
         loop(self.builder, i64(0), i64(whole), lanes, one)
@@ -285,21 +289,27 @@ class Parts(Writer):
             inside(whole, rest, mask)
 
     def write(
-        self, value: Lane, pointer: Any, place: Number, dtype: str, mask: Any, count: int
+        self,
+        value: Lane,
+        pointer: Pointer,
+        place: Index,
+        dtype: str,
+        mask: Value | None,
+        count: int,
     ) -> None:
         """Round a vector to a result's type and store it."""
         target = offset(self.builder, pointer, dtype, place)
         store(self.builder, value.value, target, dtype, mask, alone=mask is not None and count == 1)
 
     def write_gradient(
-        self, number: int, index: Indices, width: int, value_at: Callable[[Number], Lane]
+        self, number: int, index: Indices, width: int, value_at: Callable[[Index], Lane]
     ) -> None:
         """A row of a plain result, ``value_at(column)``, at the first three indices of its layout."""
         output = self.code.body.outputs[number]
         sizes = [int(size) for size in output.shape]
         row = self.places.mul(self.places.offset(index, sizes[:-1]), sizes[-1])
 
-        def one(column: Number, count: int, mask: Any) -> None:
+        def one(column: Index, count: int, mask: Value | None) -> None:
             place = self.places.add(row, column)
             self.write(
                 value_at(column), self.code.results[number], place, output.dtype.name, mask, count
@@ -308,14 +318,14 @@ class Parts(Writer):
         self.write_row(width, one)
 
     def write_result(
-        self, batch: Number, head: Number, row: Number, value_at: Callable[[Number], Lane]
+        self, batch: Index, head: Index, row: Index, value_at: Callable[[Index], Lane]
     ) -> None:
         """A row of the result, and what the body computes of it element by element."""
         code, attention = self.code, self.attention
         node = attention.node
         sizes = [int(size) for size in node.shape]
 
-        def one(column: Number, count: int, mask: Any) -> None:
+        def one(column: Index, count: int, mask: Value | None) -> None:
             value = value_at(column)
             index = self.result_index(batch, head, row, column)
             if [output.id for output in code.body.outputs] == [node.id]:

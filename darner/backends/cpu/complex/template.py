@@ -14,6 +14,7 @@ import numpy as np
 
 from ....codegen.elements.complex_pairs import in_pairs, is_complex
 from ....codegen.ir.index import i64
+from ....codegen.ir.types import Value
 from ....graph.data import Array
 from ....graph.integers import round_up
 from ....lower.lower import lower
@@ -102,7 +103,7 @@ def _constant(code: Code, array: Array) -> Any:
     return memory
 
 
-def _copy_out(code: Code, plan: Plan, places: Sequence[Any]) -> None:
+def _copy_out(code: Code, plan: Plan, places: Sequence[Value]) -> None:
     b = code.builder
     for number, result in zip(plan.outputs, code.results, strict=True):
         first, last = code.share(plan.buffers[number].nbytes)

@@ -17,7 +17,8 @@ from typing import Any
 
 from ....codegen.ir.emit import accumulator_of, ir, load, loop, offset, store
 from ....codegen.ir.index import i64
-from .driver import Driver, Share, Target
+from ....codegen.ir.types import Builder, Module, Value
+from .driver import Driver, Operands, Share, Target
 from .panel import emit_pack_panel
 from .plan import Contraction, Cut, cut, packed_elements, scratch_bytes
 from .tile import Machine, choose_tile
@@ -42,7 +43,7 @@ Epilogue = Callable[[Any, Any, Any, Any, Any, Any, Any], Any]
 
 
 def share_evenly(
-    builder: Any, thread: Any, threads: Any, units: int, work: Callable[[Any, Any], None]
+    builder: Builder, thread: Value, threads: Value, units: int, work: Callable[[Any, Any], None]
 ) -> None:
     """One contiguous run of units for each thread, of sizes that differ by one at most."""
     total = i64(units)
@@ -52,14 +53,14 @@ def share_evenly(
 
 
 def emit_contraction(
-    module: Any,
+    module: Module,
     name: str,
     contraction: Contraction,
     machine: Machine,
     epilogue: Epilogue | None = None,
     packed_b: bool = False,
     share: Share = share_evenly,
-) -> Any:
+) -> Value:
     """Write the function of a contraction into ``module``.
 
     Every element of C becomes ``epilogue(sums)``, or ``epilogue(C + sums)`` when the contraction accumulates.
@@ -78,22 +79,25 @@ def emit_contraction(
         start = builder.mul(thread, i64(plan.scratch_bytes))
         own = builder.gep(scratch, [start], source_etype=types.IntType(8))
         target = _dense_target(builder, plan, c, epilogue, extra)
-        driver = Driver(builder, plan, a, b, own, target, packed_b=packed_b)
+        operands = Operands(a, b, packed_b=packed_b)
+        driver = Driver(builder, plan, operands, own, target)
         share(builder, thread, threads, plan.units, driver.emit)
     builder.ret_void()
     return function
 
 
-def _dense_target(builder: Any, plan: Cut, c: Any, epilogue: Epilogue | None, extra: Any) -> Target:
+def _dense_target(
+    builder: Builder, plan: Cut, c: Value, epilogue: Epilogue | None, extra: Any
+) -> Target:
     """C as the contraction's strides say, through an epilogue or not."""
     contraction, lanes = plan.contraction, plan.tile.lanes
     dtype = contraction.dtype
     distance, down, across = contraction.c_strides
 
-    def batch_of(batch: Any) -> Any:
+    def batch_of(batch: Value) -> Value:
         return offset(builder, c, dtype, builder.mul(batch, i64(distance)))
 
-    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
+    def write(values: Value, batch: Value, row: Value, column: Value, mask: Value | None) -> None:
         steps = builder.mul(row, i64(down)), builder.mul(column, i64(across))
         place = offset(builder, batch_of(batch), dtype, *steps)
         if contraction.accumulate:
@@ -107,7 +111,7 @@ def _dense_target(builder: Any, plan: Cut, c: Any, epilogue: Epilogue | None, ex
     return Target(write, batch_of if plain else None)
 
 
-def emit_pack_b(module: Any, name: str, contraction: Contraction, machine: Machine) -> Any:
+def emit_pack_b(module: Module, name: str, contraction: Contraction, machine: Machine) -> Value:
     """Write the function ``(thread, threads, b*, packed*)`` that packs B for ``packed_b=True``.
 
     ``packed`` has ``packed_elements`` elements of the contraction's dtype.
@@ -121,8 +125,8 @@ def emit_pack_b(module: Any, name: str, contraction: Contraction, machine: Machi
     copies = contraction.batch if contraction.b_strides[0] else min(1, contraction.batch)
     thread, threads, b, packed = function.args
 
-    def work(start: Any, stop: Any) -> None:
-        def unit(index: Any, _: Any) -> None:
+    def work(start: Value, stop: Value) -> None:
+        def unit(index: Value, _: object) -> None:
             batch = builder.sdiv(index, i64(plan.panels))
             number = builder.srem(index, i64(plan.panels))
             source = offset(

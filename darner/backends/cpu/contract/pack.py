@@ -7,7 +7,8 @@ registers where k is, and element by element otherwise. Missing columns become z
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ....codegen.ir.emit import (
     accumulator_of,
@@ -24,7 +25,7 @@ from ....codegen.ir.emit import (
     zero,
 )
 from ....codegen.ir.index import i64
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Function, Module, Pointer, Value
 
 
 class Ends(NamedTuple):
@@ -46,7 +47,7 @@ LEAST_PAST = 16
 
 
 def pack_kernel(
-    module: Any,
+    module: Module,
     source: str,
     target: str,
     width: int,
@@ -54,7 +55,7 @@ def pack_kernel(
     contiguous: str,
     ends: Ends = USUAL,
     past: bool = False,
-) -> Any:
+) -> Function:
     """The function that packs one panel, emitted once per module.
 
     Its signature is ``(k, valid, source*, k_stride, column_stride, panel*)``: ``valid`` of the ``width`` columns
@@ -90,7 +91,13 @@ def pack_kernel(
 
 
 def _pack_rows(
-    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int, past: bool
+    builder: Builder,
+    arguments: Sequence[Value],
+    source: str,
+    target: str,
+    width: int,
+    lanes: int,
+    past: bool,
 ) -> None:
     """Copy vectors: the columns of a k are contiguous."""
     k, valid, start, k_stride, _, panel = arguments
@@ -101,7 +108,7 @@ def _pack_rows(
             for at in range(0, width, lanes)
         ]
 
-        def one(index: Any, _: Any) -> None:
+        def one(index: Value, _: Sequence[Value]) -> None:
             read = offset(builder, start, source, builder.mul(index, k_stride))
             write = offset(builder, panel, target, builder.mul(index, i64(width)))
             for at, mask in zip(range(0, width, lanes), masks, strict=True):
@@ -118,8 +125,8 @@ def _pack_rows(
 
 
 def _pack_transposed(
-    builder: Any,
-    arguments: Any,
+    builder: Builder,
+    arguments: Sequence[Value],
     source: str,
     target: str,
     width: int,
@@ -131,9 +138,9 @@ def _pack_transposed(
     k, valid, start, _, column_stride, panel = arguments
     some = lane_mask(builder, k, lanes) if ends.short else None
 
-    def block(index: Any) -> None:
+    def block(index: Value) -> None:
         # A loop over the width too: unrolled, its code would take longest to generate of all.
-        def square(at: Any, _: Any) -> None:
+        def square(at: Value, _: Sequence[Value]) -> None:
             corner = builder.add(builder.mul(index, i64(width)), at)
             if not (ends.partial or ends.short):
                 first = builder.add(builder.mul(column_stride, at), index)
@@ -143,7 +150,7 @@ def _pack_transposed(
                 builder.call(turned, [read, column_stride, write, i64(width)])
                 return
 
-            def column(lane: int) -> Any:
+            def column(lane: int) -> Value:
                 # Of columns that are missing, the last is read once more.
                 number = builder.add(at, i64(lane))
                 if ends.partial:
@@ -180,7 +187,7 @@ def _pack_transposed(
     _pack_elements(builder, arguments, source, target, width, done)
 
 
-def _square(module: Any, source: str, target: str, lanes: int, past: bool) -> Any:
+def _square(module: Module, source: str, target: str, lanes: int, past: bool) -> Function:
     """The function that transposes one square, ``(source*, column_stride, target*, target_stride)``: panels of all widths share it."""
     types = ir()
     name = f"darner.pack.square.{source}.{target}.{lanes}{'.past' if past else ''}"
@@ -205,7 +212,9 @@ def _square(module: Any, source: str, target: str, lanes: int, past: bool) -> An
     return function
 
 
-def _transposed(builder: Any, places: list[Any], dtype: str, mask: Any = None) -> list[Any]:
+def _transposed(
+    builder: Builder, places: list[Pointer], dtype: str, mask: Value | None = None
+) -> list[Value]:
     """The columns of a square whose rows lie at these places; of each row, the lanes of a mask."""
     lanes = len(places)
     if mask is None and lanes == 16 and STORAGE_BYTES[dtype] == 4:
@@ -213,7 +222,7 @@ def _transposed(builder: Any, places: list[Any], dtype: str, mask: Any = None) -
     return transpose(builder, [load(builder, place, dtype, lanes, mask) for place in places])
 
 
-def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[Any]:
+def transposed_in_quarters(builder: Builder, places: list[Pointer], dtype: str) -> list[Value]:
     """The columns of a block of 16 x 16 whose rows lie at these places.
 
     Quarters of rows are put where they belong as they are loaded, which two units can do; what is left to the one unit that
@@ -238,10 +247,10 @@ def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[
     return columns
 
 
-def _turned_quarters(builder: Any, rows: list[Any]) -> list[Any]:
+def _turned_quarters(builder: Builder, rows: list[Value]) -> list[Value]:
     """Four vectors whose quarters are the rows of blocks of 4 x 4, as those of the columns of these."""
 
-    def pairs(a: Any, b: Any, picks: tuple[int, int, int, int]) -> Any:
+    def pairs(a: Value, b: Value, picks: tuple[int, int, int, int]) -> Value:
         mask = [4 * part + pick % 4 + 16 * (pick // 4) for part in range(4) for pick in picks]
         return builder.shuffle_vector(a, b, lane_numbers(mask))
 
@@ -252,7 +261,7 @@ def _turned_quarters(builder: Any, rows: list[Any]) -> list[Any]:
     return [pairs(a, b, left), pairs(a, b, right), pairs(c, d, left), pairs(c, d, right)]
 
 
-def transpose(builder: Any, rows: list[Any]) -> list[Any]:
+def transpose(builder: Builder, rows: list[Value]) -> list[Value]:
     """The columns of a square block given as its rows, by exchanging halves of ever smaller distance."""
     lanes = len(rows)
     distance = lanes // 2
@@ -272,7 +281,7 @@ def transpose(builder: Any, rows: list[Any]) -> list[Any]:
 
 
 def _pack_elements(
-    builder: Any, arguments: Any, source: str, target: str, width: int, first: Any
+    builder: Builder, arguments: Sequence[Value], source: str, target: str, width: int, first: Value
 ) -> None:
     """Element by element, from k = ``first`` on."""
     k, valid, start, k_stride, column_stride, panel = arguments
@@ -281,17 +290,17 @@ def _pack_elements(
     nothing = ir().Constant(element_type(target), 0 if target == "bf16" else 0.0)
     align = STORAGE_BYTES[target]
 
-    def line(index: Any, _: Any) -> None:
+    def line(index: Value, _: Sequence[Value]) -> None:
         read = offset(builder, start, source, builder.mul(index, k_stride))
         write = offset(builder, panel, target, builder.mul(index, i64(width)))
 
-        def one(column: Any, _: Any) -> None:
+        def one(column: Value, _: Sequence[Value]) -> None:
             place = offset(builder, read, source, builder.mul(column, column_stride))
             value = builder.load(place, typ=kind, align=STORAGE_BYTES[source])
             value = value if same else widen(builder, value, source)
             builder.store(value, offset(builder, write, target, column), align=align)
 
-        def missing(column: Any, _: Any) -> None:
+        def missing(column: Value, _: Sequence[Value]) -> None:
             builder.store(nothing, offset(builder, write, target, column), align=align)
 
         loop(builder, i64(0), valid, 1, one)

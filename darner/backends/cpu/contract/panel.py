@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ....codegen.ir.emit import ir, loop, maximum, minimum, offset
 from ....codegen.ir.index import i64
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....graph.integers import ceil_div
 from ..emit.panels import Panels
 from .pack import Ends, pack_kernel
@@ -18,12 +18,12 @@ from .tile import Tile
 
 
 def emit_pack_panel(
-    builder: Any,
+    builder: Builder,
     plan: Cut,
-    source: Any,
-    number: Any,
-    target: Any,
-    span: tuple[Any, Any, Any] | None = None,
+    source: Pointer,
+    number: Value,
+    target: Pointer,
+    span: tuple[Value, Value, Value] | None = None,
 ) -> None:
     """Call the function that packs panel ``number`` of the B at ``source``; of a span of k, its first in B and in ``target``, and its length."""
     contraction = plan.contraction
@@ -43,7 +43,7 @@ def emit_pack_panel(
             builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous, ends
         )
 
-        def some(terms: Any, _: Any, b_offset: Any, count: Any) -> None:
+        def some(terms: Value, _: Value | None, b_offset: Value, count: Value) -> None:
             read = offset(builder, start, contraction.dtype, b_offset)
             write = offset(builder, target, plan.panel, builder.mul(terms, i64(tile.width)))
             builder.call(pack, [count, i64(valid), read, i64(down), i64(across), write])
@@ -58,13 +58,13 @@ def emit_pack_panel(
 
 
 def _turn_panels(
-    builder: Any,
+    builder: Builder,
     plan: Cut,
     panels: Panels,
-    source: Any,
-    number: Any,
-    target: Any,
-    span: tuple[Any, Any, Any],
+    source: Pointer,
+    number: Value,
+    target: Pointer,
+    span: tuple[Value, Value, Value],
 ) -> None:
     """Pack panel ``number`` of a B whose transpose lies in panels, and so its terms: as many at a time as lie in one of them."""
     contraction, grain = plan.contraction, i64(panels.width)
@@ -77,7 +77,7 @@ def _turn_panels(
             builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, "k"
         )
 
-        def one(index: Any, _: Any) -> None:
+        def one(index: Value, _: Sequence[Value]) -> None:
             begin = builder.mul(index, grain)
             low, high = (
                 maximum(builder, first, begin),
@@ -96,8 +96,8 @@ def _turn_panels(
 
 
 def _in_panels(
-    builder: Any, plan: Cut, panels: Panels, source: Any, number: Any, term: Any
-) -> tuple[Any, Any]:
+    builder: Builder, plan: Cut, panels: Panels, source: Pointer, number: Value, term: Value
+) -> tuple[Pointer, Value]:
     """Where the first column of panel ``number`` has a term, if terms lie in panels, and how far two columns are from each other."""
     width = i64(panels.width)
     index = builder.sdiv(term, width)
@@ -117,17 +117,17 @@ def _in_panels(
 
 
 def each_run(
-    builder: Any, contraction: Contraction, inside: Callable[[Any, Any, Any], None]
+    builder: Builder, contraction: Contraction, inside: Callable[[Value, Value, Value], None]
 ) -> None:
     """``inside(terms, a, b)`` for each run of terms that follow each other: how many come before, and where it begins."""
 
-    def nest(axis: int, number: Any, a: Any, b: Any) -> None:
+    def nest(axis: int, number: Value, a: Value, b: Value) -> None:
         if axis == len(contraction.apart):
             inside(builder.mul(number, i64(contraction.together)), a, b)
             return
         size, a_stride, b_stride = contraction.apart[axis]
 
-        def one(index: Any, _: Any) -> None:
+        def one(index: Value, _: Sequence[Value]) -> None:
             nest(
                 axis + 1,
                 builder.add(builder.mul(number, i64(size)), index),
@@ -140,7 +140,7 @@ def each_run(
     nest(0, i64(0), i64(0), i64(0))
 
 
-def either_panel(builder: Any, plan: Cut, number: Any, emit: Callable[[Tile], None]) -> None:
+def either_panel(builder: Builder, plan: Cut, number: Value, emit: Callable[[Tile], None]) -> None:
     """Emit what is done with a panel for the tiles that panel ``number`` may have."""
     if plan.full_panels == plan.panels:
         emit(plan.tile)
@@ -158,7 +158,7 @@ def either_panel(builder: Any, plan: Cut, number: Any, emit: Callable[[Tile], No
 class Products(Protocol):
     """What is asked of who computes with panels."""
 
-    builder: Any
+    builder: Builder
     plan: Cut
     asks: Asks
 
@@ -179,21 +179,46 @@ class Terms:
         sums: where those are kept that do not go straight into C, from the first packed row on.
     """
 
-    position: Any
-    length: Any
-    distance: Any
-    skipped: Any
-    sums: Any
+    position: Value
+    length: Value
+    distance: Value
+    skipped: Value
+    sums: Pointer
 
 
 class Meanwhile(Protocol):
     """What is done for the next piece of B while one is used."""
 
-    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+    def before_tile(self, row: Value, start: Value, near: Pointer) -> None:
         """What is done before the tile of ``row``, of rows from ``start`` on; ``near`` is in the cache already."""
 
 
-def _tiles(builder: Any, plan: Cut, rows: tuple[Any, Any]) -> Any:
+@dataclass(frozen=True)
+class PanelWork:
+    """Some rows of the columns of one panel of a product, and some terms of their sums.
+
+    Attributes:
+        batch: which product of a batch.
+        a: where its A lies.
+        b: where these terms of the panel lie.
+        rows: the first, and the one after the last.
+        number: of the panel.
+        terms: of the sums.
+        first_packed: the first of the rows of A that are packed, where rows are.
+        meanwhile: what is done for the next panel, where anything is.
+    """
+
+    batch: Value
+    a: Pointer
+    b: Pointer
+    rows: tuple[Value, Value]
+    number: Value
+    terms: Terms
+    first_packed: Value
+    meanwhile: Meanwhile | None = None
+
+
+def _tiles(builder: Builder, plan: Cut, rows: tuple[Value, Value]) -> Value:
     """Tiles that some rows make, a lower last one included."""
     above = builder.add(builder.sub(rows[1], rows[0]), i64(plan.tile.rows - 1))
     return builder.sdiv(above, i64(plan.tile.rows))
@@ -204,9 +229,9 @@ class Following:
     """The next piece lies packed at ``place``, and is asked for part by part."""
 
     products: Products
-    place: Any
+    place: Pointer
 
-    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+    def before_tile(self, row: Value, start: Value, near: Pointer) -> None:
         """Say what a tile asks for."""
         builder, plan = self.products.builder, self.products.plan
         size = plan.block * plan.tile.width * STORAGE_BYTES[plan.panel]
@@ -224,10 +249,10 @@ class Following:
 class Piece:
     """Terms ``position`` to ``position + length`` of panel ``number``; ``exists`` where there is such a piece."""
 
-    number: Any
-    position: Any
-    length: Any
-    exists: Any
+    number: Value
+    position: Value
+    length: Value
+    exists: Value
 
 
 @dataclass(frozen=True)
@@ -239,13 +264,13 @@ class Slices:
     """
 
     products: Products
-    source: Any
-    rows: tuple[Any, Any]
+    source: Pointer
+    rows: tuple[Value, Value]
     piece: Piece
     beyond: Piece
-    target: Any
+    target: Pointer
 
-    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+    def before_tile(self, row: Value, start: Value, near: Pointer) -> None:
         """Pack the slice of this tile, and say that it asks for what the next is packed from."""
         builder, plan, piece = self.products.builder, self.products.plan, self.piece
         contraction, tile = plan.contraction, plan.tile
@@ -299,12 +324,12 @@ class Slices:
 class Either:
     """Slices of the next piece where ``packing``, what is packed already elsewhere."""
 
-    builder: Any
-    packing: Any
+    builder: Builder
+    packing: Value
     slices: Slices
     following: Following
 
-    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+    def before_tile(self, row: Value, start: Value, near: Pointer) -> None:
         """One or the other."""
         with self.builder.if_else(self.packing) as (rolling, packed):
             with rolling:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....codegen.ir.emit import ir, minimum, prefetch
 from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Pointer, Value
 
 LINE = 64
 EACH = 2 * LINE
@@ -90,18 +90,18 @@ class Asks:
         builder: at the entry of the function in which tiles are called.
     """
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: Builder) -> None:
         word = ir().IntType(64)
         with builder.goto_entry_block():
             self.place = builder.alloca(word, WORDS)
             for number in range(STREAMS - 1):
                 builder.store(i64(0), _word(builder, self.place, BESIDE + number))
 
-    def rows(self, builder: Any, first: Any, rows: Rows, count: Any) -> None:
+    def rows(self, builder: Builder, first: Pointer, rows: Rows, count: Value) -> None:
         """Ask for ``count`` rows from ``first`` on."""
         self._write_rows(builder, 0, first, rows, count)
 
-    def reads(self, builder: Any, places: Sequence[Any], rows: Rows) -> None:
+    def reads(self, builder: Builder, places: Sequence[Pointer], rows: Rows) -> None:
         """Ask before that for rows from each of some places on."""
         first, *others = places
         self._write_rows(builder, READS, first, rows, i64(rows.count))
@@ -112,28 +112,30 @@ class Asks:
             distance = builder.sub(builder.ptrtoint(other, word), base)
             builder.store(distance, _word(builder, self.place, READS + BESIDE + number))
 
-    def run(self, builder: Any, first: Any, step: int) -> None:
+    def run(self, builder: Builder, first: Pointer, step: int) -> None:
         """Ask for what follows ``first``, ``step`` bytes in every turn."""
         self._write(builder, 0, first, [i64(step), i64(0), i64(0), i64(1 << 62), i64(0)])
 
-    def writes(self, builder: Any, first: Any, stride: Any) -> None:
+    def writes(self, builder: Builder, first: Pointer, stride: Value) -> None:
         """Say where the tile will be written, rows of so many bytes apart: a line that has to come first would keep others waiting."""
         builder.store(builder.ptrtoint(first, i64(0).type), _word(builder, self.place, WRITTEN))
         builder.store(stride, _word(builder, self.place, WRITTEN + 1))
 
-    def _write_rows(self, builder: Any, at: int, first: Any, rows: Rows, count: Any) -> None:
+    def _write_rows(
+        self, builder: Builder, at: int, first: Pointer, rows: Rows, count: Value
+    ) -> None:
         parts = rows.parts
         often = builder.mul(count, i64(parts))
         words = [i64(rows.stride), i64(parts.bit_length() - 1), i64(parts - 1), often]
         self._write(builder, at, first, [*words, i64(rows.step)])
 
-    def _write(self, builder: Any, at: int, first: Any, words: Sequence[Any]) -> None:
+    def _write(self, builder: Builder, at: int, first: Pointer, words: Sequence[Value]) -> None:
         values = [builder.ptrtoint(first, i64(0).type), *words]
         for number, value in enumerate(values):
             builder.store(value, _word(builder, self.place, at + number))
 
 
-def ask(builder: Any, asks: Any, turn: Any, streams: int) -> None:
+def ask(builder: Builder, asks: Pointer, turn: Value, streams: int) -> None:
     """Ask for the lines of a turn, of so many streams: of what is read with the sums where there are any, then of what is needed later."""
     if streams > 1:
         often = _read(builder, asks, READS + 4)
@@ -154,7 +156,7 @@ def ask(builder: Any, asks: Any, turn: Any, streams: int) -> None:
             prefetch(builder, address, near=2)
 
 
-def ask_for_target(builder: Any, asks: Any, turn: Any, rows: int, row_bytes: int) -> None:
+def ask_for_target(builder: Builder, asks: Pointer, turn: Value, rows: int, row_bytes: int) -> None:
     """Ask, in one turn for each row, for the lines in which a tile will be written."""
     # Asking for a row again costs less than to know that it was.
     again = not rows & (rows - 1)
@@ -167,10 +169,10 @@ def ask_for_target(builder: Any, asks: Any, turn: Any, rows: int, row_bytes: int
         prefetch(builder, builder.inttoptr(address, ir().PointerType()), near=3, write=True)
 
 
-def _read(builder: Any, place: Any, number: int) -> Any:
+def _read(builder: Builder, place: Pointer, number: int) -> Value:
     # Part of the instruction that uses it: no pass of LLVM's that would move it out of the loop is run over tiles.
     return builder.load(_word(builder, place, number), typ=i64(0).type)
 
 
-def _word(builder: Any, place: Any, number: int) -> Any:
+def _word(builder: Builder, place: Pointer, number: int) -> Pointer:
     return builder.gep(place, [i64(number)], source_etype=i64(0).type)

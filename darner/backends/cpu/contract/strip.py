@@ -7,7 +7,8 @@ vector at the end of a row by itself.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from ....codegen.ir.emit import (
     accumulator_of,
@@ -24,6 +25,7 @@ from ....codegen.ir.emit import (
     zero,
 )
 from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Function, Module, Pointer, Value
 from .plan import Cut
 from .tile import Tile
 
@@ -31,12 +33,19 @@ from .tile import Tile
 class Products(Protocol):
     """What is asked of who computes with strips."""
 
-    builder: Any
+    builder: Builder
     plan: Cut
-    own_rows: Any
+    own_rows: Pointer
 
 
-def emit_strip(products: Products, a: Any, c: Any, b: Any, rows: Any, panels: Any) -> None:
+def emit_strip(
+    products: Products,
+    a: Pointer,
+    c: Pointer,
+    b: Pointer,
+    rows: tuple[Value, Value],
+    panels: tuple[Value, Value],
+) -> None:
     """Rows of one tile times packed panels, straight into C.
 
     Args:
@@ -60,7 +69,7 @@ def emit_strip(products: Products, a: Any, c: Any, b: Any, rows: Any, panels: An
     c_stride = i64(contraction.c_strides[1])
     c = offset(builder, c, accumulator, builder.mul(start, c_stride))
 
-    def some(vectors: int, low: Any, count: Any, height: int, valid: int = 0) -> None:
+    def some(vectors: int, low: Value, count: Value, height: int, valid: int = 0) -> None:
         """``count`` panels of so many vectors from ``low`` on; ``valid`` lanes of the last exist where not all do."""
         tile = Tile(height, vectors, plan.tile.lanes)
         kernel = strip_kernel(builder.module, tile, plan.panel, plan.form, valid > 0)
@@ -90,11 +99,11 @@ def emit_strip(products: Products, a: Any, c: Any, b: Any, rows: Any, panels: An
                 strip(count)
 
 
-def strip_kernel(module: Any, tile: Tile, panel: str, form: str, masked: bool) -> Any:
+def strip_kernel(module: Module, tile: Tile, panel: str, form: str, masked: bool) -> Function:
     """The function of a strip over panels of type ``panel``, emitted once per module.
 
     Its signature is ``(k, a*, a_stride, b*, out*, out_stride, count, valid)``: ``count`` panels that lie behind each other. A is read
-    as ``tile_kernel`` does it. Where it is ``masked``, only ``valid`` lanes of the last vector of a panel are written.
+    as ``MicroKernel`` does it. Where it is ``masked``, only ``valid`` lanes of the last vector of a panel are written.
     """
     types = ir()
     name = f"darner.strip.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}"
@@ -111,23 +120,23 @@ def strip_kernel(module: Any, tile: Tile, panel: str, form: str, masked: bool) -
     return function
 
 
-def _emit_kernel(function: Any, tile: Tile, dtype: str, form: str, masked: bool) -> None:
+def _emit_kernel(function: Function, tile: Tile, dtype: str, form: str, masked: bool) -> None:
     builder = ir().IRBuilder(function.append_basic_block("entry"))
     k, a, a_stride, b, out, out_stride, count, valid = function.args
     lanes, width = tile.lanes, tile.width
     mask = lane_mask(builder, valid, lanes) if masked else None
 
-    def place_of(index: Any, row: int) -> Any:
+    def place_of(index: Value, row: int) -> Pointer:
         """Where A has a term of a row."""
         if form == "columns":
             return offset(builder, a, dtype, builder.mul(index, a_stride), row)
         return offset(builder, a, dtype, builder.mul(a_stride, i64(row)), index)
 
-    def one_panel(number: Any, _: Any) -> None:
+    def one_panel(number: Value, _: Sequence[Value]) -> None:
         columns = offset(builder, b, dtype, builder.mul(number, builder.mul(k, i64(width))))
         to = offset(builder, out, dtype, builder.mul(number, i64(width)))
 
-        def term(index: Any, sums: Any) -> list[Any]:
+        def term(index: Value, sums: Sequence[Value]) -> list[Value]:
             line = offset(builder, columns, dtype, builder.mul(index, i64(width)))
             vectors = [
                 load(builder, offset(builder, line, dtype, vector * lanes), dtype, lanes)

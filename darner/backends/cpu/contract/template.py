@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.emit import accumulator_of, lane_mask, load, loop, narrow, offset, store
-from ....codegen.ir.index import Lanes, Number, Places, i64
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import Index, Lanes, Places, i64
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -23,7 +22,7 @@ from ....lower.specs import operand_number, sizes
 from ..emit.panels import Offer, Panels
 from ..emit.template import Code, Packing, Scratch, Template
 from ..runtime.jit import Machine
-from .driver import Driver, Target, Write
+from .driver import Driver, Operands, Target, Write
 from .panel import emit_pack_panel
 from .pieces import fair_share
 from .plan import CACHE_BYTES, ROLLING_BYTES, Contraction, Cut, cut
@@ -225,14 +224,15 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
     panels = product.contraction.b_panels
     step = product.b.summed if panels is None else panels.rows
 
-    def offsets(batch: Any) -> tuple[Any, Any]:
-        part: Number = 0
+    def offsets(batch: Value) -> tuple[Value, Value]:
+        part: Index = 0
+        within: Index = batch
         if plan.contraction.batch != batches:
-            part, batch = places.div(batch, batches), places.mod(batch, batches)
-        index = places.split(batch, product.shape)
+            part, within = places.div(batch, batches), places.mod(batch, batches)
+        index = places.split(within, product.shape)
         length = plan.contraction.k
-        a: Number = places.mul(part, product.a.summed * length)
-        b: Number = places.mul(part, step * length)
+        a: Index = places.mul(part, product.a.summed * length)
+        b: Index = places.mul(part, step * length)
         for number, axis in zip(index, product.loops, strict=True):
             a = places.add(a, places.mul(number, axis.a))
             b = places.add(b, places.mul(number, axis.b))
@@ -244,7 +244,8 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
     )
     if code.packed:
         b = code.operand_of(product.b.leaf)
-    driver = Driver(builder, plan, a, b, code.own, target, offsets, packed_b=code.packed)
+    operands = Operands(a, b, offsets, code.packed)
+    driver = Driver(builder, plan, operands, code.own, target)
     whole = plan.contraction == product.contraction
     # Claims are counted once in a kernel: a part that is shorter than the others is shared out evenly.
     if skipped == 0 and (can_claim(plan, code.packed) if whole else can_claim_parts(plan)):
@@ -253,7 +254,7 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         driver.emit(*fair_share(builder, code.share, plan))
 
 
-def _place(code: Code, product: Product, batch: Any, row: Any = 0, column: Any = 0) -> Number:
+def _place(code: Code, product: Product, batch: Index, row: Index = 0, column: Index = 0) -> Index:
     """The place of an element of the product in row-major order, or in panels."""
     places = code.places
     _, down, across = product.contraction.c_strides
@@ -266,13 +267,13 @@ def _place(code: Code, product: Product, batch: Any, row: Any = 0, column: Any =
     return total
 
 
-def _place_in_panels(places: Places, panels: Panels, row: Number, column: Number) -> Number:
+def _place_in_panels(places: Places, panels: Panels, row: Index, column: Index) -> Index:
     """The place of an element of a matrix that lies in panels."""
     width = panels.width
     number = places.div(column, width)
     within = places.sub(column, places.mul(number, width))
     before = places.mul(number, width * panels.rows)
-    down: Number = width
+    down: Index = width
     if panels.last:
         b, last = places.builder, panels.columns // width
         is_last = b.icmp_signed("==", i64(number), i64(last))
@@ -285,13 +286,13 @@ def _part_target(code: Code, product: Product, first: int) -> Target:
     builder, places, contraction = code.builder, code.places, product.contraction
     dtype = _accumulator(product)
 
-    def straight(batch: Any) -> Any:
+    def straight(batch: Value) -> Pointer:
         place = places.mul(
             places.add(batch, first * contraction.batch), contraction.m * contraction.n
         )
         return offset(builder, code.shared, dtype, i64(place))
 
-    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
+    def write(values: Value, batch: Value, row: Value, column: Value, mask: Value | None) -> None:
         within = places.add(places.mul(row, contraction.n), column)
         at = offset(builder, straight(batch), dtype, i64(within))
         store(builder, values, at, dtype, mask)
@@ -308,7 +309,7 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
     write = _writer(code, product)
     size = contraction.batch * contraction.m * contraction.n
 
-    def one(number: Any) -> None:
+    def one(number: Value) -> None:
         batch, row, vector = places.split(number, (contraction.batch, contraction.m, vectors))
         column = places.mul(vector, lanes)
         mask = None
@@ -317,13 +318,13 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
         line = places.add(places.mul(batch, contraction.m), row)
         place = i64(places.add(places.mul(line, contraction.n), column))
 
-        def add(part: Any, totals: Sequence[Any]) -> list[Any]:
+        def add(part: Value, totals: Sequence[Value]) -> list[Value]:
             at = offset(builder, code.shared, dtype, builder.mul(part, i64(size)), place)
             return [builder.fadd(totals[0], load(builder, at, dtype, lanes, mask))]
 
         first = load(builder, offset(builder, code.shared, dtype, place), dtype, lanes, mask)
         (total,) = loop(builder, i64(1), i64(parts.all), 1, add, [first])
-        write(total, batch, row, column, mask)
+        write(total, i64(batch), i64(row), i64(column), mask)
 
     code.each(contraction.batch * contraction.m * vectors, one)
 
@@ -344,7 +345,7 @@ def _goes_straight(spec: Spec, product: Product) -> bool:
     return contraction.c_strides[2] == 1 and contraction.c_panels is None
 
 
-def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
+def _straight(code: Code, product: Product) -> Callable[[Value], Pointer] | None:
     """The place of a batch of the result, where sums are written as they are."""
     builder, dtype = code.builder, product.node.dtype.name
     if not _goes_straight(code.spec, product):
@@ -367,13 +368,13 @@ def _read_leaves(spec: Spec, product: Product) -> list[Node]:
     return [leaf for leaf in leaves if leaf.dtype.itemsize == size]
 
 
-def _reads(code: Code, product: Product) -> Callable[[Any, Any, Any], list[Any]] | None:
+def _reads(code: Code, product: Product) -> Callable[[Value, Value, Value], list[Pointer]] | None:
     """Where the elements lie that are read where a tile is written: moments, residuals."""
     leaves = _read_leaves(code.spec, product)
     if not leaves or product.contraction.c_strides[2] != 1:
         return None
 
-    def places(batch: Any, row: Any, column: Any) -> list[Any]:
+    def places(batch: Value, row: Value, column: Value) -> list[Pointer]:
         place = i64(_place(code, product, batch, row, column))
         return [
             offset(code.builder, code.operand_of(leaf), leaf.dtype.name, place) for leaf in leaves
@@ -382,7 +383,7 @@ def _reads(code: Code, product: Product) -> Callable[[Any, Any, Any], list[Any]]
     return places
 
 
-def _written(code: Code, product: Product) -> Callable[[Any, Any, Any], Any] | None:
+def _written(code: Code, product: Product) -> Callable[[Value, Value, Value], Pointer] | None:
     """Where an element of the first result goes, if its rows lie as the product's do."""
     dtype = code.body.outputs[0].dtype.name
     if product.contraction.c_strides[2] != 1 or dtype not in STORAGE_BYTES:
@@ -397,7 +398,7 @@ def _writer(code: Code, product: Product) -> Write:
     builder, body, dtype = code.builder, code.body, product.node.dtype.name
     across = product.contraction.c_strides[2]
 
-    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
+    def write(values: Value, batch: Index, row: Index, column: Index, mask: Value | None) -> None:
         lanes = values.type.count
         place = _place(code, product, batch, row, column)
         if _is_plain(code.spec, product):
@@ -423,8 +424,8 @@ def _writer(code: Code, product: Product) -> Write:
 
 
 def _index(
-    places: Places, product: Product, batch: Number, row: Number, column: Number
-) -> list[Number]:
+    places: Places, product: Product, batch: Index, row: Index, column: Index
+) -> list[Index]:
     """The index of an element of the product's node."""
     around = places.split(batch, product.shape)
     count = len(product.loops) - len(product.a.outer) - len(product.b.outer)
@@ -532,7 +533,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     def emit(code: Code) -> None:
         source = offset(code.builder, code.operands[0], contraction.dtype, b.offset)
 
-        def panel(number: Any) -> None:
+        def panel(number: Value) -> None:
             width = plan.tile.width * contraction.k
             at = code.builder.mul(number, i64(width))
             target = offset(code.builder, code.results[0], plan.panel, at)

@@ -6,7 +6,7 @@ cache: a handful of streams keeps memory busy. Where its k are contiguous, see `
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from ....codegen.ir.emit import (
     accumulator_of,
@@ -21,19 +21,20 @@ from ....codegen.ir.emit import (
     zero,
 )
 from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Value
+from .columns import Columns
 from .plan import Cut
 
 
-def sum_rows(
-    builder: Any, plan: Cut, a: Any, b: Any, first: Any, stop: Any, sums: Any, _: Any
-) -> None:
-    """Sums of columns ``first`` to ``stop`` into ``sums[row][column - first]``: rows of B added up."""
+def sum_rows(builder: Builder, plan: Cut, columns: Columns) -> None:
+    """The sums of some columns: rows of B added up."""
+    a, b, first, stop, sums, _ = columns
     contraction, lanes = plan.contraction, plan.tile.lanes
     dtype, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
     _, row_stride, k_stride = contraction.a_strides
     together = 8 if contraction.m <= 2 else 4
 
-    def clear(column: Any, _: Any) -> None:
+    def clear(column: Value, _: Sequence[Value]) -> None:
         for row in range(contraction.m):
             place = offset(builder, sums, accumulator, column, row * plan.chunk)
             store(builder, zero(accumulator, lanes), place, accumulator)
@@ -43,7 +44,7 @@ def sum_rows(
     whole = builder.and_(width, i64(-lanes))
     edge = lane_mask(builder, builder.sub(width, whole), lanes)
 
-    def add(index: Any, count: int) -> None:
+    def add(index: Value, count: int) -> None:
         """Rows ``index`` to ``index + count`` of B."""
         factors = []
         for row in range(contraction.m):
@@ -62,7 +63,7 @@ def sum_rows(
             for step in range(count)
         ]
 
-        def vector(column: Any, mask: Any) -> None:
+        def vector(column: Value, mask: Value | None) -> None:
             # The rows after these, while these are added: too far for what the processor foresees by itself.
             for start in starts if mask is None and plan.asks else ():
                 later = builder.add(column, i64(count * contraction.b_strides[1]))

@@ -6,12 +6,13 @@ that gives every element of every patch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import accumulator_of, ir, loop, minimum, offset
-from ....codegen.ir.index import i64
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.conv import Patches
 from ....graph.integers import ceil_div, round_up
 from ..emit.template import Code
@@ -71,7 +72,7 @@ class Blocks:
         line = 64 // size
         return (ceil_div(self.span + self.grid.halo + lanes, line) | 1) * line
 
-    def bounds(self, code: Code, index: Any) -> tuple[Any, Any]:
+    def bounds(self, code: Code, index: Value) -> tuple[Value, Value]:
         """The first pixel of a block, of all images, and the one after its last."""
         builder, places, pixels = code.builder, code.places, self.patches.pixels
         if self.images == 1:
@@ -114,35 +115,35 @@ class Reader:
         blocks: Blocks,
         dtype: str,
         lanes: int,
-        planes: Any,
+        planes: Pointer,
         plane: int,
-        table: Any,
+        table: Pointer,
     ) -> None:
         self.code, self.blocks, self.dtype = code, blocks, dtype
         self.planes, self.plane, self.table = planes, plane, table
         patches = blocks.patches
         self.copier = Copier(code.builder, blocks.grid, patches.batch, dtype, lanes)
 
-    def write_places(self, first: Any, stop: Any) -> Any:
+    def write_places(self, first: Value, stop: Value) -> Value:
         """Write down how far behind the first pixel of a block each lies; returns the place of the first."""
         builder, places = self.code.builder, self.code.places
         patches, pitches = self.blocks.patches, self.blocks.grid.pitches
         word = ir().IntType(64)
 
-        def place_at(pixel: Any) -> Any:
+        def place_at(pixel: Value) -> Index:
             image, index = place_of(builder, pixel, patches.result)
             return places.offset([image, *index], [patches.batch, *pitches])
 
         start = i64(place_at(first))
 
-        def row(pixel: Any, held: Any) -> tuple[Any, Any]:
+        def row(pixel: Value, held: Value) -> tuple[Value, Value]:
             _, column = divided(builder, pixel, patches.result[-1])
             left = builder.sub(i64(patches.result[-1]), i64(column))
             length = minimum(builder, left, builder.sub(stop, pixel))
             here = builder.sub(i64(place_at(pixel)), start)
             to = builder.sub(pixel, first)
 
-            def one(i: Any, _: Any) -> None:
+            def one(i: Value, _: Sequence[Value]) -> None:
                 place = builder.gep(self.table, [builder.add(to, i)], source_etype=word)
                 builder.store(builder.add(here, i), place)
 
@@ -152,7 +153,7 @@ class Reader:
         walk(builder, first, stop, row, i64(0))
         return start
 
-    def copy(self, source: Any, count: Any, start: Any) -> None:
+    def copy(self, source: Pointer, count: Value, start: Value) -> None:
         """Copy what the pixels of a block meet in ``count`` channels of ``source``; ``start`` is the place of the first pixel."""
         builder, blocks, grid = self.code.builder, self.blocks, self.blocks.grid
         accumulator = accumulator_of(self.dtype)

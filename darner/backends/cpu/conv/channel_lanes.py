@@ -7,18 +7,18 @@ images are small: a vector of their pixels would take several rows, and zeros be
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset
-from ....codegen.ir.index import Number, i64
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
-from ..contract.tile import Machine, Tile, tile_kernel
+from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.non_temporal import LINE
 from ..emit.template import Code, Packing, Scratch
 from .blocks import Blocks, Reader, blocks_of
@@ -182,7 +182,7 @@ class Layout:
         most = max(first, units * vectors - first)
         return most / vectors * each + ceil_div(parts * units, 2) * copied
 
-    def _of_width(self, tile: Tile) -> Any:
+    def _of_width(self, tile: Tile) -> Callable[[int, int], float]:
         """Cycles of one product for every element of some pixels, over all panels."""
         full, rest = divmod(self.rows, tile.width)
         one = partial(tile_cycles, rate=self.rate)
@@ -239,7 +239,9 @@ class _Panels:
         past: whether they may go past the cache.
     """
 
-    def __init__(self, code: Code, layout: Layout, weights: Any, target: Any, past: bool) -> None:
+    def __init__(
+        self, code: Code, layout: Layout, weights: Pointer, target: Pointer, past: bool
+    ) -> None:
         self.code, self.builder, self.layout = code, code.builder, layout
         self.weights, self.target, self.past = weights, target, past
         self.tile, self.groups = layout.cut.tile, layout.patches.groups
@@ -253,7 +255,7 @@ class _Panels:
             parts * self.groups * each * pieces, lambda number: self._pack(number, pieces, each)
         )
 
-    def _pack(self, number: Any, pieces: int, each: int) -> None:
+    def _pack(self, number: Value, pieces: int, each: int) -> None:
         """One of the ``pieces`` of a panel of weights: some terms of it, or all."""
         builder, layout, places = self.builder, self.layout, self.code.places
         rest, piece = divided(builder, number, pieces)
@@ -268,7 +270,7 @@ class _Panels:
             with builder.if_then(builder.icmp_signed("==", panel, i64(full))):
                 self._turn(last, group, panel, piece)
 
-    def _turn(self, tile: Tile, group: Number, panel: Number, piece: Number) -> None:
+    def _turn(self, tile: Tile, group: Index, panel: Index, piece: Index) -> None:
         """Pack weights into a panel ``[term][channel of the result]`` that is as wide as a tile."""
         builder, layout, places = self.builder, self.layout, self.code.places
         dtype, length, taps = layout.dtype, layout.length, layout.taps
@@ -276,12 +278,12 @@ class _Panels:
         valid = minimum(builder, i64(tile.width), builder.sub(i64(layout.rows), row))
         number = places.add(places.mul(group, layout.panels), panel)
         start = i64(places.mul(number, layout.panel))
-        pack = turning_kernel(builder.module, dtype, tile)
+        pack: Value = turning_kernel(builder.module, dtype, tile)
         if self.past:
             past = turning_kernel(builder.module, dtype, tile, past=True)
             pack = self.code.for_others(pack, past)
 
-        def some(count: Any, at: Number, distance: int, term: Any) -> None:
+        def some(count: Value, at: Index, distance: int, term: Value) -> None:
             source = offset(builder, self.weights, dtype, at)
             to = builder.add(start, builder.mul(term, i64(tile.width)))
             target = offset(builder, self.target, layout.accumulator, to)
@@ -294,7 +296,7 @@ class _Panels:
             some(count, places.add(places.mul(line, length), first), length, first)
             return
 
-        def channel(c: Any, _: Any) -> None:
+        def channel(c: Value, _: Sequence[Value]) -> None:
             line = places.add(places.mul(group, layout.patches.channels), c)
             line = places.add(places.mul(line, layout.rows), row)
             some(i64(taps), places.mul(line, taps), taps, builder.mul(c, i64(taps)))
@@ -306,7 +308,9 @@ class _Panels:
 class Driver:
     """The code of one product."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Pointer, Pointer], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine, code.packed)
         layout = self.layout
@@ -328,7 +332,7 @@ class Driver:
             code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
         )
 
-    def _byte(self, pointer: Any, place: int) -> Any:
+    def _byte(self, pointer: Pointer, place: int) -> Pointer:
         return self.builder.gep(pointer, [i64(place)], source_etype=ir().IntType(8))
 
     def emit(self) -> None:
@@ -345,11 +349,11 @@ class Driver:
             self.code.barrier(past)
         self.code.each(patches.groups * self.blocks.count * parts, self._unit)
 
-    def _order(self, channels: Any) -> None:
+    def _order(self, channels: Value) -> None:
         if self.spans is not None:
             self.spans.order(channels, self.layout.taps, self.terms, self.tables)
 
-    def _unit(self, number: Any) -> None:
+    def _unit(self, number: Value) -> None:
         """Some pixels of one group, and some panels: channels of the source are copied, and met by every tile."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places = self.code.places
@@ -363,7 +367,7 @@ class Driver:
         low = i64(places.mul(part, layout.each))
         high = minimum(builder, builder.add(low, i64(layout.each)), i64(layout.panels))
 
-        def channels(c: Any, _: Any) -> None:
+        def channels(c: Value, _: Sequence[Value]) -> None:
             count = minimum(
                 builder, builder.sub(i64(patches.channels), c), i64(layout.cut.channels)
             )
@@ -381,25 +385,25 @@ class Driver:
 
     def _multiply(
         self,
-        group: Number,
-        panels: tuple[Any, Any],
-        pixels: Any,
-        channels: Any,
-        before: Any,
-        keep: Any,
+        group: Index,
+        panels: tuple[Value, Value],
+        pixels: Value,
+        channels: Value,
+        before: Value,
+        keep: Value,
     ) -> None:
         """Add the products of some channels, whose terms begin at ``before``, to the sums of a block."""
         builder, layout, places = self.builder, self.layout, self.code.places
         word, tile = ir().IntType(64), self.tile
         full, last = layout.tiles
 
-        def panel(number: Any, exact: Tile) -> None:
+        def panel(number: Value, exact: Tile) -> None:
             line = places.add(places.mul(group, layout.panels), number)
             at = places.add(places.mul(line, layout.panel), builder.mul(before, i64(exact.width)))
             b = offset(builder, self.packed, layout.accumulator, at)
             column = builder.mul(number, i64(tile.width))
 
-            def one_tile(row: Any, _: Any) -> None:
+            def one_tile(row: Value, _: Sequence[Value]) -> None:
                 out = builder.add(builder.mul(row, i64(layout.padded)), column)
                 out = offset(builder, self.sums, layout.accumulator, out)
                 starts = builder.gep(self.places, [row], source_etype=word)
@@ -408,7 +412,9 @@ class Driver:
 
                 def call(count: int) -> None:
                     own = Tile(count, exact.vectors, exact.lanes)
-                    kernel = tile_kernel(builder.module, own, layout.accumulator, "placed", form)
+                    kernel = MicroKernel(own, layout.accumulator, "placed", form).function(
+                        builder.module
+                    )
                     arguments = [length, self.planes, i64(0), b, out, i64(layout.padded), keep, b]
                     builder.call(kernel, [*arguments, *tables[:-1], starts, tables[-1]])
 
@@ -424,7 +430,7 @@ class Driver:
             with builder.if_then(builder.icmp_signed(">", high, i64(full))):
                 panel(i64(full), last)
 
-    def _terms(self, row: Any, channels: Any, tile: Tile) -> tuple[Any, str, list[Any]]:
+    def _terms(self, row: Value, channels: Value, tile: Tile) -> tuple[Value, str, list[Pointer]]:
         """How many terms a tile of pixels has, how rows of the panel are found, and tables of those and of the places of terms."""
         builder, layout = self.builder, self.layout
         if self.spans is None:
@@ -439,7 +445,7 @@ class Driver:
         ]
         return builder.mul(builder.sub(high, low), each), "placed", tables
 
-    def _finish(self, group: Number, panels: tuple[Any, Any], first: Any, stop: Any) -> None:
+    def _finish(self, group: Index, panels: tuple[Value, Value], first: Value, stop: Value) -> None:
         """Take the sums of a block to the results, in squares of pixels and channels that are turned around."""
         builder, layout, places = self.builder, self.layout, self.code.places
         lanes, pixels = self.tile.lanes, self.patches.pixels
@@ -447,13 +453,13 @@ class Driver:
         high = builder.mul(panels[1], i64(self.tile.width))
         high = minimum(builder, high, i64(layout.rows))
 
-        def run(pixel: Any, held: Any) -> tuple[Any, Any]:
+        def run(pixel: Value, held: Value) -> tuple[Value, Value]:
             image, inner = divided(builder, pixel, pixels)
             left = builder.sub(i64(pixels), i64(inner))
             length = minimum(builder, left, builder.sub(stop, pixel))
             own_image, _ = divided(builder, builder.sub(pixel, first), pixels)
 
-            def some(at: Any, _: Any) -> None:
+            def some(at: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(builder, builder.sub(length, at), lanes)
                 row = builder.add(builder.sub(pixel, first), at)
                 rows = [builder.add(row, i64(lane)) for lane in range(lanes)]
@@ -466,7 +472,7 @@ class Driver:
                     rows = [self.spans.rank(own_image, place) for place in inside]
                 starts = [builder.mul(row, i64(layout.padded)) for row in rows]
 
-                def across(channel: Any, _: Any) -> None:
+                def across(channel: Value, _: Sequence[Value]) -> None:
                     values = []
                     for start in starts:
                         place = builder.add(start, channel)
@@ -474,9 +480,9 @@ class Driver:
                         values.append(load(builder, place, layout.accumulator, lanes))
                     count = minimum(builder, builder.sub(high, channel), i64(lanes))
 
-                    def one(lane: Any, sums: Any) -> None:
-                        line = builder.add(channel, lane)
-                        line = places.add(places.mul(group, layout.rows), line)
+                    def one(lane: Value, sums: Value) -> None:
+                        own = builder.add(channel, lane)
+                        line = places.add(places.mul(group, layout.rows), own)
                         index = [image, line, places.add(inner, at)]
                         self.finish.emit(self.code, sums, index, lanes, mask)
 

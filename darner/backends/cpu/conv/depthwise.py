@@ -25,8 +25,8 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
-from ....codegen.ir.index import Number, i64
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, Phase, patches_of
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -103,7 +103,9 @@ class Layout:
 class Driver:
     """The code of one of the three."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Pointer, Pointer], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish, self.main = code, code.builder, finish, main
         self.layout = Layout(main, code.machine)
         self.patches, self.lanes = self.layout.patches, self.layout.lanes
@@ -118,7 +120,7 @@ class Driver:
         builder, lanes = self.builder, self.lanes
         nothing = zero(self.accumulator, lanes)
 
-        def clear(at: Any, _: Any) -> None:
+        def clear(at: Value, _: Sequence[Value]) -> None:
             store(
                 builder,
                 nothing,
@@ -136,10 +138,10 @@ class Driver:
 
     # ------------------------------------------------------------- planes
 
-    def _nest(self, counts: Sequence[int], inside: Callable[[list[Any]], None]) -> None:
+    def _nest(self, counts: Sequence[int], inside: Callable[[list[Value]], None]) -> None:
         """Loops over all indices of some axes."""
 
-        def level(index: list[Any]) -> None:
+        def level(index: list[Value]) -> None:
             if len(index) == len(counts):
                 inside(index)
                 return
@@ -147,7 +149,7 @@ class Driver:
 
         level([])
 
-    def _rows(self, phase: Phase, inside: Callable[[list[Any], int], None]) -> None:
+    def _rows(self, phase: Phase, inside: Callable[[list[Value], int], None]) -> None:
         """``inside(index, count)`` for all rows of a phase, some neighbours at a time: what they read is read once."""
         counts = [axis.pixels for axis in phase.axes[:-1]]
         if not counts:
@@ -157,7 +159,7 @@ class Driver:
         together = self.layout.together
         whole = most // together * together
 
-        def some(index: list[Any]) -> None:
+        def some(index: list[Value]) -> None:
             if whole:
                 loop(
                     builder,
@@ -175,16 +177,16 @@ class Driver:
         """How far below the patch of a pixel that of the pixel so many rows further begins in the plane."""
         return row * self.patches.steps[-2] * self.layout.sizes[-1] if row else 0
 
-    def _copy(self, plane: Number) -> None:
+    def _copy(self, plane: Index) -> None:
         """Copy a plane into the middle of the zeros."""
         builder, layout, patches, lanes = self.builder, self.layout, self.patches, self.lanes
         places = self.code.places
         width = patches.sizes[-1]
         start = offset(builder, self.source, self.dtype, places.mul(plane, patches.area))
 
-        def row(index: list[Any]) -> None:
-            read: Number = 0
-            write: Number = 0
+        def row(index: list[Value]) -> None:
+            read: Index = 0
+            write: Index = 0
             for i, low, size, whole in zip(
                 index, layout.low, patches.sizes, layout.sizes, strict=False
             ):
@@ -193,7 +195,7 @@ class Driver:
             read = places.mul(read, width)
             write = places.add(places.mul(write, layout.sizes[-1]), -layout.low[-1])
 
-            def vector(at: Any, mask: Any) -> None:
+            def vector(at: Value, mask: Value | None) -> None:
                 value = load(
                     builder, offset(builder, start, self.dtype, read, at), self.dtype, lanes, mask
                 )
@@ -204,7 +206,7 @@ class Driver:
 
         self._nest(patches.sizes[:-1], row)
 
-    def _vectors(self, width: int, vector: Callable[[Any, Any], None]) -> None:
+    def _vectors(self, width: int, vector: Callable[[Value, Value | None], None]) -> None:
         """``vector(start, mask)`` along a row; all but the last are whole."""
         full = width // self.lanes * self.lanes
         if full:
@@ -212,7 +214,7 @@ class Driver:
         if full < width:
             vector(i64(full), lane_mask(self.builder, i64(width - full), self.lanes))
 
-    def _read(self, place: Number) -> Any:
+    def _read(self, place: Index) -> Value:
         """A vector of the plane, its lanes a step apart; those past the end of a row are what comes next."""
         builder, lanes, step = self.builder, self.lanes, self.patches.steps[-1]
         start = offset(builder, self.plane, self.accumulator, place)
@@ -238,23 +240,25 @@ class Driver:
             found.append((number, place))
         return found
 
-    def _corner(self, index: Sequence[Any]) -> Number:
+    def _corner(self, index: Sequence[Value]) -> Index:
         """Where the patch of a pixel begins in the plane."""
-        places, total = self.code.places, 0
+        places = self.code.places
+        total: Index = 0
         for axis, i in enumerate(index):
             step = places.mul(i, self.patches.steps[axis])
             total = places.add(places.mul(total, self.layout.sizes[axis]), step)
         return total
 
-    def _pixel(self, phase: Phase, index: Sequence[Any]) -> Number:
+    def _pixel(self, phase: Phase, index: Sequence[Value]) -> Index:
         """The place of a pixel in the result."""
-        places, total = self.code.places, 0
+        places = self.code.places
+        total: Index = 0
         for axis, i in enumerate(index):
             own = places.add(phase.axes[axis].start, places.mul(i, self.patches.strides[axis]))
             total = places.add(places.mul(total, self.patches.result[axis]), own)
         return total
 
-    def _plane(self, number: Any) -> None:
+    def _plane(self, number: Value) -> None:
         """One plane of the result."""
         builder, patches, lanes = self.builder, self.patches, self.lanes
         image, channel = divided(builder, number, patches.groups)
@@ -265,8 +269,13 @@ class Driver:
         for phase in patches.phases:
             taps = self._taps(phase)
 
-            def rows(index: list[Any], count: int, phase: Phase = phase, taps: Any = taps) -> None:
-                def vector(at: Any, mask: Any) -> None:
+            def rows(
+                index: list[Value],
+                count: int,
+                phase: Phase = phase,
+                taps: Sequence[tuple[int, int]] = taps,
+            ) -> None:
+                def vector(at: Value, mask: Value | None) -> None:
                     totals = self._sums(taps, weights, self._corner([*index, at]), count)
                     for row, total in enumerate(totals):
                         here = [*index[:-1], builder.add(index[-1], i64(row))] if row else index
@@ -282,7 +291,7 @@ class Driver:
             self._rows(phase, rows)
         if self.layout.apart:
 
-            def whole(at: Any, mask: Any) -> None:
+            def whole(at: Value, mask: Value | None) -> None:
                 sums = load(
                     builder,
                     offset(builder, self.result, self.accumulator, at),
@@ -294,8 +303,8 @@ class Driver:
             self._vectors(patches.pixels, whole)
 
     def _sums(
-        self, taps: Sequence[tuple[int, int]], weights: Any, corner: Number, count: int
-    ) -> list[Any]:
+        self, taps: Sequence[tuple[int, int]], weights: Pointer, corner: Index, count: int
+    ) -> list[Value]:
         """The sums of a vector of pixels and of those below it, ``count`` rows in all. Every vector of the plane is read once, and used by all rows that meet it."""
         builder, lanes = self.builder, self.lanes
         totals = [zero(self.accumulator, lanes)] * count
@@ -306,7 +315,7 @@ class Driver:
             for row in range(count)
         )
         column = -1
-        factors: dict[int, Any] = {}
+        factors: dict[int, Value] = {}
         read: tuple[int, Any] = (-1, None)
         for across, place, number, row in meetings:
             if across != column:
@@ -321,7 +330,7 @@ class Driver:
 
     # ------------------------------------------------------------- weights
 
-    def _weights(self, channel: Any) -> None:
+    def _weights(self, channel: Value) -> None:
         """All taps of one channel, as many at a time as there are registers for."""
         builder, patches, lanes = self.builder, self.patches, self.lanes
         (phase,) = patches.phases
@@ -331,8 +340,8 @@ class Driver:
             sums = [zero(self.accumulator, lanes)] * len(some)
 
             def image(
-                number: Any, held: Sequence[Any], some: Sequence[tuple[int, int]] = some
-            ) -> list[Any]:
+                number: Value, held: Sequence[Value], some: Sequence[tuple[int, int]] = some
+            ) -> list[Value]:
                 return self._image(number, channel, phase, some, held)
 
             sums = loop(builder, i64(0), i64(patches.batch), 1, image, sums)
@@ -340,7 +349,7 @@ class Driver:
                 place = offset(builder, self.result, self.accumulator, tap)
                 builder.store(lane_sum(builder, value), place, align=self.layout.size)
 
-        def vector(at: Any, mask: Any) -> None:
+        def vector(at: Value, mask: Value | None) -> None:
             sums = load(
                 builder, offset(builder, self.result, self.accumulator, at), self.accumulator, lanes
             )
@@ -350,12 +359,12 @@ class Driver:
 
     def _image(
         self,
-        image: Any,
-        channel: Any,
+        image: Value,
+        channel: Value,
         phase: Phase,
         taps: Sequence[tuple[int, int]],
-        held: Sequence[Any],
-    ) -> list[Any]:
+        held: Sequence[Value],
+    ) -> list[Value]:
         """Add what one image gives to the sums of some taps."""
         builder, patches, lanes = self.builder, self.patches, self.lanes
         places = self.code.places
@@ -365,7 +374,9 @@ class Driver:
         width = phase.axes[-1].pixels
         full = width // lanes * lanes
 
-        def vector(index: list[Any], at: Any, mask: Any, sums: Sequence[Any]) -> list[Any]:
+        def vector(
+            index: list[Value], at: Value, mask: Value | None, sums: Sequence[Value]
+        ) -> list[Value]:
             pixel = self._pixel(phase, [*index, at])
             factor = load(
                 builder, offset(builder, gradient, self.dtype, pixel), self.dtype, lanes, mask
@@ -381,7 +392,7 @@ class Driver:
                 following.append(fused_multiply_add(builder, value, factor, total, lanes))
             return following
 
-        def level(index: list[Any], sums: Sequence[Any]) -> list[Any]:
+        def level(index: list[Value], sums: Sequence[Value]) -> list[Value]:
             if len(index) < len(phase.axes) - 1:
                 count = phase.axes[len(index)].pixels
                 return loop(

@@ -8,19 +8,19 @@ where many channels of the result use them, or where images are so small that th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset
-from ....codegen.ir.index import Number, i64
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.interleave import interleaved
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, Phase, patches_of
 from ....graph.integers import ceil_div
 from ....graph.node import Node
-from ..contract.tile import Machine, Tile, tile_kernel
+from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.template import Code, Scratch
 from .driver import in_lines
 from .epilogue import Finish
@@ -165,7 +165,9 @@ class Layout:
 class Driver:
     """The code of one product."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Pointer, Pointer], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine)
         self.source, self.weights = operands
@@ -188,7 +190,7 @@ class Driver:
         write_distances(self.builder, layout.grid, channels, layout.plane, self.distances)
         self.code.each(self.patches.groups * layout.blocks * layout.cut.parts, self._unit)
 
-    def _unit(self, number: Any) -> None:
+    def _unit(self, number: Value) -> None:
         """Some places of one group: the images are copied, then every tile of rows meets them."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places, grid = self.code.places, layout.grid
@@ -219,9 +221,9 @@ class Driver:
         start = i64(places.mul(part, layout.cut.height))
         end = minimum(builder, builder.add(start, i64(layout.cut.height)), i64(layout.rows))
 
-        def tile(row: Any, _: Any) -> None:
+        def tile(row: Value, _: Sequence[Value]) -> None:
             def with_rows(height: int) -> None:
-                def strip(within: Any, _: Any) -> None:
+                def strip(within: Value, _: Sequence[Value]) -> None:
                     for start in range(0, len(patches.phases), layout.abreast):
                         for beside in range(layout.abreast):
                             self._multiply(height, group, row, within, start + beside)
@@ -235,12 +237,12 @@ class Driver:
 
         loop(builder, start, end, self.tile.rows, tile)
 
-    def _sums_of(self, beside: int, *terms: Any) -> Any:
+    def _sums_of(self, beside: int, *terms: Value) -> Pointer:
         """Where the sums of one of the phases that are abreast lie."""
         size = beside * self.tile.rows * self.tile.width
         return offset(self.builder, self.sums, self.layout.accumulator, size, *terms)
 
-    def _multiply(self, height: int, group: Number, row: Any, within: Any, number: int) -> None:
+    def _multiply(self, height: int, group: Index, row: Value, within: Value, number: int) -> None:
         """The sums of some rows over one strip of places, in one phase."""
         builder, layout, places = self.builder, self.layout, self.code.places
         patches = self.patches
@@ -252,21 +254,21 @@ class Driver:
         images = offset(builder, self.code.own, layout.accumulator, within)
         distances = builder.gep(self.distances, [i64(before)], source_etype=ir().IntType(64))
         tile = Tile(height, self.tile.vectors, self.tile.lanes)
-        kernel = tile_kernel(builder.module, tile, layout.accumulator, "rows", "placed")
+        kernel = MicroKernel(tile, layout.accumulator, "rows", "placed").function(builder.module)
         sums = self._sums_of(number % layout.abreast)
         never = ir().Constant(ir().IntType(1), 0)
         each = i64(length)
         arguments = [each, weights, each, images, sums, i64(tile.width), never, images]
         builder.call(kernel, [*arguments, distances])
 
-    def _finish(self, height: int, group: Number, row: Any, first: Any, phase: Phase) -> None:
+    def _finish(self, height: int, group: Index, row: Value, first: Value, phase: Phase) -> None:
         """Take the sums of some rows to the results, row by row of the images: those of a phase, and of all that are abreast with it."""
         builder, layout, patches = self.builder, self.layout, self.patches
         places, grid, lanes = self.code.places, layout.grid, self.tile.lanes
         stop = minimum(builder, builder.add(first, i64(self.tile.width)), i64(layout.places))
         abreast, width = layout.abreast, patches.result[-1]
 
-        def run(place: Any, held: Any) -> tuple[Any, Any]:
+        def run(place: Value, held: Value) -> tuple[Value, Value]:
             image, index = place_of(builder, place, grid.pitches)
             column = i64(index[-1])
             rest = minimum(
@@ -277,7 +279,7 @@ class Driver:
             length = minimum(
                 builder, i64(places.mul(rest, abreast)), builder.sub(i64(width), begin)
             )
-            pixel: Number = 0
+            pixel: Index = 0
             for axis, one in enumerate(index[:-1]):
                 taps = phase.axes[axis]
                 own = places.add(taps.start, places.mul(one, patches.strides[axis]))
@@ -286,7 +288,7 @@ class Driver:
                 length = builder.select(valid, length, i64(0))
             pixel = places.add(places.mul(pixel, width), begin)
 
-            def vectors(at: Any, _: Any) -> None:
+            def vectors(at: Value, _: Sequence[Value]) -> None:
                 """The vectors of ``lanes`` places, from ``at`` on."""
                 here = builder.add(builder.sub(place, first), at)
                 done = places.mul(at, abreast)
@@ -296,7 +298,7 @@ class Driver:
                     for number in range(min(abreast, ceil_div(width, lanes)))
                 ]
 
-                def one_row(number: Any, _: Any) -> None:
+                def one_row(number: Value, _: Sequence[Value]) -> None:
                     channel = places.add(places.mul(group, layout.rows), builder.add(row, number))
                     from_ = builder.add(builder.mul(number, i64(self.tile.width)), here)
                     values = [

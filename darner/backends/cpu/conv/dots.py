@@ -24,8 +24,8 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
-from ....codegen.ir.index import Number, i64
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Module, Value
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -145,7 +145,7 @@ class Layout:
         return Scratch(own, in_lines((self.splits * self.part + self.lanes) * self.size))
 
 
-def dots_kernel(module: Any, dtype: str, lanes: int, rows: int, columns: int) -> Any:
+def dots_kernel(module: Module, dtype: str, lanes: int, rows: int, columns: int) -> Value:
     """The function that sums the products of some rows with some columns, emitted once per module.
 
     Its signature is ``(places, distances*, a*, b*, b_pitch, out*, out_pitch, keep)``: row ``i`` begins ``distances[i]`` behind ``a``, column ``j``
@@ -169,7 +169,7 @@ def dots_kernel(module: Any, dtype: str, lanes: int, rows: int, columns: int) ->
         lines.append(offset(builder, a, dtype, builder.load(place, typ=word)))
     others = [offset(builder, b, dtype, builder.mul(b_pitch, i64(j))) for j in range(columns)]
 
-    def step(at: Any, sums: Sequence[Any]) -> list[Any]:
+    def step(at: Value, sums: Sequence[Value]) -> list[Value]:
         held = [load(builder, offset(builder, line, dtype, at), dtype, lanes) for line in others]
         totals = []
         for row, line in enumerate(lines):
@@ -194,12 +194,12 @@ def dots_kernel(module: Any, dtype: str, lanes: int, rows: int, columns: int) ->
     return function
 
 
-def _if(builder: Any, condition: Any, mask: Any) -> Any:
+def _if(builder: Builder, condition: Value, mask: Value) -> Value:
     """A mask, or no lane at all."""
     return builder.select(condition, mask, ir().Constant(mask.type, None))
 
 
-def _lane_sums(builder: Any, values: Sequence[Any]) -> Any:
+def _lane_sums(builder: Builder, values: Sequence[Value]) -> Value:
     """The sums over the lanes of some vectors, one in each lane; lanes behind the last are anything."""
     lanes = values[0].type.count
     parts = list(values)
@@ -224,7 +224,9 @@ def _lane_sums(builder: Any, values: Sequence[Any]) -> Any:
 class Driver:
     """The code of the gradient."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Value, Value], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine)
         self.patches = self.layout.patches
@@ -250,7 +252,7 @@ class Driver:
         self._finish()
 
     def _block(
-        self, index: Any, group: Number, split: Number, keep: Any, turns: tuple[Any, Any]
+        self, index: Value, group: Index, split: Index, keep: Value, turns: tuple[Value, Value]
     ) -> None:
         """The places of one block: the gradient's, then the planes of some channels at a time."""
         builder, layout, patches = self.builder, self.layout, self.patches
@@ -270,7 +272,7 @@ class Driver:
         )
         before = builder.sub(first, i64(layout.grid.before))
 
-        def turn(number: Any, _: Any) -> None:
+        def turn(number: Value, _: object) -> None:
             channel = builder.mul(number, i64(layout.channels))
             count = minimum(
                 builder, builder.sub(i64(patches.channels), channel), i64(layout.channels)
@@ -297,13 +299,13 @@ class Driver:
 
         loop(builder, *turns, 1, turn)
 
-    def _multiply(self, rows: Any, sums: Any, keep: Any) -> None:
+    def _multiply(self, rows: Any, sums: Value, keep: Value) -> None:
         """Add the products of a turn's rows with all columns to their sums."""
         builder, layout = self.builder, self.layout
         height = layout.tile[0]
         word = ir().IntType(64)
 
-        def one_tile(row: Any, _: Any) -> None:
+        def one_tile(row: Value, _: object) -> None:
             distances = builder.gep(self.distances, [row], source_etype=word)
 
             def with_rows(count: int) -> None:
@@ -313,7 +315,7 @@ class Driver:
                         builder.module, layout.accumulator, layout.lanes, count, width
                     )
 
-                    def one(i: Any, _: Any, kernel: Any = kernel, width: int = width) -> None:
+                    def one(i: Value, _: object, kernel: Any = kernel, width: int = width) -> None:
                         b = offset(
                             builder,
                             self.code.own,
@@ -343,7 +345,7 @@ class Driver:
         builder, layout, lanes = self.builder, self.layout, self.layout.lanes
         vectors = ceil_div(layout.rows, lanes)
 
-        def unit(number: Any) -> None:
+        def unit(number: Value) -> None:
             out, vector = divided(builder, number, vectors)
             row = builder.mul(i64(vector), i64(lanes))
             at = builder.add(builder.mul(i64(out), i64(layout.rows)), row)

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset, store
-from ....codegen.ir.index import Number, i64
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
-from ..contract.tile import Machine, Tile, tile_kernel
+from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.template import Code, Scratch
 from .epilogue import Finish
 from .pack import Grid, Packer, divided, grid_of, phase_table, place_of, table_bytes, walk
@@ -79,7 +78,7 @@ class Layout:
 
 
 def either(
-    builder: Any, condition: Any, first: Callable[[], None], second: Callable[[], None]
+    builder: Builder, condition: Value | None, first: Callable[[], None], second: Callable[[], None]
 ) -> None:
     """One or the other; the first where there is no condition."""
     if condition is None:
@@ -106,18 +105,20 @@ class Piece:
     """
 
     grid: Grid
-    group: Number
+    group: Index
     tiles: Sequence[Tile]
-    is_first: Any
-    width: Number
-    columns: tuple[Any, Any]
-    rows: tuple[Any, Any]
+    is_first: Value | None
+    width: Index
+    columns: tuple[Value, Value]
+    rows: tuple[Value, Value]
 
 
 class Driver:
     """The code of one product."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Pointer, Pointer], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine, finish.plain)
         self.source, self.weights = operands
@@ -153,7 +154,7 @@ class Driver:
 
     # ------------------------------------------------------------- the product
 
-    def _unit(self, number: Any) -> None:
+    def _unit(self, number: Value) -> None:
         builder, patches, plan = self.builder, self.patches, self.cut
         places = self.code.places
         # Groups and parts come last, so that threads have rows of their own, and copied their weights themselves.
@@ -186,7 +187,7 @@ class Driver:
                 lambda panel, _: self._blocks(self._piece(grid, group, panel, rows)),
             )
 
-    def _tiles(self, panel: Number) -> tuple[list[Tile], Any]:
+    def _tiles(self, panel: Index) -> tuple[list[Tile], Value | None]:
         """The tiles that panels have, and whether this one has the first of them."""
         plan, columns = self.cut, self.patches.most_columns
         full, rest = divmod(columns, plan.tile.width)
@@ -197,11 +198,11 @@ class Driver:
             return [last], None
         return [plan.tile, last], self.builder.icmp_signed("<", i64(panel), i64(full))
 
-    def _piece(self, grid: Grid, group: Number, panel: Number, rows: tuple[Any, Any]) -> Piece:
+    def _piece(self, grid: Grid, group: Index, panel: Index, rows: tuple[Value, Value]) -> Piece:
         """Some rows of one panel."""
         builder = self.builder
         tiles, is_first = self._tiles(panel)
-        width: Number = tiles[0].width
+        width: Index = tiles[0].width
         if is_first is not None:
             width = builder.select(is_first, i64(tiles[0].width), i64(tiles[1].width))
         first = builder.mul(i64(panel), i64(self.tile.width))
@@ -209,7 +210,7 @@ class Driver:
         stop = minimum(builder, builder.add(first, i64(width)), columns)
         return Piece(grid, group, tiles, is_first, width, (first, stop), rows)
 
-    def _pack(self, piece: Piece, entries: Any, c: Any, count: Any, block: Any) -> Any:
+    def _pack(self, piece: Piece, entries: Value, c: Value, count: Value, block: Pointer) -> Value:
         """Pack ``count`` channels from ``c`` on; returns how many products they make."""
         builder, patches, places = self.builder, self.patches, self.code.places
         plane = places.add(places.mul(piece.group, patches.channels), c)
@@ -223,12 +224,12 @@ class Driver:
         entries = self.packer.describe(piece.grid, *piece.columns, piece.width)
         straight, base, pitch = self._target(piece)
 
-        def channels(c: Any, _: Any) -> None:
+        def channels(c: Value, _: Sequence[Value]) -> None:
             count = minimum(builder, builder.sub(i64(patches.channels), c), i64(plan.channels))
             length = self._pack(piece, entries, c, count, self.block)
             start, end = piece.rows
 
-            def one_tile(row: Any, _: Any) -> None:
+            def one_tile(row: Value, _: Sequence[Value]) -> None:
                 place = builder.mul(builder.sub(row, start), pitch)
                 out = offset(builder, base, self.accumulator, place)
                 self._multiply(piece, row, c, length, self.block, out, pitch)
@@ -239,19 +240,19 @@ class Driver:
         self._finish_unless(straight, piece)
 
     def _section(
-        self, grid: Grid, group: Number, rows: tuple[Any, Any], first: Any, stop: Any
+        self, grid: Grid, group: Index, rows: tuple[Value, Value], first: Value, stop: Value
     ) -> None:
         """Some panels, all channels at a time: the rows of a tile meet them one after the other."""
         builder, patches, layout = self.builder, self.patches, self.layout
         byte = ir().IntType(8)
 
-        def block_of(panel: Any) -> Any:
+        def block_of(panel: Value) -> Pointer:
             if self.cut.together == 1:
                 return self.block
             place = builder.mul(builder.sub(panel, first), i64(layout.panel_bytes))
             return builder.gep(self.block, [place], source_etype=byte)
 
-        def pack(panel: Any, _: Any) -> None:
+        def pack(panel: Value, _: Sequence[Value]) -> None:
             piece = self._piece(grid, group, panel, rows)
             entries = self.packer.describe(grid, *piece.columns, piece.width)
             self._pack(piece, entries, i64(0), i64(patches.channels), block_of(panel))
@@ -259,10 +260,10 @@ class Driver:
         loop(builder, first, stop, 1, pack)
         length = i64(self.code.places.mul(grid.taps, patches.channels))
 
-        def one_tile(row: Any, _: Any) -> None:
+        def one_tile(row: Value, _: Sequence[Value]) -> None:
             end = minimum(builder, builder.add(row, i64(self.tile.rows)), rows[1])
 
-            def panel_of(panel: Any, _: Any) -> None:
+            def panel_of(panel: Value, _: Sequence[Value]) -> None:
                 piece = self._piece(grid, group, panel, (row, end))
                 straight, base, pitch = self._target(piece)
                 self._announce(piece)
@@ -273,7 +274,7 @@ class Driver:
 
         loop(builder, rows[0], rows[1], self.tile.rows, one_tile)
 
-    def _target(self, piece: Piece) -> tuple[Any, Any, Any]:
+    def _target(self, piece: Piece) -> tuple[Value | None, Pointer, Value]:
         """Where sums are kept: in the result itself where a whole panel lies in one image; whether so, the place, the distance of rows."""
         builder, patches, places = self.builder, self.patches, self.code.places
         if not self.layout.direct or self.layout.apart or patches.pixels < self.tile.lanes:
@@ -293,7 +294,14 @@ class Driver:
         return straight, builder.select(straight, target, self.sums), pitch
 
     def _multiply(
-        self, piece: Piece, row: Any, c: Any, length: Any, block: Any, out: Any, pitch: Any
+        self,
+        piece: Piece,
+        row: Value,
+        c: Value,
+        length: Value,
+        block: Pointer,
+        out: Pointer,
+        pitch: Value,
     ) -> None:
         """Add the products of one packed block, its channels from ``c`` on, to the sums of one tile's rows."""
         builder, patches, plan, places = self.builder, self.patches, self.cut, self.code.places
@@ -317,7 +325,7 @@ class Driver:
 
         def call(tile: Tile, rows: int) -> None:
             exact = Tile(rows, tile.vectors, tile.lanes)
-            kernel = tile_kernel(builder.module, exact, self.accumulator, form)
+            kernel = MicroKernel(exact, self.accumulator, form).function(builder.module)
             builder.call(kernel, arguments)
 
         def of_width(rows: int) -> None:
@@ -344,13 +352,13 @@ class Driver:
             return
         image, pixel = divided(builder, piece.columns[0], piece.grid.area)
 
-        def one_row(row: Any, _: Any) -> None:
+        def one_row(row: Value, _: Sequence[Value]) -> None:
             channel = places.add(places.mul(piece.group, plan.rows), row)
             self.finish.announce(self.code, [image, channel, pixel], self.tile.width)
 
         loop(builder, *piece.rows, 1, one_row)
 
-    def _finish_unless(self, straight: Any, piece: Piece) -> None:
+    def _finish_unless(self, straight: Value | None, piece: Piece) -> None:
         if straight is None:
             self._finish(piece)
             return
@@ -364,17 +372,17 @@ class Driver:
         (first, stop), (start, end) = piece.columns, piece.rows
         rows = self.patches.groups * plan.rows
 
-        def run(column: Any, held: Any) -> tuple[Any, Any]:
+        def run(column: Value, held: Value) -> tuple[Value, Value]:
             image, index = place_of(builder, column, grid.pixels if apart else [grid.area])
             length = builder.sub(i64(grid.pixels[-1] if apart else grid.area), i64(index[-1]))
             length = minimum(builder, length, builder.sub(stop, column))
 
-            def one_row(row: Any, _: Any) -> None:
+            def one_row(row: Value, _: Sequence[Value]) -> None:
                 channel = places.add(places.mul(group, plan.rows), row)
                 place = builder.mul(builder.sub(row, start), i64(piece.width))
                 place = builder.add(place, builder.sub(column, first))
 
-                def vector(at: Any, _: Any) -> None:
+                def vector(at: Value, _: Sequence[Value]) -> None:
                     mask = lane_mask(builder, builder.sub(length, at), lanes)
                     sums = load(
                         builder,
@@ -387,7 +395,7 @@ class Driver:
                         self.finish.emit(self.code, sums, full, lanes, mask)
                         return
                     here = [*index[:-1], places.add(index[-1], at)]
-                    pixel: Number = 0
+                    pixel: Index = 0
                     for axis, stride in enumerate(self.patches.strides):
                         own = places.add(grid.start[axis], places.mul(here[axis], stride))
                         pixel = places.add(places.mul(pixel, self.patches.result[axis]), own)
@@ -409,11 +417,11 @@ class Driver:
         builder, lanes = self.builder, self.tile.lanes
         channels, pixels = self.patches.groups * self.cut.rows, self.patches.pixels
 
-        def plane(number: Any) -> None:
+        def plane(number: Value) -> None:
             image, channel = divided(builder, number, channels)
             start = builder.mul(number, i64(pixels))
 
-            def vector(at: Any, _: Any) -> None:
+            def vector(at: Value, _: object) -> None:
                 mask = lane_mask(builder, builder.sub(i64(pixels), at), lanes)
                 place = offset(builder, self.raw, self.accumulator, start, at)
                 sums = load(builder, place, self.accumulator, lanes, mask)

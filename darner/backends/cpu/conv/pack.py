@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....codegen.ir.emit import (
     accumulator_of,
@@ -22,7 +21,8 @@ from ....codegen.ir.emit import (
     offset,
     store,
 )
-from ....codegen.ir.index import Number, Places, i64
+from ....codegen.ir.index import Index, Places, i64
+from ....codegen.ir.types import Builder, Pointer, Value
 from ....codegen.problems.conv import Patches
 
 ENTRY = 4
@@ -44,17 +44,17 @@ class Grid:
         first: taps of the phases before.
     """
 
-    pixels: Sequence[Number]
-    start: Sequence[Number]
-    count: Sequence[Number]
-    offset: Sequence[Number]
-    kernel: Sequence[Number]
-    area: Number
-    taps: Number
-    first: Number
+    pixels: Sequence[Index]
+    start: Sequence[Index]
+    count: Sequence[Index]
+    offset: Sequence[Index]
+    kernel: Sequence[Index]
+    area: Index
+    taps: Index
+    first: Index
 
 
-def phase_table(builder: Any, patches: Patches) -> Any:
+def phase_table(builder: Builder, patches: Patches) -> Pointer | None:
     """A constant with the numbers of every phase; None where there is one."""
     if len(patches.phases) == 1:
         return None
@@ -68,13 +68,13 @@ def phase_table(builder: Any, patches: Patches) -> Any:
     return constant_words(builder, "darner.phases", numbers)
 
 
-def grid_of(builder: Any, patches: Patches, table: Any, phase: Number) -> Grid:
+def grid_of(builder: Builder, patches: Patches, table: Pointer | None, phase: Index) -> Grid:
     """The numbers of one phase."""
     rank = len(patches.sizes)
     size = FIELDS * rank + 3
     if table is None:
         (only,) = patches.phases
-        fields: list[Number] = []
+        fields: list[Index] = []
         for taps in only.axes:
             fields += [taps.pixels, taps.start, taps.count, taps.offset, taps.kernel]
         fields += [only.pixels, only.taps, 0]
@@ -85,11 +85,13 @@ def grid_of(builder: Any, patches: Patches, table: Any, phase: Number) -> Grid:
         for number in range(size):
             place = builder.gep(table, [builder.add(start, i64(number))], source_etype=word)
             fields.append(builder.load(place, typ=word))
-    columns = [[fields[FIELDS * axis + k] for axis in range(rank)] for k in range(FIELDS)]
-    return Grid(*columns, *fields[FIELDS * rank :])
+    pixels, starts, count, offsets, kernel = (
+        [fields[FIELDS * axis + k] for axis in range(rank)] for k in range(FIELDS)
+    )
+    return Grid(pixels, starts, count, offsets, kernel, *fields[FIELDS * rank :])
 
 
-def divided(builder: Any, number: Number, by: Number) -> tuple[Number, Number]:
+def divided(builder: Builder, number: Index, by: Index) -> tuple[Index, Index]:
     """A number over another, rounded down, and the rest; none is negative."""
     if isinstance(number, int) and isinstance(by, int):
         return divmod(number, by)
@@ -100,10 +102,10 @@ def divided(builder: Any, number: Number, by: Number) -> tuple[Number, Number]:
     return quotient, builder.sub(number, builder.mul(quotient, by))
 
 
-def place_of(builder: Any, column: Any, sizes: Sequence[Number]) -> tuple[Number, list[Number]]:
+def place_of(builder: Builder, column: Value, sizes: Sequence[Index]) -> tuple[Index, list[Index]]:
     """The image of a column, and the indices of its pixel."""
-    index: list[Number] = []
-    rest: Number = column
+    index: list[Index] = []
+    rest: Index = column
     for size in reversed(sizes):
         rest, inner = divided(builder, rest, size)
         index.append(inner)
@@ -111,8 +113,12 @@ def place_of(builder: Any, column: Any, sizes: Sequence[Number]) -> tuple[Number
 
 
 def walk(
-    builder: Any, start: Any, stop: Any, body: Callable[[Any, Any], tuple[Any, Any]], held: Any
-) -> Any:
+    builder: Builder,
+    start: Value,
+    stop: Value,
+    body: Callable[[Value, Value], tuple[Value, Value]],
+    held: Value,
+) -> Value:
     """``while start < stop: start, held = body(start, held)``; returns what is held last."""
     before = builder.block
     head = builder.append_basic_block("head")
@@ -145,12 +151,14 @@ class Packer:
         table: memory for ``table_bytes``.
     """
 
-    def __init__(self, builder: Any, patches: Patches, dtype: str, lanes: int, table: Any) -> None:
+    def __init__(
+        self, builder: Builder, patches: Patches, dtype: str, lanes: int, table: Pointer
+    ) -> None:
         self.builder, self.patches, self.dtype, self.lanes = builder, patches, dtype, lanes
         self.table = table
         self.step = patches.steps[-1]
 
-    def describe(self, grid: Grid, first: Any, stop: Any, pitch: Number) -> Any:
+    def describe(self, grid: Grid, first: Value, stop: Value, pitch: Index) -> Value:
         """Write the table for columns ``first`` to ``stop`` of rows that are ``pitch`` apart; returns how many entries it has."""
         builder, patches = self.builder, self.patches
         places = Places(builder)
@@ -160,7 +168,7 @@ class Packer:
         for axis in range(rank - 2, -1, -1):
             strides[axis] = strides[axis + 1] * patches.sizes[axis + 1]
 
-        def segment(column: Any, entry: Any) -> tuple[Any, Any]:
+        def segment(column: Value, entry: Value) -> tuple[Value, Value]:
             image, index = place_of(builder, column, grid.pixels)
             length = minimum(
                 builder,
@@ -168,13 +176,13 @@ class Packer:
                 minimum(builder, builder.sub(stop, column), i64(self.lanes)),
             )
             written = _bits(builder, i64(0), length)
-            base: Number = places.mul(image, patches.image)
+            base: Index = places.mul(image, patches.image)
             corner = [places.mul(i, step) for i, step in zip(index, patches.steps, strict=True)]
 
-            def tap(axis: int, number: Number, source: Number, inside: Any) -> None:
+            def tap(axis: int, number: Index, source: Index, inside: Value | None) -> None:
                 """The taps of one axis, in loops over those of the next."""
 
-                def one(i: Any, _: Any) -> None:
+                def one(i: Value, _: Sequence[Value]) -> None:
                     shift = places.add(grid.offset[axis], places.mul(i, patches.deltas[axis]))
                     at = places.add(corner[axis], shift)
                     here = places.add(source, places.mul(at, strides[axis]))
@@ -206,7 +214,7 @@ class Packer:
 
         return walk(builder, first, stop, segment, i64(0))
 
-    def _lanes_read(self, at: Any, length: Any) -> Any:
+    def _lanes_read(self, at: Value, length: Value) -> Value:
         """Which elements from ``at`` on lie in the row: a bit for each lane, or for each element where every second is taken."""
         builder, size, step = self.builder, self.patches.sizes[-1], self.step
         low = maximum(builder, builder.neg(at), i64(0))
@@ -221,15 +229,21 @@ class Packer:
         return _bits(builder, minimum(builder, low, high), high)
 
     def copy(
-        self, entries: Any, source: Any, channels: Any, taps: Number, pitch: Number, block: Any
+        self,
+        entries: Value,
+        source: Pointer,
+        channels: Value,
+        taps: Index,
+        pitch: Index,
+        block: Pointer,
     ) -> None:
         """Copy ``channels`` channels from ``source`` on, as the table says."""
         builder = self.builder
         rows = Places(builder).mul(taps, pitch)
         accumulator = accumulator_of(self.dtype)
 
-        def some(together: int) -> Callable[[Any, Any], None]:
-            def body(channel: Any, _: Any) -> None:
+        def some(together: int) -> Callable[[Value, Sequence[Value]], None]:
+            def body(channel: Value, _: Sequence[Value]) -> None:
                 start = offset(
                     builder, source, self.dtype, builder.mul(channel, i64(self.patches.area))
                 )
@@ -250,7 +264,9 @@ class Packer:
         if together > 1:
             loop(builder, whole, channels, 1, some(1))
 
-    def _segment(self, number: Any, source: Any, block: Any, rows: Number, together: int) -> None:
+    def _segment(
+        self, number: Value, source: Pointer, block: Pointer, rows: Index, together: int
+    ) -> None:
         """One entry of the table, for some channels."""
         builder, lanes = self.builder, self.lanes
         accumulator = accumulator_of(self.dtype)
@@ -291,14 +307,14 @@ def table_bytes(patches: Patches, columns: int, lanes: int) -> int:
     return 8 * ENTRY * patches.segments(columns, lanes) * max(1, patches.most_taps)
 
 
-def _bits(builder: Any, low: Any, high: Any) -> Any:
+def _bits(builder: Builder, low: Value, high: Value) -> Value:
     """The bits from ``low`` up to ``high``; both are below 64."""
     ones = i64(-1)
     below = builder.not_(builder.shl(ones, high))
     return builder.and_(below, builder.shl(ones, low))
 
 
-def _mask(builder: Any, bits: Any, lanes: int) -> Any:
+def _mask(builder: Builder, bits: Value, lanes: int) -> Value:
     """The lowest bits as one for each lane."""
     types = ir()
     return builder.bitcast(

@@ -6,10 +6,10 @@ sides: what is read before a row lies behind the one before. Where pixels are se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import (
     accumulator_of,
@@ -24,7 +24,8 @@ from ....codegen.ir.emit import (
     offset,
     store,
 )
-from ....codegen.ir.index import Number, Places, i64
+from ....codegen.ir.index import Index, Places, i64
+from ....codegen.ir.types import Builder, LoopBody, Pointer, Value
 from ....codegen.problems.conv import Patches, Taps
 from ....graph.integers import ceil_div
 from .pack import place_of, walk
@@ -136,7 +137,9 @@ def _count(size: int, start: int, step: int) -> int:
     return max(0, ceil_div(size - start, step))
 
 
-def write_distances(builder: Any, grid: Grid, channels: int, plane: int, table: Any) -> None:
+def write_distances(
+    builder: Builder, grid: Grid, channels: int, plane: int, table: Pointer
+) -> None:
     """Write down where the taps of some channels begin, behind the first place of the first channel's first plane.
 
     Args:
@@ -155,12 +158,16 @@ def write_distances(builder: Any, grid: Grid, channels: int, plane: int, table: 
         before += len(own)
 
         def channel(
-            number: Any, _: Any, taps: Any = taps, count: int = len(own), first: int = first
+            number: Value,
+            _: Sequence[Value],
+            taps: Pointer = taps,
+            count: int = len(own),
+            first: int = first,
         ) -> None:
             start = builder.mul(number, i64(len(grid.planes) * plane))
             row = builder.add(builder.mul(number, i64(count)), i64(first))
 
-            def one(tap: Any, _: Any) -> None:
+            def one(tap: Value, _: Sequence[Value]) -> None:
                 value = builder.load(builder.gep(taps, [tap], source_etype=word), typ=word)
                 place = builder.gep(table, [builder.add(row, tap)], source_etype=word)
                 builder.store(builder.add(start, value), place)
@@ -182,7 +189,7 @@ class Copier:
         lanes: of a vector of the accumulator.
     """
 
-    def __init__(self, builder: Any, grid: Grid, batch: int, dtype: str, lanes: int) -> None:
+    def __init__(self, builder: Builder, grid: Grid, batch: int, dtype: str, lanes: int) -> None:
         self.builder, self.grid, self.batch = builder, grid, batch
         self.dtype, self.lanes = dtype, lanes
 
@@ -191,10 +198,10 @@ class Copier:
         plane: Plane,
         sizes: tuple[int, ...],
         image: int,
-        source: Any,
-        channels: Any,
-        places: tuple[Any, int],
-        target: Any,
+        source: Pointer,
+        channels: Value,
+        places: tuple[Value, int],
+        target: Pointer,
         pitch: int,
     ) -> None:
         """Copy some places of ``channels`` channels.
@@ -213,8 +220,8 @@ class Copier:
         whole = builder.mul(builder.udiv(channels, i64(TOGETHER)), i64(TOGETHER))
         area = prod(sizes)
 
-        def some(together: int) -> Any:
-            def body(channel: Any, _: Any) -> None:
+        def some(together: int) -> LoopBody:
+            def body(channel: Value, _: Sequence[Value]) -> None:
                 first = offset(builder, source, self.dtype, builder.mul(channel, i64(area)))
                 to = offset(
                     builder, target, accumulator_of(self.dtype), builder.mul(channel, i64(pitch))
@@ -231,10 +238,10 @@ class Copier:
         plane: Plane,
         sizes: tuple[int, ...],
         image: int,
-        source: Any,
+        source: Pointer,
         together: int,
-        places: tuple[Any, int],
-        target: Any,
+        places: tuple[Value, int],
+        target: Pointer,
         pitch: int,
     ) -> None:
         builder, lanes, grid = self.builder, self.lanes, self.grid
@@ -245,14 +252,14 @@ class Copier:
         end = builder.add(start, i64(places[1]))
         step, area = plane.steps[-1], prod(sizes)
 
-        def row(place: Any, held: Any) -> tuple[Any, Any]:
+        def row(place: Value, held: Value) -> tuple[Value, Value]:
             number, index = place_of(builder, place, grid.pitches)
             column = i64(index[-1])
             length = builder.sub(i64(grid.pitches[-1]), column)
             length = minimum(builder, length, builder.sub(end, place))
             number = builder.sub(i64(number), i64(1))
             inside = builder.icmp_unsigned("<", number, i64(self.batch))
-            at: Number = 0
+            at: Index = 0
             for axis, one in enumerate(index):
                 if axis < len(index) - 1:
                     valid = builder.icmp_signed("<", i64(one), i64(plane.sizes[axis]))
@@ -266,7 +273,7 @@ class Copier:
             left = builder.select(inside, maximum(builder, left, i64(0)), i64(0))
             to = builder.sub(place, start)
 
-            def vector(done: Any, _: Any) -> None:
+            def vector(done: Value, _: Sequence[Value]) -> None:
                 count = builder.sub(left, done)
                 here = numbers.add(at, numbers.mul(done, step))
                 values = []
@@ -283,7 +290,7 @@ class Copier:
 
         walk(builder, start, end, row, i64(0))
 
-    def _load(self, at: Any, count: Any, step: int) -> Any:
+    def _load(self, at: Pointer, count: Value, step: int) -> Value:
         """Up to ``count`` elements that are ``step`` apart, then zeros."""
         builder, lanes = self.builder, self.lanes
         if step != 2:
@@ -294,4 +301,4 @@ class Copier:
             mask = lane_mask(builder, builder.sub(elements, i64(half * lanes)), lanes)
             read = offset(builder, at, self.dtype, half * lanes)
             halves.append(load(builder, read, self.dtype, lanes, mask))
-        return builder.shuffle_vector(*halves, lane_numbers(range(0, 2 * lanes, 2)))
+        return builder.shuffle_vector(halves[0], halves[1], lane_numbers(range(0, 2 * lanes, 2)))

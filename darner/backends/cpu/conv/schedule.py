@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from ....codegen.ir.emit import loop, maximum, minimum
 from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Value
 from ..emit.template import Code
 from .pack import divided
 
@@ -36,7 +37,7 @@ def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]
     builder, turns = code.builder, layout.turns
     first, last = code.share(groups * layout.splits * turns)
 
-    def some(number: Any, _: Any) -> None:
+    def some(number: Value, _: Sequence[Value]) -> None:
         before = builder.mul(number, i64(turns))
         low = maximum(builder, builder.sub(first, before), i64(0))
         high = minimum(builder, builder.sub(last, before), i64(turns))
@@ -49,7 +50,7 @@ def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]
             for k in (0, 1)
         )
 
-        def one(index: Any, _: Any) -> None:
+        def one(index: Value, _: Sequence[Value]) -> None:
             keep = builder.icmp_signed(">", index, start)
             block(index, group, split, keep, (low, high))
 
@@ -60,7 +61,7 @@ def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]
 
 
 def call_with_rows(
-    builder: Any, left: Any, height: int, turns: Sequence[int], call: Callable[[int], None]
+    builder: Builder, left: Value, height: int, turns: Sequence[int], call: Callable[[int], None]
 ) -> None:
     """``call`` with the rows of a whole tile, or with those that are ``left`` of a turn; ``turns`` are the rows that turns have."""
     rests = sorted({rows % height for rows in turns} - {0})

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import offset
-from ....codegen.ir.types import ACCUMULATOR
+from ....codegen.ir.types import ACCUMULATOR, Pointer
 from ....codegen.problems.conv import CONVOLUTIONS
 from ....graph.errors import InternalError
 from ....graph.node import Node
@@ -144,7 +144,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     return None
 
 
-def _address(code: Code, node: Node) -> Any:
+def _address(code: Code, node: Node) -> Pointer:
     seen = strided(node)
     if seen is None:
         raise InternalError(f"'{node.op.name}' is an operand without an address")

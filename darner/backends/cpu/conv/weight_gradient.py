@@ -8,6 +8,7 @@ number of pieces whose sums are added up in order at the end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -22,13 +23,13 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
-from ....codegen.ir.index import Number, i64
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Function, Module, Pointer, Value
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..contract.pack import transpose
-from ..contract.tile import Machine, Tile, tile_kernel
+from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.template import Code, Scratch
 from .blocks import Reader, blocks_of
 from .driver import in_lines
@@ -54,7 +55,7 @@ TURNED = 7.0
 """Cycles for a vector of the gradient that is packed."""
 
 
-def turning_kernel(module: Any, dtype: str, tile: Tile, past: bool = False) -> Any:
+def turning_kernel(module: Module, dtype: str, tile: Tile, past: bool = False) -> Function:
     """The function that packs rows of pixels into a panel ``[pixel][row]``, emitted once per module.
 
     Its signature is ``(pixels, rows, source*, distance, panel*)``. It writes whole squares: what lies behind the last pixel is to be written later,
@@ -75,13 +76,13 @@ def turning_kernel(module: Any, dtype: str, tile: Tile, past: bool = False) -> A
     pixels, rows, source, distance, panel = function.args
     last = builder.sub(rows, i64(1))
 
-    def column(at: Any, _: Any) -> None:
+    def column(at: Value, _: Sequence[Value]) -> None:
         lines = []
         for lane in range(lanes):
             row = minimum(builder, builder.add(at, i64(lane)), last)
             lines.append(offset(builder, source, dtype, builder.mul(row, distance)))
 
-        def square(first: Any, _: Any) -> None:
+        def square(first: Value, _: Sequence[Value]) -> None:
             mask = lane_mask(builder, builder.sub(pixels, first), lanes)
             values = [
                 load(builder, offset(builder, line, dtype, first), dtype, lanes, mask)
@@ -186,7 +187,9 @@ class Layout:
 class Driver:
     """The code of the gradient."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Pointer, Pointer], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine)
         self.patches, self.tile = self.layout.patches, self.layout.tile
@@ -222,11 +225,11 @@ class Driver:
 
     def _block(
         self,
-        index: Any,
-        number: Number,
-        split: Number,
-        keep: Any,
-        turns: tuple[Any, Any],
+        index: Value,
+        number: Index,
+        split: Index,
+        keep: Value,
+        turns: tuple[Value, Value],
     ) -> None:
         """The pixels of one block: the gradient's panels, then the patches of some channels at a time."""
         builder, layout, patches = self.builder, self.layout, self.patches
@@ -234,14 +237,13 @@ class Driver:
         group, section = divided(builder, number, layout.sections)
         first, stop = layout.cut.bounds(self.code, index)
         self._pack_gradient(group, section, first, stop)
-        entries, start_place = None, None
         if layout.plane:
-            start_place = self.reader.write_places(first, stop)
+            described = self.reader.write_places(first, stop)
         else:
-            entries = self.packer.describe(self.phase, first, stop, layout.block)
+            described = self.packer.describe(self.phase, first, stop, layout.block)
         length = builder.sub(stop, first)
 
-        def turn(number: Any, _: Any) -> None:
+        def turn(number: Value, _: Sequence[Value]) -> None:
             channel = builder.mul(number, i64(layout.channels))
             count = minimum(
                 builder, builder.sub(i64(patches.channels), channel), i64(layout.channels)
@@ -249,9 +251,9 @@ class Driver:
             plane = places.add(places.mul(group, patches.channels), channel)
             source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
             if layout.plane:
-                self.reader.copy(source, count, start_place)
+                self.reader.copy(source, count, described)
             else:
-                self.packer.copy(entries, source, count, layout.taps, layout.block, self.rows)
+                self.packer.copy(described, source, count, layout.taps, layout.block, self.rows)
             row = builder.mul(channel, i64(layout.taps))
             rows = builder.mul(count, i64(layout.taps))
             base = places.add(places.mul(split, patches.groups), group)
@@ -263,7 +265,7 @@ class Driver:
 
         loop(builder, *turns, 1, turn)
 
-    def _each_panel(self, section: Number, inside: Any) -> None:
+    def _each_panel(self, section: Index, inside: Any) -> None:
         """``inside(tile, number within the section, number)`` for the panels of a section."""
         builder, layout = self.builder, self.layout
         places = self.code.places
@@ -272,7 +274,7 @@ class Driver:
         full = layout.columns // self.tile.width
         rest = layout.columns % self.tile.width
 
-        def body(number: Any, _: Any) -> None:
+        def body(number: Value, _: Sequence[Value]) -> None:
             inside(self.tile, builder.sub(number, first), number)
 
         loop(builder, first, minimum(builder, stop, i64(full)), 1, body)
@@ -281,12 +283,12 @@ class Driver:
             with builder.if_then(builder.icmp_signed(">", stop, i64(full))):
                 inside(last, builder.sub(i64(full), first), i64(full))
 
-    def _pack_gradient(self, group: Number, section: Number, first: Any, stop: Any) -> None:
+    def _pack_gradient(self, group: Index, section: Index, first: Value, stop: Value) -> None:
         """Panels ``[pixel][channel]`` of the gradient, image by image."""
         builder, layout, pixels = self.builder, self.layout, self.patches.pixels
         places = self.code.places
 
-        def panel(tile: Tile, within: Any, number: Any) -> None:
+        def panel(tile: Tile, within: Value, number: Value) -> None:
             width = self.tile.width
             valid = width if tile is self.tile else layout.columns % width
             pack = turning_kernel(builder.module, layout.dtype, tile)
@@ -298,7 +300,7 @@ class Driver:
             )
             channel = places.add(places.mul(group, layout.columns), builder.mul(number, i64(width)))
 
-            def run(column: Any, held: Any) -> tuple[Any, Any]:
+            def run(column: Value, held: Value) -> tuple[Value, Value]:
                 image, pixel = divided(builder, column, pixels)
                 length = minimum(
                     builder, builder.sub(i64(pixels), i64(pixel)), builder.sub(stop, column)
@@ -323,18 +325,20 @@ class Driver:
 
         self._each_panel(section, panel)
 
-    def _multiply(self, section: Number, rows: Any, length: Any, sums: Any, keep: Any) -> None:
+    def _multiply(
+        self, section: Index, rows: Value, length: Value, sums: Pointer, keep: Value
+    ) -> None:
         """Add the products of packed rows with the panels of a section to their sums."""
         builder, layout = self.builder, self.layout
         height, pitch = self.tile.rows, i64(layout.padded)
 
-        def panel(tile: Tile, within: Any, number: Any) -> None:
+        def panel(tile: Tile, within: Value, number: Value) -> None:
             width = self.tile.width
             at = builder.mul(within, i64(layout.block * width))
             b = offset(builder, self.panels, layout.accumulator, at)
             column = builder.mul(number, i64(width))
 
-            def one_tile(row: Any, _: Any) -> None:
+            def one_tile(row: Value, _: Sequence[Value]) -> None:
                 out = offset(builder, sums, layout.accumulator, builder.mul(row, pitch), column)
                 if layout.plane:
                     form, a = "placed", self.rows
@@ -347,7 +351,7 @@ class Driver:
 
                 def call(count: int) -> None:
                     exact = Tile(count, tile.vectors, tile.lanes)
-                    kernel = tile_kernel(builder.module, exact, layout.accumulator, form)
+                    kernel = MicroKernel(exact, layout.accumulator, form).function(builder.module)
                     arguments = [length, a, i64(layout.block), b, out, pitch, keep, b]
                     builder.call(kernel, [*arguments, *more])
 
@@ -364,7 +368,7 @@ class Driver:
         builder, layout, lanes = self.builder, self.layout, self.tile.lanes
         down, across = ceil_div(layout.rows, lanes), layout.padded // lanes
 
-        def unit(number: Any) -> None:
+        def unit(number: Value) -> None:
             rest, second = divided(builder, number, across)
             group, first = divided(builder, rest, down)
             row = builder.mul(i64(first), i64(lanes))
@@ -383,7 +387,7 @@ class Driver:
             mask = lane_mask(builder, builder.sub(i64(layout.rows), row), lanes)
             count = minimum(builder, builder.sub(i64(layout.columns), column), i64(lanes))
 
-            def one(lane: Any, sums: Any) -> None:
+            def one(lane: Value, sums: Value) -> None:
                 out = builder.mul(i64(group), i64(layout.columns))
                 out = builder.add(out, builder.add(column, lane))
                 self.finish.emit(self.code, sums, [out, row], lanes, mask)

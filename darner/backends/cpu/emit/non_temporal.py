@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ....codegen.ir.index import i64
+from ....codegen.ir.types import Pointer, Value
 from .template import WHOLE, Code
 
 LARGE = 24 << 20
@@ -27,7 +27,7 @@ LINE = 64
 def either(
     code: Code,
     nbytes: int,
-    results: Sequence[Any],
+    results: Sequence[Pointer],
     emit: Callable[[bool], None],
     least: int | None = None,
 ) -> None:
@@ -48,7 +48,7 @@ def either(
 
 
 def partly(
-    code: Code, nbytes: int, results: Sequence[Any], emit: Callable[[Code, bool], None]
+    code: Code, nbytes: int, results: Sequence[Pointer], emit: Callable[[Code, bool], None]
 ) -> None:
     """Emit code that writes ``nbytes`` to these places: ``emit(code, True)`` has it write its portion past the cache.
 
@@ -71,7 +71,7 @@ def _read(code: Code, nbytes: int) -> int:
     return sum(min(leaf.dtype.itemsize * int(leaf.size), nbytes) for leaf in code.spec.inputs)
 
 
-def _can(code: Code, results: Sequence[Any]) -> Any:
+def _can(code: Code, results: Sequence[Pointer]) -> Value:
     """Whether all results lie at multiples of a line, and none where an operand does."""
     from llvmlite import ir  # type: ignore[import-untyped]
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import broadcast, intrinsic, loop, maximum, minimum
-from ....codegen.ir.index import Number, i64, neighbours
+from ....codegen.ir.index import Index, i64, neighbours
 from ....codegen.ir.math import emit, memory_type
 from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import accumulator_type
+from ....codegen.ir.types import Builder, Pointer, Value, accumulator_type
 from ....graph.dtypes import DType
+from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.specs import sizes
@@ -33,22 +33,22 @@ def lanes_of(machine: Machine, dtype: DType) -> int:
 # --------------------------------------------------------------------------- memory
 
 
-def memory_place(builder: Any, pointer: Any, offset: Number, dtype: DType) -> Any:
+def memory_place(builder: Builder, pointer: Pointer, offset: Index, dtype: DType) -> Pointer:
     """The address of an element."""
     return builder.gep(pointer, [i64(offset)], source_etype=memory_type(dtype))
 
 
-def cast(builder: Any, value: Any, found: DType, wanted: DType) -> Any:
+def cast(builder: Builder, value: Value, found: DType, wanted: DType) -> Value:
     """Elements of another type."""
     return value if found is wanted else emit("cast", builder, [value], [found], wanted)
 
 
-def constant(builder: Any, number: Any, dtype: DType, lanes: int = 1) -> Any:
+def constant(builder: Builder, number: int, dtype: DType, lanes: int = 1) -> Value:
     """A number in every lane."""
     return broadcast(builder, Registers(builder).constant(number, dtype), lanes)
 
 
-def copy_bytes(builder: Any, target: Any, source: Any, count: Number) -> None:
+def copy_bytes(builder: Builder, target: Pointer, source: Pointer, count: Index) -> None:
     """Copy bytes from where they lie to where none of them does."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -58,7 +58,7 @@ def copy_bytes(builder: Any, target: Any, source: Any, count: Number) -> None:
     builder.call(function, [target, source, i64(count), ir.Constant(bit, 0)])
 
 
-def clear_bytes(builder: Any, target: Any, count: Number, value: int = 0) -> None:
+def clear_bytes(builder: Builder, target: Pointer, count: Index, value: int = 0) -> None:
     """Zero bytes, or give them another value."""
     from llvmlite import ir
 
@@ -68,14 +68,14 @@ def clear_bytes(builder: Any, target: Any, count: Number, value: int = 0) -> Non
     builder.call(function, [target, ir.Constant(byte, value), i64(count), ir.Constant(bit, 0)])
 
 
-def moved(builder: Any, pointer: Any, count: Number) -> Any:
+def moved(builder: Builder, pointer: Pointer, count: Index) -> Pointer:
     """A pointer moved by bytes."""
     from llvmlite import ir
 
     return builder.gep(pointer, [i64(count)], source_etype=ir.IntType(8))
 
 
-def same_pointer(builder: Any, a: Any, b: Any) -> Any:
+def same_pointer(builder: Builder, a: Pointer, b: Pointer) -> Value:
     """Whether two pointers are equal, as one bit."""
     from llvmlite import ir
 
@@ -86,26 +86,26 @@ def same_pointer(builder: Any, a: Any, b: Any) -> Any:
 # --------------------------------------------------------------------------- going along
 
 
-def each(builder: Any, first: Number, last: Number, inside: Callable[[Any], None]) -> None:
+def each(builder: Builder, first: Index, last: Index, inside: Callable[[Value], None]) -> None:
     """``inside(i)`` for every i from ``first`` to before ``last``."""
 
-    def one(i: Any, _: Sequence[Any]) -> None:
+    def one(i: Value, _: Sequence[Value]) -> None:
         inside(i)
 
     loop(builder, i64(first), i64(last), 1, one)
 
 
 def sweep(
-    builder: Any, first: Number, last: Number, lanes: int, inside: Callable[[Any, int], None]
+    builder: Builder, first: Index, last: Index, lanes: int, inside: Callable[[Index, int], None]
 ) -> None:
     """``inside(column, width)`` from ``first`` to before ``last``: whole vectors, then the rest one by one."""
     known = last - first if isinstance(first, int) and isinstance(last, int) else None
     if known == 1:
         inside(first, 1)
         return
-    whole: Number = first
+    rest: Index = first
 
-    def vector(column: Any, _: Sequence[Any]) -> None:
+    def vector(column: Value, _: Sequence[Value]) -> None:
         inside(column, lanes)
 
     if lanes > 1 and (known is None or known >= lanes):
@@ -113,13 +113,14 @@ def sweep(
         count = builder.sdiv(builder.sub(stop, start), i64(lanes))
         whole = builder.add(start, builder.mul(count, i64(lanes)))
         loop(builder, start, whole, lanes, vector)
+        rest = whole
         if known is not None and known % lanes == 0:
             return
-    each(builder, whole, last, lambda column: inside(column, 1))
+    each(builder, rest, last, lambda column: inside(column, 1))
 
 
 def tiles(
-    code: Code, rows: int, columns: int, block: int, inside: Callable[[Any, Number, Number], None]
+    code: Code, rows: int, columns: int, block: int, inside: Callable[[Value, Index, Index], None]
 ) -> None:
     """``inside(row, first, last)`` for this thread's part of all columns of all rows, in blocks of neighbours."""
     if not rows * columns:
@@ -132,7 +133,7 @@ def tiles(
     first, last = code.share(rows * blocks)
     one_more = b.add(last, i64(blocks - 1))
 
-    def row(number: Any) -> None:
+    def row(number: Value) -> None:
         start = b.mul(number, i64(blocks))
         low = maximum(b, b.sub(first, start), i64(0))
         high = minimum(b, b.sub(last, start), i64(blocks))
@@ -168,12 +169,12 @@ class Source:
         """As many as are wanted, or 1 where elements are read one by one."""
         return wanted if self.wide else 1
 
-    def address(self, index: Sequence[Number], column: Number) -> Any:
+    def address(self, index: Sequence[Index], column: Index) -> Pointer:
         """Where an element lies, of an operand that is ``wide``."""
         offset = self._offset(index, column)
         return memory_place(self._code.builder, self._pointer, offset, self._node.dtype)
 
-    def at(self, index: Sequence[Number], column: Number, lanes: int = 1) -> Any:
+    def at(self, index: Sequence[Index], column: Index, lanes: int = 1) -> Value:
         """The elements of a row from a column on."""
         code, b = self._code, self._code.builder
         if self.wide:
@@ -184,20 +185,22 @@ class Source:
         inner = elements.places.split(column, self._inner) if self._inner else []
         return elements.at(self._node, [*index, *inner])
 
-    def integer(self, index: Sequence[Number], column: Number) -> Any:
+    def integer(self, index: Sequence[Index], column: Index) -> Value:
         """An element of integers as a number."""
         value = self.at(index, column)
         return Registers(self._code.builder).as_index(value, self._node.dtype)
 
     @property
-    def _pointer(self) -> Any:
-        return self._code.operand_of(self._seen.base) if self._seen is not None else None
+    def _pointer(self) -> Pointer:
+        if self._seen is None:
+            raise InternalError("an operand that is no view of an input has no address")
+        return self._code.operand_of(self._seen.base)
 
-    def _offset(self, index: Sequence[Number], column: Number) -> Number:
+    def _offset(self, index: Sequence[Index], column: Index) -> Index:
         places = self._code.places
         if self._seen is None:
             return column
-        total: Number = places.add(column, self._seen.offset)
+        total: Index = places.add(column, self._seen.offset)
         for number, stride in zip(index, self._seen.strides, strict=False):
             total = places.add(total, places.mul(number, stride))
         return total

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.ir import sort_keys
 from ....codegen.ir.emit import loop
-from ....codegen.ir.index import Number, i64, neighbours
+from ....codegen.ir.index import Index, i64, neighbours
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import accumulator_type
+from ....codegen.ir.types import Pointer, Value, accumulator_type
 from ....graph.dtypes import DType
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -100,11 +99,11 @@ def prepare_result(code: Code, x: Node) -> None:
         source = Source(code, x, max(x.rank - 1, 0))
         lanes = source.lanes(code.machine.vector_bytes // x.dtype.itemsize)
 
-        def tile(row: Any, first: Number, last: Number) -> None:
+        def tile(row: Value, first: Index, last: Index) -> None:
             index = code.places.split(row, lead) if lead else []
             start = code.places.mul(row, columns)
 
-            def some(column: Any, width: int) -> None:
+            def some(column: Index, width: int) -> None:
                 value = source.at(index, column, width)
                 Registers(b).store(value, result, code.places.add(start, column), x.dtype)
 
@@ -155,7 +154,7 @@ class Slices:
         code, b = self.code, self.code.builder
         source = Source(code, self.indices, 0)
 
-        def one(number: Any) -> None:
+        def one(number: Value) -> None:
             index = source.integer([], number)
             code.check(self.node, index, self.size)
             outside = b.icmp_unsigned(">=", index, i64(self.size))
@@ -167,21 +166,23 @@ class Slices:
         function = sorters.sort_function(code.module, 64, bytes_)
         b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), i64(self.count)])
 
-    def place_of(self, position: Any) -> Any:
+    def place_of(self, position: Value) -> Value:
         """The index of a slice in that order."""
         b = self.code.builder
         return b.lshr(sorters.read(b, self.code.shared, position, 64), i64(sort_keys.INDEX_BITS))
 
-    def number_of(self, position: Any) -> Any:
+    def number_of(self, position: Value) -> Value:
         """The number of a slice in that order."""
         b = self.code.builder
         return sort_keys.number_of(b, sorters.read(b, self.code.shared, position, 64))
 
-    def runs(self, first: Number, last: Number, inside: Callable[[Any, Any, Any], None]) -> None:
+    def runs(
+        self, first: Index, last: Index, inside: Callable[[Value, Value, Value], None]
+    ) -> None:
         """``inside(index, begin, end)`` for slices of one index that begin from ``first`` to before ``last``."""
         b = self.code.builder
 
-        def one(position: Any) -> None:
+        def one(position: Value) -> None:
             index = self.place_of(position)
             before = b.select(b.icmp_signed(">", position, i64(0)), b.sub(position, i64(1)), i64(0))
             begins = b.icmp_signed("!=", self.place_of(before), index)
@@ -193,7 +194,7 @@ class Slices:
 
         each(b, first, last, one)
 
-    def until(self, start: Any, index: Any) -> Any:
+    def until(self, start: Value, index: Value) -> Value:
         """The first position from ``start`` on whose slice goes to ``index`` or behind it."""
         b = self.code.builder
         before = b.block
@@ -210,7 +211,7 @@ class Slices:
         b.position_at_end(after)
         return at
 
-    def take(self, outer: Any, number: Any, column: Any, width: int) -> Any:
+    def take(self, outer: Value, number: Value, column: Index, width: int) -> Value:
         """Elements of the slice of that number."""
         places = self.code.places
         at = places.split(outer, self.lead) if self.lead else []
@@ -218,7 +219,7 @@ class Slices:
         return self.source.at([*at, *token], column, width)
 
     def combine(
-        self, outer: Any, index: Any, begin: Any, end: Any, first: Number, last: Number
+        self, outer: Value, index: Value, begin: Value, end: Value, first: Index, last: Index
     ) -> None:
         """Write the columns of one place from all slices that go there."""
         code, b, places = self.code, self.code.builder, self.code.places
@@ -226,10 +227,10 @@ class Slices:
         (result,) = code.results
         row = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
 
-        def slice_at(position: Any, column: Any, width: int) -> Any:
+        def slice_at(position: Value, column: Index, width: int) -> Value:
             return self.take(outer, self.number_of(position), column, width)
 
-        def columns(column: Any, width: int) -> None:
+        def columns(column: Index, width: int) -> None:
             offset = places.add(row, column)
             if self.mode == "set":
                 value = slice_at(b.sub(end, i64(1)), column, width)
@@ -242,7 +243,7 @@ class Slices:
                     b, Registers(b).load(result, neighbours(offset, width), dtype), dtype, kept
                 )
 
-            def one(position: Any, held: Sequence[Any]) -> Sequence[Any]:
+            def one(position: Value, held: Sequence[Value]) -> Sequence[Value]:
                 value = cast(b, slice_at(position, column, width), dtype, kept)
                 op = COMBINES[self.mode]
                 return [emit(op, b, [held[0], value], [kept, kept], kept)]
@@ -259,17 +260,17 @@ class Slices:
         low, high = code.share(self.size)
         source = Source(code, self.indices, 0)
 
-        def one(number: Any) -> None:
+        def one(number: Value) -> None:
             index = source.integer([], number)
             code.check(self.node, index, self.size)
             inside = b.and_(b.icmp_signed(">=", index, low), b.icmp_signed("<", index, high))
             with b.if_then(inside):
                 each(b, 0, self.outer, lambda outer: row(number, index, outer))
 
-        def row(number: Any, index: Any, outer: Any) -> None:
+        def row(number: Value, index: Value, outer: Value) -> None:
             start = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
 
-            def columns(column: Any, width: int) -> None:
+            def columns(column: Index, width: int) -> None:
                 value, offset = self.take(outer, number, column, width), places.add(start, column)
                 if self.mode != "set":
                     held = Registers(b).load(result, neighbours(offset, width), dtype)
@@ -300,7 +301,7 @@ def _scatter(code: Code, node: Node) -> None:
     code.barrier()
     if slices.outer * ceil_div(slices.inner, slices.lanes) >= ENOUGH:
 
-        def tile(outer: Any, first: Number, last: Number) -> None:
+        def tile(outer: Value, first: Index, last: Index) -> None:
             slices.runs(
                 0,
                 slices.count,
@@ -310,7 +311,7 @@ def _scatter(code: Code, node: Node) -> None:
         tiles(code, slices.outer, slices.inner, slices.lanes, tile)
         return
 
-    def run(index: Any, begin: Any, end: Any) -> None:
+    def run(index: Value, begin: Value, end: Value) -> None:
         each(
             code.builder,
             0,
@@ -355,7 +356,7 @@ class _Sums:
         self.indices = Source(code, indices, self.axis + 1)
         self.source = Source(code, src, self.axis + 1)
 
-    def tile(self, row: Any, first: Number, last: Number, low: Number, high: Number) -> None:
+    def tile(self, row: Value, first: Index, last: Index, low: Index, high: Index) -> None:
         """The sums of some columns at the places from ``low`` to before ``high``."""
         b, places = self.code.builder, self.code.places
         (result,) = self.code.results
@@ -365,7 +366,7 @@ class _Sums:
             return
         block = min(BLOCK, self.inner)
 
-        def part(number: Any) -> None:
+        def part(number: Value) -> None:
             begin = places.add(first, places.mul(number, block))
             end = b.add(i64(begin), i64(block))
             end = b.select(b.icmp_signed("<", end, i64(last)), end, i64(last))
@@ -373,10 +374,10 @@ class _Sums:
             start = places.sub(0, begin)
             self._sum(row, begin, end, low, high, (self.code.own, start, block, kept))
 
-            def round_one(place: Any) -> None:
+            def round_one(place: Value) -> None:
                 base = places.mul(places.add(places.mul(row, self.size), place), self.inner)
 
-                def one(column: Any) -> None:
+                def one(column: Value) -> None:
                     at = places.add(places.add(places.mul(place, block), start), column)
                     total = cast(b, Registers(b).load(self.code.own, at, kept), kept, self.dtype)
                     Registers(b).store(total, result, places.add(base, column), self.dtype)
@@ -390,29 +391,29 @@ class _Sums:
 
     def _sum(
         self,
-        row: Any,
-        first: Number,
-        last: Number,
-        low: Number,
-        high: Number,
-        target: tuple[Any, Number, int, DType],
+        row: Value,
+        first: Index,
+        last: Index,
+        low: Index,
+        high: Index,
+        target: tuple[Pointer, Index, int, DType],
     ) -> None:
         """Zeros, then every element of the columns where it belongs: at ``start + place * stride + column``."""
         b, places = self.code.builder, self.code.places
         pointer, start, stride, kept = target
         lead = places.split(row, self.lead) if self.lead else []
 
-        def offset(place: Any, column: Any) -> Number:
+        def offset(place: Value, column: Value) -> Index:
             return places.add(places.add(start, places.mul(place, stride)), column)
 
-        def cleared(place: Any) -> None:
+        def cleared(place: Value) -> None:
             zero = constant(b, 0, kept)
             each(
                 b, first, last, lambda c: Registers(b).store(zero, pointer, offset(place, c), kept)
             )
 
-        def added(number: Any) -> None:
-            def one(column: Any) -> None:
+        def added(number: Value) -> None:
+            def one(column: Value) -> None:
                 place = self.indices.integer([*lead, number], column)
                 self.code.check(self.node, place, self.size)
                 inside = b.and_(

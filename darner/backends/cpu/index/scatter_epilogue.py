@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.emit import loop, maximum, minimum
-from ....codegen.ir.index import Lanes, i64, neighbours
+from ....codegen.ir.index import Index, Lanes, i64, neighbours
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import accumulator_type
+from ....codegen.ir.types import Pointer, Value, accumulator_type
 from ....graph.graph import Graph
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -236,7 +235,7 @@ class _Emission:
         """This thread's pieces."""
         lines, code = self.lines, self.code
 
-        def one(piece: Any, pieces: Any) -> None:
+        def one(piece: Value, pieces: Value) -> None:
             self._piece(*self._ends(piece, pieces))
 
         if lines.moved <= SMALL:
@@ -249,17 +248,17 @@ class _Emission:
 
     # ------------------------------------------------------------- where pieces begin
 
-    def _ends(self, piece: Any, pieces: Any) -> tuple[Any, Any]:
+    def _ends(self, piece: Value, pieces: Value) -> tuple[Value, Value]:
         """The block with which a piece begins, and the one with which the next does: the same code twice over, written once."""
         b = self.builder
 
-        def one(number: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def one(number: Value, held: Sequence[Value]) -> Sequence[Value]:
             return [held[1], self._begin(b.add(piece, number), pieces)]
 
         first, last = loop(b, i64(0), i64(2), 1, one, [i64(0), i64(0)])
         return first, last
 
-    def _begin(self, piece: Any, pieces: Any) -> Any:
+    def _begin(self, piece: Value, pieces: Value) -> Value:
         """The block, of all lines, with which a piece begins: what comes before costs as much as the pieces before."""
         b, lines = self.builder, self.lines
         before = b.udiv(b.mul(piece, i64(lines.outer * lines.cost)), pieces)
@@ -275,30 +274,30 @@ class _Emission:
         line = b.add(b.mul(outer, i64(lines.lines)), line)
         return b.add(b.mul(line, i64(lines.blocks)), block)
 
-    def _cost(self, line: Any) -> Any:
+    def _cost(self, line: Value) -> Value:
         """Bytes moved for a column of the lines before one."""
         b, lines = self.builder, self.lines
         cost = b.mul(line, i64(lines.line_cost))
         return b.add(cost, b.mul(self._before(line), i64(lines.slice_cost)))
 
-    def _before(self, line: Any) -> Any:
+    def _before(self, line: Value) -> Value:
         """How many slices go to the lines before one."""
         b = self.builder
         place = b.mul(line, i64(self.lines.rows))
 
-        def holds(found: Any) -> Any:
+        def holds(found: Value) -> Value:
             last = self.slices.place_of(b.sub(found, i64(1)))
             return b.icmp_unsigned("<", last, place)
 
         return self._most(self.lines.count, holds)
 
-    def _most(self, limit: int, holds: Callable[[Any], Any]) -> Any:
+    def _most(self, limit: int, holds: Callable[[Value], Value]) -> Value:
         """The largest number up to a limit for which something holds: it does for 0, and up to that number."""
         b = self.builder
         if not limit:
             return i64(0)
 
-        def one(_: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def one(_: Value, held: Sequence[Value]) -> Sequence[Value]:
             found, step = held
             wanted = b.add(found, step)
             more = minimum(b, wanted, i64(limit))
@@ -312,14 +311,14 @@ class _Emission:
 
     # ------------------------------------------------------------- lines
 
-    def _piece(self, start: Any, stop: Any) -> None:
+    def _piece(self, start: Value, stop: Value) -> None:
         """The blocks from one to before another, line by line."""
         b, lines = self.builder, self.lines
         blocks = i64(lines.blocks)
         begin = b.udiv(start, blocks)
         end = b.udiv(b.add(stop, i64(lines.blocks - 1)), blocks)
 
-        def one(number: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def one(number: Value, held: Sequence[Value]) -> Sequence[Value]:
             outer = b.udiv(number, i64(lines.lines))
             line = b.urem(number, i64(lines.lines))
             done = b.mul(number, blocks)
@@ -337,14 +336,16 @@ class _Emission:
 
         loop(b, begin, end, 1, one, [self._before(b.urem(begin, i64(lines.lines)))])
 
-    def _line(self, outer: Any, place: Any, low: Any, high: Any, begin: Any, end: Any) -> None:
+    def _line(
+        self, outer: Value, place: Value, low: Value, high: Value, begin: Value, end: Value
+    ) -> None:
         """The elements of a line from ``low`` to before ``high``, from the slices at positions ``begin`` to before ``end``."""
         b, lines = self.builder, self.lines
         row = b.add(b.mul(outer, i64(lines.size)), place)
         start = b.mul(row, i64(lines.inner))
         some = b.icmp_unsigned("<", begin, end)
 
-        def chunk(first: Any, last: Any) -> None:
+        def chunk(first: Value, last: Value) -> None:
             with b.if_else(some) as (summed, zero):
                 with summed:
                     self._sum(outer, place, first, last, begin, end)
@@ -356,23 +357,25 @@ class _Emission:
             chunk(low, high)
             return
 
-        def one(first: Any, _: Sequence[Any]) -> None:
+        def one(first: Value, _: Sequence[Value]) -> None:
             chunk(first, minimum(b, b.add(first, i64(HELD)), high))
 
         loop(b, low, high, HELD, one)
 
-    def _sum(self, outer: Any, place: Any, first: Any, last: Any, begin: Any, end: Any) -> None:
+    def _sum(
+        self, outer: Value, place: Value, first: Value, last: Value, begin: Value, end: Value
+    ) -> None:
         """Add up the columns of a line from ``first`` to before ``last``, slice by slice in their own order."""
         b, places, lines, kept = self.builder, self.places, self.lines, self.kept
         clear_bytes(b, self.code.own, b.mul(b.sub(last, first), i64(kept.itemsize)))
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
-        def one(position: Any) -> None:
+        def one(position: Value) -> None:
             row = b.sub(self.slices.place_of(position), place)
             base = b.sub(b.mul(row, i64(lines.inner)), first)
             number = self.slices.number_of(position)
 
-            def columns(column: Any, width: int) -> None:
+            def columns(column: Index, width: int) -> None:
                 value = self.slices.take(outer, number, column, width)
                 value = cast(b, value, lines.node.dtype, kept)
                 at = places.add(base, column)
@@ -384,7 +387,7 @@ class _Emission:
 
         each(b, begin, end, one)
 
-    def _finish(self, start: Any, first: Any, last: Any, held: Any) -> None:
+    def _finish(self, start: Value, first: Value, last: Value, held: Pointer | None) -> None:
         """Write the results of the columns from ``first`` to before ``last`` of a line that begins at ``start``.
 
         Their sums are at ``held``, or 0 where that is None.
@@ -395,7 +398,7 @@ class _Emission:
             lead = places.split(places.div(start, along), self.shape[:-1])
             before = places.mod(start, along)
 
-        def block(column: Lanes, _: Any) -> Sequence[Any]:
+        def block(column: Lanes, _: Sequence[Value]) -> Sequence[Value]:
             at = places.add(start, column)
             if along % self.lines.inner == 0:
                 index = [*lead, places.add(before, column)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.index import Number
+from ....codegen.ir.index import Index
 from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Value
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Template
@@ -50,7 +50,7 @@ def _emit(code: Code) -> None:
         for axis, (n, m) in enumerate(zip(whole, part, strict=True))
     ]
 
-    def tile(row: Any, first: Number, last: Number) -> None:
+    def tile(row: Value, first: Index, last: Index) -> None:
         index = places.split(row, part[:lead]) if lead else []
         moved = [places.add(i, start) for i, start in zip(index, begin, strict=False)]
         at = places.offset([*moved, *begin[lead:]], whole)
@@ -60,7 +60,7 @@ def _emit(code: Code) -> None:
             copy_bytes(b, target, source.address(index, first), count)
             return
 
-        def one(column: Any) -> None:
+        def one(column: Value) -> None:
             Registers(b).store(source.at(index, column), result, places.add(at, column), x.dtype)
 
         each(b, first, last, one)

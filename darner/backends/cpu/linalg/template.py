@@ -12,11 +12,11 @@ from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import broadcast, loop
-from ....codegen.ir.index import Number, i64, neighbours
+from ....codegen.ir.index import Index, i64, neighbours
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import accumulator_type
+from ....codegen.ir.types import Builder, Value, accumulator_type
 from ....graph.dtypes import DType
 from ....graph.integers import round_up
 from ....graph.node import Node
@@ -94,43 +94,43 @@ class _Work:
 
     # ------------------------------------------------------------- elements and rows
 
-    def offset(self, row: Number, column: Number) -> Number:
+    def offset(self, row: Index, column: Index) -> Index:
         """The place of an element in scratch memory."""
         places = self.code.places
         return places.add(places.mul(row, self.shape.width), column)
 
-    def get(self, row: Number, column: Number, lanes: int = 1) -> Any:
+    def get(self, row: Index, column: Index, lanes: int = 1) -> Value:
         """Elements of the matrix."""
         return Registers(self.b).load(
             self.memory, neighbours(self.offset(row, column), lanes), self.dtype
         )
 
-    def put(self, value: Any, row: Number, column: Number) -> None:
+    def put(self, value: Value, row: Index, column: Index) -> None:
         """Write elements of the matrix."""
         Registers(self.b).store(value, self.memory, self.offset(row, column), self.dtype)
 
-    def given(self, operand: int, number: Any, row: Number, column: Number) -> Any:
+    def given(self, operand: int, number: Value, row: Index, column: Index) -> Value:
         """An element of an operand, in the type that is computed in."""
         lead = self.code.places.split(number, self.shape.lead) if self.shape.lead else []
         value = self.operands[operand].at([*lead, row], column)
         return cast(self.b, value, self.kinds[operand], self.dtype)
 
-    def vectors(self, first: Number, last: int, inside: Callable[[Any], None]) -> None:
+    def vectors(self, first: Index, last: int, inside: Callable[[Value], None]) -> None:
         """``inside(column)`` for every vector that has elements from ``first`` to before ``last``."""
         lanes = self.shape.lanes
         start = self.b.and_(i64(first), i64(-lanes))
 
-        def one(column: Any, _: Sequence[Any]) -> None:
+        def one(column: Value, _: Sequence[Value]) -> None:
             inside(column)
 
         loop(self.b, start, i64(last), lanes, one)
 
-    def subtract(self, row: Any, other: Any, factor: Any, first: Number) -> None:
+    def subtract(self, row: Value, other: Value, factor: Value, first: Index) -> None:
         """``row -= factor * other`` from a column on; what stands before it in its vector is not needed any more."""
         lanes = self.shape.lanes
         wide = broadcast(self.b, self.b.fneg(factor), lanes)
 
-        def one(column: Any) -> None:
+        def one(column: Value) -> None:
             total, value = self.get(row, column, lanes), self.get(other, column, lanes)
             self.put(
                 Lane(self.b, value).fma(Lane(self.b, wide), Lane(self.b, total)).value, row, column
@@ -138,11 +138,11 @@ class _Work:
 
         self.vectors(first, self.shape.width, one)
 
-    def fill(self, number: Any, operand: int, start: int) -> None:
+    def fill(self, number: Value, operand: int, start: int) -> None:
         """Copy an operand to the columns from ``start`` on."""
         columns = self.shape.order if operand == 0 else self.shape.sides
 
-        def row(i: Any) -> None:
+        def row(i: Value) -> None:
             each(
                 self.b,
                 0,
@@ -158,16 +158,18 @@ class _Work:
         """Zeros in all scratch memory of the matrix."""
         clear_bytes(self.b, self.memory, self.shape.nbytes)
 
-    def write(self, number: Any, columns: int, value: Callable[[Any, Any], Any], to: DType) -> None:
+    def write(
+        self, number: Value, columns: int, value: Callable[[Value, Value], Value], to: DType
+    ) -> None:
         """Write all rows of a result."""
         places = self.code.places
         order = self.shape.order
         (result,) = self.code.results
 
-        def row(i: Any) -> None:
+        def row(i: Value) -> None:
             start = places.mul(places.add(places.mul(number, order), i), columns)
 
-            def element(j: Any) -> None:
+            def element(j: Value) -> None:
                 found = cast(self.b, value(i, j), self.dtype, to)
                 Registers(self.b).store(found, result, places.add(start, j), to)
 
@@ -176,7 +178,7 @@ class _Work:
         first, last = self.code.share(order) if self.shape.shared else (0, order)
         each(self.b, first, last, row)
 
-    def refuse(self, wrong: Any, node: Node, number: Any) -> None:
+    def refuse(self, wrong: Value, node: Node, number: Value) -> None:
         """Tell of a matrix that a node cannot take, where ``wrong`` holds."""
         self.code.faults.tell_if(self.b, wrong, node, number)
 
@@ -191,7 +193,7 @@ class _Work:
         if self.shape.shared:
             self.code.barrier()
 
-    def below(self, row: Any, inside: Callable[[Any], None]) -> None:
+    def below(self, row: Value, inside: Callable[[Value], None]) -> None:
         """``inside(i)`` for this thread's part of the rows below one."""
         b = self.b
         first = b.add(row, i64(1))
@@ -205,7 +207,7 @@ class _Work:
 # --------------------------------------------------------------------------- elimination
 
 
-def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> None:
+def _eliminate(work: _Work, singular: Callable[[Value], None] | None = None) -> None:
     """Make the matrix upper triangular, each step by the largest element that is left in its column.
 
     ``singular(wrong)`` is told whether that is 0.
@@ -214,7 +216,7 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
     with work.alone():
         Registers(b).store(constant(b, 1, work.dtype), work.memory, shape.elements, work.dtype)
 
-    def step(k: Any) -> None:
+    def step(k: Value) -> None:
         with work.alone():
             _pivot(work, k)
         work.wait()
@@ -224,7 +226,7 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
             singular(b.not_(usable))
         with b.if_then(usable):
 
-            def row(i: Any) -> None:
+            def row(i: Value) -> None:
                 factor = b.fdiv(work.get(i, k), pivot)
                 work.subtract(i, k, factor, k)
 
@@ -234,12 +236,12 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
     each(b, 0, shape.order, step)
 
 
-def _pivot(work: _Work, k: Any) -> None:
+def _pivot(work: _Work, k: Value) -> None:
     """Exchange row ``k`` for the one with the first largest element of its column."""
     b, shape = work.b, work.shape
     first = Lane(b, work.get(k, k)).absolute().value
 
-    def row(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+    def row(i: Value, held: Sequence[Value]) -> Sequence[Value]:
         size = Lane(b, work.get(i, k)).absolute().value
         larger = b.fcmp_ordered(">", size, held[0])
         return [b.select(larger, size, held[0]), b.select(larger, i, held[1])]
@@ -248,7 +250,7 @@ def _pivot(work: _Work, k: Any) -> None:
     _, best = loop(b, start, i64(shape.order), 1, row, [first, k])
     with b.if_then(b.icmp_signed("!=", best, k)):
 
-        def exchange(column: Any) -> None:
+        def exchange(column: Value) -> None:
             one, other = work.get(k, column, shape.lanes), work.get(best, column, shape.lanes)
             work.put(other, k, column)
             work.put(one, best, column)
@@ -260,15 +262,15 @@ def _pivot(work: _Work, k: Any) -> None:
 
 def _substitute(
     work: _Work,
-    entry: Callable[[Any, Any], Any],
+    entry: Callable[[Value, Value], Value],
     lower: bool,
     unit_diagonal: bool,
-    singular: Callable[[Any], None] | None = None,
+    singular: Callable[[Value], None] | None = None,
 ) -> None:
     """Solve a triangular system for the right-hand sides in scratch memory, row by row; ``singular(wrong)`` is told whether its diagonal has a 0."""
     b, shape = work.b, work.shape
 
-    def step(number: Any) -> None:
+    def step(number: Value) -> None:
         k = number if lower else b.sub(i64(shape.order - 1), number)
         if not unit_diagonal:
             corner = entry(k, k)
@@ -276,7 +278,7 @@ def _substitute(
                 singular(b.fcmp_ordered("==", corner, constant(b, 0, work.dtype)))
             diagonal = broadcast(b, corner, shape.lanes)
 
-            def divide(column: Any) -> None:
+            def divide(column: Value) -> None:
                 work.put(b.fdiv(work.get(k, column, shape.lanes), diagonal), k, column)
 
             work.vectors(shape.start, shape.width, divide)
@@ -286,7 +288,7 @@ def _substitute(
     each(b, 0, shape.order, step)
 
 
-def _solve(work: _Work, node: Node, number: Any) -> None:
+def _solve(work: _Work, node: Node, number: Value) -> None:
     shape = work.shape
     with work.alone():
         work.clear()
@@ -304,7 +306,7 @@ def _solve(work: _Work, node: Node, number: Any) -> None:
     work.wait()
 
 
-def _triangular_solve(work: _Work, node: Node, number: Any) -> None:
+def _triangular_solve(work: _Work, node: Node, number: Value) -> None:
     work.clear()
     work.fill(number, 1, 0)
     lower, unit = bool(node.attrs["lower"]), bool(node.attrs["unit_diagonal"])
@@ -318,7 +320,7 @@ def _triangular_solve(work: _Work, node: Node, number: Any) -> None:
     work.write(number, work.shape.sides, work.get, node.dtype)
 
 
-def _slogdet(work: _Work, node: Node, number: Any) -> None:
+def _slogdet(work: _Work, node: Node, number: Value) -> None:
     b, shape, dtype = work.b, work.shape, work.dtype
     with work.alone():
         work.clear()
@@ -327,7 +329,7 @@ def _slogdet(work: _Work, node: Node, number: Any) -> None:
     _eliminate(work)
     with work.alone():
 
-        def one(k: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def one(k: Value, held: Sequence[Value]) -> Sequence[Value]:
             value = work.get(k, k)
             sign = emit("sign", b, [value], [dtype], dtype)
             size = Lane(b, value).absolute().value
@@ -345,14 +347,14 @@ def _slogdet(work: _Work, node: Node, number: Any) -> None:
 # --------------------------------------------------------------------------- Cholesky
 
 
-def _cholesky(work: _Work, node: Node, number: Any) -> None:
+def _cholesky(work: _Work, node: Node, number: Value) -> None:
     """Row by row: each element from the product of two rows as far as they are known; the rest is 0."""
     b, shape, dtype = work.b, work.shape, work.dtype
     lanes = shape.lanes
     work.clear()
 
-    def element(i: Any, j: Any) -> Any:
-        def more(column: Any, held: Sequence[Any]) -> Sequence[Any]:
+    def element(i: Value, j: Value) -> Value:
+        def more(column: Value, held: Sequence[Value]) -> Sequence[Value]:
             left, right = (Lane(b, work.get(row, column, lanes)) for row in (i, j))
             return [left.fma(right, Lane(b, held[0])).value]
 
@@ -360,7 +362,7 @@ def _cholesky(work: _Work, node: Node, number: Any) -> None:
         (total,) = loop(b, i64(0), j, lanes, more, [nothing])
         return b.fsub(work.given(0, number, i, j), _lane_sum(b, total, lanes))
 
-    def row(i: Any) -> None:
+    def row(i: Value) -> None:
         each(b, 0, i, lambda j: work.put(b.fdiv(element(i, j), work.get(j, j)), i, j))
         corner = element(i, i)
         work.refuse(b.fcmp_unordered("<=", corner, constant(b, 0, dtype)), node, number)
@@ -370,7 +372,7 @@ def _cholesky(work: _Work, node: Node, number: Any) -> None:
     work.write(number, shape.order, work.get, node.dtype)
 
 
-def _lane_sum(builder: Any, value: Any, lanes: int) -> Any:
+def _lane_sum(builder: Builder, value: Value, lanes: int) -> Value:
     """The sum of a vector's lanes, by halves."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -378,13 +380,13 @@ def _lane_sum(builder: Any, value: Any, lanes: int) -> Any:
         lanes //= 2
         word = ir.IntType(32)
         kind = ir.VectorType(word, lanes)
-        halves = [
+        low, high = (
             builder.shuffle_vector(
                 value, value, ir.Constant(kind, [start + lane for lane in range(lanes)])
             )
             for start in (0, lanes)
-        ]
-        value = builder.fadd(*halves)
+        )
+        value = builder.fadd(low, high)
     if isinstance(value.type, ir.VectorType):
         value = builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
     return value

@@ -14,7 +14,8 @@ from typing import Any
 from ....codegen.elements.argmax import looks_along
 from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.index import Number
+from ....codegen.ir.index import Index
+from ....codegen.ir.types import Pointer, Value
 from ....graph.graph import Graph
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -87,13 +88,15 @@ def _is_small(body: Graph, shape: tuple[int, ...]) -> bool:
     return prod(shape) * len(body.nodes) + sum(int(item.size) for item in looked_at) <= SMALL
 
 
-def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Any]]) -> bool:
+def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Pointer]]) -> bool:
     """Whether rows begin anywhere in a line, and are long enough that most vectors are best written to whole ones."""
     widths = {node.dtype.itemsize for node, _ in outputs}
     return bool(shape) and shape[-1] % lanes > 0 and shape[-1] >= 4 * lanes and len(widths) == 1
 
 
-def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
+def _emit_either(
+    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]]
+) -> None:
     """Results of one shape, past the cache where they are large and vectors of theirs lie at whole lines."""
     length = shape[-1] if shape else 1
     lanes = lanes_for(code.body, code.width, length)
@@ -106,7 +109,7 @@ def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Nod
 
 
 def _emit_results(
-    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]], past: bool
+    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]], past: bool
 ) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
     shared = Elements.of(code)
@@ -121,7 +124,7 @@ def _emit_results(
     axis, parts = sections(code.body, shape, small)
     tables = Tables(code, parts)
 
-    def unit(number: Number, lead: Sequence[int], part: Section) -> None:
+    def unit(number: Index, lead: Sequence[int], part: Section) -> None:
         elements, which = shared, None
         if len(part.starts) > 1:
             each = prod(lead) * pieces
@@ -142,13 +145,13 @@ def _emit_results(
             elements.bound(index[axis], low, low + lead[axis])
             row = places.offset(index, shape[:-1])
         first = places.mul(row, length)
-        start: Number = 0
-        stop: Number = length
+        start: Index = 0
+        stop: Index = length
         if pieces > 1:
             start = places.mul(piece, whole)
             stop = places.clamp(places.add(start, whole), 0, length)
 
-        def block(column: Number, _: Any) -> Sequence[Any]:
+        def block(column: Index, _: Sequence[Value]) -> Sequence[Value]:
             full = [*index, column] if shape else []
             # All are computed before any is written: a result may lie where an operand does.
             values = [elements.at(node, full) for node, _ in outputs]
@@ -177,8 +180,8 @@ def _emit_results(
         lead = [part.size if k == axis else size for k, size in enumerate(shape[:-1])]
 
         def one(
-            number: Number, _: Any, lead: Sequence[int] = lead, part: Section = part
-        ) -> Sequence[Any]:
+            number: Index, _: Sequence[Value], lead: Sequence[int] = lead, part: Section = part
+        ) -> Sequence[Value]:
             unit(number, lead, part)
             return []
 

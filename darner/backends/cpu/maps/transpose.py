@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.index import Lanes, Number, Places, i64
+from ....codegen.ir.index import Index, Lanes, Places, i64
 from ....codegen.ir.interleave import MOST_APART, interleaved
 from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Value
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.integers import ceil_div
@@ -222,8 +222,8 @@ class _Block:
         columns: how many.
     """
 
-    index: tuple[Number, ...]
-    column: Number
+    index: tuple[Index, ...]
+    column: Index
     rows: int
     columns: int
 
@@ -253,10 +253,10 @@ class _Turned:
         counts = [*outer, ceil_div(plan.rows, strip), ceil_div(plan.columns, width)]
         rest = plan.columns % width
 
-        def unit(number: Number, _: Any) -> Sequence[Any]:
+        def unit(number: Index, _: Sequence[Value]) -> Sequence[Value]:
             *others, row, column = places.split(number, counts)
             first, column = places.mul(row, strip), places.mul(column, width)
-            index: list[Number] = [0] * (len(plan.sizes) - plan.behind)
+            index: list[Index] = [0] * (len(plan.sizes) - plan.behind)
             for axis, at in zip(plan.others, others, strict=True):
                 index[axis] = at
             if not rest:
@@ -275,7 +275,7 @@ class _Turned:
         self.elements.loop(*self.code.share(prod(counts)), unit)
 
     def strip(
-        self, index: list[Number], first: Number, count: int, column: Number, columns: int
+        self, index: list[Index], first: Index, count: int, column: Index, columns: int
     ) -> None:
         """Up to ``count`` rows of some columns, a block at a time; where the operands' lines begin is the same for all."""
         plan, places, e = self.plan, self.places, self.elements
@@ -287,13 +287,13 @@ class _Turned:
             ]
             starts.append([self.offset(view, [*index, *along]) for along in split])
 
-        def block(row: Number, rows: int) -> None:
+        def block(row: Index, rows: int) -> None:
             at = list(index)
             at[plan.axis] = row
             with e.scope():
                 self.block(_Block(tuple(at), column, rows, columns), starts)
 
-        def one(row: Any, _: Any) -> Sequence[Any]:
+        def one(row: Index, _: object) -> Sequence[Value]:
             block(row, self.lanes)
             return []
 
@@ -306,14 +306,14 @@ class _Turned:
             with self.code.builder.if_then(last):
                 block(plan.rows - rest, rest)
 
-    def offset(self, view: View, index: Sequence[Number]) -> Number:
+    def offset(self, view: View, index: Sequence[Index]) -> Index:
         """Where a view's element lies."""
-        total: Number = view.offset
+        total: Index = view.offset
         for number, stride in zip(index, view.strides, strict=True):
             total = self.places.add(total, self.places.mul(number, stride))
         return total
 
-    def block(self, block: _Block, starts: Sequence[Sequence[Number]]) -> None:
+    def block(self, block: _Block, starts: Sequence[Sequence[Index]]) -> None:
         """A block, by vectors of the result: rows, or as many rows as it takes to fill one. The operands' lines begin at ``starts``, where they have row 0."""
         plan, b = self.plan, self.code.builder
         mask = self.first_lanes(block.rows)
@@ -331,14 +331,14 @@ class _Turned:
         if rest:
             self.vectors(block, turned, range(whole, whole + 1), self.first_lanes(rest))
 
-    def line(self, view: View, block: _Block, start: Number, mask: Any) -> Any:
+    def line(self, view: View, block: _Block, start: Index, mask: Value | None) -> Value:
         """A vector along the axis of an operand's neighbours."""
         step = view.strides[self.plan.axis]
         first = self.places.add(start, self.places.mul(block.index[self.plan.axis], step))
         pointer = self.code.operand_of(view.leaf)
         return self.registers.load(pointer, Lanes(first, self.lanes, step), view.stored, mask)
 
-    def first_lanes(self, count: int) -> Any:
+    def first_lanes(self, count: int) -> Value | None:
         """The mask of the first lanes; None for all."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -348,7 +348,7 @@ class _Turned:
         return ir.Constant(kind, [int(lane < count) for lane in range(self.lanes)])
 
     def vectors(
-        self, block: _Block, turned: Sequence[Sequence[Any]], numbers: range, mask: Any
+        self, block: _Block, turned: Sequence[Sequence[Value]], numbers: range, mask: Value | None
     ) -> None:
         """Some vectors of the result: the map is emitted for each, or once where it is long."""
         self.elements.mask = mask
@@ -361,7 +361,7 @@ class _Turned:
         self.elements.mask = None
 
     def through_memory(
-        self, block: _Block, turned: Sequence[Sequence[Any]], numbers: range
+        self, block: _Block, turned: Sequence[Sequence[Value]], numbers: range
     ) -> None:
         """Write vectors down, and go through them."""
         views = self.plan.turned
@@ -370,7 +370,7 @@ class _Turned:
                 place = Lanes(self.slot(number, view) + i * self.lanes, self.lanes)
                 self.registers.store(own[i], self.code.own, place, view.stored)
 
-        def one(i: Any, _: Any) -> Sequence[Any]:
+        def one(i: Index, _: object) -> Sequence[Value]:
             values = []
             for number, view in enumerate(views):
                 first = self.places.add(self.places.mul(i, self.lanes), self.slot(number, view))
@@ -385,7 +385,7 @@ class _Turned:
         """Where the turned block of an operand begins in the scratch memory, in its elements."""
         return number * _room(self.lanes) // view.stored.itemsize
 
-    def vector(self, block: _Block, number: Number, values: Sequence[Any]) -> None:
+    def vector(self, block: _Block, number: Index, values: Sequence[Value]) -> None:
         """A vector of the results."""
         plan, e = self.plan, self.elements
         for view, value in zip(plan.turned, values, strict=True):
@@ -402,10 +402,10 @@ class _Turned:
         ):
             self.registers.store(value, pointer, place, node.dtype, e.mask, past=self.past)
 
-    def place(self, block: _Block, number: Number, offset: int, strides: Sequence[int]) -> Number:
+    def place(self, block: _Block, number: Index, offset: int, strides: Sequence[int]) -> Index:
         """Where the elements of a vector lie in something that is not turned."""
         places, step = self.places, strides[-1]
-        total: Number = places.add(offset, places.mul(block.column, step))
+        total: Index = places.add(offset, places.mul(block.column, step))
         for at, stride in zip(block.index, strides, strict=False):
             total = places.add(total, places.mul(at, stride))
         apart = self.lanes * step if self.plan.is_interleaved else strides[self.plan.axis]
@@ -418,7 +418,7 @@ def _room(lanes: int) -> int:
     return max(lanes, INTERLEAVED) * lanes * 8
 
 
-def _filled(lines: Sequence[Any]) -> list[Any]:
+def _filled(lines: Sequence[Value]) -> list[Value]:
     """As many lines as a square block has."""
     from llvmlite import ir
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import minimum, offset
-from ....codegen.ir.index import Lanes, Number, i64
+from ....codegen.ir.index import Index, Lanes, i64
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.pooling import Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
@@ -159,7 +159,7 @@ class Maxima(Writer):
 
     memory = _Memory
 
-    def __init__(self, code: Code, main: Node, operands: Sequence[Any], finish: Finish) -> None:
+    def __init__(self, code: Code, main: Node, operands: Sequence[Value], finish: Finish) -> None:
         super().__init__(code, main, finish)
         self.source, self.gradient = operands
         self.layout = _Memory(self.plan)
@@ -171,7 +171,7 @@ class Maxima(Writer):
             self.fill(self.scratch(first), (end - first) // self.kept.itemsize, number)
         self.code.each(self.plan.batch * self.plan.channels * layout.bands, self._band)
 
-    def _band(self, number: Any) -> None:
+    def _band(self, number: Value) -> None:
         plan, layout = self.plan, self.layout
         plane, band = divided(self.builder, number, layout.bands)
         begin = self.places.mul(band, layout.own) if layout.bands > 1 else 0
@@ -184,19 +184,17 @@ class Maxima(Writer):
 
     # ------------------------------------------------------------- rows in and out
 
-    def _rows(
-        self, first: Number, sizes: Sequence[int], row: Callable[[list[Number]], None]
-    ) -> None:
+    def _rows(self, first: Index, sizes: Sequence[int], row: Callable[[list[Index]], None]) -> None:
         """``row(index)`` for all rows, with as many along the first axis as ``first`` says."""
         inner = prod(sizes)
 
-        def one(number: Any) -> None:
+        def one(number: Value) -> None:
             place, rest = divided(self.builder, number, inner)
             row([place, *self.places.split(rest, list(sizes))])
 
         self.loop(self.places.mul(first, inner), one)
 
-    def _place(self, position: Number, index: Sequence[Number]) -> Number:
+    def _place(self, position: Index, index: Sequence[Index]) -> Index:
         """Where a row of elements begins, one slot taken as one; the first axis by its place in the band."""
         places, layout = self.places, self.layout
         outer = layout.axes[:-1]
@@ -204,7 +202,7 @@ class Maxima(Writer):
             places.add(i, along.front * along.stride)
             for i, along in zip(index, outer[1:], strict=True)
         ]
-        total: Number = layout.axes[-1].front
+        total: Index = layout.axes[-1].front
         for place, along in zip([position, *inner], outer, strict=True):
             slot = places.div(place, along.stride)
             phase = places.sub(place, places.mul(slot, along.stride))
@@ -212,7 +210,7 @@ class Maxima(Writer):
             total = places.add(total, places.mul(phase, along.flat))
         return total
 
-    def _inside(self, number: Number, size: int) -> tuple[Number, Any]:
+    def _inside(self, number: Index, size: int) -> tuple[Index, Value | None]:
         """A number below ``size``, and whether it is the given one, where that may be another."""
         if self.layout.bands == 1:
             return number, None
@@ -221,20 +219,20 @@ class Maxima(Writer):
 
     def _row_in(
         self,
-        source: Any,
-        begin: Number,
-        to: Any,
-        place: Number,
+        source: Pointer,
+        begin: Index,
+        to: Pointer,
+        place: Index,
         width: int,
         dtype: DType,
-        is_in: Any,
+        is_in: Value | None,
         other: float,
     ) -> None:
         """Copy a row into scratch memory, or fill it with a number."""
         places = self.places
         nothing = self.registers.constant(other, self.kept, self.lanes)
 
-        def vector(at: Any, mask: Any) -> None:
+        def vector(at: Value, mask: Value | None) -> None:
             value = self.load(source, places.add(begin, at), dtype, mask)
             if is_in is not None:
                 value = self.builder.select(is_in, value, nothing)
@@ -242,7 +240,7 @@ class Maxima(Writer):
 
         self.vectors(width, vector)
 
-    def _copy(self, plane: Any, begin: Number) -> None:
+    def _copy(self, plane: Index, begin: Index) -> None:
         """The elements that the windows of a band see."""
         plan, places, layout = self.plan, self.places, self.layout
         first, last = layout.axes[0], layout.axes[-1]
@@ -250,13 +248,14 @@ class Maxima(Writer):
         start = places.mul(plane, plan.rows * plan.last.size)
         source = offset(self.builder, self.source, self.dtype.name, start)
         elements = self.scratch(layout.elements)
+        step: Index = 0
         if layout.bands == 1:
-            count, lead, step = first.axis.size, first.front * first.stride, 0
+            count, lead = first.axis.size, first.front * first.stride
         else:
             count, lead = first.slots * first.stride, 0
             step = places.mul(places.sub(begin, layout.back), first.stride)
 
-        def row(index: list[Number]) -> None:
+        def row(index: list[Index]) -> None:
             place = self._place(places.add(index[0], lead), index[1:])
             pixel, is_in = self._inside(places.add(index[0], step), first.axis.size)
             begin = places.mul(places.offset([pixel, *index[1:]], sizes), plan.last.size)
@@ -267,7 +266,7 @@ class Maxima(Writer):
 
         self._rows(count, sizes[1:], row)
 
-    def _give(self, plane: Any, begin: Number) -> None:
+    def _give(self, plane: Index, begin: Index) -> None:
         """What the windows of a band have."""
         plan, places, layout = self.plan, self.places, self.layout
         first, outer = layout.axes[0], layout.axes[:-1]
@@ -277,8 +276,8 @@ class Maxima(Writer):
         given = self.scratch(layout.given[0])
         step = 0 if layout.bands == 1 else places.add(begin, first.front - layout.back)
 
-        def row(index: list[Number]) -> None:
-            place: Number = 0
+        def row(index: list[Index]) -> None:
+            place: Index = 0
             for i, along in zip(index, outer, strict=True):
                 place = places.add(place, places.mul(i, along.unit))
             window, is_in = self._inside(places.add(index[0], step), first.axis.count)
@@ -287,25 +286,25 @@ class Maxima(Writer):
 
         self._rows(layout.windows, counts[1:], row)
 
-    def _collect(self, index: list[Number], begin: Number) -> None:
+    def _collect(self, index: list[Index], begin: Index) -> None:
         """Write what the elements of a band received."""
         plan, places, layout = self.plan, self.places, self.layout
         first, last = layout.axes[0], layout.axes[-1]
         sizes = [axis.size for axis in plan.outer]
         step = places.mul(begin, first.stride)
         lead = (first.front if layout.bands == 1 else layout.back) * first.stride
-        count: Number = first.axis.size
+        count: Index = first.axis.size
         if layout.bands > 1:
             left = i64(places.sub(first.axis.size, step))
             count = minimum(self.builder, i64(layout.own * first.stride), left)
         result = self.scratch(layout.result)
 
-        def row(inner: list[Number]) -> None:
+        def row(inner: list[Index]) -> None:
             start = places.mul(self._place(places.add(inner[0], lead), inner[1:]), last.stride)
             number = places.offset([places.add(inner[0], step), *inner[1:]], sizes)
             begin = places.mul(number, plan.last.size)
 
-            def vector(at: Any, mask: Any) -> None:
+            def vector(at: Value, mask: Value | None) -> None:
                 value = self.load(result, places.add(start, at), self.kept, mask)
                 pixel = places.add(begin, at)
                 self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
@@ -335,9 +334,10 @@ class Maxima(Writer):
             self.loop(
                 count, partial(self._compare, along, values, distance, best, taps), self.lanes
             )
-            values, distance = best, 1
+            if best is not None:
+                values, distance = best, 1
 
-    def _pick(self, phase: int, at: Any) -> None:
+    def _pick(self, phase: int, at: Value) -> None:
         """Some elements of a phase of the last axis."""
         layout, places = self.layout, self.places
         last = layout.axes[-1]
@@ -345,17 +345,23 @@ class Maxima(Writer):
         place = places.add(at, phase * last.flat)
         self.store(value, self.scratch(layout.phases), place)
 
-    def _strided(self, pointer: Any, at: Number, phase: int) -> Any:
+    def _strided(self, pointer: Pointer, at: Index, phase: int) -> Value:
         """Some elements of a phase, which lie as far apart as windows do."""
         place = Lanes(self.places.add(at, phase), self.lanes, self.layout.axes[-1].stride)
         return self.registers.every_few(pointer, place, self.kept)
 
     def _compare(
-        self, along: _Along, values: Any, distance: int, best: Any, taps: Any, at: Any
+        self,
+        along: _Along,
+        values: Pointer,
+        distance: int,
+        best: Pointer | None,
+        taps: Pointer,
+        at: Value,
     ) -> None:
         """The maxima of some windows along an axis: of equal ones the first."""
         builder, places, registers = self.builder, self.places, self.registers
-        most: Any = None
+        most: Value | None = None
         for number, (phase, step) in enumerate(along.taps):
             if distance > 1:
                 begin = places.mul(places.add(at, step * along.unit), distance)
@@ -371,7 +377,7 @@ class Maxima(Writer):
             most = builder.select(better, value, most)
             found = builder.select(better, here, found)
         registers.store(found, taps, Lanes(at, self.lanes), self._word)
-        if best is not None:
+        if best is not None and most is not None:
             self.store(most, best, at)
 
     @property
@@ -397,7 +403,9 @@ class Maxima(Writer):
                 )
             given = to
 
-    def _received(self, along: _Along, given: Any, taps: Any, phase: int, at: Any) -> Any:
+    def _received(
+        self, along: _Along, given: Pointer, taps: Pointer, phase: int, at: Value
+    ) -> Value:
         """What some elements of a phase receive along an axis."""
         builder, places, registers = self.builder, self.places, self.registers
         if along.is_trivial:
@@ -414,11 +422,13 @@ class Maxima(Writer):
             total = builder.select(chosen, more, total)
         return total
 
-    def _phase(self, along: _Along, given: Any, taps: Any, to: Any, phase: int, at: Any) -> None:
+    def _phase(
+        self, along: _Along, given: Pointer, taps: Pointer, to: Pointer, phase: int, at: Value
+    ) -> None:
         value = self._received(along, given, taps, phase, at)
         self.store(value, to, self.places.add(at, phase * along.flat))
 
-    def _spread(self, along: _Along, given: Any, taps: Any, to: Any, at: Any) -> None:
+    def _spread(self, along: _Along, given: Pointer, taps: Pointer, to: Pointer, at: Value) -> None:
         """All phases of the last axis, in turn as they lie in a row."""
         places, stride = self.places, along.stride
         nothing = self.registers.constant(0.0, self.kept, self.lanes)

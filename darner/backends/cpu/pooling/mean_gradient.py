@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from ....codegen.ir.emit import lane_mask, loop, minimum, offset
-from ....codegen.ir.index import Number, i64
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import Pointer, Value
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..conv.driver import in_lines
@@ -42,7 +42,7 @@ class Means(Writer):
 
     memory = _MeansMemory
 
-    def __init__(self, code: Code, main: Node, operands: Sequence[Any], finish: Finish) -> None:
+    def __init__(self, code: Code, main: Node, operands: Sequence[Pointer], finish: Finish) -> None:
         super().__init__(code, main, finish)
         (self.gradient,) = operands
         self.layout = _MeansMemory(self.plan)
@@ -67,7 +67,7 @@ class Means(Writer):
         )
         return apart and len(plan.outer) == 1 and plan.last.stride <= MOST_ABREAST
 
-    def _plane(self, plane: Any) -> None:
+    def _plane(self, plane: Value) -> None:
         plan, places = self.plan, self.places
         image, channel = divided(self.builder, plane, plan.channels)
         first = places.mul(plane, plan.pooled_rows * plan.last.count)
@@ -78,7 +78,7 @@ class Means(Writer):
         self.loop(plan.pooled_rows, lambda row: self._along(start, row))
         self.loop(plan.rows, lambda row: self._collect([image, channel], row))
 
-    def _copies(self, index: list[Number], start: Any, row: Any) -> None:
+    def _copies(self, index: list[Index], start: Pointer, row: Value) -> None:
         """All rows from those that a row of windows saw to before those of the next: copies of one, and zeros."""
         plan, places, builder = self.plan, self.places, self.builder
         last, (outer,) = plan.last, plan.outer
@@ -90,10 +90,10 @@ class Means(Writer):
         nothing = self.registers.constant(0.0, self.kept, self.lanes)
         begin = places.mul(row, last.count)
 
-        def write(values: Sequence[Any], at: Number) -> None:
+        def write(values: Sequence[Value], at: Index) -> None:
             """The rows of some vectors that lie side by side."""
 
-            def one(value: Any, place: Number, mask: Any, i: Any) -> None:
+            def one(value: Value, place: Index, mask: Value, i: Value) -> None:
                 pixel = places.add(places.mul(i, last.size), place)
                 self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
 
@@ -106,7 +106,7 @@ class Means(Writer):
                     self.between(top, seen, partial(one, value, place, mask))
                     self.between(seen, bottom, partial(one, nothing, place, mask))
 
-        def vector(at: Any) -> None:
+        def vector(at: Value) -> None:
             mask = lane_mask(builder, builder.sub(i64(last.count), at), self.lanes)
             value = self.load(start, places.add(begin, at), self.dtype, mask)
             value = self.divisor.divide(value, row, at)
@@ -125,12 +125,12 @@ class Means(Writer):
                 self.lanes,
             )
 
-    def _along(self, start: Any, row: Any) -> None:
+    def _along(self, start: Pointer, row: Value) -> None:
         """Spread a row of gradients over all that its windows saw along the row."""
         last, layout, places, registers = self.plan.last, self.layout, self.places, self.registers
         begin = places.mul(row, last.count)
 
-        def given(at: Any, mask: Any) -> None:
+        def given(at: Value, mask: Value | None) -> None:
             value = self.load(start, places.add(begin, at), self.dtype, mask)
             value = self.divisor.divide(value, row, at)
             self.store(value, self.given, places.add(at, layout.before), mask)
@@ -138,7 +138,7 @@ class Means(Writer):
         self.vectors(last.count, given)
         to = places.mul(row, layout.pitch)
 
-        def vector(at: Any) -> None:
+        def vector(at: Value) -> None:
             phases = []
             for phase in range(last.stride):
                 total = registers.constant(0.0, self.kept, self.lanes)
@@ -153,7 +153,7 @@ class Means(Writer):
 
         self.loop(layout.steps, vector, self.lanes)
 
-    def _collect(self, index: list[Number], number: Any) -> None:
+    def _collect(self, index: list[Index], number: Value) -> None:
         """One row of the result: the sum of all rows of windows that saw it."""
         plan, places, layout = self.plan, self.places, self.layout
         own = places.split(number, [axis.size for axis in plan.outer])
@@ -166,8 +166,8 @@ class Means(Writer):
             first = places.div(places.clamp(early, 0, axis.reach + axis.stride), axis.stride)
             ranges.append((i64(first), i64(places.add(final, 1))))
 
-        def vector(at: Any, mask: Any) -> None:
-            def level(chosen: list[Any], totals: Sequence[Any]) -> Sequence[Any]:
+        def vector(at: Value, mask: Value | None) -> None:
+            def level(chosen: list[Value], totals: Sequence[Value]) -> Sequence[Value]:
                 if len(chosen) < len(ranges):
                     low, high = ranges[len(chosen)]
                     return loop(

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import lane_mask, loop
-from ....codegen.ir.index import Lanes, Number, Places, i64
+from ....codegen.ir.index import Index, Lanes, Places, i64
 from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.pooling import GRADIENTS, Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
@@ -85,25 +85,27 @@ class Writer:
         self.registers = Registers(code.builder)
         self.lanes, self.kept, self.dtype = self.plan.lanes, self.plan.kept, self.plan.dtype
 
-    def scratch(self, nbytes: int) -> Any:
+    def scratch(self, nbytes: int) -> Pointer:
         """This thread's memory from a byte on."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
         return self.builder.gep(self.code.own, [i64(nbytes)], source_etype=ir.IntType(8))
 
-    def loop(self, count: Number, inside: Callable[[Any], None], step: int = 1) -> None:
+    def loop(self, count: Index, inside: Callable[[Value], None], step: int = 1) -> None:
         """``inside(i)`` for every ``step``-th number below ``count``."""
         self.between(i64(0), i64(count), inside, step)
 
-    def between(self, low: Any, high: Any, inside: Callable[[Any], None], step: int = 1) -> None:
+    def between(
+        self, low: Value, high: Value, inside: Callable[[Value], None], step: int = 1
+    ) -> None:
         """``inside(i)`` for every ``step``-th number from ``low`` to before ``high``."""
 
-        def one(i: Any, _: Sequence[Any]) -> None:
+        def one(i: Value, _: Sequence[Value]) -> None:
             inside(i)
 
         loop(self.builder, low, high, step, one)
 
-    def vectors(self, width: int, vector: Callable[[Any, Any], None]) -> None:
+    def vectors(self, width: int, vector: Callable[[Value, Value | None], None]) -> None:
         """``vector(start, mask)`` along a row; all but the last are whole."""
         full = width // self.lanes * self.lanes
         if full == self.lanes:
@@ -114,8 +116,8 @@ class Writer:
             vector(i64(full), lane_mask(self.builder, i64(width - full), self.lanes))
 
     def load(
-        self, pointer: Any, at: Number, dtype: DType, mask: Any = None, stride: int = 1
-    ) -> Any:
+        self, pointer: Pointer, at: Index, dtype: DType, mask: Value | None = None, stride: int = 1
+    ) -> Value:
         """A vector as the type that is computed in; its lanes are ``stride`` apart, and then there is no mask."""
         offset = Lanes(at, self.lanes, stride)
         if stride > 1:
@@ -124,21 +126,21 @@ class Writer:
             value = self.registers.load(pointer, offset, dtype, mask)
         return self.registers.cast(value, dtype, self.kept)
 
-    def store(self, value: Any, pointer: Any, at: Number, mask: Any = None) -> None:
+    def store(self, value: Value, pointer: Pointer, at: Index, mask: Value | None = None) -> None:
         """Write a vector to scratch memory."""
         self.registers.store(value, pointer, Lanes(at, self.lanes), self.kept, mask)
 
-    def fill(self, pointer: Any, count: int, number: float, dtype: DType | None = None) -> None:
+    def fill(self, pointer: Pointer, count: int, number: float, dtype: DType | None = None) -> None:
         """Set ``count`` elements, a multiple of the lanes, to a number."""
         dtype = dtype or self.kept
         value = self.registers.constant(number, dtype, self.lanes)
 
-        def vector(at: Any) -> None:
+        def vector(at: Value) -> None:
             self.registers.store(value, pointer, Lanes(at, self.lanes), dtype)
 
         self.loop(count, vector, self.lanes)
 
-    def interleaved(self, values: Sequence[Any]) -> list[Any]:
+    def interleaved(self, values: Sequence[Value]) -> list[Value]:
         """The lanes of some vectors in turn, as as many vectors."""
         from llvmlite import ir
 
@@ -161,7 +163,7 @@ class Writer:
         """A number of elements rounded up to whole vectors."""
         return round_up(count, self.lanes)
 
-    def table(self, numbers: Sequence[int]) -> Any:
+    def table(self, numbers: Sequence[int]) -> Value:
         """Constants in memory, as the type that is computed in, up to whole vectors."""
         from llvmlite import ir
 
@@ -186,7 +188,7 @@ class Divisor:
         if self.number is None:
             self.rows, self.columns = writer.table(rows), writer.table(columns)
 
-    def divide(self, sums: Any, row: Number, at: Any) -> Any:
+    def divide(self, sums: Value, row: Index, at: Value) -> Value:
         """The means of the windows of a row from ``at`` on."""
         writer = self.writer
         builder, registers, lanes, kept = (

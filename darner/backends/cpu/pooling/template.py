@@ -7,11 +7,10 @@ is read from far is read in whole vectors. The gradients are in ``pooling_backwa
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import offset
-from ....codegen.ir.index import Number
-from ....codegen.ir.types import ACCUMULATOR
+from ....codegen.ir.index import Index
+from ....codegen.ir.types import ACCUMULATOR, Pointer, Value
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -35,7 +34,7 @@ BLOCK = 16384
 class Forward(Writer):
     """The code of ``max_pool`` and ``avg_pool``."""
 
-    def __init__(self, code: Code, main: Node, source: Any, finish: Finish) -> None:
+    def __init__(self, code: Code, main: Node, source: Pointer, finish: Finish) -> None:
         super().__init__(code, main, finish)
         self.source = source
         self.layout = Layout(self.plan)
@@ -53,13 +52,13 @@ class Forward(Writer):
         blocks = ceil_div(plan.pooled_rows, layout.rows)
         self.code.each(plan.batch * plan.channels * blocks, lambda unit: self._block(unit, blocks))
 
-    def _block(self, unit: Any, blocks: int) -> None:
+    def _block(self, unit: Value, blocks: int) -> None:
         """Some rows of what is pooled from one plane."""
         plan, layout, places = self.plan, self.layout, self.places
         plane, block = divided(self.builder, unit, blocks)
         image, channel = divided(self.builder, plane, plan.channels)
         first = places.mul(block, layout.rows)
-        rows: Number = layout.rows
+        rows: Index = layout.rows
         if plan.pooled_rows % layout.rows:
             rest = places.sub(plan.pooled_rows, first)
             rows = places.clamp(rest, 0, layout.rows)
@@ -72,14 +71,14 @@ class Forward(Writer):
         self.loop(rows, lambda row: self._onto(start, places.add(first, row), row))
         self.loop(rows, lambda row: self._along([image, channel], places.add(first, row), row))
 
-    def _onto(self, start: Any, number: Number, row: Any) -> None:
+    def _onto(self, start: Pointer, number: Index, row: Value) -> None:
         """The rows of one row of windows onto each other."""
         plan, places, registers = self.plan, self.places, self.registers
         index = places.split(number, [axis.count for axis in plan.outer])
         pointers = []
         for taps in plan.taps():
-            place: Number = 0
-            inside: Any = None
+            place: Index = 0
+            inside: Value | None = None
             for axis, i, tap in zip(plan.outer, index, taps, strict=True):
                 own = places.add(places.mul(i, axis.stride), tap * axis.dilation - axis.low)
                 if axis.sticks_out(tap):
@@ -97,7 +96,7 @@ class Forward(Writer):
             pointers.append(pointer)
         to = places.add(places.mul(row, self.layout.pitch), plan.last.low)
 
-        def vector(at: Any, mask: Any) -> None:
+        def vector(at: Value, mask: Value | None) -> None:
             total = self.load(pointers[0], at, self.dtype, mask)
             for pointer in pointers[1:]:
                 value = self.load(pointer, at, self.dtype, mask)
@@ -106,22 +105,18 @@ class Forward(Writer):
 
         self.vectors(plan.last.size, vector)
 
-    def _along(self, index: list[Number], number: Number, row: Any) -> None:
+    def _along(self, index: list[Index], number: Index, row: Value) -> None:
         """One row of windows, from what their rows are together."""
         last, places, registers = self.plan.last, self.places, self.registers
         start = places.mul(row, self.layout.pitch)
 
-        def vector(at: Any, mask: Any) -> None:
+        def vector(at: Value, mask: Value | None) -> None:
             begin = places.add(start, places.mul(at, last.stride))
-            total: Any = None
-            for tap in range(last.window):
+            total = self.load(self.combined, begin, self.kept, None, last.stride)
+            for tap in range(1, last.window):
                 place = places.add(begin, tap * last.dilation)
                 value = self.load(self.combined, place, self.kept, None, last.stride)
-                total = (
-                    value
-                    if total is None
-                    else registers.merge(self.reduction, total, value, self.kept)
-                )
+                total = registers.merge(self.reduction, total, value, self.kept)
             if self.divisor is not None:
                 total = self.divisor.divide(total, number, at)
             pixel = places.add(places.mul(number, last.count), at)
@@ -190,7 +185,7 @@ def _emit(code: Code) -> None:
         Forward(code, main, operands[0], finish).emit()
 
 
-def _address(code: Code, node: Node) -> Any:
+def _address(code: Code, node: Node) -> Pointer:
     seen = strided(node)
     if seen is None:
         raise InternalError(f"'{node.op.name}' is an operand without an address")

@@ -18,9 +18,9 @@ from typing import Any
 
 from ....codegen.elements.collapse import REDUCTIONS, collapsed
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.index import Lanes, Number, i64
+from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
-from ....codegen.ir.types import accumulator_type
+from ....codegen.ir.types import Pointer, Value, accumulator_type
 from ....graph.dtypes import f32, f64
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -40,7 +40,7 @@ MOST_AHEAD = 1 << 18
 CHAINS = 4
 """Sums of one vector that grow beside each other: an addition takes as many cycles until the next can have its result."""
 
-Inside = Callable[[list[Number], Number, list[Any]], Sequence[Any]]
+Inside = Callable[[list[Index], Index, list[Value]], Sequence[Any]]
 
 
 def _width(machine: Machine) -> int:
@@ -76,7 +76,7 @@ class _RowElements(Elements):
 
     space: tuple[int, ...] = ()
 
-    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+    def apply(self, node: Node, operands: Sequence[Value]) -> Value:
         if node.op.name == "div" and node.dtype in (f32, f64):
             a, b = node.operands
             if tuple(sizes(a)) == self.space != tuple(sizes(b)) and b.op.name != "constant":
@@ -110,7 +110,7 @@ class _Rows:
             if tuple(sizes(node)) != program.space and node.id not in summed
         ]
 
-    def _ahead(self) -> list[tuple[Any, Node]]:
+    def _ahead(self) -> list[tuple[Pointer, Node]]:
         """Operands whose next row is asked for while the elements of this one are in the cache and computed with.
 
         The first pass over a row waits for memory, and those after it leave memory idle. Where lanes are rows, each step reads a few lines far from those before: no processor
@@ -130,7 +130,7 @@ class _Rows:
             and held * leaf.dtype.itemsize <= MOST_AHEAD
         ]
 
-    def ask_ahead(self, index: list[Number], level: int) -> None:
+    def ask_ahead(self, index: list[Index], level: int) -> None:
         """Ask for the elements below these, in the second pass; for those beside them, in the first, where lanes are rows."""
         program = self.program
         if level != self.asks:
@@ -142,16 +142,16 @@ class _Rows:
 
     # ------------------------------------------------------------- where elements are
 
-    def place(self, row: Sequence[Number], inner: Sequence[Number]) -> list[Number]:
+    def place(self, row: Sequence[Index], inner: Sequence[Index]) -> list[Index]:
         """The index of an element: of its row, and within it."""
-        result: list[Number] = [0] * len(self.program.space)
+        result: list[Index] = [0] * len(self.program.space)
         for axis, number in zip(self.program.others, row, strict=True):
             result[axis] = number
         for axis, number in zip(self.program.axes, inner, strict=True):
             result[axis] = number
         return result
 
-    def each_row(self, number: Number, inside: Callable[[list[Number]], None]) -> None:
+    def each_row(self, number: Index, inside: Callable[[list[Index]], None]) -> None:
         """Emit ``inside`` with the index of a unit's row, or of the rows of its lanes."""
         program, places = self.program, self.places
         rows = [program.space[axis] for axis in program.others]
@@ -169,12 +169,12 @@ class _Rows:
 
     def each_element(
         self,
-        row: Sequence[Number],
-        piece: Number,
+        row: Sequence[Index],
+        piece: Index,
         inside: Inside,
-        carried: Sequence[Any] = (),
+        carried: Sequence[Value] = (),
         line: int = 1,
-    ) -> list[Any]:
+    ) -> list[Value]:
         """Loops over a piece of a row; ``inside(index, position, values)``, the position being that among the row's kept values.
 
         Where nothing is carried, whole vectors can be those that lie at multiples of ``line``.
@@ -184,14 +184,14 @@ class _Rows:
         whole = round_up(length, program.lanes)
 
         def along(
-            outer: list[Number], number: Number, values: list[Any], ends: tuple[Number, Number]
-        ) -> Sequence[Any]:
+            outer: list[Index], number: Index, values: list[Value], ends: tuple[Index, Index]
+        ) -> Sequence[Value]:
             if not program.across:
                 at = Lanes(places.mul(number, program.lanes), program.lanes)
                 return inside(self.place(row, outer), at, values)
             first = places.mul(number, whole)
 
-            def some(lanes: Lanes, held: list[Any]) -> Sequence[Any]:
+            def some(lanes: Lanes, held: list[Value]) -> Sequence[Value]:
                 return inside(self.place(row, [*outer, lanes]), places.add(first, lanes), held)
 
             if line > 1 and length % program.lanes:
@@ -226,15 +226,15 @@ class _Rows:
             carried,
         )
 
-    def _part(self, piece: Number, count: int) -> Number:
+    def _part(self, piece: Index, count: int) -> Index:
         return self.places.div(self.places.mul(piece, count), self.program.pieces)
 
-    def _least(self, a: Number, b: int) -> Number:
+    def _least(self, a: Index, b: int) -> Index:
         return self.places.clamp(a, 0, b)
 
     # ------------------------------------------------------------- passes
 
-    def reduce(self, level: int, row: Sequence[Number], piece: Number = 0) -> list[Any]:
+    def reduce(self, level: int, row: Sequence[Index], piece: Index = 0) -> list[Value]:
         """The running results of a pass over a piece."""
         program, e = self.program, self.elements
         nodes = program.levels[level]
@@ -243,7 +243,7 @@ class _Rows:
             for node in nodes
         ]
 
-        def inside(index: list[Number], position: Number, totals: list[Any]) -> Sequence[Any]:
+        def inside(index: list[Index], position: Index, totals: list[Value]) -> Sequence[Value]:
             self._begin(position)
             self.ask_ahead(index, level)
             following = []
@@ -264,7 +264,7 @@ class _Rows:
             return [self.registers.across(node.op.name, total, node.dtype) for node, total in pairs]
         return totals
 
-    def _needed(self, guard: Guard, row: Sequence[Number]) -> Any:
+    def _needed(self, guard: Guard, row: Sequence[Index]) -> Value:
         """Whether a pass is needed in the row, or in one of those side by side."""
         node = self.code.body.nodes[guard.condition]
         condition = Lane(self.code.builder, self._in_lanes(self.of_row(node, row)))
@@ -273,13 +273,15 @@ class _Rows:
             needed = needed & needed.of(self.elements.mask)
         return needed.any().value
 
-    def of_row(self, node: Node, row: Sequence[Number]) -> Any:
+    def of_row(self, node: Node, row: Sequence[Index]) -> Value:
         """What a row has one of; axes that were reduced and kept have size 1, and stand at 0."""
         whole = node.rank != len(row)
         index = self.place(row, [0] * len(self.program.axes)) if whole else list(row)
         return self.elements.at(node, index)
 
-    def one_of(self, needed: Any, made: Callable[[], list[Any]], otherwise: list[Any]) -> list[Any]:
+    def one_of(
+        self, needed: Value, made: Callable[[], list[Value]], otherwise: list[Value]
+    ) -> list[Value]:
         """What code gives that is only run where it is needed, and something else where it is not."""
         b = self.code.builder
         otherwise = [self._in_lanes(value) for value in otherwise]
@@ -289,7 +291,7 @@ class _Rows:
             after = b.block
         # What the pass kept is not there where it was left out.
         self.fresh = fresh
-        found = []
+        found: list[Value] = []
         for value, other in zip(values, otherwise, strict=True):
             phi = b.phi(value.type)
             phi.add_incoming(other, before)
@@ -297,16 +299,16 @@ class _Rows:
             found.append(phi)
         return found
 
-    def _in_lanes(self, value: Any) -> Any:
+    def _in_lanes(self, value: Value) -> Value:
         """A value of a row; of rows side by side, one that all have alike in every lane."""
         return value if self.program.across else self.places.spread(value, self.program.lanes)
 
-    def chosen(self, level: int, guard: Guard, row: Sequence[Number]) -> None:
+    def chosen(self, level: int, guard: Guard, row: Sequence[Index]) -> None:
         """A pass that some rows need, and what is chosen between its results and others."""
         choices = [self.code.body.nodes[i] for i in sorted(guard.choices)]
         otherwise = [self.of_row(guard.otherwise(choice), row) for choice in choices]
 
-        def made() -> list[Any]:
+        def made() -> list[Value]:
             self.finish(level, self.reduce(level, row))
             return [self.of_row(choice, row) for choice in choices]
 
@@ -314,7 +316,7 @@ class _Rows:
         for choice, value in zip(choices, self.one_of(needed, made, otherwise), strict=True):
             self.elements.give(choice, value)
 
-    def partial_results(self, level: int, row: Sequence[Number], piece: Number) -> list[Any]:
+    def partial_results(self, level: int, row: Sequence[Index], piece: Index) -> list[Value]:
         """Those of a pass over a piece; of no elements, where the row does not need the pass."""
         guard = self.program.guards[level]
         if guard is None:
@@ -336,17 +338,17 @@ class _Rows:
         return not program.across and single and long
 
     def _in_chains(
-        self, row: Sequence[Number], nodes: Sequence[Node], inside: Inside, firsts: Sequence[Any]
-    ) -> list[Any]:
+        self, row: Sequence[Index], nodes: Sequence[Node], inside: Inside, firsts: Sequence[Value]
+    ) -> list[Value]:
         """A pass over elements that are every ``CHAINS``-th of a row's, and then over the next of them: sums that need not wait for each other."""
         program, places, e = self.program, self.places, self.elements
         whole = program.outer[0] // CHAINS * CHAINS
 
-        def one(number: Number, held: Sequence[Any]) -> list[Any]:
+        def one(number: Index, held: Sequence[Value]) -> list[Value]:
             at = Lanes(places.mul(number, program.lanes), program.lanes)
             return list(inside(self.place(row, [number]), at, list(held)))
 
-        def some(number: Number, held: list[Any]) -> Sequence[Any]:
+        def some(number: Index, held: list[Value]) -> Sequence[Value]:
             return [
                 total
                 for chain in range(CHAINS)
@@ -358,14 +360,14 @@ class _Rows:
             first = self.registers.merge(nodes[0].op.name, first, other, nodes[0].dtype)
         return e.loop(whole, program.outer[0], one, [first])
 
-    def _begin(self, position: Number) -> None:
+    def _begin(self, position: Index) -> None:
         """A new block of code: what was kept is not yet in its registers."""
         self.position = position
         self.here: set[int] = set()
         for kept in self.program.kept:
             self.elements.forget(kept)
 
-    def value(self, node: Node, index: list[Number], level: int) -> Any:
+    def value(self, node: Node, index: list[Index], level: int) -> Value:
         """A node's elements in a pass, what is kept being written or read."""
         e = self.elements
         for kept in self.program.kept:
@@ -394,12 +396,12 @@ class _Rows:
             stack += found.operands
         return False
 
-    def finish(self, level: int, totals: Sequence[Any]) -> None:
+    def finish(self, level: int, totals: Sequence[Value]) -> None:
         """Make the results of a pass known to what follows."""
         for node, total in zip(self.program.levels[level], totals, strict=True):
             self.elements.give(node, self.registers.reduced(node.op.name, total, node.dtype))
 
-    def write_single(self, row: Sequence[Number]) -> None:
+    def write_single(self, row: Sequence[Index]) -> None:
         """Results that have one element a row."""
         for kept in self.program.kept:
             # Those of the last block of the row: another element may be asked for.
@@ -410,13 +412,13 @@ class _Rows:
             offset = self.places.offset(index, sizes(node))
             self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
 
-    def write_full(self, row: Sequence[Number], piece: Number = 0) -> None:
+    def write_full(self, row: Sequence[Index], piece: Index = 0) -> None:
         """Results that have an element for each of the row's."""
         if not self.full and not self.columns:
             return
         level = len(self.program.levels)
 
-        def inside(index: list[Number], position: Number, _: list[Any]) -> Sequence[Any]:
+        def inside(index: list[Index], position: Index, _: list[Value]) -> Sequence[Value]:
             self._begin(position)
             self.ask_ahead(index, level)
             # All are computed before any is written: a result may lie where an operand does.
@@ -442,7 +444,7 @@ class _Rows:
         from llvmlite import ir  # type: ignore[import-untyped]
 
         offset = 0
-        self.kept_at: dict[int, Any] = {}
+        self.kept_at: dict[int, Value] = {}
         for node in self.program.kept:
             place = [i64(offset)]
             self.kept_at[node.id] = self.code.builder.gep(
@@ -450,7 +452,7 @@ class _Rows:
             )
             offset += room(self.program.row_elements + self.program.lanes, node.dtype.itemsize)
 
-        def whole(row: list[Number]) -> None:
+        def whole(row: list[Index]) -> None:
             self.ready: set[int] = set()
             for level in range(len(self.program.levels)):
                 self.fresh = set()
@@ -465,7 +467,7 @@ class _Rows:
             self.write_single(row)
             self.write_full(row)
 
-        def unit(number: Number, _: Any) -> Sequence[Any]:
+        def unit(number: Index, _: Sequence[Value]) -> Sequence[Value]:
             self.each_row(number, whole)
             return []
 
@@ -480,18 +482,18 @@ class _Rows:
 
     # ------------------------------------------------------------- sums over rows
 
-    def _emit_in_chunks(self, unit: Callable[[Number, Any], Sequence[Any]]) -> None:
+    def _emit_in_chunks(self, unit: Callable[[Index, list[Value]], Sequence[Value]]) -> None:
         """Rows in runs of a fixed number, each with sums of its own; then the sums of all runs."""
         program, places, e = self.program, self.places, self.elements
         chunks = program.chunks
 
-        def clear(lanes: Lanes, _: Any) -> Sequence[Any]:
+        def clear(lanes: Lanes, _: object) -> Sequence[Value]:
             for slot, (node, _) in enumerate(self.columns):
                 nothing = self.registers.neutral("sum", node.dtype, node.dtype, program.lanes)
                 self._held(slot, lanes, nothing)
             return []
 
-        def chunk(number: Number, _: Any) -> Sequence[Any]:
+        def chunk(number: Index, _: object) -> Sequence[Value]:
             self.chunk = number
             e.blocks(0, program.row_elements, program.lanes, clear)
             first = places.div(places.mul(number, program.units), chunks)
@@ -503,7 +505,7 @@ class _Rows:
         self.code.barrier()
         blocks = program.row_elements // program.lanes
 
-        def block(number: Number, _: Any) -> Sequence[Any]:
+        def block(number: Index, _: object) -> Sequence[Value]:
             lanes = Lanes(places.mul(number, program.lanes), program.lanes)
             if program.space[-1] % program.lanes:
                 e.mask = places.less(lanes, program.space[-1])
@@ -518,7 +520,7 @@ class _Rows:
         """Elements of a column sum, from the sums of all chunks in their order."""
         node, pointer = self.columns[slot]
 
-        def one(number: Any, totals: list[Any]) -> Sequence[Any]:
+        def one(number: Index, totals: list[Value]) -> Sequence[Value]:
             self.chunk = number
             (other,) = self._held(slot, lanes)
             return [self.registers.merge("sum", totals[0], other, node.dtype)]
@@ -529,7 +531,7 @@ class _Rows:
         total = self.registers.reduced("sum", total, node.dtype)
         self.registers.store(total, pointer, lanes, node.dtype, self.elements.mask)
 
-    def _held(self, slot: int, lanes: Lanes, value: Any = None) -> list[Any]:
+    def _held(self, slot: int, lanes: Index, value: Value | None = None) -> list[Value]:
         """Sums of this chunk for a column sum: written, or read."""
         from llvmlite import ir
 
@@ -544,7 +546,7 @@ class _Rows:
         self.registers.store(value, pointer, offset, dtype)
         return []
 
-    def add_to_columns(self, index: list[Number], level: int) -> None:
+    def add_to_columns(self, index: list[Index], level: int) -> None:
         """Add a row's elements to the sums of its chunk."""
         for slot, (node, _) in enumerate(self.columns):
             (x,) = node.operands
@@ -565,7 +567,7 @@ class _Rows:
         by_pieces = any(leaf.size == length for leaf in self.code.spec.inputs)
         for level in range(len(program.levels) + 1):
 
-            def unit(number: Number, _: Any, level: int = level) -> Sequence[Any]:
+            def unit(number: Index, _: object, level: int = level) -> Sequence[Value]:
                 if by_pieces:
                     piece = places.div(number, program.units)
                     row_number = places.mod(number, program.units)
@@ -573,7 +575,7 @@ class _Rows:
                     row_number = places.div(number, program.pieces)
                     piece = places.mod(number, program.pieces)
 
-                def one(row: list[Number]) -> None:
+                def one(row: list[Index]) -> None:
                     for earlier in range(level):
                         self.finish(earlier, self._gathered(earlier, row_number))
                     if level < len(program.levels):
@@ -593,7 +595,9 @@ class _Rows:
             if level < len(program.levels):
                 self.code.barrier()
 
-    def _partial(self, level: int, slot: int, row: Number, piece: Number, value: Any = None) -> Any:
+    def _partial(
+        self, level: int, slot: int, row: Index, piece: Index, value: Value | None = None
+    ) -> Any:
         """Write a partial result, or read one."""
         program, places = self.program, self.places
         node = program.levels[level][slot]
@@ -609,12 +613,12 @@ class _Rows:
         self.registers.store(value, self.code.shared, offset, kept)
         return None
 
-    def _gathered(self, level: int, row: Number) -> list[Any]:
+    def _gathered(self, level: int, row: Index) -> list[Value]:
         """A row's results of an earlier pass, from its pieces in their order."""
         nodes = self.program.levels[level]
         firsts = [self._partial(level, slot, row, 0) for slot in range(len(nodes))]
 
-        def inside(piece: Any, totals: list[Any]) -> Sequence[Any]:
+        def inside(piece: Index, totals: list[Value]) -> Sequence[Value]:
             return [
                 self.registers.merge(
                     node.op.name, total, self._partial(level, slot, row, piece), node.dtype

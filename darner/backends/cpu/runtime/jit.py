@@ -31,6 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ....codegen.ir.types import Module
 from ....graph.errors import DarnerError, ForkError
 from ....graph.forks import native_call, watch
 from ...keys import Keyed
@@ -147,7 +148,7 @@ def vector_bytes(features: Mapping[str, bool]) -> int:
 
 
 def compile_module(
-    module: Any,
+    module: Module | str,
     *,
     cpu: str | None = None,
     features: str | None = None,
@@ -271,7 +272,7 @@ def _side_by_side(name: str, *arguments: Any) -> Any:
     return getattr(locked, "_cfn", locked)(*arguments)
 
 
-def _emitted(machine: Any, module: Any) -> bytes:
+def _emitted(machine: Any, module: Module) -> bytes:
     """Object code of a module, as ``machine.emit_object`` makes it."""
     import llvmlite.binding.ffi as ffi
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import broadcast, loop
-from ....codegen.ir.index import Number, i64
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import accumulator_type
+from ....codegen.ir.types import Value, accumulator_type
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Template
@@ -48,12 +47,12 @@ def _emit(code: Code) -> None:
     source = Source(code, x, axis + 1)
     lanes = source.lanes(lanes_of(code.machine, node.dtype))
 
-    def tile(row: Any, first: Number, last: Number) -> None:
+    def tile(row: Value, first: Index, last: Index) -> None:
         outer = places.split(row, lead) if lead else []
         start = places.mul(row, length * inner)
 
-        def columns(column: Any, width: int) -> None:
-            def one(step: Any, totals: Sequence[Any]) -> Sequence[Any]:
+        def columns(column: Index, width: int) -> None:
+            def one(step: Value, totals: Sequence[Value]) -> Sequence[Value]:
                 at = places.sub(length - 1, step) if reverse else step
                 value = cast(b, source.at([*outer, at], column, width), x.dtype, kept)
                 total = emit(op, b, [totals[0], value], [kept, kept], kept)

@@ -7,10 +7,11 @@ all threads transform the source together first, and then share blocks and chann
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from .....codegen.ir.emit import lane_mask, load, loop, minimum, offset
-from .....codegen.ir.index import Number, i64
+from .....codegen.ir.index import Index, i64
+from .....codegen.ir.types import Pointer, Value
 from .....graph.integers import round_up
 from ...emit.template import Code, Packing, Scratch
 from ..epilogue import Finish
@@ -81,12 +82,12 @@ def packing(form: Winograd, operand: int) -> Packing | None:
     return Packing(operand, Layout(form).weights, key, emit)
 
 
-def _transform_weights(code: Code, form: Winograd, weights: Any, target: Any) -> None:
+def _transform_weights(code: Code, form: Winograd, weights: Pointer, target: Pointer) -> None:
     """All weights to ``[panel][point][channel][out]``."""
     builder, places, tile = code.builder, code.places, form.tile
     groups = form.depth // tile.lanes
 
-    def one(number: Any) -> None:
+    def one(number: Value) -> None:
         panel, group = divided(builder, number, groups)
         _, width = width_of(builder, form, panel)
         channel = builder.mul(i64(group), i64(tile.lanes))
@@ -103,16 +104,16 @@ def _transform_weights(code: Code, form: Winograd, weights: Any, target: Any) ->
 def _transform_some(
     code: Code,
     form: Winograd,
-    weights: Any,
-    panel: Number,
-    channels: tuple[Any, Any],
-    target: Any,
-    point_distance: Any,
+    weights: Pointer,
+    panel: Index,
+    channels: tuple[Value, Value],
+    target: Pointer,
+    point_distance: Value,
     for_others: bool = False,
 ) -> None:
     """The weights of one panel and some of the source's channels to ``target[point][channel][out]``, which other threads read where it is ``for_others``."""
     builder, places, lanes = code.builder, code.places, form.tile.lanes
-    kernel = weight_kernel(code.module, form.side, lanes, form.flipped)
+    kernel: Value = weight_kernel(code.module, form.side, lanes, form.flipped)
     if for_others and form.in_lines:
         past = weight_kernel(code.module, form.side, lanes, form.flipped, past=True)
         kernel = code.for_others(kernel, past)
@@ -120,11 +121,11 @@ def _transform_some(
     first, stop = channels
     _, width = width_of(builder, form, panel)
 
-    def vector(at: Any, _: Any) -> None:
+    def vector(at: Value, _: Sequence[Value]) -> None:
         out = places.add(places.mul(panel, form.tile.width), at)
         left = builder.sub(i64(form.out), i64(out))
 
-        def group(channel: Any, _: Any) -> None:
+        def group(channel: Value, _: Sequence[Value]) -> None:
             count = minimum(builder, builder.sub(stop, channel), i64(lanes))
             if form.flipped:
                 line = places.add(places.mul(channel, form.out), out)
@@ -145,7 +146,7 @@ class Driver:
     """The code of one convolution."""
 
     def __init__(
-        self, code: Code, form: Winograd, operands: tuple[Any, Any], finish: Finish
+        self, code: Code, form: Winograd, operands: tuple[Pointer, Pointer], finish: Finish
     ) -> None:
         self.code, self.builder, self.places = code, code.builder, code.places
         self.form, self.finish, self.layout = form, finish, Layout(form)
@@ -160,7 +161,7 @@ class Driver:
         rest = moved(self.builder, code.own, place)
         self.chunk = rest
         self.source = code.shared if form.shared else rest
-        kernel = source_kernel(code.module, form.side, form.tile.lanes)
+        kernel: Value = source_kernel(code.module, form.side, form.tile.lanes)
         if form.shared and form.in_lines:
             past = source_kernel(code.module, form.side, form.tile.lanes, past=True)
             kernel = code.for_others(kernel, past)
@@ -179,7 +180,7 @@ class Driver:
             code.barrier(past=form.in_lines)
         code.each(form.units, self._unit)
 
-    def _unit(self, number: Any) -> None:
+    def _unit(self, number: Value) -> None:
         form, builder = self.form, self.builder
         if form.shared:
             panel, block = divided(builder, number, form.blocks)
@@ -203,15 +204,15 @@ class Driver:
 
     # ------------------------------------------------------------- the way in
 
-    def _source_of(self, block: Any) -> Any:
+    def _source_of(self, block: Index) -> Pointer:
         place = self.places.mul(block, self.layout.source // SIZE)
         return offset(self.builder, self.source, DTYPE, i64(place))
 
-    def _share_of_source(self, number: Any) -> None:
+    def _share_of_source(self, number: Value) -> None:
         block, vector = divided(self.builder, number, self.layout.images.vectors)
         self._transform(i64(block), vector, self._source_of(block))
 
-    def _transform(self, block: Any, vector: Number, source: Any) -> None:
+    def _transform(self, block: Value, vector: Index, source: Pointer) -> None:
         """One vector of channels of a block's squares, as columns of the matrices."""
         form, builder = self.form, self.builder
         target = offset(builder, source, DTYPE, i64(self.places.mul(vector, form.tile.lanes)))
@@ -220,7 +221,7 @@ class Driver:
 
     # ------------------------------------------------------------- products
 
-    def _panel(self, block: Number, panel: Number, source: Any) -> None:
+    def _panel(self, block: Index, panel: Index, source: Pointer) -> None:
         """The products of a block with one panel of weights, and what becomes of them."""
         form, builder, places = self.form, self.builder, self.places
         _, width = width_of(builder, form, panel)
@@ -232,13 +233,13 @@ class Driver:
             self._products(panel, source, weights, i64(0), i64(form.channels), form.channels)
         self._take_back(block, panel, width)
 
-    def _chunks(self, panel: Number, source: Any) -> None:
+    def _chunks(self, panel: Index, source: Pointer) -> None:
         """The products with some channels after the other, whose weights are transformed just before."""
         form, builder, layout = self.form, self.builder, self.layout
         _, width = width_of(builder, form, panel)
         point_distance = i64(self.places.mul(width, layout.chunk))
 
-        def chunk(first: Any, _: Any) -> None:
+        def chunk(first: Value, _: Sequence[Value]) -> None:
             stop = minimum(builder, builder.add(first, i64(layout.chunk)), i64(form.channels))
             channels = first, stop
             _transform_some(
@@ -250,7 +251,13 @@ class Driver:
         loop(builder, i64(0), i64(form.channels), layout.chunk, chunk)
 
     def _products(
-        self, panel: Number, source: Any, weights: Any, first: Any, count: Any, distance: int
+        self,
+        panel: Index,
+        source: Pointer,
+        weights: Pointer,
+        first: Value,
+        count: Value,
+        distance: int,
     ) -> None:
         """Add the products of ``count`` channels from ``first`` on, whose points are ``distance`` channels apart, to the sums."""
         form, builder, places = self.form, self.builder, self.places
@@ -258,12 +265,12 @@ class Driver:
         tiles = form.rows // form.tile.rows
         added = builder.icmp_signed(">", first, i64(0))
 
-        def point(number: Any, _: Any) -> None:
+        def point(number: Value, _: Sequence[Value]) -> None:
             at = i64(places.mul(number, places.mul(width, distance)))
             here = offset(builder, weights, DTYPE, at)
             following = offset(builder, here, DTYPE, i64(places.mul(width, distance)))
 
-            def rows(tile: Any, _: Any) -> None:
+            def rows(tile: Value, _: Sequence[Value]) -> None:
                 line = places.add(places.mul(number, form.rows), places.mul(tile, form.tile.rows))
                 at = i64(places.add(places.mul(line, form.depth), first))
                 a = offset(builder, source, DTYPE, at)
@@ -279,7 +286,7 @@ class Driver:
 
     # ------------------------------------------------------------- the way out
 
-    def _take_back(self, block: Number, panel: Number, width: Number) -> None:
+    def _take_back(self, block: Index, panel: Index, width: Index) -> None:
         """The sums of a panel to the results, a vector of channels and a line of squares at a time."""
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
         lanes = form.tile.lanes
@@ -288,11 +295,11 @@ class Driver:
         start = i64(places.mul(panel, form.tile.width))
         count = minimum(builder, builder.sub(i64(form.out), start), i64(width))
 
-        def vector(at: Any, _: Any) -> None:
+        def vector(at: Value, _: Sequence[Value]) -> None:
             channel = builder.add(start, at)
             channels = minimum(builder, builder.sub(count, at), i64(lanes))
 
-            def one_line(line: Any, _: Any) -> None:
+            def one_line(line: Value, _: Sequence[Value]) -> None:
                 square = places.mul(builder.sub(line, first), form.across)
                 read = i64(places.add(places.mul(square, width), at))
                 arguments = [
@@ -310,7 +317,7 @@ class Driver:
 
         loop(builder, i64(0), count, lanes, vector)
 
-    def _write_line(self, line: Any, channel: Any, channels: Any) -> None:
+    def _write_line(self, line: Value, channel: Value, channels: Value) -> None:
         """The pixels of a line: all at once where its rows follow each other in the result."""
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
         image, part, down = place_of_line(builder, form, line)
@@ -324,7 +331,7 @@ class Driver:
         left = places.mul(part, layout.width)
         length = minimum(builder, i64(places.sub(width, left)), i64(layout.width))
 
-        def one_row(row: Any, _: Any) -> None:
+        def one_row(row: Value, _: object) -> None:
             pixel = places.add(places.mul(builder.add(top, row), width), left)
             start = i64(places.mul(row, layout.width))
             self._write_run(image, channel, channels, start, pixel, length)
@@ -332,7 +339,13 @@ class Driver:
         loop(builder, i64(0), rows, 1, one_row)
 
     def _write_run(
-        self, image: Number, channel: Any, channels: Any, start: Any, pixel: Number, length: Any
+        self,
+        image: Index,
+        channel: Value,
+        channels: Value,
+        start: Value,
+        pixel: Index,
+        length: Value,
     ) -> None:
         """Neighbouring pixels of some channels: turned around, and then finished a channel after the other, as they lie in the result."""
         builder, places, lanes = self.builder, self.places, self.form.tile.lanes
@@ -341,10 +354,10 @@ class Driver:
         pitch = i64(self.layout.run)
         builder.call(turn, [length, pixels, self.turned, pitch])
 
-        def one_channel(number: Any, _: Any) -> None:
+        def one_channel(number: Value, _: Sequence[Value]) -> None:
             row = offset(builder, self.turned, DTYPE, builder.mul(number, pitch))
 
-            def piece(at: Any, _: Any) -> None:
+            def piece(at: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(builder, builder.sub(length, at), lanes)
                 sums = load(builder, offset(builder, row, DTYPE, at), DTYPE, lanes)
                 index = [image, builder.add(channel, number), places.add(pixel, at)]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .....codegen.ir.emit import ir, loop, maximum, minimum, offset
-from .....codegen.ir.index import Number, i64
-from .....codegen.ir.types import STORAGE_BYTES
+from .....codegen.ir.index import Index, i64
+from .....codegen.ir.types import STORAGE_BYTES, Builder, Function, Pointer, Value
 from .....graph.integers import ceil_div, round_up
-from ...contract.tile import Tile, tile_kernel
+from ...contract.tile import MicroKernel, Tile
 from ...emit.template import Code
 from ..pack import divided
 from .plan import Winograd
@@ -24,7 +23,7 @@ def in_lines(elements: int) -> int:
     return round_up(elements * SIZE, 64)
 
 
-def moved(builder: Any, pointer: Any, count: int) -> Any:
+def moved(builder: Builder, pointer: Pointer, count: int) -> Pointer:
     """A pointer moved by some bytes."""
     return builder.gep(pointer, [i64(count)], source_etype=ir().IntType(8))
 
@@ -92,7 +91,9 @@ class Reader:
         kernel: the transform: ``source_kernel`` or one like it.
     """
 
-    def __init__(self, code: Code, images: Images, start: Any, ring: Any, kernel: Any) -> None:
+    def __init__(
+        self, code: Code, images: Images, start: Pointer, ring: Pointer, kernel: Pointer | Function
+    ) -> None:
         self.code, self.builder, self.places = code, code.builder, code.places
         self.images, self.form, self.start = images, images.form, start
         self.ring, self.kernel = ring, kernel
@@ -102,18 +103,18 @@ class Reader:
         builder, lanes = self.builder, self.form.tile.lanes
         zeros = ir().Constant(ir().VectorType(ir().FloatType(), lanes), None)
 
-        def vector(at: Any, _: Any) -> None:
+        def vector(at: Value, _: Sequence[Value]) -> None:
             builder.store(zeros, offset(builder, self.ring, DTYPE, at), align=SIZE)
 
         loop(builder, i64(0), i64(2 * self.form.side * self.images.pitch), lanes, vector)
 
     def transform(
         self,
-        lines: tuple[Any, Any],
-        vector: Number,
-        target: Any,
-        square_distance: Number,
-        point_distance: Number,
+        lines: tuple[Value, Value],
+        vector: Index,
+        target: Pointer,
+        square_distance: Index,
+        point_distance: Index,
     ) -> None:
         """The squares of some lines, of one vector of channels, to ``target``."""
         form, builder, places, images = self.form, self.builder, self.places, self.images
@@ -123,7 +124,7 @@ class Reader:
         fill = fill_kernel(self.code.module, lanes)
         first, stop = lines
 
-        def one_line(line: Any, _: Any) -> None:
+        def one_line(line: Value, _: Sequence[Value]) -> None:
             image, part, down = place_of_line(builder, form, line)
             plane = places.add(places.mul(image, images.channels), channel)
             top = i64(places.mul(down, form.side))
@@ -136,7 +137,7 @@ class Reader:
             left = places.sub(places.mul(part, form.side * form.across), images.low[1])
             left = places.add(left, images.first)
 
-            def one_row(i: Any, _: Any) -> None:
+            def one_row(i: Value, _: Sequence[Value]) -> None:
                 row = builder.add(top, i)
                 y = builder.sub(row, i64(images.low[0]))
                 inside = builder.icmp_unsigned("<", y, i64(height))
@@ -159,20 +160,20 @@ class Reader:
         loop(builder, first, stop, 1, one_line)
 
 
-def lines_of(builder: Any, form: Winograd, block: Any) -> tuple[Any, Any]:
+def lines_of(builder: Builder, form: Winograd, block: Value) -> tuple[Value, Value]:
     """The first line of a block, and the one after its last."""
     first = builder.mul(block, i64(form.lines))
     return first, minimum(builder, builder.add(first, i64(form.lines)), i64(form.all_lines))
 
 
-def place_of_line(builder: Any, form: Winograd, line: Any) -> tuple[Number, Number, Number]:
+def place_of_line(builder: Builder, form: Winograd, line: Value) -> tuple[Index, Index, Index]:
     """The image, the part of the width, and the number from above of a line."""
     rest, down = divided(builder, line, form.down)
     image, part = divided(builder, rest, form.parts)
     return image, part, down
 
 
-def width_of(builder: Any, form: Winograd, panel: Number) -> tuple[Any, Number]:
+def width_of(builder: Builder, form: Winograd, panel: Index) -> tuple[Value | None, Index]:
     """Whether a panel is as wide as the tile (None where all are alike), and its width."""
     if form.last == form.tile:
         return None, form.tile.width
@@ -183,12 +184,12 @@ def width_of(builder: Any, form: Winograd, panel: Number) -> tuple[Any, Number]:
 
 
 def multiply(
-    builder: Any, form: Winograd, full: Any, reading: str, arguments: Sequence[Any]
+    builder: Builder, form: Winograd, full: Value | None, reading: str, arguments: Sequence[Value]
 ) -> None:
-    """One tile of a panel's products, by what ``width_of`` says of it; ``reading`` and ``arguments`` are those of ``tile_kernel``."""
+    """One tile of a panel's products, by what ``width_of`` says of it; ``reading`` and ``arguments`` are those of ``MicroKernel``."""
 
     def call(tile: Tile) -> None:
-        builder.call(tile_kernel(builder.module, tile, DTYPE, reading), arguments)
+        builder.call(MicroKernel(tile, DTYPE, reading).function(builder.module), arguments)
 
     if full is None:
         call(form.tile if form.panels > 1 else form.last)

@@ -7,10 +7,11 @@ transformed and summed one after the other, in a fixed number of splits whose su
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from .....codegen.ir.emit import lane_mask, load, loop, minimum, offset
-from .....codegen.ir.index import Number, i64
+from .....codegen.ir.index import Index, i64
+from .....codegen.ir.types import Function, Pointer, Value
 from ...emit.template import Code, Scratch
 from ..epilogue import Finish
 from ..pack import divided
@@ -56,7 +57,7 @@ class Driver:
     """The code of one gradient."""
 
     def __init__(
-        self, code: Code, form: Winograd, operands: tuple[Any, Any], finish: Finish
+        self, code: Code, form: Winograd, operands: tuple[Pointer, Pointer], finish: Finish
     ) -> None:
         self.code, self.builder, self.places = code, code.builder, code.places
         self.form, self.finish, self.layout = form, finish, Layout(form)
@@ -74,7 +75,7 @@ class Driver:
             for images, operand, ring in both
         ]
 
-    def _kernel(self, gradient: bool) -> Any:
+    def _kernel(self, gradient: bool) -> Pointer | Function:
         """The transform of the source, or of the gradient."""
         code, form = self.code, self.form
         about = code.module, form.side, form.tile.lanes, gradient
@@ -98,7 +99,7 @@ class Driver:
         code.each(form.splits, self._split)
         code.barrier()
 
-        def unit(number: Any) -> None:
+        def unit(number: Value) -> None:
             panel, vector = divided(builder, number, layout.source.vectors)
             start = builder.mul(number, i64(layout.each))
             sums = offset(builder, self.sums, DTYPE, start)
@@ -106,13 +107,13 @@ class Driver:
 
         code.each(form.panels * layout.source.vectors, unit)
 
-    def _read(self, which: int, vector: Any, lines: tuple[Any, Any]) -> None:
+    def _read(self, which: int, vector: Value, lines: tuple[Value, Value]) -> None:
         """Transform one vector of channels of the source (0) or of the gradient (1)."""
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
         lanes, squares = form.tile.lanes, layout.squares
         if which == 0:
-            start: Number = places.mul(vector, form.points * squares * lanes)
-            width: Number = lanes
+            start: Index = places.mul(vector, form.points * squares * lanes)
+            width: Index = lanes
         else:
             panel, inside = divided(builder, vector, form.tile.vectors)
             _, width = width_of(builder, form, panel)
@@ -122,15 +123,15 @@ class Driver:
         distance = places.mul(width, squares)
         self.readers[which].transform(lines, vector, target, width, distance)
 
-    def _read_all(self, which: int, vectors: int, lines: tuple[Any, Any]) -> None:
-        def vector(number: Any, _: Any) -> None:
+    def _read_all(self, which: int, vectors: int, lines: tuple[Value, Value]) -> None:
+        def vector(number: Value, _: Sequence[Value]) -> None:
             self._read(which, number, lines)
 
         loop(self.builder, i64(0), i64(vectors), 1, vector)
 
     # ------------------------------------------------------------- products
 
-    def _group(self, number: Any) -> None:
+    def _group(self, number: Value) -> None:
         """One panel of some vectors of channels, from the first square to the last, and what becomes of them."""
         builder, layout, form = self.builder, self.layout, self.form
         panel, group = divided(builder, number, form.groups)
@@ -138,13 +139,13 @@ class Driver:
         count = minimum(builder, builder.sub(i64(layout.source.vectors), first), i64(form.group))
         self._multiply(panel, first, count, i64(layout.squares), self.sums, i64(0))
 
-        def one(i: Any, _: Any) -> None:
+        def one(i: Value, _: Sequence[Value]) -> None:
             sums = offset(builder, self.sums, DTYPE, builder.mul(i, i64(layout.each)))
             self._take_back(panel, builder.add(first, i), sums, 1)
 
         loop(builder, i64(0), count, 1, one)
 
-    def _split(self, split: Any) -> None:
+    def _split(self, split: Value) -> None:
         """Some blocks, their products added up."""
         form, builder, layout = self.form, self.builder, self.layout
         first = builder.udiv(builder.mul(split, i64(form.blocks)), i64(form.splits))
@@ -152,14 +153,14 @@ class Driver:
         stop = builder.udiv(after, i64(form.splits))
         sums = offset(builder, self.sums, DTYPE, builder.mul(split, i64(layout.split)))
 
-        def one_block(block: Any, _: Any) -> None:
+        def one_block(block: Value, _: Sequence[Value]) -> None:
             lines = lines_of(builder, form, block)
             for which, images in enumerate((layout.source, layout.gradient)):
                 self._read_all(which, images.vectors, lines)
             squares = builder.mul(builder.sub(lines[1], lines[0]), i64(form.across))
             keep = builder.sub(block, first)
 
-            def panel_of(panel: Any, _: Any) -> None:
+            def panel_of(panel: Value, _: Sequence[Value]) -> None:
                 start = builder.mul(panel, i64(layout.source.vectors * layout.each))
                 target = offset(builder, sums, DTYPE, start)
                 vectors = i64(layout.source.vectors)
@@ -170,7 +171,7 @@ class Driver:
         loop(builder, first, stop, 1, one_block)
 
     def _multiply(
-        self, panel: Number, first: Any, count: Any, squares: Any, sums: Any, keep: Any
+        self, panel: Index, first: Value, count: Value, squares: Value, sums: Pointer, keep: Value
     ) -> None:
         """Sums over ``squares`` squares for ``count`` vectors of channels, added to what is there where ``keep`` is not 0."""
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
@@ -179,11 +180,11 @@ class Driver:
         added = builder.icmp_signed(">", keep, i64(0))
         start = places.mul(panel, form.points * layout.squares * tile.width)
 
-        def point(number: Any, _: Any) -> None:
+        def point(number: Value, _: Sequence[Value]) -> None:
             at = places.add(start, places.mul(places.mul(number, width), layout.squares))
             b = offset(builder, self.gradient, DTYPE, i64(at))
 
-            def vector(i: Any, _: Any) -> None:
+            def vector(i: Value, _: Sequence[Value]) -> None:
                 line = places.add(places.mul(builder.add(first, i), form.points), number)
                 read = offset(
                     builder, self.source, DTYPE, i64(places.mul(line, layout.squares * lanes))
@@ -202,7 +203,7 @@ class Driver:
 
     # ------------------------------------------------------------- the way out
 
-    def _take_back(self, panel: Number, vector: Any, sums: Any, splits: int) -> None:
+    def _take_back(self, panel: Index, vector: Value, sums: Pointer, splits: int) -> None:
         """The sums of one panel and one vector of the source's channels to the results."""
         form, builder, places, layout = self.form, self.builder, self.places, self.layout
         lanes, tile = form.tile.lanes, form.tile
@@ -214,11 +215,11 @@ class Driver:
         row = builder.mul(channel, i64(TAPS))
         length = builder.mul(channels, i64(TAPS))
 
-        def columns(at: Any, _: Any) -> None:
+        def columns(at: Value, _: Sequence[Value]) -> None:
             out = builder.add(i64(places.mul(panel, tile.width)), at)
             count = minimum(builder, builder.sub(i64(form.out), out), i64(lanes))
 
-            def one_channel(i: Any, _: Any) -> None:
+            def one_channel(i: Value, _: Sequence[Value]) -> None:
                 read = offset(builder, sums, DTYPE, builder.mul(i, i64(tile.width)), at)
                 write = offset(builder, self.taps, DTYPE, builder.mul(i, i64(TAPS * lanes)))
                 distances = i64(layout.split), i64(lanes * tile.width)
@@ -228,10 +229,10 @@ class Driver:
 
             builder.call(turn, [length, self.taps, self.turned, i64(layout.run)])
 
-            def one(number: Any, _: Any) -> None:
+            def one(number: Value, _: Sequence[Value]) -> None:
                 line = offset(builder, self.turned, DTYPE, builder.mul(number, i64(layout.run)))
 
-                def piece(place: Any, _: Any) -> None:
+                def piece(place: Value, _: Sequence[Value]) -> None:
                     mask = lane_mask(builder, builder.sub(length, place), lanes)
                     values = load(builder, offset(builder, line, DTYPE, place), DTYPE, lanes)
                     index = [builder.add(out, number), builder.add(row, place)]
