@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...graph.errors import ArgumentError
 from .index import Index, i64
@@ -20,6 +20,7 @@ from .types import (
     Builder,
     Function,
     LoopBody,
+    Mask,
     Module,
     Pointer,
     Type,
@@ -231,52 +232,87 @@ def store(
     value: Value,
     pointer: Pointer,
     dtype: str,
-    mask: Value | None = None,
-    stride: int = 1,
-    alone: bool = False,
-    most: int | None = None,
-    past: bool = False,
+    mask: Mask | None = None,
+    non_temporal: bool = False,
 ) -> None:
-    """Store an accumulated vector, its lanes ``stride`` elements apart, only where ``mask`` is set, in none but the first ``most`` lanes.
+    """Store an accumulated vector, only where ``mask`` is set.
 
-    ``past`` has a whole vector go past the cache, to a multiple of its size: where another core has read the line before, a plain store waits until that lets
-    go of it. A fence has to come before others are told.
+    A ``non_temporal`` store of a whole vector goes past the cache, to a multiple of its size: where another core has read the line before, a plain store
+    waits until that lets go of it. A fence has to come before others are told.
 
     LLVM 22 turns a store that narrows, under a mask it knows to be the first lane's, into one of the wide element, which
-    overwrites the neighbour: so that lane is written by itself. ``alone`` says that the others do not exist.
+    overwrites the neighbour: so that lane is written by itself.
     """
     types = ir()
     align = STORAGE_BYTES[dtype]
     value = narrow(builder, value, dtype)
-    if alone:
-        first = builder.extract_element(value, types.Constant(types.IntType(32), 0))
-        builder.store(first, pointer, align=align)
-        return
-    if stride == 1 and mask is None:
-        written = builder.store(value, pointer, align=align * value.type.count if past else align)
-        if past:
+    if mask is None:
+        whole = align * value.type.count if non_temporal else align
+        written = builder.store(value, pointer, align=whole)
+        if non_temporal:
             one = types.Constant(types.IntType(32), 1)
             written.set_metadata("nontemporal", builder.module.add_metadata([one]))
         return
-    lanes = value.type.count
-    mask = _every_lane(lanes) if mask is None else mask
-    if stride == 1 and align < 4:
+    if align < 4:
         zero_lane = types.Constant(types.IntType(32), 0)
         with builder.if_then(builder.extract_element(mask, zero_lane)):
             first = builder.extract_element(value, zero_lane)
             builder.store(first, pointer, align=align)
         mask = builder.insert_element(mask, types.Constant(types.IntType(1), 0), zero_lane)
-    if is_near(stride, lanes, align):
+    _store_masked(builder, value, pointer, dtype, mask, 1)
+
+
+def store_first_lane(builder: Builder, value: Value, pointer: Pointer, dtype: str) -> None:
+    """Store the first lane of an accumulated vector, where there are no others."""
+    types = ir()
+    value = narrow(builder, value, dtype)
+    first = builder.extract_element(value, types.Constant(types.IntType(32), 0))
+    builder.store(first, pointer, align=STORAGE_BYTES[dtype])
+
+
+class Spacing(NamedTuple):
+    """How lanes lie in memory: ``stride`` elements apart, and none behind the first ``most``."""
+
+    stride: int
+    most: int | None = None
+
+
+def store_strided(
+    builder: Builder,
+    value: Value,
+    pointer: Pointer,
+    dtype: str,
+    spacing: Spacing,
+    mask: Mask | None = None,
+) -> None:
+    """Store an accumulated vector whose lanes lie apart, only where ``mask`` is set."""
+    stride, most = spacing
+    if stride == 1:
+        store(builder, value, pointer, dtype, mask)
+        return
+    value = narrow(builder, value, dtype)
+    lanes = value.type.count
+    mask = _every_lane(lanes) if mask is None else mask
+    if is_near(stride, lanes, STORAGE_BYTES[dtype]):
         reach = (min(most or lanes, lanes) - 1) * stride
         for part in range(reach // lanes + 1):
-            place = offset(builder, pointer, dtype, part * lanes)
-            one, some = (spread(builder, item, stride, part) for item in (value, mask))
-            store(builder, one, place, dtype, some)
+            address = offset(builder, pointer, dtype, part * lanes)
+            held, some = (spread(builder, item, stride, part) for item in (value, mask))
+            store(builder, held, address, dtype, some)
         return
-    name, pointer = _masked(builder, "store", pointer, dtype, lanes, stride)
+    _store_masked(builder, value, pointer, dtype, mask, stride)
+
+
+def _store_masked(
+    builder: Builder, value: Value, pointer: Pointer, dtype: str, mask: Mask, stride: int
+) -> None:
+    """Store a narrowed vector where a mask is set."""
+    types = ir()
+    name, pointer = _masked(builder, "store", pointer, dtype, value.type.count, stride)
     arguments = [value.type, pointer.type, types.IntType(32), mask.type]
     function = intrinsic(builder.module, name, types.VoidType(), arguments)
-    builder.call(function, [value, pointer, types.Constant(types.IntType(32), align), mask])
+    align = types.Constant(types.IntType(32), STORAGE_BYTES[dtype])
+    builder.call(function, [value, pointer, align, mask])
 
 
 def _every_lane(lanes: int) -> Value:

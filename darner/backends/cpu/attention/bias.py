@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ....codegen.ir.emit import lane_mask, lane_sum, loop, maximum, minimum, offset, store
+from ....codegen.ir.emit import (
+    lane_mask,
+    lane_sum,
+    loop,
+    maximum,
+    minimum,
+    offset,
+    store_first_lane,
+)
 from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Value
 from ....graph.integers import ceil_div
-from ..contract.pack import pack_kernel
+from ..contract.pack import PackKernel
 
 if TYPE_CHECKING:
     from .backward import Gradients
@@ -121,9 +129,8 @@ class BiasGradient:
             return
         wide = attention.padded(attention.block)
         rows = parts.own(self.work.room.rows)
-        pack = pack_kernel(
-            *(parts.code.module, parts.dtype, parts.dtype, wide, attention.lanes, "k")
-        )
+        kernel = PackKernel(parts.dtype, parts.dtype, wide, attention.lanes, "k")
+        pack = kernel.function(parts.code.module)
         width = i64(attention.panel)
         present = i64(attention.block)
         b.call(pack, [width, present, self.totals, i64(1), width, rows])
@@ -176,6 +183,6 @@ class BiasGradient:
             place = parts.places.offset((batch, head, 0, b.add(key, row)), self.sizes)
             target = offset(b, parts.code.results[self.number], attention.dtype, place)
             every = parts.spread(lane_sum(b, total.value))
-            store(b, every.value, target, attention.dtype, alone=True)
+            store_first_lane(b, every.value, target, attention.dtype)
 
         loop(b, i64(0), keys, 1, one)

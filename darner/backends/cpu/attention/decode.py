@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,6 +60,22 @@ def decode_room(attention: Attention, shared: Room) -> DecodeRoom:
     return DecodeRoom(scores, own.bytes, shared.take(record * count, attention.size), record)
 
 
+class KeyRange(NamedTuple):
+    """The keys from ``low`` to before ``high``."""
+
+    low: Value
+    high: Value
+
+
+class Query(NamedTuple):
+    """Which query it is: of a batch, a head with its head of keys, and a row."""
+
+    batch: Index
+    head: Index
+    kv_head: Index
+    row: Index
+
+
 def emit_decode(parts: Parts) -> None:
     """Parts of keys, shared out among the threads, then the sum of parts."""
     attention, code = parts.attention, parts.code
@@ -107,7 +123,7 @@ def _record(parts: Parts, room: DecodeRoom, row: Index, part: Index) -> Pointer:
 def _emit_part(parts: Parts, room: DecodeRoom, batch: Index, kv_head: Index, part: Index) -> None:
     attention, b, places = parts.attention, parts.builder, parts.places
     start = parts.start(batch)
-    low, high = visible_range(parts, start, part)
+    keys = visible_range(parts, start, part)
     scores = parts.own(room.scores)
 
     def query(number: Value, _: Sequence[Value]) -> None:
@@ -117,9 +133,9 @@ def _emit_part(parts: Parts, room: DecodeRoom, batch: Index, kv_head: Index, par
             (batch, head, row), (attention.batch, attention.heads, attention.queries)
         )
         record = _record(parts, room, at, part)
-        top = emit_scores(parts, batch, head, kv_head, row, start, low, high, scores)
-        (total,) = emit_exponentials(parts, top, low, high, scores)
-        emit_sums(parts, "v", (batch, kv_head), low, high, scores, record)
+        top = emit_scores(parts, Query(batch, head, kv_head, row), start, keys, scores)
+        (total,) = emit_exponentials(parts, top, keys, scores)
+        emit_sums(parts, "v", (batch, kv_head), keys, scores, record)
         wide = attention.padded(attention.value_width)
         b.store(top, offset(b, record, parts.dtype, wide))
         b.store(total, offset(b, record, parts.dtype, wide + 1))
@@ -127,7 +143,7 @@ def _emit_part(parts: Parts, room: DecodeRoom, batch: Index, kv_head: Index, par
     loop(b, i64(0), i64(attention.group * attention.queries), 1, query)
 
 
-def visible_range(parts: Parts, start: Index, part: Index) -> tuple[Value, Value]:
+def visible_range(parts: Parts, start: Index, part: Index) -> KeyRange:
     """The keys of a part that a query may see, from a whole vector on."""
     attention, b, places = parts.attention, parts.builder, parts.places
     low = i64(places.mul(part, attention.part))
@@ -141,7 +157,7 @@ def visible_range(parts: Parts, start: Index, part: Index) -> tuple[Value, Value
         if not attention.causal:
             end = places.add(start, attention.queries + attention.window - 1)
             high = minimum(b, high, i64(end))
-    return low, high
+    return KeyRange(low, high)
 
 
 def dots(parts: Parts, query: Pointer, name: str, index: Sequence[Index], key: Value) -> Lane:
@@ -172,25 +188,17 @@ def dots(parts: Parts, query: Pointer, name: str, index: Sequence[Index], key: V
     return Lane(b, sum_of_each(b, sums))
 
 
-def emit_scores(
-    parts: Parts,
-    batch: Index,
-    head: Index,
-    kv_head: Index,
-    row: Index,
-    start: Index,
-    low: Value,
-    high: Value,
-    scores: Pointer,
-) -> Value:
+def emit_scores(parts: Parts, query: Query, start: Index, keys: KeyRange, scores: Pointer) -> Value:
     """The scores of a query with the keys of a part, one vector of keys after the other, and their maximum."""
     attention, b, places = parts.attention, parts.builder, parts.places
     lanes = attention.lanes
-    query = parts.address("q", batch, head, row)
+    batch, head, kv_head, row = query
+    low, high = keys
+    vector = parts.address("q", batch, head, row)
     position = b.trunc(i64(places.add(row, start)), ir().IntType(32))
 
     def block(key: Value, tops: Sequence[Value]) -> Sequence[Value]:
-        score = dots(parts, query, "k", (batch, kv_head), key)
+        score = dots(parts, vector, "k", (batch, kv_head), key)
         left = b.sub(high, key)
         inside = Lane(b, lane_mask(b, left, lanes))
         masks = [_operand(parts, name, batch, head, row, key) for name in ("mask", "bias")]
@@ -254,8 +262,7 @@ def sum_of_each(builder: Builder, rows: Sequence[Value]) -> Value:
 def emit_exponentials(
     parts: Parts,
     top: Value,
-    low: Value,
-    high: Value,
+    keys: KeyRange,
     scores: Pointer,
     slopes: Pointer | None = None,
 ) -> list[Value]:
@@ -272,7 +279,7 @@ def emit_exponentials(
         return found
 
     zeros = [parts.number(0.0).value] * (1 if slopes is None else 2)
-    totals = loop(b, i64(0), b.sub(high, low), parts.attention.lanes, one, zeros)
+    totals = loop(b, i64(0), b.sub(keys.high, keys.low), parts.attention.lanes, one, zeros)
     return [lane_sum(b, total) for total in totals]
 
 
@@ -280,8 +287,7 @@ def emit_sums(
     parts: Parts,
     name: str,
     index: Sequence[Index],
-    low: Value,
-    high: Value,
+    keys: KeyRange,
     weights: Pointer,
     record: Pointer,
 ) -> None:
@@ -290,15 +296,15 @@ def emit_sums(
     lanes = attention.lanes
     item = attention.operands[name]
     value_width = attention.width if name == "k" else attention.value_width
-    values = parts.address(name, *index, low)
-    count = b.sub(high, low)
+    values = parts.address(name, *index, keys.low)
+    count = b.sub(keys.high, keys.low)
     vectors = attention.padded(value_width) // lanes
     rest = value_width % lanes
     kind = ir().VectorType(ir().IntType(1), lanes)
     last = ir().Constant(kind, [int(lane < rest) for lane in range(lanes)]) if rest else None
 
     def columns(first: Index, width: int, masked: bool) -> None:
-        def keys(step: int) -> LoopBody:
+        def some_keys(step: int) -> LoopBody:
             def one(key: Value, sums: Sequence[Value]) -> list[Value]:
                 found = list(sums)
                 for ahead in range(step):
@@ -320,8 +326,8 @@ def emit_sums(
         even = b.and_(count, i64(-2))
         # A negative count is none.
         even = maximum(b, even, i64(0))
-        sums = loop(b, i64(0), even, 2, keys(2), sums)
-        sums = loop(b, even, count, 1, keys(1), sums)
+        sums = loop(b, i64(0), even, 2, some_keys(2), sums)
+        sums = loop(b, even, count, 1, some_keys(1), sums)
         for c in range(width):
             total = Lane(b, sums[c]) + Lane(b, sums[width + c])
             parts.put(total, record, first, c * lanes)

@@ -16,7 +16,15 @@ from ....codegen.ir.lanes import Lane
 from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.attention import GRADIENTS
 from ....lower.plan import Spec
-from .decode import dots, emit_exponentials, emit_scores, emit_sums, strided_loop, visible_range
+from .decode import (
+    Query,
+    dots,
+    emit_exponentials,
+    emit_scores,
+    emit_sums,
+    strided_loop,
+    visible_range,
+)
 from .parts import Parts
 from .plan import Attention, Room, made_places
 
@@ -126,7 +134,8 @@ class FewGradients:
     def _exponentiate(self, batch: Index, kv_head: Index, part: Index) -> None:
         attention, b, parts, room = self.attention, self.builder, self.parts, self.room
         start = parts.start(batch)
-        low, high = visible_range(parts, start, part)
+        keys = visible_range(parts, start, part)
+        low, high = keys
 
         def one(head: Value, query: Index, row: Value) -> None:
             for place in (room.scores, room.slopes):
@@ -134,7 +143,7 @@ class FewGradients:
                 parts.clear(self._place(place, row, part, attention.part), attention.part)
             scores = self._scores(room.scores, row, part, low)
             slopes = self._scores(room.slopes, row, part, low)
-            top = emit_scores(parts, batch, head, kv_head, query, start, low, high, scores)
+            top = emit_scores(parts, Query(batch, head, kv_head, query), start, keys, scores)
             gradient = parts.address("dy", batch, head, query)
 
             def block(key: Value, _: Sequence[Value]) -> None:
@@ -142,7 +151,7 @@ class FewGradients:
                 parts.put(found, slopes, b.sub(key, low))
 
             loop(b, low, high, attention.lanes, block)
-            totals = emit_exponentials(parts, top, low, high, scores, slopes)
+            totals = emit_exponentials(parts, top, keys, scores, slopes)
             for i, value in enumerate((top, *totals)):
                 b.store(value, self._record(row, part, i))
 
@@ -178,7 +187,8 @@ class FewGradients:
 
     def _differentiate(self, batch: Index, kv_head: Index, part: Index) -> None:
         attention, b, parts, room = self.attention, self.builder, self.parts, self.room
-        low, high = visible_range(parts, parts.start(batch), part)
+        keys = visible_range(parts, parts.start(batch), part)
+        low, high = keys
         wide = attention.padded(attention.width)
 
         def one(head: Value, query: Index, row: Value) -> None:
@@ -195,26 +205,28 @@ class FewGradients:
             loop(b, i64(0), b.sub(high, low), attention.lanes, block)
             if "q" in room.results:
                 record = self._place(room.queries, row, part, wide)
-                emit_sums(parts, "k", (batch, kv_head), low, high, slopes, record)
+                emit_sums(parts, "k", (batch, kv_head), keys, slopes, record)
 
         self._each_row(batch, kv_head, one)
         first = i64(parts.places.mul(part, attention.part))
         after = minimum(b, b.add(first, i64(attention.part)), i64(attention.keys))
         for name, operand, place in (("k", "q", room.slopes), ("v", "dy", room.scores)):
             if name in room.results:
-                self._write_keys(name, operand, place, batch, kv_head, part, (first, after))
+                self._write_keys(name, operand, place, (batch, kv_head, part), (first, after))
 
     def _write_keys(
         self,
         name: str,
         operand: str,
         place: int,
-        batch: Index,
-        kv_head: Index,
-        part: Index,
+        owner: tuple[Index, Index, Index],
         ends: tuple[Value, Value],
     ) -> None:
-        """The gradients of a part's keys (or values): the weighted sum of queries (or gradients)."""
+        """The gradients of a part's keys (or values): the weighted sum of queries (or gradients).
+
+        ``owner`` says whose part it is: a batch, a head of keys, and its number.
+        """
+        batch, kv_head, part = owner
         attention, b, parts = self.attention, self.builder, self.parts
         width = attention.width if name == "k" else attention.value_width
         lanes = attention.lanes

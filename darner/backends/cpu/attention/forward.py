@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ....codegen.ir.emit import ir, lane_mask, load, loop, minimum, offset
 from ....codegen.ir.index import Index, i64
@@ -68,21 +69,31 @@ def turned_room(attention: Attention, room: Room) -> dict[str, int]:
     }
 
 
+class PanelQueries(NamedTuple):
+    """The queries of one panel.
+
+    Attributes:
+        batch: whose they are.
+        head: likewise.
+        first: the first of them.
+        valid: how many there are.
+        start: the key at which the first query of all stands.
+    """
+
+    batch: Index
+    head: Index
+    first: Index
+    valid: Value
+    start: Index
+
+
 class PanelScores:
     """The scores of one panel of queries, finished and exponentiated in place."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        batch: Index,
-        head: Index,
-        first: Index,
-        valid: Value,
-        start: Index,
-        turned: dict[str, int],
-    ) -> None:
-        self.parts, self.batch, self.head, self.turned = parts, batch, head, turned
-        self.first, self.valid = first, valid
+    def __init__(self, parts: Parts, queries: PanelQueries, turned: dict[str, int]) -> None:
+        self.parts, self.turned = parts, turned
+        self.batch, self.head, first, self.valid, start = queries
+        self.first = first
         attention = parts.attention
         self.vectors = range(attention.tile.vectors)
         self.positions: list[Lane] = []
@@ -238,7 +249,7 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Index, head: Index, pane
         parts.transposed_panel("q", attention.width, (batch, head, first), valid, queries)
         low, high = parts.key_range(start, first, places.add(first, valid))
     parts.clear(sums, attention.value_width * width)
-    work = PanelScores(parts, batch, head, first, valid, start, room.turned)
+    work = PanelScores(parts, PanelQueries(batch, head, first, valid, start), room.turned)
     count = attention.tile.vectors
     lowest, nothing = parts.lowest(), parts.number(0.0)
 

@@ -9,9 +9,10 @@ from ....codegen.ir.emit import loop, minimum, offset
 from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.types import Pointer, Value
-from ..contract.pack import pack_kernel
+from ..contract.pack import PackKernel
 from ..contract.tile import Tile
-from .forward import PanelScores
+from .forward import PanelQueries, PanelScores
+from .parts import TileProduct
 from .plan import column_tiles
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class OpenPanel:
         end = places.add(self.first, self.valid)
         self.low, self.high = parts.key_range(start, self.first, end)
         place = (batch, head, self.first, self.valid, start)
-        self.scores = PanelScores(parts, *place, room.turned)
+        self.scores = PanelScores(parts, PanelQueries(*place), room.turned)
         self.vectors = range(attention.tile.vectors)
 
     def _strip(self, place: int, key: Value) -> Pointer:
@@ -211,10 +212,8 @@ class OpenPanel:
         width = attention.width if name == "k" else attention.value_width
         column = 0
         for tile in column_tiles(attention, width):
-            pack = pack_kernel(
-                *(parts.code.module, item.dtype, parts.dtype, tile.width),
-                *(attention.lanes, "columns"),
-            )
+            kernel = PackKernel(item.dtype, parts.dtype, tile.width, attention.lanes, "columns")
+            pack = kernel.function(parts.code.module)
             source = parts.address(operand, self.batch, self.head, self.first)
             source = parts.moved(source, item.dtype, column)
             target = offset(parts.builder, panel, parts.dtype, column * attention.panel)
@@ -239,13 +238,15 @@ class OpenPanel:
                 line = parts.places.mul(b.add(key, row), wide)
                 target = offset(b, sums, parts.dtype, line, column)
                 parts.product(
-                    "rows",
-                    tile,
-                    self.valid,
-                    (source, attention.panel),
-                    at,
-                    (target, wide),
-                    True,
+                    TileProduct(
+                        "rows",
+                        tile,
+                        self.valid,
+                        (source, attention.panel),
+                        at,
+                        (target, wide),
+                        True,
+                    )
                 )
 
             parts.tiles(keys, attention.keys, tile, one)

@@ -3,19 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.emit import broadcast, ir, load, loop, maximum, minimum, narrow, offset, store
+from ....codegen.ir.emit import (
+    broadcast,
+    ir,
+    load,
+    loop,
+    maximum,
+    minimum,
+    narrow,
+    offset,
+    store,
+    store_first_lane,
+)
 from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.types import Pointer, Value
-from ..contract.pack import pack_kernel
+from ..contract.pack import PackKernel
 from ..contract.tile import MicroKernel, Tile
 from .plan import row_tile
 from .writer import Writer
 
 Indices = Sequence[Index]
+
+
+@dataclass(frozen=True)
+class TileProduct:
+    """Rows of a tile times a panel.
+
+    Attributes:
+        form: how the rows lie; see ``MicroKernel``.
+        tile: how many rows and columns.
+        length: terms of each sum.
+        a: the address of the rows, and their stride.
+        panel: the address of the panel.
+        out: the address of the sums, and the stride of their rows.
+        keep: whether they are added to what stands there.
+        following: what is prefetched; the rows themselves when left out.
+    """
+
+    form: str
+    tile: Tile
+    length: Index
+    a: tuple[Pointer, Index]
+    panel: Pointer
+    out: tuple[Pointer, Index]
+    keep: bool
+    following: Pointer | None = None
 
 
 class Parts(Writer):
@@ -42,30 +79,21 @@ class Parts(Writer):
             with b.if_then(b.icmp_signed("<", whole, i64(count))):
                 inside(Tile(rest, tile.vectors, tile.lanes), whole)
 
-    def product(
-        self,
-        form: str,
-        tile: Tile,
-        length: Index,
-        a: tuple[Pointer, Index],
-        panel: Pointer,
-        out: tuple[Pointer, Index],
-        keep: bool,
-        following: Pointer | None = None,
-    ) -> None:
-        """One tile: rows of ``a`` (address, stride) times a panel, into or added to ``out`` (address, stride)."""
-        function = MicroKernel(tile, self.dtype, form).function(self.code.module)
+    def product(self, work: TileProduct) -> None:
+        """One tile: rows times a panel."""
+        function = MicroKernel(work.tile, self.dtype, work.form).function(self.code.module)
+        (a, a_stride), (out, out_stride) = work.a, work.out
         self.builder.call(
             function,
             [
-                i64(length),
-                a[0],
-                i64(a[1]),
-                panel,
-                out[0],
-                i64(out[1]),
-                ir().Constant(ir().IntType(1), int(keep)),
-                a[0] if following is None else following,
+                i64(work.length),
+                a,
+                i64(a_stride),
+                work.panel,
+                out,
+                i64(out_stride),
+                ir().Constant(ir().IntType(1), int(work.keep)),
+                a if work.following is None else work.following,
             ],
         )
 
@@ -79,7 +107,10 @@ class Parts(Writer):
             source = offset(self.builder, a[0], self.dtype, self.places.mul(row, a[1]))
             ahead = offset(self.builder, source, self.dtype, self.places.mul(tile.rows, i64(a[1])))
             target = offset(self.builder, out, self.dtype, self.places.mul(row, width))
-            self.product("rows", tile, length, (source, a[1]), panel, (target, width), False, ahead)
+            into = (target, width)
+            self.product(
+                TileProduct("rows", tile, length, (source, a[1]), panel, into, False, ahead)
+            )
 
         self.tiles(count, self.attention.keys, self.attention.tile, one)
 
@@ -94,7 +125,7 @@ class Parts(Writer):
                 self.builder, out, self.dtype, self.places.mul(row, self.attention.panel)
             )
             into = (target, self.attention.panel)
-            self.product("columns", tile, count, (source, a[1]), panel, into, True)
+            self.product(TileProduct("columns", tile, count, (source, a[1]), panel, into, True))
 
         self.tiles(width, width, row_tile(self.attention, self.attention.tile.rows), one)
 
@@ -110,10 +141,8 @@ class Parts(Writer):
         self, dtype: str, width: int, rows: tuple[Pointer, int], valid: Value, panel: Pointer
     ) -> None:
         """Pack rows, given by their address and distance, as columns of a panel."""
-        pack = pack_kernel(
-            *(self.code.module, dtype, self.dtype),
-            *(self.attention.panel, self.attention.lanes, "k"),
-        )
+        kernel = PackKernel(dtype, self.dtype, self.attention.panel, self.attention.lanes, "k")
+        pack = kernel.function(self.code.module)
         source, stride = rows
         self.builder.call(pack, [i64(width), valid, source, i64(1), i64(stride), panel])
 
@@ -126,9 +155,8 @@ class Parts(Writer):
         if not self.attention.is_narrow:
             return source, item.strides[2]
         wide = self.attention.padded(width)
-        pack = pack_kernel(
-            *(self.code.module, item.dtype, self.dtype, wide, self.attention.lanes, "columns")
-        )
+        kernel = PackKernel(item.dtype, self.dtype, wide, self.attention.lanes, "columns")
+        pack = kernel.function(self.code.module)
         stride = i64(item.strides[2])
         self.builder.call(pack, [count, i64(width), source, stride, i64(1), room])
         return room, wide
@@ -136,9 +164,8 @@ class Parts(Writer):
     def turned_back(self, width: int, source: Pointer, target: Pointer) -> None:
         """A transposed result, one column for each query, as rows."""
         wide = self.attention.padded(width)
-        pack = pack_kernel(
-            *(self.code.module, self.dtype, self.dtype, wide, self.attention.lanes, "k")
-        )
+        kernel = PackKernel(self.dtype, self.dtype, wide, self.attention.lanes, "k")
+        pack = kernel.function(self.code.module)
         columns = self.attention.panel
         self.builder.call(pack, [i64(columns), i64(wide), source, i64(1), i64(columns), target])
 
@@ -299,7 +326,10 @@ class Parts(Writer):
     ) -> None:
         """Round a vector to a result's type and store it."""
         target = offset(self.builder, pointer, dtype, place)
-        store(self.builder, value.value, target, dtype, mask, alone=mask is not None and count == 1)
+        if mask is not None and count == 1:
+            store_first_lane(self.builder, value.value, target, dtype)
+        else:
+            store(self.builder, value.value, target, dtype, mask)
 
     def write_gradient(
         self, number: int, index: Indices, width: int, value_at: Callable[[Index], Lane]

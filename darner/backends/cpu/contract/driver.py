@@ -11,7 +11,7 @@ from ....codegen.ir.types import Builder, Function, Pointer, Value
 from .blocks import emit_blocked
 from .columns import Columns
 from .dots import sum_dots
-from .pack import pack_kernel
+from .pack import PackKernel
 from .panel import (
     Following,
     PanelWork,
@@ -428,7 +428,9 @@ class Driver:
         height = plan.tile.rows
         kinds = contraction.dtype, self.accumulator
         plain, other = (
-            pack_kernel(builder.module, *kinds, height, plan.tile.lanes, contiguous, past=beyond)
+            PackKernel(*kinds, height, plan.tile.lanes, contiguous, non_temporal=beyond).function(
+                builder.module
+            )
             for beyond in (False, past is not None)
         )
         pack = plain if past is None else past(plain, other)

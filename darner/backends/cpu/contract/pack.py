@@ -8,6 +8,7 @@ registers where k is, and element by element otherwise. Missing columns become z
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....codegen.ir.emit import (
@@ -46,60 +47,79 @@ LEAST_PAST = 16
 """Bytes of a vector that can go past the cache."""
 
 
-def pack_kernel(
-    module: Module,
-    source: str,
-    target: str,
-    width: int,
-    lanes: int,
-    contiguous: str,
-    ends: Ends = USUAL,
-    past: bool = False,
-) -> Function:
-    """The function that packs one panel, emitted once per module.
+@dataclass(frozen=True)
+class PackKernel:
+    """A function that packs one panel, emitted once per module.
 
     Its signature is ``(k, valid, source*, k_stride, column_stride, panel*)``: ``valid`` of the ``width`` columns
-    exist. ``target`` is the source's type or its accumulator; ``contiguous`` says which stride is 1: ``columns``,
-    ``k`` or ``neither``. What ``ends`` says costs code of its own, and matters for ``k`` alone. ``past`` has vectors go past the cache, to panels
-    at multiples of a line: other threads read them, and have read what was there before.
+    exist.
+
+    Attributes:
+        source: the type of what is packed.
+        target: that type, or its accumulator.
+        width: columns of a panel.
+        lanes: of the widest vector; fewer where the width is no multiple of them.
+        contiguous: which stride is 1: ``columns``, ``k`` or ``neither``.
+        ends: what is known of the panels; it costs code of its own, and matters for ``k`` alone.
+        non_temporal: whether vectors go past the cache, to panels at multiples of a line: other threads read them, and have
+            read what was there before.
     """
-    types = ir()
-    while width % lanes:
-        lanes //= 2
-    name = f"darner.pack.{source}.{target}.{width}.{lanes}.{contiguous}"
-    if contiguous == "k":
-        name += f"{'.partial' if ends.partial else ''}{'.short' if ends.short else ''}"
-    past = past and lanes * STORAGE_BYTES[target] >= LEAST_PAST
-    name += ".past" if past else ""
-    if name in module.globals:
-        return module.globals[name]
-    word, pointer = types.IntType(64), types.PointerType()
-    arguments = [word, word, pointer, word, word, pointer]
-    function = types.Function(module, types.FunctionType(types.VoidType(), arguments), name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
-    builder = types.IRBuilder(function.append_basic_block("entry"))
-    if lanes == 1 or contiguous == "neither":
-        _pack_elements(builder, function.args, source, target, width, i64(0))
-    elif contiguous == "columns":
-        _pack_rows(builder, function.args, source, target, width, lanes, past)
-    else:
-        _pack_transposed(builder, function.args, source, target, width, lanes, ends, past)
-    builder.ret_void()
-    return function
+
+    source: str
+    target: str
+    width: int
+    lanes: int
+    contiguous: str
+    ends: Ends = USUAL
+    non_temporal: bool = False
+
+    def __post_init__(self) -> None:
+        lanes = self.lanes
+        while self.width % lanes:
+            lanes //= 2
+        object.__setattr__(self, "lanes", lanes)
+        whole = lanes * STORAGE_BYTES[self.target] >= LEAST_PAST
+        object.__setattr__(self, "non_temporal", self.non_temporal and whole)
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        name = (
+            f"darner.pack.{self.source}.{self.target}.{self.width}.{self.lanes}.{self.contiguous}"
+        )
+        if self.contiguous == "k":
+            name += (
+                f"{'.partial' if self.ends.partial else ''}{'.short' if self.ends.short else ''}"
+            )
+        return name + (".past" if self.non_temporal else "")
+
+    def function(self, module: Module) -> Function:
+        """The function in a module."""
+        types = ir()
+        found: Function | None = module.globals.get(self.name)
+        if found is not None:
+            return found
+        word, pointer = types.IntType(64), types.PointerType()
+        arguments = [word, word, pointer, word, word, pointer]
+        kind = types.FunctionType(types.VoidType(), arguments)
+        function: Function = types.Function(module, kind, self.name)
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
+        builder = types.IRBuilder(function.append_basic_block("entry"))
+        if self.lanes == 1 or self.contiguous == "neither":
+            _pack_elements(self, builder, function.args, i64(0))
+        elif self.contiguous == "columns":
+            _pack_rows(self, builder, function.args)
+        else:
+            _pack_transposed(self, builder, function.args)
+        builder.ret_void()
+        return function
 
 
-def _pack_rows(
-    builder: Builder,
-    arguments: Sequence[Value],
-    source: str,
-    target: str,
-    width: int,
-    lanes: int,
-    past: bool,
-) -> None:
+def _pack_rows(kernel: PackKernel, builder: Builder, arguments: Sequence[Value]) -> None:
     """Copy vectors: the columns of a k are contiguous."""
+    source, target, width, lanes = kernel.source, kernel.target, kernel.width, kernel.lanes
     k, valid, start, k_stride, _, panel = arguments
 
     def copy(masked: bool) -> None:
@@ -113,7 +133,13 @@ def _pack_rows(
             write = offset(builder, panel, target, builder.mul(index, i64(width)))
             for at, mask in zip(range(0, width, lanes), masks, strict=True):
                 value = load(builder, offset(builder, read, source, at), source, lanes, mask)
-                store(builder, value, offset(builder, write, target, at), target, past=past)
+                store(
+                    builder,
+                    value,
+                    offset(builder, write, target, at),
+                    target,
+                    non_temporal=kernel.non_temporal,
+                )
 
         loop(builder, i64(0), k, 1, one)
 
@@ -124,17 +150,10 @@ def _pack_rows(
             copy(masked=True)
 
 
-def _pack_transposed(
-    builder: Builder,
-    arguments: Sequence[Value],
-    source: str,
-    target: str,
-    width: int,
-    lanes: int,
-    ends: Ends,
-    past: bool,
-) -> None:
+def _pack_transposed(kernel: PackKernel, builder: Builder, arguments: Sequence[Value]) -> None:
     """Transpose square blocks in registers: the k of a column are contiguous."""
+    source, target, width, lanes = kernel.source, kernel.target, kernel.width, kernel.lanes
+    ends = kernel.ends
     k, valid, start, _, column_stride, panel = arguments
     some = lane_mask(builder, k, lanes) if ends.short else None
 
@@ -146,7 +165,7 @@ def _pack_transposed(
                 first = builder.add(builder.mul(column_stride, at), index)
                 read = offset(builder, start, source, first)
                 write = offset(builder, panel, target, corner)
-                turned = _square(builder.module, source, target, lanes, past)
+                turned = _square(kernel, builder.module)
                 builder.call(turned, [read, column_stride, write, i64(width)])
                 return
 
@@ -166,10 +185,10 @@ def _pack_transposed(
             for lane, value in enumerate(columns):
                 place = offset(builder, panel, target, corner, lane * width)
                 if not ends.short:
-                    store(builder, value, place, target, past=past)
+                    store(builder, value, place, target, non_temporal=kernel.non_temporal)
                     continue
                 with builder.if_then(builder.icmp_signed("<", i64(lane), k)):
-                    store(builder, value, place, target, past=past)
+                    store(builder, value, place, target, non_temporal=kernel.non_temporal)
 
         loop(builder, i64(0), i64(width), lanes, square)
 
@@ -184,13 +203,14 @@ def _pack_transposed(
     last = builder.sub(k, i64(lanes))
     done = builder.select(enough, k, i64(0))
     loop(builder, i64(0), done, lanes, lambda index, _: block(minimum(builder, index, last)))
-    _pack_elements(builder, arguments, source, target, width, done)
+    _pack_elements(kernel, builder, arguments, done)
 
 
-def _square(module: Module, source: str, target: str, lanes: int, past: bool) -> Function:
+def _square(kernel: PackKernel, module: Module) -> Function:
     """The function that transposes one square, ``(source*, column_stride, target*, target_stride)``: panels of all widths share it."""
+    source, target, lanes = kernel.source, kernel.target, kernel.lanes
     types = ir()
-    name = f"darner.pack.square.{source}.{target}.{lanes}{'.past' if past else ''}"
+    name = f"darner.pack.square.{source}.{target}.{lanes}{'.past' if kernel.non_temporal else ''}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -207,7 +227,7 @@ def _square(module: Module, source: str, target: str, lanes: int, past: bool) ->
     ]
     for lane, value in enumerate(_transposed(builder, places, source)):
         place = offset(builder, corner, target, builder.mul(stride, i64(lane)))
-        store(builder, value, place, target, past=past)
+        store(builder, value, place, target, non_temporal=kernel.non_temporal)
     builder.ret_void()
     return function
 
@@ -281,9 +301,10 @@ def transpose(builder: Builder, rows: list[Value]) -> list[Value]:
 
 
 def _pack_elements(
-    builder: Builder, arguments: Sequence[Value], source: str, target: str, width: int, first: Value
+    kernel: PackKernel, builder: Builder, arguments: Sequence[Value], first: Value
 ) -> None:
     """Element by element, from k = ``first`` on."""
+    source, target, width = kernel.source, kernel.target, kernel.width
     k, valid, start, k_stride, column_stride, panel = arguments
     same = source == target
     kind = element_type(source)

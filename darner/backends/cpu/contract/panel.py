@@ -11,7 +11,7 @@ from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....graph.integers import ceil_div
 from ..emit.panels import Panels
-from .pack import Ends, pack_kernel
+from .pack import Ends, PackKernel
 from .plan import Contraction, Cut
 from .prefetch import LINE, Asks, Rows, paced
 from .tile import Tile
@@ -29,7 +29,8 @@ def emit_pack_panel(
     contraction = plan.contraction
     if contraction.b_panels is not None:
         whole = i64(0), i64(0), i64(contraction.k)
-        _turn_panels(builder, plan, contraction.b_panels, source, number, target, span or whole)
+        transposed = _TransposedPanels(builder, plan, contraction.b_panels, source)
+        transposed.pack(number, target, span or whole)
         return
     _, down, across = contraction.b_strides
     contiguous = "columns" if across == 1 else "k" if down == 1 else "neither"
@@ -39,9 +40,8 @@ def emit_pack_panel(
     def panel(tile: Tile) -> None:
         valid = width if tile is plan.tile else contraction.n % width
         ends = Ends(valid < tile.width, span is None and 0 < contraction.together < tile.lanes)
-        pack = pack_kernel(
-            builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous, ends
-        )
+        kernel = PackKernel(contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous, ends)
+        pack = kernel.function(builder.module)
 
         def some(terms: Value, _: Value | None, b_offset: Value, count: Value) -> None:
             read = offset(builder, start, contraction.dtype, b_offset)
@@ -57,63 +57,67 @@ def emit_pack_panel(
     either_panel(builder, plan, number, panel)
 
 
-def _turn_panels(
-    builder: Builder,
-    plan: Cut,
-    panels: Panels,
-    source: Pointer,
-    number: Value,
-    target: Pointer,
-    span: tuple[Value, Value, Value],
-) -> None:
-    """Pack panel ``number`` of a B whose transpose lies in panels, and so its terms: as many at a time as lie in one of them."""
-    contraction, grain = plan.contraction, i64(panels.width)
-    first, skipped, count = span
-    end = builder.add(first, count)
+@dataclass(frozen=True)
+class _TransposedPanels:
+    """A B whose transpose lies in panels, and so its terms.
 
-    def panel(tile: Tile) -> None:
-        valid = plan.tile.width if tile is plan.tile else contraction.n % plan.tile.width
-        pack = pack_kernel(
-            builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, "k"
+    Attributes:
+        panels: the form of these.
+        source: where they lie.
+    """
+
+    builder: Builder
+    plan: Cut
+    panels: Panels
+    source: Pointer
+
+    def pack(self, number: Value, target: Pointer, span: tuple[Value, Value, Value]) -> None:
+        """Pack panel ``number``: as many terms at a time as lie in one of theirs."""
+        builder, plan, panels = self.builder, self.plan, self.panels
+        contraction, grain = plan.contraction, i64(panels.width)
+        first, skipped, count = span
+        end = builder.add(first, count)
+
+        def panel(tile: Tile) -> None:
+            valid = plan.tile.width if tile is plan.tile else contraction.n % plan.tile.width
+            kernel = PackKernel(contraction.dtype, plan.panel, tile.width, tile.lanes, "k")
+            pack = kernel.function(builder.module)
+
+            def one(index: Value, _: Sequence[Value]) -> None:
+                begin = builder.mul(index, grain)
+                low, high = (
+                    maximum(builder, first, begin),
+                    minimum(builder, end, builder.add(begin, grain)),
+                )
+                place, across = self.column(number, low)
+                at = builder.add(skipped, builder.sub(low, first))
+                write = offset(builder, target, plan.panel, builder.mul(at, i64(tile.width)))
+                given = [builder.sub(high, low), i64(valid), place, i64(1), across, write]
+                builder.call(pack, given)
+
+            last = builder.sdiv(builder.add(end, i64(panels.width - 1)), grain)
+            loop(builder, builder.sdiv(first, grain), last, 1, one)
+
+        either_panel(builder, plan, number, panel)
+
+    def column(self, number: Value, term: Value) -> tuple[Pointer, Value]:
+        """Where the first column of panel ``number`` has a term, if terms lie in panels, and how far two columns are from each other."""
+        builder, plan, panels = self.builder, self.plan, self.panels
+        width = i64(panels.width)
+        index = builder.sdiv(term, width)
+        across = width
+        if panels.last:
+            is_last = builder.icmp_signed("==", index, i64(panels.columns // panels.width))
+            across = builder.select(is_last, i64(panels.last), width)
+        place = offset(
+            builder,
+            self.source,
+            plan.contraction.dtype,
+            builder.mul(index, i64(panels.width * panels.rows)),
+            builder.mul(builder.mul(number, i64(plan.tile.width)), across),
+            builder.sub(term, builder.mul(index, width)),
         )
-
-        def one(index: Value, _: Sequence[Value]) -> None:
-            begin = builder.mul(index, grain)
-            low, high = (
-                maximum(builder, first, begin),
-                minimum(builder, end, builder.add(begin, grain)),
-            )
-            place, across = _in_panels(builder, plan, panels, source, number, low)
-            at = builder.add(skipped, builder.sub(low, first))
-            write = offset(builder, target, plan.panel, builder.mul(at, i64(tile.width)))
-            given = [builder.sub(high, low), i64(valid), place, i64(1), across, write]
-            builder.call(pack, given)
-
-        last = builder.sdiv(builder.add(end, i64(panels.width - 1)), grain)
-        loop(builder, builder.sdiv(first, grain), last, 1, one)
-
-    either_panel(builder, plan, number, panel)
-
-
-def _in_panels(
-    builder: Builder, plan: Cut, panels: Panels, source: Pointer, number: Value, term: Value
-) -> tuple[Pointer, Value]:
-    """Where the first column of panel ``number`` has a term, if terms lie in panels, and how far two columns are from each other."""
-    width = i64(panels.width)
-    index = builder.sdiv(term, width)
-    across = width
-    if panels.last:
-        is_last = builder.icmp_signed("==", index, i64(panels.columns // panels.width))
-        across = builder.select(is_last, i64(panels.last), width)
-    place = offset(
-        builder,
-        source,
-        plan.contraction.dtype,
-        builder.mul(index, i64(panels.width * panels.rows)),
-        builder.mul(builder.mul(number, i64(plan.tile.width)), across),
-        builder.sub(term, builder.mul(index, width)),
-    )
-    return place, across
+        return place, across
 
 
 def each_run(
@@ -298,8 +302,8 @@ class Slices:
         size = STORAGE_BYTES[contraction.dtype]
         _, down, across = contraction.b_strides
         if contraction.b_panels is not None:
-            panels = contraction.b_panels
-            place, _ = _in_panels(builder, plan, panels, self.source, panel, after)
+            panels = _TransposedPanels(builder, plan, contraction.b_panels, self.source)
+            place, _ = panels.column(panel, after)
         else:
             place = offset(
                 builder,

@@ -23,7 +23,6 @@ FEWEST_TILES = 4
 
 
 def while_claimed(
-    builder: Builder,
     claims: Claims,
     division: Division,
     inside: Callable[[Value, Value, Sequence[Value]], Sequence[Value]],
@@ -35,6 +34,7 @@ def while_claimed(
 
     ``marks`` says that things are marked meanwhile.
     """
+    builder = claims.builder
     units, tried = division.pieces, claims.begin()
     start = claims.claim(division, tried)
     end = builder.append_basic_block("done")

@@ -106,6 +106,7 @@ class Contraction:
                     f"{size} times; sum over {name} instead"
                 )
 
+    # What is asked of it differs from test to test and call to call: each by its name.
     @classmethod
     def dense(
         cls,
@@ -356,19 +357,9 @@ def cut(
         rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
     elif blocked:
         block = k if k <= LONGEST_PASS else block
-        rows = _rows_of_block(tiles, block, tile, size)
-        bound = GROUP_BYTES // (k * size * tile.width)
-        if packed_b:
-            bound = panels if block >= k else GROUP_BYTES // (rows * size * tile.width)
-        group = _evenly(panels, max(1, bound))
+        rows, group = _blocked_rows(contraction, tile, block, packed_b)
     else:
-        # Most of the cache for rows of A, so that panels stream past them.
-        held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
-        rows = tiles * tile.rows if whole else min(tiles, held) * tile.rows
-        # A panel is used as soon as it is packed, by all rows that use it.
-        group = 1
-        if rows < m:
-            group = min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
+        rows, group = _cached_rows(contraction, tile, whole)
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
     short = runs and k <= FEW_TERMS
@@ -396,6 +387,33 @@ def cut(
         # Zen 4 foresees so few streams itself, and what comes too early drives out of the nearest cache what is used now.
         m > FEW_FORESEEN or machine.multiplies > 1,
     )
+
+
+def _blocked_rows(
+    contraction: Contraction, tile: Tile, block: int, packed_b: bool
+) -> tuple[int, int]:
+    """Rows of a block of A, and panels that go past it together, where A does not fit the cache."""
+    size, k = STORAGE_BYTES[accumulator_of(contraction.dtype)], contraction.k
+    panels = max(1, ceil_div(contraction.n, tile.width))
+    rows = _rows_of_block(max(1, ceil_div(contraction.m, tile.rows)), block, tile, size)
+    bound = GROUP_BYTES // (k * size * tile.width)
+    if packed_b:
+        bound = panels if block >= k else GROUP_BYTES // (rows * size * tile.width)
+    return rows, _evenly(panels, max(1, bound))
+
+
+def _cached_rows(contraction: Contraction, tile: Tile, whole: bool) -> tuple[int, int]:
+    """Rows of A that are used together, which stay in the cache, and panels that are packed for them; ``whole`` where all rows fit."""
+    size, k = STORAGE_BYTES[accumulator_of(contraction.dtype)], contraction.k
+    tiles = max(1, ceil_div(contraction.m, tile.rows))
+    # Most of the cache for rows of A, so that panels stream past them.
+    held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
+    rows = tiles * tile.rows if whole else min(tiles, held) * tile.rows
+    # A panel is used as soon as it is packed, by all rows that use it.
+    if rows >= contraction.m:
+        return rows, 1
+    panels = max(1, ceil_div(contraction.n, tile.width))
+    return rows, min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
 
 
 def _block(contraction: Contraction, tile: Tile) -> int:

@@ -116,7 +116,7 @@ def _claim_panels(driver: Driver, code: Code) -> None:
         driver.each_pass(one_pass)
         return turn
 
-    while_claimed(builder, claims, division, inside, [i64(0)], start)
+    while_claimed(claims, division, inside, [i64(0)], start)
 
 
 # --------------------------------------------------------------------------- runs of rows
@@ -148,4 +148,4 @@ def _claim_runs(driver: Driver, code: Code, a: Pointer, b: Pointer) -> None:
         return [group]
 
     division = code.claims.division(i64(_groups(plan) * _blocks(plan)))
-    while_claimed(builder, code.claims, division, inside, [i64(-1)])
+    while_claimed(code.claims, division, inside, [i64(-1)])

@@ -171,7 +171,7 @@ class _Shared:
             return []
 
         first = start if packing else None
-        while_claimed(builder, claims, division, inside, [], first, packing)
+        while_claimed(claims, division, inside, [], first, packing)
 
     def place(self, number: Value) -> Pointer:
         """Where the terms of a panel lie packed."""

@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.emit import accumulator_of, lane_mask, load, loop, narrow, offset, store
+from ....codegen.ir.emit import (
+    Spacing,
+    accumulator_of,
+    lane_mask,
+    load,
+    loop,
+    narrow,
+    offset,
+    store,
+    store_strided,
+)
 from ....codegen.ir.index import Index, Lanes, Places, i64
 from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....graph.errors import InternalError
@@ -403,7 +413,7 @@ def _writer(code: Code, product: Product) -> Write:
         place = _place(code, product, batch, row, column)
         if _is_plain(code.spec, product):
             at = offset(builder, code.results[0], dtype, i64(place))
-            store(builder, values, at, dtype, mask, across)
+            store_strided(builder, values, at, dtype, Spacing(across), mask)
             return
         elements = Elements.of(code, mask)
         elements.give(product.node, narrow(builder, values, dtype))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from ....codegen.ir.emit import accumulator_of, ir, loop, minimum, offset
 from ....codegen.ir.index import Index, i64
@@ -17,7 +18,7 @@ from ....codegen.problems.conv import Patches
 from ....graph.integers import ceil_div, round_up
 from ..emit.template import Code
 from .pack import divided, place_of, walk
-from .planes import Copier, Grid
+from .planes import Channels, Copier, Grid
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,20 @@ def blocks_of(patches: Patches, grid: Grid, longest: int, whole: int) -> Blocks:
     return Blocks(patches, grid, 1, ceil_div(patches.pixels, length), length)
 
 
+class ReaderRoom(NamedTuple):
+    """Memory that blocks are prepared in.
+
+    Attributes:
+        planes: for the planes of some channels.
+        plane: elements from one to the next.
+        table: for how far behind the first pixel of a block each lies, a 64-bit number for each.
+    """
+
+    planes: Pointer
+    plane: int
+    table: Pointer
+
+
 class Reader:
     """The code that prepares blocks.
 
@@ -104,9 +119,7 @@ class Reader:
         blocks: how pixels are cut.
         dtype: how images are stored.
         lanes: of a vector of their accumulator.
-        planes: memory for the planes of some channels.
-        plane: elements from one to the next.
-        table: memory for the places of a block's pixels, a 64-bit number for each.
+        room: the memory it writes to.
     """
 
     def __init__(
@@ -115,12 +128,10 @@ class Reader:
         blocks: Blocks,
         dtype: str,
         lanes: int,
-        planes: Pointer,
-        plane: int,
-        table: Pointer,
+        room: ReaderRoom,
     ) -> None:
         self.code, self.blocks, self.dtype = code, blocks, dtype
-        self.planes, self.plane, self.table = planes, plane, table
+        self.planes, self.plane, self.table = room
         patches = blocks.patches
         self.copier = Copier(code.builder, blocks.grid, patches.batch, dtype, lanes)
 
@@ -159,10 +170,7 @@ class Reader:
         accumulator = accumulator_of(self.dtype)
         for number, plane in enumerate(grid.planes):
             self.copier.copy(
-                plane,
-                blocks.patches.sizes,
-                blocks.patches.image,
-                source,
+                Channels(plane, blocks.patches.sizes, blocks.patches.image, source),
                 count,
                 (builder.sub(start, i64(grid.before)), blocks.span + grid.halo),
                 offset(builder, self.planes, accumulator, number * self.plane),

@@ -21,7 +21,7 @@ from ....graph.node import Node
 from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.non_temporal import LINE
 from ..emit.template import Code, Packing, Scratch
-from .blocks import Blocks, Reader, blocks_of
+from .blocks import Blocks, Reader, ReaderRoom, blocks_of
 from .driver import in_lines
 from .epilogue import Finish, each_turned
 from .pack import divided, walk
@@ -329,7 +329,11 @@ class Driver:
             self.spans = Spans(code, self.blocks, self.tile.rows, spans, ranks)
         self.packed = self.weights if code.packed else code.shared
         self.reader = Reader(
-            code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
+            code,
+            self.blocks,
+            layout.dtype,
+            self.tile.lanes,
+            ReaderRoom(self.planes, layout.plane, self.places),
         )
 
     def _byte(self, pointer: Pointer, place: int) -> Pointer:

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import (
+    Spacing,
     accumulator_of,
     broadcast,
     fused_multiply_add,
@@ -23,6 +24,7 @@ from ....codegen.ir.emit import (
     loop,
     offset,
     store,
+    store_strided,
     zero,
 )
 from ....codegen.ir.index import Index, i64
@@ -282,7 +284,8 @@ class Driver:
                         pixel = self._pixel(phase, [*here, at])
                         if self.layout.apart:
                             to = offset(builder, self.result, self.accumulator, pixel)
-                            store(builder, total, to, self.accumulator, mask, patches.strides[-1])
+                            spacing = Spacing(patches.strides[-1])
+                            store_strided(builder, total, to, self.accumulator, spacing, mask)
                         else:
                             self.finish.emit(self.code, total, [image, channel, pixel], lanes, mask)
 

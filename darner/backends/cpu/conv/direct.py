@@ -26,7 +26,7 @@ from .driver import in_lines
 from .epilogue import Finish
 from .pack import divided, phase_table, place_of, walk
 from .plan import pieces_of, rows_cycles, shared, tiles_of, uneven
-from .planes import MOST_PLANES, Copier, grid_of_planes, write_distances
+from .planes import MOST_PLANES, Channels, Copier, grid_of_planes, write_distances
 from .schedule import call_with_rows
 from .weight_rows import copied_cycles, copy_weights
 
@@ -207,10 +207,7 @@ class Driver:
         each = len(grid.planes)
         for i, phase in enumerate(grid.planes):
             self.copier.copy(
-                phase,
-                patches.sizes,
-                patches.image,
-                source,
+                Channels(phase, patches.sizes, patches.image, source),
                 i64(patches.channels),
                 (builder.sub(first, i64(grid.before)), layout.block + grid.halo),
                 offset(builder, self.code.own, layout.accumulator, i * layout.plane),

@@ -34,7 +34,7 @@ from ..emit.template import Code, Scratch
 from .driver import in_lines
 from .epilogue import Finish
 from .pack import divided
-from .planes import Copier, Plane, grid_of_planes, write_distances
+from .planes import Channels, Copier, Plane, grid_of_planes, write_distances
 from .schedule import call_with_rows, rows_of_turns, share_sums
 
 LONGEST_BLOCK = 1024
@@ -260,11 +260,10 @@ class Driver:
         first = builder.mul(index, i64(layout.block))
         channel = places.mul(group, layout.columns)
         whole = Plane((0,) * len(patches.result), (1,) * len(patches.result), patches.result)
+        image = patches.groups * layout.columns * patches.pixels
+        start = offset(builder, self.gradient, layout.dtype, places.mul(channel, patches.pixels))
         self.copier.copy(
-            whole,
-            patches.result,
-            patches.groups * layout.columns * patches.pixels,
-            offset(builder, self.gradient, layout.dtype, places.mul(channel, patches.pixels)),
+            Channels(whole, patches.result, image, start),
             i64(layout.columns),
             (first, layout.block),
             self.code.own,
@@ -282,10 +281,7 @@ class Driver:
             each = len(layout.grid.planes)
             for i, phase in enumerate(layout.grid.planes):
                 self.copier.copy(
-                    phase,
-                    patches.sizes,
-                    patches.image,
-                    source,
+                    Channels(phase, patches.sizes, patches.image, source),
                     count,
                     (before, layout.block + layout.grid.halo),
                     offset(builder, self.planes, layout.accumulator, i * layout.plane),

@@ -10,7 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset, store
+from ....codegen.ir.emit import (
+    Spacing,
+    accumulator_of,
+    ir,
+    lane_mask,
+    load,
+    loop,
+    minimum,
+    offset,
+    store_strided,
+)
 from ....codegen.ir.index import Index, i64
 from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....codegen.problems.conv import Patches, patches_of
@@ -232,7 +242,7 @@ class Driver:
             def one_tile(row: Value, _: Sequence[Value]) -> None:
                 place = builder.mul(builder.sub(row, start), pitch)
                 out = offset(builder, base, self.accumulator, place)
-                self._multiply(piece, row, c, length, self.block, out, pitch)
+                self._multiply(piece, row, c, length, self.block, (out, pitch))
 
             loop(builder, start, end, plan.tile.rows, one_tile)
 
@@ -267,7 +277,7 @@ class Driver:
                 piece = self._piece(grid, group, panel, (row, end))
                 straight, base, pitch = self._target(piece)
                 self._announce(piece)
-                self._multiply(piece, row, i64(0), length, block_of(panel), base, pitch)
+                self._multiply(piece, row, i64(0), length, block_of(panel), (base, pitch))
                 self._finish_unless(straight, piece)
 
             loop(builder, first, stop, 1, panel_of)
@@ -300,10 +310,9 @@ class Driver:
         c: Value,
         length: Value,
         block: Pointer,
-        out: Pointer,
-        pitch: Value,
+        sums: tuple[Pointer, Value],
     ) -> None:
-        """Add the products of one packed block, its channels from ``c`` on, to the sums of one tile's rows."""
+        """Add the products of one packed block, its channels from ``c`` on, to the sums of one tile's rows: their address, and their stride."""
         builder, patches, plan, places = self.builder, self.patches, self.cut, self.code.places
         grid, group = piece.grid, piece.group
         keep = builder.icmp_signed(">", c, i64(0))
@@ -321,7 +330,7 @@ class Driver:
             at = places.add(before, places.mul(line, each))
             at = places.add(at, places.mul(c, grid.taps))
         weights = offset(builder, self.weights, self.accumulator, at)
-        arguments = [length, weights, a_stride, block, out, pitch, keep, block]
+        arguments = [length, weights, a_stride, block, *sums, keep, block]
 
         def call(tile: Tile, rows: int) -> None:
             exact = Tile(rows, tile.vectors, tile.lanes)
@@ -403,7 +412,8 @@ class Driver:
                     to = places.add(places.mul(plane, self.patches.pixels), pixel)
                     target = offset(builder, self.raw, self.accumulator, to)
                     step, most = self.patches.strides[-1], self.widest
-                    store(builder, sums, target, self.accumulator, mask, step, most=most)
+                    spacing = Spacing(step, most)
+                    store_strided(builder, sums, target, self.accumulator, spacing, mask)
 
                 loop(builder, i64(0), length, lanes, vector)
 

@@ -7,7 +7,7 @@ sides: what is read before a row lies behind the one before. Where pixels are se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -178,6 +178,23 @@ def write_distances(
             loop(builder, i64(0), i64(channels), 1, channel)
 
 
+@dataclass(frozen=True)
+class Channels:
+    """Elements of some channels, which are copied.
+
+    Attributes:
+        plane: which elements of a channel.
+        sizes: of a channel.
+        image: elements of an image.
+        start: the first channel's.
+    """
+
+    plane: Plane
+    sizes: tuple[int, ...]
+    image: int
+    start: Pointer
+
+
 class Copier:
     """Copies the elements of some places, and zeros where there are none.
 
@@ -195,10 +212,7 @@ class Copier:
 
     def copy(
         self,
-        plane: Plane,
-        sizes: tuple[int, ...],
-        image: int,
-        source: Pointer,
+        source: Channels,
         channels: Value,
         places: tuple[Value, int],
         target: Pointer,
@@ -207,10 +221,7 @@ class Copier:
         """Copy some places of ``channels`` channels.
 
         Args:
-            plane: which elements.
-            sizes: of a channel of the source.
-            image: elements of an image of the source.
-            source: the first channel's.
+            source: which elements, of what.
             channels: how many; a number of the code.
             places: the first, which may lie before the first image; how many.
             target: of the first channel.
@@ -218,15 +229,16 @@ class Copier:
         """
         builder = self.builder
         whole = builder.mul(builder.udiv(channels, i64(TOGETHER)), i64(TOGETHER))
-        area = prod(sizes)
+        area = prod(source.sizes)
 
         def some(together: int) -> LoopBody:
             def body(channel: Value, _: Sequence[Value]) -> None:
-                first = offset(builder, source, self.dtype, builder.mul(channel, i64(area)))
+                first = offset(builder, source.start, self.dtype, builder.mul(channel, i64(area)))
                 to = offset(
                     builder, target, accumulator_of(self.dtype), builder.mul(channel, i64(pitch))
                 )
-                self._rows(plane, sizes, image, first, together, places, to, pitch)
+                own = replace(source, start=first)
+                self._rows(own, together, places, to, pitch)
 
             return body
 
@@ -235,16 +247,14 @@ class Copier:
 
     def _rows(
         self,
-        plane: Plane,
-        sizes: tuple[int, ...],
-        image: int,
-        source: Pointer,
+        source: Channels,
         together: int,
         places: tuple[Value, int],
         target: Pointer,
         pitch: int,
     ) -> None:
         builder, lanes, grid = self.builder, self.lanes, self.grid
+        plane, sizes = source.plane, source.sizes
         numbers = Places(builder)
         accumulator = accumulator_of(self.dtype)
         # Counted from the image before the first, so that none is negative.
@@ -266,7 +276,7 @@ class Copier:
                     inside = builder.and_(inside, valid)
                 own = numbers.add(plane.starts[axis], numbers.mul(one, plane.steps[axis]))
                 at = numbers.add(numbers.mul(at, sizes[axis]), own)
-            at = numbers.add(at, builder.mul(number, i64(image)))
+            at = numbers.add(at, builder.mul(number, i64(source.image)))
             # Where there is no such row, some other is not read: outside of memory that takes a microsecond.
             at = builder.select(inside, i64(at), i64(0))
             left = builder.sub(i64(plane.sizes[-1]), column)
@@ -278,7 +288,7 @@ class Copier:
                 here = numbers.add(at, numbers.mul(done, step))
                 values = []
                 for channel in range(together):
-                    read = offset(builder, source, self.dtype, here, channel * area)
+                    read = offset(builder, source.start, self.dtype, here, channel * area)
                     values.append(self._load(read, count, step))
                 for channel, value in enumerate(values):
                     write = offset(builder, target, accumulator, to, done, channel * pitch)

@@ -31,7 +31,7 @@ from ....graph.node import Node
 from ..contract.pack import transpose
 from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.template import Code, Scratch
-from .blocks import Reader, blocks_of
+from .blocks import Reader, ReaderRoom, blocks_of
 from .driver import in_lines
 from .epilogue import Finish, each_turned
 from .pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
@@ -91,7 +91,7 @@ def turning_kernel(module: Module, dtype: str, tile: Tile, past: bool = False) -
             corner = builder.add(builder.mul(first, i64(width)), at)
             for lane, value in enumerate(transpose(builder, values)):
                 place = offset(builder, panel, accumulator, corner, lane * width)
-                store(builder, value, place, accumulator, past=past)
+                store(builder, value, place, accumulator, non_temporal=past)
 
         loop(builder, i64(0), pixels, lanes, square)
 
@@ -205,7 +205,7 @@ class Driver:
             self.starts = table
             self.places = builder.gep(table, [i64(layout.row_bytes)], source_etype=byte)
             self.reader = Reader(
-                code, layout.cut, dtype, lanes, self.rows, layout.plane, self.places
+                code, layout.cut, dtype, lanes, ReaderRoom(self.rows, layout.plane, self.places)
             )
         else:
             self.packer = Packer(builder, self.patches, dtype, lanes, table)

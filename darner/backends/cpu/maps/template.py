@@ -112,44 +112,85 @@ def _emit_results(
     code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]], past: bool
 ) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
-    shared = Elements.of(code)
-    places = shared.places
-    length = shape[-1] if shape else 1
-    seams = _seams(code.body, shape, shared.width)
-    along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
-    whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
-    pieces = 1 if len(seams) > 2 else ceil_div(length, whole)
-    count = lanes_for(code.body, shared.width, length)
-    small = _is_small(code.body, shape)
-    axis, parts = sections(code.body, shape, small)
-    tables = Tables(code, parts)
+    _ResultLoops(code, shape, outputs, past).emit()
 
-    def unit(number: Index, lead: Sequence[int], part: Section) -> None:
-        elements, which = shared, None
+
+class _ResultLoops:
+    """The loops over the elements of results of one shape; ``past`` has them written past the cache."""
+
+    def __init__(
+        self,
+        code: Code,
+        shape: tuple[int, ...],
+        outputs: Sequence[tuple[Node, Pointer]],
+        past: bool,
+    ) -> None:
+        self.code, self.shape, self.outputs, self.past = code, shape, outputs, past
+        self.shared = Elements.of(code)
+        self.length = shape[-1] if shape else 1
+        self.seams = _seams(code.body, shape, self.shared.width)
+        along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
+        self.whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
+        self.pieces = 1 if len(self.seams) > 2 else ceil_div(self.length, self.whole)
+        self.by_elements = bool(along) or self.length < LEAST_VECTOR
+        self.small = _is_small(code.body, shape)
+        self.axis, self.parts = sections(code.body, shape, self.small)
+        self.tables = Tables(code, self.parts)
+
+    def emit(self) -> None:
+        """All sections, one after the other."""
+        for part in self.parts:
+            lead = [part.size if k == self.axis else size for k, size in enumerate(self.shape[:-1])]
+
+            def emit_unit(
+                number: Index, _: Sequence[Value], lead: Sequence[int] = lead, part: Section = part
+            ) -> Sequence[Value]:
+                self._unit(number, lead, part)
+                return []
+
+            units = len(part.starts) * prod(lead) * self.pieces
+            if self.small:
+                with self.code.alone():
+                    self.shared.loop(0, units, emit_unit)
+            else:
+                self.shared.loop(*self.code.share(units), emit_unit)
+
+    def _unit(self, number: Index, lead: Sequence[int], part: Section) -> None:
+        """A row of a section, or a piece of one."""
+        places, pieces, axis = self.shared.places, self.pieces, self.axis
+        elements, which = self.shared, None
         if len(part.starts) > 1:
             each = prod(lead) * pieces
             which, number = places.div(number, each), places.mod(number, each)
             # The operands of its leaves are this section's own.
-            elements = Elements.of(code)
+            elements = Elements.of(self.code)
         row, piece = places.div(number, pieces), places.mod(number, pieces)
         index = places.split(row, lead)
         if which is not None:
-            tables.give(elements, part, which)
-            place = index[axis]
-            index[axis] = places.add(place, tables.start(part, which))
-            elements.piece(index[axis], part.position, place)
-            row = places.offset(index, shape[:-1])
-        elif len(parts) > 1:
+            self.tables.give(elements, part, which)
+            within = index[axis]
+            index[axis] = places.add(within, self.tables.start(part, which))
+            elements.piece(index[axis], part.position, within)
+            row = places.offset(index, self.shape[:-1])
+        elif len(self.parts) > 1:
             low = part.starts[0]
             index[axis] = places.add(index[axis], low)
             elements.bound(index[axis], low, low + lead[axis])
-            row = places.offset(index, shape[:-1])
-        first = places.mul(row, length)
+            row = places.offset(index, self.shape[:-1])
+        first = places.mul(row, self.length)
         start: Index = 0
-        stop: Index = length
+        stop: Index = self.length
         if pieces > 1:
-            start = places.mul(piece, whole)
-            stop = places.clamp(places.add(start, whole), 0, length)
+            start = places.mul(piece, self.whole)
+            stop = places.clamp(places.add(start, self.whole), 0, self.length)
+        self._along(elements, index, first, start, stop)
+
+    def _along(
+        self, elements: Elements, index: list[Index], first: Index, start: Index, stop: Index
+    ) -> None:
+        """The elements of a row from ``start`` to before ``stop``; the row begins at ``first``."""
+        places, length, shape, outputs = self.shared.places, self.length, self.shape, self.outputs
+        count = lanes_for(self.code.body, self.shared.width, length)
 
         def block(column: Index, _: Sequence[Value]) -> Sequence[Value]:
             full = [*index, column] if shape else []
@@ -158,39 +199,23 @@ def _emit_results(
             offset = places.add(first, column)
             for (node, pointer), value in zip(outputs, values, strict=True):
                 elements.registers.store(
-                    value, pointer, offset, node.dtype, elements.mask, past=past
+                    value, pointer, offset, node.dtype, elements.mask, past=self.past
                 )
             return []
 
         if length == 1:
             block(0, [])
-        elif along or length < LEAST_VECTOR:
+        elif self.by_elements:
             elements.loop(start, stop, block)
-        elif len(seams) > 2:
-            for before, after in pairwise(seams):
-                lanes = lanes_for(code.body, elements.width, after - before)
+        elif len(self.seams) > 2:
+            for before, after in pairwise(self.seams):
+                lanes = lanes_for(self.code.body, elements.width, after - before)
                 elements.blocks(before, after, lanes, block, aligned=before % lanes == 0)
         elif length != prod(shape) and _is_ragged(shape, count, outputs):
             line = LINE // outputs[0][0].dtype.itemsize
             elements.blocks_at_lines(start, stop, count, block, first, line)
         else:
             elements.blocks(start, stop, count, block)
-
-    for part in parts:
-        lead = [part.size if k == axis else size for k, size in enumerate(shape[:-1])]
-
-        def one(
-            number: Index, _: Sequence[Value], lead: Sequence[int] = lead, part: Section = part
-        ) -> Sequence[Value]:
-            unit(number, lead, part)
-            return []
-
-        units = len(part.starts) * prod(lead) * pieces
-        if small:
-            with code.alone():
-                shared.loop(0, units, one)
-        else:
-            shared.loop(*code.share(units), one)
 
 
 ELEMENTS = Template("elements", _fits, _emit)

@@ -219,24 +219,22 @@ class Maxima(Writer):
 
     def _row_in(
         self,
-        source: Pointer,
-        begin: Index,
-        to: Pointer,
-        place: Index,
+        source: tuple[Pointer, Index],
+        target: tuple[Pointer, Index],
         width: int,
         dtype: DType,
         is_in: Value | None,
         other: float,
     ) -> None:
-        """Copy a row into scratch memory, or fill it with a number."""
+        """Copy a row into scratch memory, or fill it with a number; both are an address and the index of the first element."""
         places = self.places
         nothing = self.registers.constant(other, self.kept, self.lanes)
 
         def vector(at: Value, mask: Value | None) -> None:
-            value = self.load(source, places.add(begin, at), dtype, mask)
+            value = self.load(source[0], places.add(source[1], at), dtype, mask)
             if is_in is not None:
                 value = self.builder.select(is_in, value, nothing)
-            self.store(value, to, places.add(place, at), mask)
+            self.store(value, target[0], places.add(target[1], at), mask)
 
         self.vectors(width, vector)
 
@@ -260,9 +258,8 @@ class Maxima(Writer):
             pixel, is_in = self._inside(places.add(index[0], step), first.axis.size)
             begin = places.mul(places.offset([pixel, *index[1:]], sizes), plan.last.size)
             to = places.mul(place, last.stride)
-            self._row_in(
-                source, begin, elements, to, plan.last.size, self.dtype, is_in, float("-inf")
-            )
+            target = elements, to
+            self._row_in((source, begin), target, plan.last.size, self.dtype, is_in, float("-inf"))
 
         self._rows(count, sizes[1:], row)
 
@@ -282,7 +279,7 @@ class Maxima(Writer):
                 place = places.add(place, places.mul(i, along.unit))
             window, is_in = self._inside(places.add(index[0], step), first.axis.count)
             begin = places.mul(places.offset([window, *index[1:]], counts), plan.last.count)
-            self._row_in(gradient, begin, given, place, plan.last.count, self.dtype, is_in, 0.0)
+            self._row_in((gradient, begin), (given, place), plan.last.count, self.dtype, is_in, 0.0)
 
         self._rows(layout.windows, counts[1:], row)
 

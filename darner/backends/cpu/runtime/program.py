@@ -59,6 +59,7 @@ class CpuProgram:
         storage: the memory of parameters and states by name.
     """
 
+    # All but the plan are options of one program, given by name.
     def __init__(
         self,
         plan: Plan,

@@ -8,6 +8,7 @@ all threads transform the source together first, and then share blocks and chann
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .....codegen.ir.emit import lane_mask, load, loop, minimum, offset
 from .....codegen.ir.index import Index, i64
@@ -96,9 +97,24 @@ def _transform_weights(code: Code, form: Winograd, weights: Pointer, target: Poi
         start = places.add(start, places.mul(channel, width))
         to = offset(builder, target, DTYPE, i64(start))
         distance = i64(places.mul(width, form.channels))
-        _transform_some(code, form, weights, panel, (channel, stop), to, distance, for_others=True)
+        room = WeightTarget(to, distance, for_others=True)
+        _transform_some(code, form, weights, panel, (channel, stop), room)
 
     code.each(form.panels * groups, one)
+
+
+class WeightTarget(NamedTuple):
+    """Where transformed weights go.
+
+    Attributes:
+        start: the first of them.
+        point_distance: elements from one point to the next.
+        for_others: whether other threads read them.
+    """
+
+    start: Pointer
+    point_distance: Value
+    for_others: bool = False
 
 
 def _transform_some(
@@ -107,14 +123,12 @@ def _transform_some(
     weights: Pointer,
     panel: Index,
     channels: tuple[Value, Value],
-    target: Pointer,
-    point_distance: Value,
-    for_others: bool = False,
+    target: WeightTarget,
 ) -> None:
-    """The weights of one panel and some of the source's channels to ``target[point][channel][out]``, which other threads read where it is ``for_others``."""
+    """The weights of one panel and some of the source's channels to ``target[point][channel][out]``."""
     builder, places, lanes = code.builder, code.places, form.tile.lanes
     kernel: Value = weight_kernel(code.module, form.side, lanes, form.flipped)
-    if for_others and form.in_lines:
+    if target.for_others and form.in_lines:
         past = weight_kernel(code.module, form.side, lanes, form.flipped, past=True)
         kernel = code.for_others(kernel, past)
     distance = TAPS * (form.out if form.flipped else form.channels)
@@ -133,8 +147,8 @@ def _transform_some(
                 line = places.add(places.mul(out, form.channels), channel)
             read = offset(builder, weights, DTYPE, i64(places.mul(line, TAPS)))
             place = places.add(places.mul(builder.sub(channel, first), width), at)
-            write = offset(builder, target, DTYPE, i64(place))
-            distances = i64(width), point_distance
+            write = offset(builder, target.start, DTYPE, i64(place))
+            distances = i64(width), target.point_distance
             builder.call(kernel, [count, left, read, i64(distance), write, *distances])
 
         loop(builder, first, stop, lanes, group)
@@ -242,9 +256,8 @@ class Driver:
         def chunk(first: Value, _: Sequence[Value]) -> None:
             stop = minimum(builder, builder.add(first, i64(layout.chunk)), i64(form.channels))
             channels = first, stop
-            _transform_some(
-                self.code, form, self.weights, panel, channels, self.chunk, point_distance
-            )
+            room = WeightTarget(self.chunk, point_distance)
+            _transform_some(self.code, form, self.weights, panel, channels, room)
             count = builder.sub(stop, first)
             self._products(panel, source, self.chunk, first, count, layout.chunk)
 

@@ -258,7 +258,7 @@ def source_kernel(
         for i in range(ends):
             for j, value in enumerate(along([column[i] for column in columns])):
                 place = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, past=past)
+                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, non_temporal=past)
 
     loop(builder, i64(0), squares, 1, square)
     builder.ret_void()
@@ -339,7 +339,7 @@ def weight_kernel(
         for i in range(ends):
             for j, value in enumerate(line.weight([column[i] for column in values])):
                 place = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, past=past)
+                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, non_temporal=past)
 
     loop(builder, i64(0), count, 1, channel)
     builder.ret_void()

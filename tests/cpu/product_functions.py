@@ -1,4 +1,4 @@
-"""Contractions as native code: every matrix product of a graph goes through this template.
+"""Functions that compute one matrix product, so that the loops of contractions can be tested without a graph around them.
 
 ``emit_contraction`` writes one function for a shape; the work is done by micro-kernels that all shapes of a module
 share, so that one more shape costs one more small loop. Weights may be kept packed (``emit_pack_b``), which lets the
@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, ir, load, loop, offset, store
-from ....codegen.ir.index import i64
-from ....codegen.ir.types import Builder, Module, Value
-from .driver import Driver, Operands, Share, Target
-from .panel import emit_pack_panel
-from .plan import Contraction, Cut, cut, packed_elements, scratch_bytes
-from .tile import Machine, choose_tile
+from darner.backends.cpu.contract.driver import Driver, Operands, Share, Target
+from darner.backends.cpu.contract.panel import emit_pack_panel
+from darner.backends.cpu.contract.plan import Contraction, Cut, cut, packed_elements, scratch_bytes
+from darner.backends.cpu.contract.tile import Machine, choose_tile
+from darner.codegen.ir.emit import Spacing, accumulator_of, ir, load, loop, offset, store_strided
+from darner.codegen.ir.index import i64
+from darner.codegen.ir.types import Builder, Module, Value
 
 __all__ = [
     "Contraction",
@@ -105,7 +105,7 @@ def _dense_target(
             values = builder.fadd(before, values)
         if epilogue is not None:
             values = epilogue(builder, values, batch, row, column, mask, extra)
-        store(builder, values, place, dtype, mask, across)
+        store_strided(builder, values, place, dtype, Spacing(across), mask)
 
     plain = epilogue is None and across == 1 and dtype == accumulator_of(dtype)
     return Target(write, batch_of if plain else None)
