@@ -17,8 +17,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import ops as ops
-from .backends.devices import DeviceInfo, devices
-from .backends.reference import run
+from .backends.base.backend import DeviceInfo
+from .backends.base.devices import devices
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
 from .graph.errors import (
@@ -49,6 +49,7 @@ from .graph.op import Cost, Op, builder, composite, primitive
 from .graph.regions import RematPolicy
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
+from .interpreter import run
 from .ops.attention import MaskKind, SlidingWindow
 from .ops.attention_gradients import AttentionBwdWrt
 from .ops.declare import binary, unary

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import darner
+from darner.backends.base.lowering import lower_for
 from darner.backends.cpu.program import CpuProgram
-from darner.backends.protocol import lower_for
 from darner.graph.types import TensorType
 from darner.testing import assert_close, make_case
 from tests import conformance

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import pytest
 
-from darner.backends.protocol import compile_for, lower_for
+from darner.backends.base.lowering import compile_for, lower_for
 from tests.conformance.test_cpu import PROGRAMS, check_parts, joined, parts_of
 from tests.gpu import needs_gpu
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
+from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu import attention_backward, attention_plan, jit
-from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.program import CpuProgram
 from darner.lower.lower import lower

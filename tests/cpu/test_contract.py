@@ -8,8 +8,8 @@ from llvmlite import ir
 
 import darner
 from darner import Graph
+from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu import contract, gemm_plan
-from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.claims import Claims
 from darner.backends.cpu.gemm_claims import can_claim, can_claim_parts
 from darner.backends.cpu.gemm_plan import Contraction

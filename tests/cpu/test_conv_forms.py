@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
+from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu import (
     conv,
     conv_direct,
@@ -18,7 +19,6 @@ from darner.backends.cpu import (
     conv_lanes,
     conv_weights,
 )
-from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.conv_blocks import blocks_of
 from darner.backends.cpu.conv_plan import patches_of, uneven
 from darner.backends.cpu.conv_planes import grid_of_planes

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu import contract, gemm_tile, gemm_vector, kernels
 from darner.backends.wgpu.gemm_product import product_of, view_of
 from darner.backends.wgpu.gemm_tile import Cut, Tile

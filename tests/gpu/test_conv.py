@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu import conv_cut, conv_images
 from darner.backends.wgpu.conv import CONV
 from darner.backends.wgpu.device import opened

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import darner
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.kernels import template_of
 from tests.conformance.test_gpu import run_on_gpu

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Kernel, Plan, Spec
-from ..keys import source_digest
-from ..sections import join, split
+from ..base.cache import ObjectCache
+from ..base.keys import source_digest
+from ..base.sections import join, split
 from .attention import ATTENTION
-from .cache import ObjectCache
 from .complexes import COMPLEX
 from .contract import CONTRACT
 from .conv import CONV
@@ -19,6 +19,7 @@ from .jit import CompileError, Machine, compile_modules
 from .lanes import note_target
 from .maps import ELEMENTS
 from .modules import PART, Parts
+from .object_key import object_key
 from .panels import Panels
 from .places import as_value
 from .pooling import POOLING
@@ -228,7 +229,7 @@ def compiled(
         raise CompileError(f"{machine.cpu} without AVX-512 has no vectors of 64 bytes")
     target = {"cpu": machine.cpu, "features": machine.features}
     kept = cache or ObjectCache(None)
-    key = kept.key(functions.key, machine=machine, passes=True)
+    key = object_key(functions.key, machine, passes=True)
     found = kept.get(key)
     if found is not None:
         return tuple(split(found))

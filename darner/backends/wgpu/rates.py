@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...optimizer.targets import Target, find_target
-from ..cpu.cache import ObjectCache
+from ..base.cache import ObjectCache
 from .device import Device, Region
 from .machine import Machine, kept_key
 from .native import dispatch_all, handle

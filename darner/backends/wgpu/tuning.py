@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...lower.plan import Plan, Spec
-from ..cpu.cache import ObjectCache
+from ..base.cache import ObjectCache
 from .device import Device, Region
 from .fitting import fitted
 from .kernels import template_of
