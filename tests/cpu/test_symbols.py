@@ -19,7 +19,7 @@ from darner.graph.errors import DarnerError
 from darner.graph.op import OPS
 from darner.lower.roles import WHOLE
 from darner.testing import make_case
-from tests.conformance.test_cpu import joined
+from tests.conformance.devices import joined
 from tests.conformance.test_reference import BUILTIN, UNTESTED_HERE, has_float_operand
 from tests.cpu.running import compiled, run_program
 from tests.cpu.test_targets import machine_of
