@@ -12,9 +12,9 @@ import pytest
 
 from darner import Graph
 from darner.backends.base.lowering import lower_for
-from darner.backends.cpu.jit import Machine, compile_modules, host
 from darner.backends.cpu.kernels import _modules, functions_of
-from darner.backends.cpu.math import ROWS
+from darner.backends.cpu.runtime.jit import Machine, compile_modules, host
+from darner.codegen.ir.math import ROWS
 from darner.graph.errors import DarnerError
 from darner.graph.op import OPS
 from darner.lower.roles import WHOLE

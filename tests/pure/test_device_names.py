@@ -21,6 +21,9 @@ ALLOWED = {
 }
 """Words of a module that are no devices there."""
 
+BEING_MOVED = ("codegen/simt/", {"wgpu"})
+"""GPU templates, which still write the text of shaders with the device's own writer."""
+
 CHOOSING = {"startswith", "endswith", "removeprefix", "partition", "split", "get", "pop"}
 """Methods that choose by a text which they are given."""
 
@@ -142,8 +145,14 @@ def test_code_that_knows_none_is_not(code):
     assert devices_in(code) == set()
 
 
+def words_of(module):
+    """The words that are no devices in a module."""
+    folder, words = BEING_MOVED
+    return ALLOWED.get(module, set()) | (words if module.startswith(folder) else set())
+
+
 def test_no_module_outside_of_the_backends_knows_a_device():
-    found, unused = [], {module: set(words) for module, words in ALLOWED.items()}
+    found, excused = [], set()
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()
         if module.startswith("backends/") and not module.startswith("backends/base/"):
@@ -151,9 +160,11 @@ def test_no_module_outside_of_the_backends_knows_a_device():
         if module == "backends/base/registry.py":  # the rows themselves
             continue
         for device, line in devices_in(path.read_text(encoding="utf-8")):
-            if device in ALLOWED.get(module, ()):
-                unused[module].discard(device)
+            if device in words_of(module):
+                excused.add((module, device))
             else:
                 found.append(f"{module}:{line}: {device}")
     assert found == []
-    assert not any(unused.values())
+    # An excuse that nothing needs any more is taken out.
+    assert excused >= {(module, word) for module, words in ALLOWED.items() for word in words}
+    assert any(module.startswith(BEING_MOVED[0]) for module, _ in excused)

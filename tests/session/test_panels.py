@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from darner import Graph, optim
 from darner.backends.base.memory import aligned
-from darner.backends.cpu import stored
-from darner.backends.cpu.panels import Panels
-from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.emit.panels import Panels
+from darner.backends.cpu.runtime import stored
+from darner.backends.cpu.runtime.program import CpuProgram
 from tests.cpu.running import run_program
 from tests.cpu.test_targets import machine_of
 from tests.session.opening import opened

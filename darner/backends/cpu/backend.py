@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...optimizer.targets import Target
     from ..base.program import Program
     from ..base.rules import LowerRules
-    from .jit import Machine
+    from .runtime.jit import Machine
 
 FEATURES = ("sse4.2", "avx2", "fma", "avx512f", "avx512bf16", "amx-tile", "neon", "sve", "bf16")
 """Features of processors that make a difference; a processor has hundreds."""
@@ -34,7 +34,7 @@ class CpuBackend(Backend):
 
     def machine(self, device: str) -> Machine:
         """This machine."""
-        from .jit import host
+        from .runtime.jit import host
 
         return host()
 
@@ -51,7 +51,7 @@ class CpuBackend(Backend):
 
     def compile(self, plan: Plan, request: Request) -> Program:
         """The plan as native code."""
-        from .program import CpuProgram
+        from .runtime.program import CpuProgram
 
         return CpuProgram(
             plan,
@@ -71,7 +71,7 @@ class CpuBackend(Backend):
 
     def measured_model(self, program: Program) -> Target:
         """The roofline of this machine with the program's threads."""
-        from .peak import measured_target
+        from .runtime.peak import measured_target
 
         return measured_target(program.threads)
 
@@ -83,7 +83,7 @@ class CpuBackend(Backend):
 
     def warm_up(self) -> None:
         """Compile what calls kernels, and what starts threads."""
-        from .steps import make_ahead
+        from .runtime.steps import make_ahead
 
         make_ahead()
 
