@@ -5,7 +5,7 @@ import numpy as np
 import darner
 from darner import Graph
 from darner.backends.base.mirrors import changed
-from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.runtime.program import CpuProgram
 from darner.lower.lower import lower
 from tests.zoo import values
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import darner
 from darner import Graph, optim
 from darner.backends.base.cache import ObjectCache
-from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.runtime.program import CpuProgram
 from darner.lower import roles
 from darner.lower.lower import lower
 from darner.lower.plan import Plan

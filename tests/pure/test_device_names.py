@@ -21,8 +21,8 @@ ALLOWED = {
 }
 """Words of a module that are no devices there."""
 
-BEING_MOVED = ("codegen/simt/", {"wgpu"})
-"""GPU templates, which still write the text of shaders with the device's own writer."""
+BEING_MOVED = ("codegen/simt/", {"cpu", "wgpu"})
+"""GPU templates, which still use code of the devices themselves."""
 
 CHOOSING = {"startswith", "endswith", "removeprefix", "partition", "split", "get", "pop"}
 """Methods that choose by a text which they are given."""
