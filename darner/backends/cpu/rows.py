@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from math import prod
+from operator import or_
 from typing import Any
 
 from ...graph.dtypes import f32, f64
@@ -263,9 +265,12 @@ class _Rows:
 
     def _needed(self, guard: Guard, row: Sequence[Number]) -> Any:
         """Whether a pass is needed in the row, or in one of those side by side."""
-        node = self.code.body.nodes[guard.condition]
-        condition = Lane(self.code.builder, self._in_lanes(self.of_row(node, row)))
-        needed = condition if guard.wanted else ~condition
+        conditions = []
+        for i, wanted in guard.conditions:
+            value = self._in_lanes(self.of_row(self.code.body.nodes[i], row))
+            condition = Lane(self.code.builder, value)
+            conditions.append(condition if wanted else ~condition)
+        needed = reduce(or_, conditions)
         if not self.program.across and self.elements.mask is not None:
             needed = needed & needed.of(self.elements.mask)
         return needed.any().value
