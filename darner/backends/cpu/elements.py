@@ -28,6 +28,9 @@ from .template import sizes as _sizes
 
 Index = Sequence[Number]
 
+UNROLLED = 4
+"""Vectors of a row up to which there is no loop over them: in short rows it takes as long as what they compute."""
+
 
 class Elements:
     """The elements of a body's nodes in the code that a builder is writing.
@@ -179,9 +182,10 @@ class Elements:
         full = self.places.mul(self.places.div(length, count), count)
         middle = self.places.add(start, full)
         if not known or full:
-            if known and full == count:
-                with self.scope():
-                    values = list(inside(Lanes(start, count, 1, multiple, *ends), values))
+            if known and full <= UNROLLED * count:
+                for at in range(start, start + full, count):
+                    with self.scope():
+                        values = list(inside(Lanes(at, count, 1, multiple, *ends), values))
             else:
                 values = self.loop(
                     start,
