@@ -566,14 +566,19 @@ class _Rows:
         length = prod(program.space) // program.units
         by_pieces = any(leaf.size == length for leaf in self.code.spec.inputs)
         for level in range(len(program.levels) + 1):
+            # What has one element a row is written once.
+            once = level == len(program.levels) and not self.full
+            pieces = 1 if once else program.pieces
 
-            def unit(number: Number, _: Any, level: int = level) -> Sequence[Any]:
+            def unit(
+                number: Number, _: Any, level: int = level, pieces: int = pieces
+            ) -> Sequence[Any]:
                 if by_pieces:
                     piece = places.div(number, program.units)
                     row_number = places.mod(number, program.units)
                 else:
-                    row_number = places.div(number, program.pieces)
-                    piece = places.mod(number, program.pieces)
+                    row_number = places.div(number, pieces)
+                    piece = places.mod(number, pieces)
 
                 def one(row: list[Number]) -> None:
                     for earlier in range(level):
@@ -591,7 +596,7 @@ class _Rows:
                 self.each_row(row_number, one)
                 return []
 
-            e.loop(*self.code.share(program.units * program.pieces), unit)
+            e.loop(*self.code.share(program.units * pieces), unit)
             if level < len(program.levels):
                 self.code.barrier()
 
