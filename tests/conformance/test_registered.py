@@ -10,6 +10,7 @@ import pytest
 import darner
 from darner.backends.base import known_devices, register, registry, unregister
 from darner.backends.reference.backend import ReferenceBackend
+from darner.cli import doctor
 from darner.graph.errors import ArgumentError, NameTakenError
 from tests.conformance.devices import FIRST_TIER, check_on, programs
 
@@ -155,6 +156,23 @@ def test_a_broken_package_is_named_when_its_device_is_asked_for_and_not_before(
         darner.build(model(), device="broken")
     assert told in str(caught.value)
     assert f"the backend of the device 'broken' ({value})" in str(caught.value)
+
+
+def test_the_doctor_tries_what_packages_bring_and_shows_what_is_broken(monkeypatch):
+    class Optional(Toy):
+        required = False
+
+    monkeypatch.setattr(Installed, "BACKEND", Optional())
+    bring(monkeypatch, ("toy", "toy_package:BACKEND"), ("broken", "toy_package:NOTHING"))
+    try:
+        found = doctor.examination()
+    finally:
+        unregister("toy")
+    outcomes = {about["name"]: about["outcome"] for about in found["gpus"]}
+    assert outcomes["toy"] == "works"
+    assert "the backend of the device 'broken' (toy_package:NOTHING)" in outcomes["broken"]
+    assert found["problems"] == []
+    assert any(line.startswith("device toy") for line in doctor.lines(found))
 
 
 def test_a_device_that_two_packages_bring_is_neither_of_them(monkeypatch):

@@ -211,6 +211,16 @@ def test_a_gpu_is_told_by_number_or_name_and_what_is_not_there_is_an_error():
         darner.build(classifier(), device="vulkan", mode="infer")
 
 
+def test_the_plan_file_of_a_gpu_told_by_number_is_used_again(tmp_path):
+    g, path = classifier(), tmp_path / "model.plan"
+    for _ in range(2):  # the second has nothing to warn of
+        with darner.build_session_cached(g, path, device="gpu:0", cache=None) as session:
+            assert session.plan().target == "gpu"
+        written = path.stat().st_mtime_ns
+    with darner.build_session_cached(g, path, device="gpu:0", cache=None):
+        assert path.stat().st_mtime_ns == written
+
+
 def test_tuning_chooses_among_ways_to_write_a_product_and_remembers(tmp_path):
     g = Graph("product")
     x, w = g.input("x", (70, 96)), g.parameter("w", (96, 40), init="normal(1)")

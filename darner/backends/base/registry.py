@@ -66,7 +66,7 @@ def known_devices() -> tuple[str, ...]:
 
 
 def backend_of(device: Any) -> Backend:
-    """The backend of a device, or an error that says which devices there are."""
+    """The backend of a device, or an error that says which devices there are; one of several may be told by number or name: ``gpu:1``, ``gpu:nvidia``."""
     if isinstance(device, str):
         name, colon, _ = device.partition(":")
         found = _find(name)
@@ -76,12 +76,6 @@ def backend_of(device: Any) -> Backend:
         f"there is no device {device!r}",
         hint=hint("device", str(device).partition(":")[0]) or _listed(),
     )
-
-
-def check_device(device: Any) -> str:
-    """A device's name, or an error that says which there are; one of several may be told by number or name: ``gpu:1``, ``gpu:nvidia``."""
-    backend_of(device)
-    return str(device)
 
 
 def target_of(device: str) -> str:
