@@ -148,7 +148,7 @@ class ObjectCache:
     def _name(self, key: str) -> str:
         if not key.isalnum():
             raise ArgumentError(
-                f"'{key}' is not a key of this cache", hint="hexadecimal digits are one"
+                f"'{key}' is not a key of this cache", hint="a key is made of letters and digits"
             )
         return key + _SUFFIX
 
