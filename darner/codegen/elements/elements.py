@@ -28,6 +28,9 @@ from .sums import dot_general, fold, reduce
 
 Indices = Sequence[Index]
 
+UNROLLED = 4
+"""Vectors of a row up to which there is no loop over them: in short rows it takes as long as what they compute."""
+
 
 class Kernel(Protocol):
     """A kernel's function while it is being written, as far as its elements ask."""
@@ -198,15 +201,18 @@ class Elements:
         """
         multiple = count if aligned else 1
         values = list(carried)
-        known = isinstance(start, int) and isinstance(stop, int)
-        ends = (start, stop) if known else (None, None)
+        ends: tuple[int, int] | tuple[None, None] = (None, None)
+        if isinstance(start, int) and isinstance(stop, int):
+            ends = start, stop
         length = self.places.sub(stop, start)
         full = self.places.mul(self.places.div(length, count), count)
         middle = self.places.add(start, full)
+        known = isinstance(full, int) and isinstance(start, int)
         if not known or full:
-            if known and full == count:
-                with self.scope():
-                    values = list(inside(Lanes(start, count, 1, multiple, *ends), values))
+            if isinstance(full, int) and isinstance(start, int) and full <= UNROLLED * count:
+                for at in range(start, start + full, count):
+                    with self.scope():
+                        values = list(inside(Lanes(at, count, 1, multiple, *ends), values))
             else:
                 values = self.loop(
                     start,
