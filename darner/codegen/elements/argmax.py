@@ -36,14 +36,14 @@ def arg_reduce(e: Elements, node: Node, index: list[Index]) -> Value:
     count = lane_count(first)
     start = e.places.plain(0) if count is None else e.places.vector(0, count)
 
-    def inside(i: Index, values: list[Value]) -> Sequence[Value]:
+    def keep_better(i: Index, values: list[Value]) -> Sequence[Value]:
         best, where = values
         value = e.at(x, place(i))
         better = e.registers.beats(node.op.name, value, best, x.dtype)
         here = i64(i) if count is None else e.places.vector(i, count)
         return [e.registers.choose(better, value, best), e.registers.choose(better, here, where)]
 
-    _, where = e.loop(1, length, inside, [first, start])
+    _, where = e.loop(1, length, keep_better, [first, start])
     return e.registers.of_index(where, node.dtype)
 
 
@@ -66,7 +66,7 @@ def _arg_reduce_along(
     def better(value: Value, best: Value) -> Value:
         return registers.beats(name, value, best, x.dtype)
 
-    def inside(lanes: Lanes, values: list[Value]) -> Sequence[Value]:
+    def keep_better(lanes: Lanes, values: list[Value]) -> Sequence[Value]:
         best, where = values
         value = e.places.spread(e.at(x, place(lanes)), count)
         found = registers.both(e.mask, better(value, best))
@@ -75,7 +75,7 @@ def _arg_reduce_along(
 
     first = registers.least(name, x.dtype, count)
     nothing = registers.constant(0, dtypes.i32, count)
-    best, where = e.blocks(0, length, count, inside, [first, nothing])
+    best, where = e.blocks(0, length, count, keep_better, [first, nothing])
     numbers = registers.cast(e.places.vector(Lanes(0, count), count), dtypes.i64, dtypes.i32)
     where = e.builder.add(where, numbers)
     while count > 1:

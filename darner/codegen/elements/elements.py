@@ -155,29 +155,29 @@ class Elements:
         self,
         start: Index,
         stop: Index,
-        inside: Callable[[Index, list[Value]], Sequence[Value]],
+        body: Callable[[Index, list[Value]], Sequence[Value]],
         carried: Sequence[Value] = (),
         step: int = 1,
     ) -> list[Value]:
-        """``for i in range(start, stop, step)``; ``inside`` maps the carried values to their next ones."""
+        """``for i in range(start, stop, step)``; ``body`` maps the carried values to their next ones."""
 
         def scoped(index: Value, values: Sequence[Value]) -> Sequence[Value]:
             with self.scope():
-                return inside(index, list(values))
+                return body(index, list(values))
 
         return loop(self.builder, i64(start), i64(stop), step, scoped, carried)
 
     def loops(
         self,
         sizes: Sequence[int],
-        inside: Callable[[list[Index], list[Value]], Sequence[Value]],
+        body: Callable[[list[Index], list[Value]], Sequence[Value]],
         carried: Sequence[Value] = (),
     ) -> list[Value]:
         """Loops in loops, over all indices of a shape; an axis of size 1 is no loop."""
 
         def nest(axis: int, index: list[Index], values: list[Value]) -> Sequence[Value]:
             if axis == len(sizes):
-                return inside(index, values)
+                return body(index, values)
             if sizes[axis] == 1:
                 return nest(axis + 1, [*index, 0], values)
             return self.loop(
@@ -191,7 +191,7 @@ class Elements:
         start: Index,
         stop: Index,
         count: int,
-        inside: Callable[[Lanes, list[Value]], Sequence[Value]],
+        body: Callable[[Lanes, list[Value]], Sequence[Value]],
         carried: Sequence[Value] = (),
         aligned: bool = True,
     ) -> list[Value]:
@@ -212,12 +212,12 @@ class Elements:
             if isinstance(full, int) and isinstance(start, int) and full <= UNROLLED * count:
                 for at in range(start, start + full, count):
                     with self.scope():
-                        values = list(inside(Lanes(at, count, 1, multiple, *ends), values))
+                        values = list(body(Lanes(at, count, 1, multiple, *ends), values))
             else:
                 values = self.loop(
                     start,
                     middle,
-                    lambda i, held: inside(Lanes(i, count, 1, multiple, *ends), held),
+                    lambda i, held: body(Lanes(i, count, 1, multiple, *ends), held),
                     values,
                     step=count,
                 )
@@ -225,7 +225,7 @@ class Elements:
             return values
 
         def rest(_: Index, held: list[Value]) -> Sequence[Value]:
-            return self._some(Lanes(middle, count, 1, multiple, *ends), stop, inside, held)
+            return self._some(Lanes(middle, count, 1, multiple, *ends), stop, body, held)
 
         if known:
             with self.scope():
@@ -236,10 +236,10 @@ class Elements:
         self,
         lanes: Lanes,
         stop: Index,
-        inside: Callable[[Lanes, list[Value]], Sequence[Value]],
+        body: Callable[[Lanes, list[Value]], Sequence[Value]],
         held: list[Value],
     ) -> Sequence[Value]:
-        """``inside`` for the lanes before ``stop``."""
+        """``body`` for the lanes before ``stop``."""
         before = self.mask
         # Fewer than there are lanes are left, which fits a number as short as an element.
         numbers = lane_numbers(range(lanes.count))
@@ -247,7 +247,7 @@ class Elements:
         left = self.places.spread(left, lanes.count)
         self.mask = self.registers.both(before, self.builder.icmp_signed("<", numbers, left))
         try:
-            return inside(lanes, held)
+            return body(lanes, held)
         finally:
             self.mask = before
 
@@ -256,7 +256,7 @@ class Elements:
         start: Index,
         stop: Index,
         count: int,
-        inside: Callable[[Lanes, list[Value]], Sequence[Value]],
+        body: Callable[[Lanes, list[Value]], Sequence[Value]],
         offset: Index,
         line: int,
     ) -> None:
@@ -267,10 +267,10 @@ class Elements:
         first = minimum(b, i64(places.add(start, ahead)), i64(stop))
 
         def head(_: object, held: list[Value]) -> Sequence[Value]:
-            return self._some(Lanes(start, line), first, inside, held)
+            return self._some(Lanes(start, line), first, body, held)
 
         self.loop(start, first, head, step=line)
-        self.blocks(first, stop, count, inside, aligned=False)
+        self.blocks(first, stop, count, body, aligned=False)
 
     # ------------------------------------------------------------- elements
 

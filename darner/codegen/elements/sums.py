@@ -74,7 +74,7 @@ def dot_general(e: Elements, node: Node, index: list[Index]) -> Value:
         sides.append(place)
     sizes = [sizes_of(a)[axis] for axis in attrs["a_contract"]]
 
-    def inside(inner: list[Index], values: list[Value]) -> Sequence[Value]:
+    def add_product(inner: list[Index], values: list[Value]) -> Sequence[Value]:
         left, right = list(sides[0]), list(sides[1])
         for k, i in enumerate(inner):
             left[attrs["a_contract"][k]] = i
@@ -85,7 +85,7 @@ def dot_general(e: Elements, node: Node, index: list[Index]) -> Value:
 
     count = next((c for c in map(lane_count, index) if c is not None), None)
     first = e.registers.neutral("sum", a.dtype, node.dtype, count)
-    (total,) = e.loops(sizes, inside, [first])
+    (total,) = e.loops(sizes, add_product, [first])
     return e.registers.reduced("sum", total, node.dtype)
 
 
@@ -101,7 +101,7 @@ def fold(e: Elements, node: Node, index: list[Index]) -> Value:
     if not all(counts) or not all(window):
         return e.registers.reduced("sum", nothing, node.dtype)
 
-    def inside(offsets: list[Index], values: list[Value]) -> Sequence[Value]:
+    def add_window(offsets: list[Index], values: list[Value]) -> Sequence[Value]:
         hits: Value | None = None
         where = []
         for k in range(count):
@@ -118,5 +118,5 @@ def fold(e: Elements, node: Node, index: list[Index]) -> Value:
         total = e.registers.combine("sum", values[0], value, x.dtype, node.dtype)
         return [total if hits is None else e.registers.choose(hits, total, values[0])]
 
-    (total,) = e.loops(window, inside, [nothing])
+    (total,) = e.loops(window, add_window, [nothing])
     return e.registers.reduced("sum", total, node.dtype)

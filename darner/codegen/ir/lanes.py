@@ -423,7 +423,7 @@ class Lane:
         held = ir.Constant(part, list(table))
         return self._in_parts(len(table), lambda places: b.call(function, [held, places]))
 
-    def _in_parts(self, lanes: int, inside: Callable[..., Value], *others: Lane) -> Lane:
+    def _in_parts(self, lanes: int, body: Callable[..., Value], *others: Lane) -> Lane:
         """What an instruction for vectors of so many lanes makes of these and others, whatever their number."""
         from llvmlite import ir
 
@@ -444,7 +444,7 @@ class Lane:
                 for room, value in zip(nothing, values, strict=True)
             ]
         pieces = [
-            inside(*(picked(value, first, lanes) for value in values))
+            body(*(picked(value, first, lanes) for value in values))
             for first in range(0, count, lanes)
         ]
         while len(pieces) > 1:

@@ -72,7 +72,7 @@ class BiasGradient:
                 self.blocks if self.all_keys else 1,
             )
 
-            def one(at: Value, _: Sequence[Value]) -> None:
+            def emit_vector(at: Value, _: Sequence[Value]) -> None:
                 inner = parts.places.split(at, many)
                 index = [
                     parts.places.add(outer, within)
@@ -80,7 +80,7 @@ class BiasGradient:
                 ]
                 self._add(*index)
 
-            loop(b, i64(0), i64(many[0] * many[1] * many[2] * many[3]), 1, one)
+            loop(b, i64(0), i64(many[0] * many[1] * many[2] * many[3]), 1, emit_vector)
             self._write(batch, head, panel, block)
 
         total = cut[0] * cut[1] * cut[2] * cut[3]
@@ -139,7 +139,7 @@ class BiasGradient:
         def row(i: Value, _: Sequence[Value]) -> None:
             line = parts.places.offset((batch, head, b.add(first, i), key), self.sizes)
 
-            def some(column: Value, _: Sequence[Value]) -> None:
+            def emit_column(column: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(b, b.sub(keys, column), attention.lanes)
                 value = parts.vector(rows, parts.places.mul(i, wide), column)
                 place = Lanes(parts.places.add(line, column), attention.lanes)
@@ -151,7 +151,7 @@ class BiasGradient:
                     mask,
                 )
 
-            loop(b, i64(0), keys, attention.lanes, some)
+            loop(b, i64(0), keys, attention.lanes, emit_column)
 
         loop(b, i64(0), valid, 1, row)
 
@@ -160,14 +160,14 @@ class BiasGradient:
         parts, attention = self.parts, self.attention
         vectors = range(attention.tile.vectors)
 
-        def one(row: Value, held: list[Lane]) -> list[Lane]:
+        def add_row(row: Value, held: list[Lane]) -> list[Lane]:
             base = parts.places.mul(row, attention.panel)
             return [
                 total + parts.vector(self.totals, base, c * attention.lanes)
                 for c, total in enumerate(held)
             ]
 
-        found = parts.rows(attention.block, one, [parts.number(0.0) for _ in vectors])
+        found = parts.rows(attention.block, add_row, [parts.number(0.0) for _ in vectors])
         for c, total in enumerate(found):
             parts.put(total, self.totals, c * attention.lanes)
 
@@ -175,7 +175,7 @@ class BiasGradient:
         """The sum of each row's lanes."""
         parts, attention, b = self.parts, self.attention, self.builder
 
-        def one(row: Value, _: Sequence[Value]) -> None:
+        def emit_row(row: Value, _: Sequence[Value]) -> None:
             base = parts.places.mul(row, attention.panel)
             total = parts.vector(self.totals, base, 0)
             for c in range(1, attention.tile.vectors):
@@ -185,4 +185,4 @@ class BiasGradient:
             every = parts.spread(lane_sum(b, total.value))
             store_first_lane(b, every.value, target, attention.dtype)
 
-        loop(b, i64(0), keys, 1, one)
+        loop(b, i64(0), keys, 1, emit_row)

@@ -270,7 +270,7 @@ def emit_exponentials(
     b = parts.builder
     highest = parts.spread(top)
 
-    def one(at: Value, totals: Sequence[Value]) -> Sequence[Value]:
+    def add_vector(at: Value, totals: Sequence[Value]) -> Sequence[Value]:
         value = parts.exp(parts.vector(scores, at) - highest)
         parts.put(value, scores, at)
         found = [(Lane(b, totals[0]) + value).value]
@@ -279,7 +279,7 @@ def emit_exponentials(
         return found
 
     zeros = [parts.number(0.0).value] * (1 if slopes is None else 2)
-    totals = loop(b, i64(0), b.sub(keys.high, keys.low), parts.attention.lanes, one, zeros)
+    totals = loop(b, i64(0), b.sub(keys.high, keys.low), parts.attention.lanes, add_vector, zeros)
     return [lane_sum(b, total) for total in totals]
 
 
@@ -305,7 +305,7 @@ def emit_sums(
 
     def columns(first: Index, width: int, masked: bool) -> None:
         def some_keys(step: int) -> LoopBody:
-            def one(key: Value, sums: Sequence[Value]) -> list[Value]:
+            def add_key(key: Value, sums: Sequence[Value]) -> list[Value]:
                 found = list(sums)
                 for ahead in range(step):
                     at = parts.places.add(key, ahead)
@@ -320,7 +320,7 @@ def emit_sums(
                         found[own] = spread.fma(value, Lane(b, found[own])).value
                 return found
 
-            return one
+            return add_key
 
         sums = [parts.number(0.0).value] * (2 * width)
         even = b.and_(count, i64(-2))
@@ -378,11 +378,11 @@ def _emit_sum(
     inverse = parts.inverse(Lane(b, total))
 
     def value_at(column: Index) -> Lane:
-        def one(part: Value, held: Sequence[Value]) -> list[Value]:
+        def add_part(part: Value, held: Sequence[Value]) -> list[Value]:
             value = parts.vector(_record(parts, room, number, part), column)
             return [value.fma(factor(part), Lane(b, held[0])).value]
 
-        (found,) = loop(b, i64(0), total_parts, 1, one, [parts.number(0.0).value])
+        (found,) = loop(b, i64(0), total_parts, 1, add_part, [parts.number(0.0).value])
         return Lane(b, found) * inverse
 
     parts.write_result(batch, head, row, value_at)

@@ -107,12 +107,12 @@ class FewGradients:
         """``inside(head, query, row)`` for the queries that share a key head."""
         attention, places = self.attention, self.parts.places
 
-        def one(number: Value, _: Sequence[Value]) -> None:
+        def emit_unit(number: Value, _: Sequence[Value]) -> None:
             member, query = places.split(number, (attention.group, attention.queries))
             head = places.add(places.mul(kv_head, attention.group), member)
             inside(head, query, places.offset((batch, head, query), self.rows))
 
-        loop(self.builder, i64(0), i64(attention.group * attention.queries), 1, one)
+        loop(self.builder, i64(0), i64(attention.group * attention.queries), 1, emit_unit)
 
     def _place(self, start: int, row: Index, part: Index, elements: int, at: Index = 0) -> Pointer:
         places = self.parts.places
@@ -137,7 +137,7 @@ class FewGradients:
         keys = visible_range(parts, start, part)
         low, high = keys
 
-        def one(head: Value, query: Index, row: Value) -> None:
+        def emit_head(head: Value, query: Index, row: Value) -> None:
             for place in (room.scores, room.slopes):
                 # Keys that are not seen have no gradient.
                 parts.clear(self._place(place, row, part, attention.part), attention.part)
@@ -155,7 +155,7 @@ class FewGradients:
             for i, value in enumerate((top, *totals)):
                 b.store(value, self._record(row, part, i))
 
-        self._each_row(batch, kv_head, one)
+        self._each_row(batch, kv_head, emit_head)
 
     # ------------------------------------------------------------- the second pass
 
@@ -191,7 +191,7 @@ class FewGradients:
         low, high = keys
         wide = attention.padded(attention.width)
 
-        def one(head: Value, query: Index, row: Value) -> None:
+        def emit_head(head: Value, query: Index, row: Value) -> None:
             factor, mean = self._statistics(row, part)
             scores = self._scores(room.scores, row, part, low)
             slopes = self._scores(room.slopes, row, part, low)
@@ -207,7 +207,7 @@ class FewGradients:
                 record = self._place(room.queries, row, part, wide)
                 emit_sums(parts, "k", (batch, kv_head), keys, slopes, record)
 
-        self._each_row(batch, kv_head, one)
+        self._each_row(batch, kv_head, emit_head)
         first = i64(parts.places.mul(part, attention.part))
         after = minimum(b, b.add(first, i64(attention.part)), i64(attention.keys))
         for name, operand, place in (("k", "q", room.slopes), ("v", "dy", room.scores)):
@@ -234,7 +234,7 @@ class FewGradients:
         kind = ir().VectorType(ir().IntType(1), lanes)
         last = ir().Constant(kind, [int(lane < rest) for lane in range(lanes)])
 
-        def one(key: Value, _: Sequence[Value]) -> None:
+        def emit_key(key: Value, _: Sequence[Value]) -> None:
             def value_at(column: Index) -> Lane:
                 # The columns of a last vector that is not full are the only ones known beforehand.
                 mask = last if isinstance(column, int) else None
@@ -258,7 +258,7 @@ class FewGradients:
             index = parts.result_index(batch, kv_head, key, 0)[:3]
             parts.write_gradient(self.room.results[name], index, width, value_at)
 
-        loop(b, *ends, 1, one)
+        loop(b, *ends, 1, emit_key)
 
     # ------------------------------------------------------------- the sums for queries
 

@@ -170,7 +170,7 @@ class PanelScores:
         width, lanes = attention.panel, attention.lanes
         self._turn(first, count)
 
-        def one(row: Value, tops: list[Lane]) -> list[Lane]:
+        def finish_row(row: Value, tops: list[Lane]) -> list[Lane]:
             base = parts.places.mul(row, width)
             key = parts.builder.add(first, row)
             masks, biases = self._operand("mask", row, key), self._operand("bias", row, key)
@@ -187,7 +187,7 @@ class PanelScores:
                 following.append(tops[c].intrinsic("maxnum", score))
             return following
 
-        return parts.rows(count, one, tops)
+        return parts.rows(count, finish_row, tops)
 
     def shifted(self, scores: Pointer, base: Index, c: int, top: Lane) -> Lane:
         """A score less the maximum of its query."""
@@ -210,14 +210,14 @@ class PanelScores:
         """exp(score - maximum) in place of ``count`` rows of scores, added to totals."""
         parts, attention = self.parts, self.parts.attention
 
-        def one(row: Value, totals: list[Lane]) -> list[Lane]:
+        def exponentiate_row(row: Value, totals: list[Lane]) -> list[Lane]:
             base = parts.places.mul(row, attention.panel)
             values = [parts.exp(self.shifted(scores, base, c, top)) for c, top in enumerate(tops)]
             for c, value in enumerate(values):
                 parts.put(value, scores, base, c * attention.lanes)
             return [total + value for total, value in zip(totals, values, strict=True)]
 
-        return parts.rows(count, one, totals)
+        return parts.rows(count, exponentiate_row, totals)
 
 
 def emit_forward(parts: Parts) -> None:
@@ -321,10 +321,10 @@ def _scale_rows(parts: Parts, sums: Pointer, count: int, factors: Sequence[Lane]
     """Multiply the rows of a transposed result by a factor for each query."""
     attention = parts.attention
 
-    def one(row: Value, _: list[Lane]) -> None:
+    def emit_row(row: Value, _: list[Lane]) -> None:
         base = parts.places.mul(row, attention.panel)
         for c, factor in enumerate(factors):
             value = parts.vector(sums, base, c * attention.lanes)
             parts.put(value * factor, sums, base, c * attention.lanes)
 
-    parts.rows(count, one)
+    parts.rows(count, emit_row)

@@ -71,11 +71,11 @@ def _emit_turn(function: Function, dtype: str, width: int, lanes: int) -> None:
     def elements(query: Value, _: Sequence[Value]) -> None:
         start = row_of(query)
 
-        def one(key: Value, _: Sequence[Value]) -> None:
+        def emit_key(key: Value, _: Sequence[Value]) -> None:
             place = b.gep(start, [key], source_etype=element)
             put(widened(b.load(place, typ=element, align=size)), key, query)
 
-        loop(b, i64(0), keys, 1, one)
+        loop(b, i64(0), keys, 1, emit_key)
 
     with b.if_else(b.icmp_signed(">=", keys, i64(lanes))) as (many, few):
         with many:

@@ -79,7 +79,7 @@ class OpenPanel:
         scores, slopes = self._strip(room.scores, key), self._strip(room.slopes, key)
         count = len(self.vectors)
 
-        def one(row: Value, held: list[Lane]) -> list[Lane]:
+        def add_row(row: Value, held: list[Lane]) -> list[Lane]:
             base = parts.places.mul(row, attention.panel)
             powers = [
                 parts.exp(self.scores.shifted(scores, base, c, tops[c])) for c in self.vectors
@@ -93,7 +93,7 @@ class OpenPanel:
                 )
             return found
 
-        return parts.rows(keys, one, held)
+        return parts.rows(keys, add_row, held)
 
     def statistics(self) -> tuple[list[Lane], list[Lane], list[Lane]]:
         """The maxima, the inverse totals and the mean slopes of the panel's queries."""
@@ -146,7 +146,7 @@ class OpenPanel:
         tops, inverses, means = known
         scale = parts.number(attention.scale)
 
-        def one(row: Value, _: list[Lane]) -> None:
+        def emit_row(row: Value, _: list[Lane]) -> None:
             base = parts.places.mul(row, attention.panel)
             for c in self.vectors:
                 at = (base, c * attention.lanes)
@@ -167,7 +167,7 @@ class OpenPanel:
                 parts.put(probability, scores, *at)
                 parts.put(gradient * scale, slopes, *at)
 
-        parts.rows(keys, one)
+        parts.rows(keys, emit_row)
 
     # ------------------------------------------------------------- all of it
 
@@ -232,7 +232,7 @@ class OpenPanel:
         column = 0
         for tile in column_tiles(attention, width):
 
-            def one(tile: Tile, row: Value, column: int = column) -> None:
+            def emit_tile(tile: Tile, row: Value, column: int = column) -> None:
                 source = offset(b, weights, parts.dtype, parts.places.mul(row, attention.panel))
                 at = offset(b, panel, parts.dtype, column * attention.panel)
                 line = parts.places.mul(b.add(key, row), wide)
@@ -249,7 +249,7 @@ class OpenPanel:
                     )
                 )
 
-            parts.tiles(keys, attention.keys, tile, one)
+            parts.tiles(keys, attention.keys, tile, emit_tile)
             column += tile.width
 
     def _write_queries(self, result: Pointer) -> None:

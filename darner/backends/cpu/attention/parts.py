@@ -61,9 +61,9 @@ class Parts(Writer):
     # ------------------------------------------------------------- products
 
     def tiles(
-        self, count: Index, longest: int, tile: Tile, inside: Callable[[Tile, Value], None]
+        self, count: Index, longest: int, tile: Tile, body: Callable[[Tile, Value], None]
     ) -> None:
-        """``inside(tile, row)`` for ``count`` rows by tiles.
+        """``body(tile, row)`` for ``count`` rows by tiles.
 
         ``count`` is a multiple of a tile's rows, or ends at the last of ``longest`` rows.
         """
@@ -71,13 +71,13 @@ class Parts(Writer):
         rest = longest % tile.rows
         whole = b.mul(b.sdiv(i64(count), i64(tile.rows)), i64(tile.rows))
 
-        def one(row: Value, _: Sequence[Value]) -> None:
-            inside(tile, row)
+        def emit_row(row: Value, _: Sequence[Value]) -> None:
+            body(tile, row)
 
-        loop(b, i64(0), whole, tile.rows, one)
+        loop(b, i64(0), whole, tile.rows, emit_row)
         if rest:
             with b.if_then(b.icmp_signed("<", whole, i64(count))):
-                inside(Tile(rest, tile.vectors, tile.lanes), whole)
+                body(Tile(rest, tile.vectors, tile.lanes), whole)
 
     def product(self, work: TileProduct) -> None:
         """One tile: rows times a panel."""
@@ -103,7 +103,7 @@ class Parts(Writer):
         """Products of ``count`` rows of keys (or values) with a panel of queries (or gradients)."""
         width = self.attention.panel
 
-        def one(tile: Tile, row: Value) -> None:
+        def emit_tile(tile: Tile, row: Value) -> None:
             source = offset(self.builder, a[0], self.dtype, self.places.mul(row, a[1]))
             ahead = offset(self.builder, source, self.dtype, self.places.mul(tile.rows, i64(a[1])))
             target = offset(self.builder, out, self.dtype, self.places.mul(row, width))
@@ -112,14 +112,14 @@ class Parts(Writer):
                 TileProduct("rows", tile, length, (source, a[1]), panel, into, False, ahead)
             )
 
-        self.tiles(count, self.attention.keys, self.attention.tile, one)
+        self.tiles(count, self.attention.keys, self.attention.tile, emit_tile)
 
     def mixture(
         self, count: Value, a: tuple[Pointer, Index], width: int, panel: Pointer, out: Pointer
     ) -> None:
         """Add the sum of ``count`` rows of values (or keys), weighted by a panel, to its transposed result."""
 
-        def one(tile: Tile, row: Value) -> None:
+        def emit_tile(tile: Tile, row: Value) -> None:
             source = offset(self.builder, a[0], self.dtype, row)
             target = offset(
                 self.builder, out, self.dtype, self.places.mul(row, self.attention.panel)
@@ -127,7 +127,7 @@ class Parts(Writer):
             into = (target, self.attention.panel)
             self.product(TileProduct("columns", tile, count, (source, a[1]), panel, into, True))
 
-        self.tiles(width, width, row_tile(self.attention, self.attention.tile.rows), one)
+        self.tiles(width, width, row_tile(self.attention, self.attention.tile.rows), emit_tile)
 
     def transposed_panel(
         self, name: str, width: int, first: Indices, valid: Value, panel: Pointer
@@ -300,20 +300,20 @@ class Parts(Writer):
             return [batch, head, row, column]
         return [batch, row, head, column]
 
-    def write_row(self, width: int, inside: Callable[[Index, int, Value | None], None]) -> None:
-        """``inside(column, lanes that exist, mask)`` for a row of results in vectors; no mask where all exist."""
+    def write_row(self, width: int, body: Callable[[Index, int, Value | None], None]) -> None:
+        """``body(column, lanes that exist, mask)`` for a row of results in vectors; no mask where all exist."""
         lanes = self.attention.lanes
         whole, rest = width // lanes * lanes, width % lanes
 
-        def one(column: Value, _: Sequence[Value]) -> None:
-            inside(column, lanes, None)
+        def emit_column(column: Value, _: Sequence[Value]) -> None:
+            body(column, lanes, None)
 
-        loop(self.builder, i64(0), i64(whole), lanes, one)
+        loop(self.builder, i64(0), i64(whole), lanes, emit_column)
         if rest:
             types = ir()
             bits = [int(lane < rest) for lane in range(lanes)]
             mask = types.Constant(types.VectorType(types.IntType(1), lanes), bits)
-            inside(whole, rest, mask)
+            body(whole, rest, mask)
 
     def write(
         self,
@@ -339,13 +339,13 @@ class Parts(Writer):
         sizes = [int(size) for size in output.shape]
         row = self.places.mul(self.places.offset(index, sizes[:-1]), sizes[-1])
 
-        def one(column: Index, count: int, mask: Value | None) -> None:
+        def emit_column(column: Index, count: int, mask: Value | None) -> None:
             place = self.places.add(row, column)
             self.write(
                 value_at(column), self.code.results[number], place, output.dtype.name, mask, count
             )
 
-        self.write_row(width, one)
+        self.write_row(width, emit_column)
 
     def write_result(
         self, batch: Index, head: Index, row: Index, value_at: Callable[[Index], Lane]
@@ -355,7 +355,7 @@ class Parts(Writer):
         node = attention.node
         sizes = [int(size) for size in node.shape]
 
-        def one(column: Index, count: int, mask: Value | None) -> None:
+        def emit_column(column: Index, count: int, mask: Value | None) -> None:
             value = value_at(column)
             index = self.result_index(batch, head, row, column)
             if [output.id for output in code.body.outputs] == [node.id]:
@@ -370,4 +370,4 @@ class Parts(Writer):
                 place = self.places.offset(index, sizes)
                 elements.registers.store(item, pointer, place, output.dtype, mask)
 
-        self.write_row(attention.value_width, one)
+        self.write_row(attention.value_width, emit_column)

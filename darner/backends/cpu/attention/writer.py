@@ -44,12 +44,12 @@ class Writer:
             self._bases[base.id] = pointer
             sizes = [int(size) for size in base.shape]
 
-            def one(number: Value, base: Node = base, sizes: list[int] = sizes) -> None:
+            def emit_unit(number: Value, base: Node = base, sizes: list[int] = sizes) -> None:
                 elements = Elements.of(self.code)
                 value = elements.at(base, self.places.split(number, sizes))
                 elements.registers.store(value, self._bases[base.id], number, base.dtype)
 
-            self.code.each(prod(sizes), one)
+            self.code.each(prod(sizes), emit_unit)
         if bases:
             self.code.barrier()
 
@@ -138,25 +138,25 @@ class Writer:
     def rows(
         self,
         count: Index,
-        inside: Callable[[Value, list[Lane]], Sequence[Lane] | None],
+        body: Callable[[Value, list[Lane]], Sequence[Lane] | None],
         carried: Sequence[Lane] = (),
     ) -> list[Lane]:
-        """``inside(row, values)`` for each row."""
+        """``body(row, values)`` for each row."""
 
-        def one(row: Value, values: Sequence[Value]) -> Sequence[Value]:
-            following = inside(row, [Lane(self.builder, value) for value in values])
+        def emit_row(row: Value, values: Sequence[Value]) -> Sequence[Value]:
+            following = body(row, [Lane(self.builder, value) for value in values])
             return [item.value for item in following or ()]
 
-        last = loop(self.builder, i64(0), i64(count), 1, one, [item.value for item in carried])
+        last = loop(self.builder, i64(0), i64(count), 1, emit_row, [item.value for item in carried])
         return [Lane(self.builder, value) for value in last]
 
-    def each_uneven(self, count: int, inside: Callable[[Value], None]) -> None:
-        """``inside(i)`` for this thread's part of ``range(count)``, where later things in a row of them may be more work.
+    def each_uneven(self, count: int, body: Callable[[Value], None]) -> None:
+        """``body(i)`` for this thread's part of ``range(count)``, where later things in a row of them may be more work.
 
         Threads take one each in turn, in their order and then in the opposite one.
         """
         if not self.attention.causal:
-            self.code.each(count, inside)
+            self.code.each(count, body)
             return
         b, thread, threads = self.builder, self.code.thread, self.code.threads
         rounds = b.udiv(b.add(i64(count - 1), threads), threads) if count else i64(0)
@@ -166,7 +166,7 @@ class Writer:
             odd = b.trunc(number, ir().IntType(1))
             place = b.add(b.mul(number, threads), b.select(odd, opposite, thread))
             with b.if_then(b.icmp_signed("<", place, i64(count))):
-                inside(place)
+                body(place)
 
         loop(b, i64(0), rounds, 1, turn)
 
@@ -174,26 +174,26 @@ class Writer:
         """Zeros in scratch memory; a multiple of a vector."""
         nothing = self.number(0.0)
 
-        def one(at: Value, _: Sequence[Value]) -> None:
+        def emit_vector(at: Value, _: Sequence[Value]) -> None:
             self.put(nothing, pointer, at)
 
-        loop(self.builder, i64(0), i64(elements), self.attention.lanes, one)
+        loop(self.builder, i64(0), i64(elements), self.attention.lanes, emit_vector)
 
     def each_block(
         self,
         start: Value,
         stop: Value,
-        inside: Callable[[Value, Value, list[Lane]], Sequence[Lane] | None],
+        body: Callable[[Value, Value, list[Lane]], Sequence[Lane] | None],
         carried: Sequence[Lane] = (),
     ) -> list[Lane]:
-        """``inside(first key, keys, values)`` for blocks of keys."""
+        """``body(first key, keys, values)`` for blocks of keys."""
         b = self.builder
         block = self.attention.block
 
-        def one(first: Value, values: Sequence[Value]) -> Sequence[Value]:
+        def emit_block(first: Value, values: Sequence[Value]) -> Sequence[Value]:
             count = minimum(b, i64(block), b.sub(stop, first))
-            following = inside(first, count, [Lane(b, value) for value in values])
+            following = body(first, count, [Lane(b, value) for value in values])
             return [item.value for item in following or ()]
 
-        last = loop(b, start, stop, block, one, [item.value for item in carried])
+        last = loop(b, start, stop, block, emit_block, [item.value for item in carried])
         return [Lane(b, value) for value in last]

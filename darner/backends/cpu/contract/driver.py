@@ -221,15 +221,15 @@ class Driver:
         def vectors(column: Value, _: Sequence[Value]) -> None:
             mask = lane_mask(builder, builder.sub(stop, column), plan.tile.lanes)
 
-            def one(row: Value, _: Sequence[Value] | None) -> None:
+            def emit_row(row: Value, _: Sequence[Value] | None) -> None:
                 at = builder.mul(row, i64(plan.chunk)), builder.sub(column, first)
                 place = offset(builder, self.own_sums, self.accumulator, *at)
                 self.finish(batch, row, column, place, mask)
 
             if self.contraction.m == 1:
-                one(i64(0), None)
+                emit_row(i64(0), None)
             else:
-                loop(builder, i64(0), i64(self.contraction.m), 1, one)
+                loop(builder, i64(0), i64(self.contraction.m), 1, emit_row)
 
         loop(builder, first, stop, plan.tile.lanes, vectors)
 
@@ -328,20 +328,20 @@ class Driver:
 
     def each_pass(
         self,
-        inside: Callable[[Terms, Sequence[Value]], Sequence[Value] | None],
+        body: Callable[[Terms, Sequence[Value]], Sequence[Value] | None],
         carried: Sequence[Value] = (),
     ) -> Sequence[Value]:
-        """``inside(terms, carried)`` for the terms that are summed at a time, of rows whose terms are packed together."""
+        """``body(terms, carried)`` for the terms that are summed at a time, of rows whose terms are packed together."""
         builder, k, block = self.builder, self.contraction.k, self.plan.block
         if block >= k:
-            return inside(Terms(i64(0), i64(k), i64(k), i64(0), self.own_sums), carried) or ()
+            return body(Terms(i64(0), i64(k), i64(k), i64(0), self.own_sums), carried) or ()
 
-        def one(position: Value, values: Sequence[Value]) -> Sequence[Value] | None:
+        def emit_pass(position: Value, values: Sequence[Value]) -> Sequence[Value] | None:
             length = minimum(builder, builder.sub(i64(k), position), i64(block))
             skipped = builder.mul(position, i64(self.plan.tile.rows))
-            return inside(Terms(position, length, i64(k), skipped, self.own_sums), values)
+            return body(Terms(position, length, i64(k), skipped, self.own_sums), values)
 
-        return loop(builder, i64(0), i64(k), block, one, carried)
+        return loop(builder, i64(0), i64(k), block, emit_pass, carried)
 
     def rolling(
         self,
@@ -443,17 +443,19 @@ class Driver:
             target = offset(builder, self.own_rows, self.accumulator, place)
             valid = minimum(builder, builder.sub(end, row), i64(height))
 
-            def some(first: Value, a_offset: Value, _: Value | None, count: Value) -> None:
+            def pack_terms(first: Value, a_offset: Value, _: Value | None, count: Value) -> None:
                 read = offset(builder, source, contraction.dtype, a_offset)
                 write = offset(builder, target, self.accumulator, builder.mul(first, i64(height)))
                 builder.call(pack, [count, valid, read, i64(across), i64(down), write])
 
             if contraction.apart:
                 together = i64(contraction.together)
-                each_run(builder, contraction, lambda terms, at, _: some(terms, at, _, together))
+                each_run(
+                    builder, contraction, lambda terms, at, _: pack_terms(terms, at, _, together)
+                )
                 return
             first, count = terms or (i64(0), length)
-            some(first, builder.mul(builder.add(begin, first), i64(across)), None, count)
+            pack_terms(first, builder.mul(builder.add(begin, first), i64(across)), None, count)
 
         if contiguous != "columns" or contraction.apart:
             loop(builder, start, end, height, lambda row, _: tile(row))

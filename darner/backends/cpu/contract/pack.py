@@ -128,7 +128,7 @@ def _pack_rows(kernel: PackKernel, builder: Builder, arguments: Sequence[Value])
             for at in range(0, width, lanes)
         ]
 
-        def one(index: Value, _: Sequence[Value]) -> None:
+        def copy_row(index: Value, _: Sequence[Value]) -> None:
             read = offset(builder, start, source, builder.mul(index, k_stride))
             write = offset(builder, panel, target, builder.mul(index, i64(width)))
             for at, mask in zip(range(0, width, lanes), masks, strict=True):
@@ -141,7 +141,7 @@ def _pack_rows(kernel: PackKernel, builder: Builder, arguments: Sequence[Value])
                     non_temporal=kernel.non_temporal,
                 )
 
-        loop(builder, i64(0), k, 1, one)
+        loop(builder, i64(0), k, 1, copy_row)
 
     with builder.if_else(builder.icmp_signed("==", valid, i64(width))) as (full, partial):
         with full:
@@ -315,7 +315,7 @@ def _pack_elements(
         read = offset(builder, start, source, builder.mul(index, k_stride))
         write = offset(builder, panel, target, builder.mul(index, i64(width)))
 
-        def one(column: Value, _: Sequence[Value]) -> None:
+        def copy_element(column: Value, _: Sequence[Value]) -> None:
             place = offset(builder, read, source, builder.mul(column, column_stride))
             value = builder.load(place, typ=kind, align=STORAGE_BYTES[source])
             value = value if same else widen(builder, value, source)
@@ -324,7 +324,7 @@ def _pack_elements(
         def missing(column: Value, _: Sequence[Value]) -> None:
             builder.store(nothing, offset(builder, write, target, column), align=align)
 
-        loop(builder, i64(0), valid, 1, one)
+        loop(builder, i64(0), valid, 1, copy_element)
         loop(builder, valid, i64(width), 1, missing)
 
     loop(builder, first, k, 1, line)

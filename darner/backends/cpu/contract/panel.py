@@ -43,16 +43,16 @@ def emit_pack_panel(
         kernel = PackKernel(contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous, ends)
         pack = kernel.function(builder.module)
 
-        def some(terms: Value, _: Value | None, b_offset: Value, count: Value) -> None:
+        def pack_run(terms: Value, _: Value | None, b_offset: Value, count: Value) -> None:
             read = offset(builder, start, contraction.dtype, b_offset)
             write = offset(builder, target, plan.panel, builder.mul(terms, i64(tile.width)))
             builder.call(pack, [count, i64(valid), read, i64(down), i64(across), write])
 
         if span is None:
             together = i64(contraction.together)
-            each_run(builder, contraction, lambda terms, _, at: some(terms, _, at, together))
+            each_run(builder, contraction, lambda terms, _, at: pack_run(terms, _, at, together))
         else:
-            some(span[1], None, builder.mul(span[0], i64(down)), span[2])
+            pack_run(span[1], None, builder.mul(span[0], i64(down)), span[2])
 
     either_panel(builder, plan, number, panel)
 
@@ -83,7 +83,7 @@ class _TransposedPanels:
             kernel = PackKernel(contraction.dtype, plan.panel, tile.width, tile.lanes, "k")
             pack = kernel.function(builder.module)
 
-            def one(index: Value, _: Sequence[Value]) -> None:
+            def pack_terms(index: Value, _: Sequence[Value]) -> None:
                 begin = builder.mul(index, grain)
                 low, high = (
                     maximum(builder, first, begin),
@@ -96,7 +96,7 @@ class _TransposedPanels:
                 builder.call(pack, given)
 
             last = builder.sdiv(builder.add(end, i64(panels.width - 1)), grain)
-            loop(builder, builder.sdiv(first, grain), last, 1, one)
+            loop(builder, builder.sdiv(first, grain), last, 1, pack_terms)
 
         either_panel(builder, plan, number, panel)
 
@@ -121,17 +121,17 @@ class _TransposedPanels:
 
 
 def each_run(
-    builder: Builder, contraction: Contraction, inside: Callable[[Value, Value, Value], None]
+    builder: Builder, contraction: Contraction, body: Callable[[Value, Value, Value], None]
 ) -> None:
-    """``inside(terms, a, b)`` for each run of terms that follow each other: how many come before, and where it begins."""
+    """``body(terms, a, b)`` for each run of terms that follow each other: how many come before, and where it begins."""
 
     def nest(axis: int, number: Value, a: Value, b: Value) -> None:
         if axis == len(contraction.apart):
-            inside(builder.mul(number, i64(contraction.together)), a, b)
+            body(builder.mul(number, i64(contraction.together)), a, b)
             return
         size, a_stride, b_stride = contraction.apart[axis]
 
-        def one(index: Value, _: Sequence[Value]) -> None:
+        def descend(index: Value, _: Sequence[Value]) -> None:
             nest(
                 axis + 1,
                 builder.add(builder.mul(number, i64(size)), index),
@@ -139,7 +139,7 @@ def each_run(
                 builder.add(b, builder.mul(index, i64(b_stride))),
             )
 
-        loop(builder, i64(0), i64(size), 1, one)
+        loop(builder, i64(0), i64(size), 1, descend)
 
     nest(0, i64(0), i64(0), i64(0))
 

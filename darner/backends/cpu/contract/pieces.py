@@ -25,12 +25,12 @@ FEWEST_TILES = 4
 def while_claimed(
     claims: Claims,
     division: Division,
-    inside: Callable[[Value, Value, Sequence[Value]], Sequence[Value]],
+    emit_body: Callable[[Value, Value, Sequence[Value]], Sequence[Value]],
     carried: Sequence[Value],
     first: Callable[[Value], None] | None = None,
     marks: bool = False,
 ) -> None:
-    """``inside(piece, next piece, carried)`` as long as pieces are left; ``first`` of the first piece before.
+    """``emit_body(piece, next piece, carried)`` as long as pieces are left; ``first`` of the first piece before.
 
     ``marks`` says that things are marked meanwhile.
     """
@@ -53,7 +53,7 @@ def while_claimed(
     for phi, value in zip(values, carried, strict=True):
         phi.add_incoming(value, before)
     later = claims.claim(division, tried)
-    following = inside(piece, later, values)
+    following = emit_body(piece, later, values)
     after = builder.block
     piece.add_incoming(later, after)
     for phi, value in zip(values, following, strict=True):

@@ -92,7 +92,7 @@ def _claim_panels(driver: Driver, code: Code) -> None:
         if plan.rolling:
             driver.pack_first(b, pieces.panel(piece))
 
-    def inside(piece: Value, later: Value, turn: Sequence[Value]) -> Sequence[Value]:
+    def use_piece(piece: Value, later: Value, turn: Sequence[Value]) -> Sequence[Value]:
         rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
         batch, a, b = place(piece)
         if plan.rolling:
@@ -116,7 +116,7 @@ def _claim_panels(driver: Driver, code: Code) -> None:
         driver.each_pass(one_pass)
         return turn
 
-    while_claimed(claims, division, inside, [i64(0)], start)
+    while_claimed(claims, division, use_piece, [i64(0)], start)
 
 
 # --------------------------------------------------------------------------- runs of rows
@@ -136,7 +136,7 @@ def _claim_runs(driver: Driver, code: Code, a: Pointer, b: Pointer) -> None:
     height = ROWS_CLAIMED * plan.tile.rows
     blocks = i64(_blocks(plan))
 
-    def inside(piece: Value, _: Value, carried: Sequence[Value]) -> list[Value]:
+    def use_piece(piece: Value, _: Value, carried: Sequence[Value]) -> list[Value]:
         group = builder.udiv(piece, blocks)
         first = builder.mul(group, i64(plan.group))
         stop = minimum(builder, builder.add(first, i64(plan.group)), i64(plan.panels))
@@ -148,4 +148,4 @@ def _claim_runs(driver: Driver, code: Code, a: Pointer, b: Pointer) -> None:
         return [group]
 
     division = code.claims.division(i64(_groups(plan) * _blocks(plan)))
-    while_claimed(code.claims, division, inside, [i64(-1)])
+    while_claimed(code.claims, division, use_piece, [i64(-1)])

@@ -78,14 +78,14 @@ def claim_blocks(driver: Driver, code: Code, a: Pointer, b: Pointer) -> None:
         if plan.pack_a:
             _pack_rows(driver, code, a, (position, length))
 
-        def some(first: Value, _: Sequence[Value]) -> None:
+        def use_group(first: Value, _: Sequence[Value]) -> None:
             stop = minimum(builder, builder.add(first, i64(group)), i64(plan.panels))
             shape = _Shared(driver, code, (a, b), (first, stop), (position, length), sums, own)
             shape.claim(group)
             if group < plan.panels or plan.passes > 1:
                 code.barrier()
 
-        loop(builder, i64(0), i64(plan.panels), group, some)
+        loop(builder, i64(0), i64(plan.panels), group, use_group)
 
     loop(builder, i64(0), i64(k), plan.block, one_pass)
 
@@ -95,14 +95,14 @@ def _pack_rows(driver: Driver, code: Code, a: Pointer, span: tuple[Value, Value]
     builder, plan, packed = driver.builder, driver.plan, driver.own_rows
     count = ceil_div(plan.tiles, TILES_PACKED)
 
-    def some(piece: Value) -> None:
+    def pack_piece(piece: Value) -> None:
         low = builder.mul(piece, i64(TILES_PACKED))
         start, end = driver.rows_of(low, builder.add(low, i64(TILES_PACKED)))
         place = builder.mul(start, span[1])
         driver.own_rows = offset(builder, packed, driver.accumulator, place)
         driver.pack_rows(a, start, end, span, code.for_others)
 
-    code.claims.each(count, some)
+    code.claims.each(count, pack_piece)
     driver.own_rows = packed
     code.barrier(past=True)
 
@@ -150,7 +150,7 @@ class _Shared:
                 self.pack(number, self.place(number))
                 mark(number)
 
-        def inside(piece: Value, later: Value, _: Sequence[Value]) -> Sequence[Value]:
+        def use_piece(piece: Value, later: Value, _: Sequence[Value]) -> Sequence[Value]:
             rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
             place = self.place(number)
             if packing:
@@ -171,7 +171,7 @@ class _Shared:
             return []
 
         first = start if packing else None
-        while_claimed(claims, division, inside, [], first, packing)
+        while_claimed(claims, division, use_piece, [], first, packing)
 
     def place(self, number: Value) -> Pointer:
         """Where the terms of a panel lie packed."""

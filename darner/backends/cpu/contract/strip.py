@@ -69,7 +69,7 @@ def emit_strip(
     c_stride = i64(contraction.c_strides[1])
     c = offset(builder, c, accumulator, builder.mul(start, c_stride))
 
-    def some(vectors: int, low: Value, count: Value, height: int, valid: int = 0) -> None:
+    def call_kernel(vectors: int, low: Value, count: Value, height: int, valid: int = 0) -> None:
         """``count`` panels of so many vectors from ``low`` on; ``valid`` lanes of the last exist where not all do."""
         tile = Tile(height, vectors, plan.tile.lanes)
         kernel = strip_kernel(builder.module, tile, plan.panel, plan.form, valid > 0)
@@ -83,10 +83,12 @@ def emit_strip(
         whole = i64(plan.full_panels)
         if plan.full_panels:
             count = builder.sub(minimum(builder, stop, whole), first)
-            some(plan.tile.vectors, first, count, height)
+            call_kernel(plan.tile.vectors, first, count, height)
         if plan.last.vectors:
             with builder.if_then(builder.icmp_signed(">", stop, whole)):
-                some(plan.last.vectors, whole, i64(1), height, contraction.n % plan.tile.lanes)
+                call_kernel(
+                    plan.last.vectors, whole, i64(1), height, contraction.n % plan.tile.lanes
+                )
 
     height = plan.tile.rows
     rest = contraction.m % height

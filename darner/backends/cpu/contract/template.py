@@ -319,7 +319,7 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
     write = _writer(code, product)
     size = contraction.batch * contraction.m * contraction.n
 
-    def one(number: Value) -> None:
+    def emit_unit(number: Value) -> None:
         batch, row, vector = places.split(number, (contraction.batch, contraction.m, vectors))
         column = places.mul(vector, lanes)
         mask = None
@@ -336,7 +336,7 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
         (total,) = loop(builder, i64(1), i64(parts.all), 1, add, [first])
         write(total, i64(batch), i64(row), i64(column), mask)
 
-    code.each(contraction.batch * contraction.m * vectors, one)
+    code.each(contraction.batch * contraction.m * vectors, emit_unit)
 
 
 # --------------------------------------------------------------------------- results

@@ -122,7 +122,7 @@ def halves_of_cycles(rows: int, vectors: int) -> int:
 def cost(tile: Tile, m: int, n: int) -> float:
     """Cycles that one term of all sums of ``m x n`` takes: of multiplications, of reading, or of waiting for sums."""
 
-    def some(rows: int, vectors: int) -> float:
+    def cycles_of(rows: int, vectors: int) -> float:
         # Of tiles that are as quick, the one that reads less.
         cycles = halves_of_cycles(rows, vectors) / 2
         return cycles + 0.05 * (rows + vectors) if rows and vectors else 0.0
@@ -130,10 +130,10 @@ def cost(tile: Tile, m: int, n: int) -> float:
     whole, rest = divmod(ceil_div(n, tile.lanes), tile.vectors)
     tiles, left = divmod(m, tile.rows)
     return (
-        tiles * whole * some(tile.rows, tile.vectors)
-        + tiles * some(tile.rows, rest)
-        + whole * some(left, tile.vectors)
-        + some(left, rest)
+        tiles * whole * cycles_of(tile.rows, tile.vectors)
+        + tiles * cycles_of(tile.rows, rest)
+        + whole * cycles_of(left, tile.vectors)
+        + cycles_of(left, rest)
     )
 
 

@@ -154,11 +154,11 @@ class Reader:
             here = builder.sub(i64(place_at(pixel)), start)
             to = builder.sub(pixel, first)
 
-            def one(i: Value, _: Sequence[Value]) -> None:
+            def emit_element(i: Value, _: Sequence[Value]) -> None:
                 place = builder.gep(self.table, [builder.add(to, i)], source_etype=word)
                 builder.store(builder.add(here, i), place)
 
-            loop(builder, i64(0), length, 1, one)
+            loop(builder, i64(0), length, 1, emit_element)
             return builder.add(pixel, length), held
 
         walk(builder, first, stop, row, i64(0))

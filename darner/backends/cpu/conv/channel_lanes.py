@@ -283,7 +283,7 @@ class _Panels:
             past = turning_kernel(builder.module, dtype, tile, past=True)
             pack = self.code.for_others(pack, past)
 
-        def some(count: Value, at: Index, distance: int, term: Value) -> None:
+        def pack_terms(count: Value, at: Index, distance: int, term: Value) -> None:
             source = offset(builder, self.weights, dtype, at)
             to = builder.add(start, builder.mul(term, i64(tile.width)))
             target = offset(builder, self.target, layout.accumulator, to)
@@ -293,13 +293,13 @@ class _Panels:
             first = i64(places.mul(piece, TERMS))
             count = minimum(builder, i64(TERMS), builder.sub(i64(length), first))
             line = places.add(places.mul(group, layout.rows), row)
-            some(count, places.add(places.mul(line, length), first), length, first)
+            pack_terms(count, places.add(places.mul(line, length), first), length, first)
             return
 
         def channel(c: Value, _: Sequence[Value]) -> None:
             line = places.add(places.mul(group, layout.patches.channels), c)
             line = places.add(places.mul(line, layout.rows), row)
-            some(i64(taps), places.mul(line, taps), taps, builder.mul(c, i64(taps)))
+            pack_terms(i64(taps), places.mul(line, taps), taps, builder.mul(c, i64(taps)))
 
         # One after the other: what a square writes too much is what comes next.
         loop(builder, i64(0), i64(layout.patches.channels), 1, channel)
@@ -463,7 +463,7 @@ class Driver:
             length = minimum(builder, left, builder.sub(stop, pixel))
             own_image, _ = divided(builder, builder.sub(pixel, first), pixels)
 
-            def some(at: Value, _: Sequence[Value]) -> None:
+            def emit_vector(at: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(builder, builder.sub(length, at), lanes)
                 row = builder.add(builder.sub(pixel, first), at)
                 rows = [builder.add(row, i64(lane)) for lane in range(lanes)]
@@ -484,17 +484,17 @@ class Driver:
                         values.append(load(builder, place, layout.accumulator, lanes))
                     count = minimum(builder, builder.sub(high, channel), i64(lanes))
 
-                    def one(lane: Value, sums: Value) -> None:
+                    def emit_lane(lane: Value, sums: Value) -> None:
                         own = builder.add(channel, lane)
                         line = places.add(places.mul(group, layout.rows), own)
                         index = [image, line, places.add(inner, at)]
                         self.finish.emit(self.code, sums, index, lanes, mask)
 
-                    each_turned(builder, values, self.square, layout.accumulator, count, one)
+                    each_turned(builder, values, self.square, layout.accumulator, count, emit_lane)
 
                 loop(builder, low, high, lanes, across)
 
-            loop(builder, i64(0), length, lanes, some)
+            loop(builder, i64(0), length, lanes, emit_vector)
             return builder.add(pixel, length), held
 
         walk(builder, first, stop, run, i64(0))

@@ -140,40 +140,40 @@ class Driver:
 
     # ------------------------------------------------------------- planes
 
-    def _nest(self, counts: Sequence[int], inside: Callable[[list[Value]], None]) -> None:
+    def _nest(self, counts: Sequence[int], body: Callable[[list[Value]], None]) -> None:
         """Loops over all indices of some axes."""
 
         def level(index: list[Value]) -> None:
             if len(index) == len(counts):
-                inside(index)
+                body(index)
                 return
             loop(self.builder, i64(0), i64(counts[len(index)]), 1, lambda i, _: level([*index, i]))
 
         level([])
 
-    def _rows(self, phase: Phase, inside: Callable[[list[Value], int], None]) -> None:
-        """``inside(index, count)`` for all rows of a phase, some neighbours at a time: what they read is read once."""
+    def _rows(self, phase: Phase, body: Callable[[list[Value], int], None]) -> None:
+        """``body(index, count)`` for all rows of a phase, some neighbours at a time: what they read is read once."""
         counts = [axis.pixels for axis in phase.axes[:-1]]
         if not counts:
-            inside([], 1)
+            body([], 1)
             return
         builder, most = self.builder, counts[-1]
         together = self.layout.together
         whole = most // together * together
 
-        def some(index: list[Value]) -> None:
+        def emit_nested(index: list[Value]) -> None:
             if whole:
                 loop(
                     builder,
                     i64(0),
                     i64(whole),
                     together,
-                    lambda i, _: inside([*index, i], together),
+                    lambda i, _: body([*index, i], together),
                 )
             if whole < most:
-                inside([*index, i64(whole)], most - whole)
+                body([*index, i64(whole)], most - whole)
 
-        self._nest(counts[:-1], some)
+        self._nest(counts[:-1], emit_nested)
 
     def _below(self, row: int) -> int:
         """How far below the patch of a pixel that of the pixel so many rows further begins in the plane."""

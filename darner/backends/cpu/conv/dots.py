@@ -311,7 +311,9 @@ class Driver:
                         builder.module, layout.accumulator, layout.lanes, count, width
                     )
 
-                    def one(i: Value, _: object, kernel: Any = kernel, width: int = width) -> None:
+                    def emit_row(
+                        i: Value, _: object, kernel: Any = kernel, width: int = width
+                    ) -> None:
                         b = offset(
                             builder,
                             self.code.own,
@@ -329,7 +331,7 @@ class Driver:
                         arguments = [places, distances, self.planes, b, pitch, out]
                         builder.call(kernel, [*arguments, i64(layout.rows), keep])
 
-                    loop(builder, i64(start), i64(start + tiles * width), width, one)
+                    loop(builder, i64(start), i64(start + tiles * width), width, emit_row)
                     start += tiles * width
 
             call_with_rows(builder, builder.sub(rows, row), height, layout.heights, with_rows)

@@ -137,9 +137,9 @@ def each_turned(
     square: Pointer,
     accumulator: str,
     count: Value,
-    inside: Callable[[Value, Value], None],
+    body: Callable[[Value, Value], None],
 ) -> None:
-    """Turn a square of sums around: ``inside(lane, vector)`` gets the vector of what ``values`` have in a lane, for the first ``count`` lanes.
+    """Turn a square of sums around: ``body(lane, vector)`` gets the vector of what ``values`` have in a lane, for the first ``count`` lanes.
 
     ``square`` is memory for all of them, so that the code of ``inside`` is written once.
     """
@@ -147,11 +147,11 @@ def each_turned(
     for lane, value in enumerate(transpose(builder, list(values))):
         store(builder, value, offset(builder, square, accumulator, lane * lanes), accumulator)
 
-    def one(lane: Value, _: Sequence[Value]) -> None:
+    def emit_lane(lane: Value, _: Sequence[Value]) -> None:
         place = offset(builder, square, accumulator, builder.mul(lane, i64(lanes)))
-        inside(lane, load(builder, place, accumulator, lanes))
+        body(lane, load(builder, place, accumulator, lanes))
 
-    loop(builder, i64(0), count, 1, one)
+    loop(builder, i64(0), count, 1, emit_lane)
 
 
 def _address(code: Code, seen: Strided) -> Pointer:

@@ -182,7 +182,7 @@ class Packer:
             def tap(axis: int, number: Index, source: Index, inside: Value | None) -> None:
                 """The taps of one axis, in loops over those of the next."""
 
-                def one(i: Value, _: Sequence[Value]) -> None:
+                def emit_element(i: Value, _: Sequence[Value]) -> None:
                     shift = places.add(grid.offset[axis], places.mul(i, patches.deltas[axis]))
                     at = places.add(corner[axis], shift)
                     here = places.add(source, places.mul(at, strides[axis]))
@@ -207,7 +207,7 @@ class Packer:
                         )
                         builder.store(i64(value), place)
 
-                loop(builder, i64(0), i64(grid.count[axis]), 1, one)
+                loop(builder, i64(0), i64(grid.count[axis]), 1, emit_element)
 
             tap(0, 0, base, None)
             return builder.add(column, length), builder.add(entry, i64(grid.taps))
@@ -242,7 +242,7 @@ class Packer:
         rows = Places(builder).mul(taps, pitch)
         accumulator = accumulator_of(self.dtype)
 
-        def some(together: int) -> Callable[[Value, Sequence[Value]], None]:
+        def copy_several(together: int) -> Callable[[Value, Sequence[Value]], None]:
             def body(channel: Value, _: Sequence[Value]) -> None:
                 start = offset(
                     builder, source, self.dtype, builder.mul(channel, i64(self.patches.area))
@@ -260,9 +260,9 @@ class Packer:
 
         together = min(TOGETHER, self.patches.channels)
         whole = builder.mul(builder.udiv(channels, i64(together)), i64(together))
-        loop(builder, i64(0), whole, together, some(together))
+        loop(builder, i64(0), whole, together, copy_several(together))
         if together > 1:
-            loop(builder, whole, channels, 1, some(1))
+            loop(builder, whole, channels, 1, copy_several(1))
 
     def _segment(
         self, number: Value, source: Pointer, block: Pointer, rows: Index, together: int

@@ -167,12 +167,12 @@ def write_distances(
             start = builder.mul(number, i64(len(grid.planes) * plane))
             row = builder.add(builder.mul(number, i64(count)), i64(first))
 
-            def one(tap: Value, _: Sequence[Value]) -> None:
+            def emit_tap(tap: Value, _: Sequence[Value]) -> None:
                 value = builder.load(builder.gep(taps, [tap], source_etype=word), typ=word)
                 place = builder.gep(table, [builder.add(row, tap)], source_etype=word)
                 builder.store(builder.add(start, value), place)
 
-            loop(builder, i64(0), i64(count), 1, one)
+            loop(builder, i64(0), i64(count), 1, emit_tap)
 
         if own:
             loop(builder, i64(0), i64(channels), 1, channel)
@@ -231,7 +231,7 @@ class Copier:
         whole = builder.mul(builder.udiv(channels, i64(TOGETHER)), i64(TOGETHER))
         area = prod(source.sizes)
 
-        def some(together: int) -> LoopBody:
+        def copy_several(together: int) -> LoopBody:
             def body(channel: Value, _: Sequence[Value]) -> None:
                 first = offset(builder, source.start, self.dtype, builder.mul(channel, i64(area)))
                 to = offset(
@@ -242,8 +242,8 @@ class Copier:
 
             return body
 
-        loop(builder, i64(0), whole, TOGETHER, some(TOGETHER))
-        loop(builder, whole, channels, 1, some(1))
+        loop(builder, i64(0), whole, TOGETHER, copy_several(TOGETHER))
+        loop(builder, whole, channels, 1, copy_several(1))
 
     def _rows(
         self,

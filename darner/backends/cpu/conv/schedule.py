@@ -37,7 +37,7 @@ def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]
     builder, turns = code.builder, layout.turns
     first, last = code.share(groups * layout.splits * turns)
 
-    def some(number: Value, _: Sequence[Value]) -> None:
+    def emit_unit(number: Value, _: Sequence[Value]) -> None:
         before = builder.mul(number, i64(turns))
         low = maximum(builder, builder.sub(first, before), i64(0))
         high = minimum(builder, builder.sub(last, before), i64(turns))
@@ -50,14 +50,14 @@ def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]
             for k in (0, 1)
         )
 
-        def one(index: Value, _: Sequence[Value]) -> None:
+        def emit_step(index: Value, _: Sequence[Value]) -> None:
             keep = builder.icmp_signed(">", index, start)
             block(index, group, split, keep, (low, high))
 
-        loop(builder, start, stop, 1, one)
+        loop(builder, start, stop, 1, emit_step)
 
     end = builder.udiv(builder.add(last, i64(turns - 1)), i64(turns))
-    loop(builder, builder.udiv(first, i64(turns)), end, 1, some)
+    loop(builder, builder.udiv(first, i64(turns)), end, 1, emit_unit)
 
 
 def call_with_rows(

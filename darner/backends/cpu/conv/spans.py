@@ -129,7 +129,7 @@ class Spans:
 
         start = place_at(first)
 
-        def one(at: Value, _: Sequence[Value]) -> None:
+        def emit_vector(at: Value, _: Sequence[Value]) -> None:
             pixel: Index = at
             if self.blocks.images > 1:
                 rest, inner = divided(builder, at, self.inner)
@@ -139,7 +139,7 @@ class Spans:
             here = place_at(numbers.add(first, pixel))
             self._store(builder.sub(here, start), table, at)
 
-        loop(builder, i64(0), builder.sub(stop, first), 1, one)
+        loop(builder, i64(0), builder.sub(stop, first), 1, emit_vector)
         return start
 
     def span(self, row: Value) -> tuple[Value, Value]:
@@ -166,13 +166,13 @@ class Spans:
                 old = builder.add(builder.mul(c, i64(taps)), builder.mul(t, i64(inner)))
                 new = builder.mul(builder.add(builder.mul(t, count), c), i64(inner))
 
-                def one(i: Value, _: Sequence[Value]) -> None:
+                def emit_element(i: Value, _: Sequence[Value]) -> None:
                     term, to = builder.add(old, i), builder.add(new, i)
                     self._store(self._load(terms, term), places, to)
                     for table, width in panels:
                         self._store(builder.mul(term, i64(width)), table, to)
 
-                loop(builder, i64(0), i64(inner), 1, one)
+                loop(builder, i64(0), i64(inner), 1, emit_element)
 
             loop(builder, i64(0), count, 1, channel)
 

@@ -387,11 +387,11 @@ class Driver:
             mask = lane_mask(builder, builder.sub(i64(layout.rows), row), lanes)
             count = minimum(builder, builder.sub(i64(layout.columns), column), i64(lanes))
 
-            def one(lane: Value, sums: Value) -> None:
+            def emit_lane(lane: Value, sums: Value) -> None:
                 out = builder.mul(i64(group), i64(layout.columns))
                 out = builder.add(out, builder.add(column, lane))
                 self.finish.emit(self.code, sums, [out, row], lanes, mask)
 
-            each_turned(builder, values, self.panels, layout.accumulator, count, one)
+            each_turned(builder, values, self.panels, layout.accumulator, count, emit_lane)
 
         self.code.each(self.patches.groups * down * across, unit)

@@ -180,12 +180,12 @@ class _Copy:
                 builder.store(value, write, align=STORAGE_BYTES[layout.accumulator])
                 return
 
-            def one(i: Value, _: object) -> None:
+            def descend(i: Value, _: object) -> None:
                 own = places.add(grid.kernel[axis], places.mul(i, patches.spacing[axis]))
                 following = places.add(places.mul(tap, patches.kernel[axis]), own)
                 nest(axis + 1, places.add(places.mul(number, grid.count[axis]), i), following)
 
-            loop(builder, i64(0), i64(grid.count[axis]), 1, one)
+            loop(builder, i64(0), i64(grid.count[axis]), 1, descend)
 
         nest(0, 0, 0)
 

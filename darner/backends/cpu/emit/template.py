@@ -150,14 +150,14 @@ class Code:
         low, high = (b.udiv(b.mul(own, i64(end)), i64(WHOLE)) for end in self.portion)
         return b.add(first, low), b.add(first, high)
 
-    def each(self, count: Index, inside: Callable[[Value], None]) -> None:
-        """``inside(i)`` for this thread's part of ``range(count)``."""
+    def each(self, count: Index, body: Callable[[Value], None]) -> None:
+        """``body(i)`` for this thread's part of ``range(count)``."""
         first, last = self.share(count)
 
-        def one(i: Value, _: Sequence[Value]) -> None:
-            inside(i)
+        def emit_index(i: Value, _: Sequence[Value]) -> None:
+            body(i)
 
-        loop(self.builder, first, last, 1, one)
+        loop(self.builder, first, last, 1, emit_index)
 
     def alone(self) -> Any:
         """A context in which only the first thread runs, for what is too small to share."""

@@ -86,27 +86,27 @@ def same_pointer(builder: Builder, a: Pointer, b: Pointer) -> Value:
 # --------------------------------------------------------------------------- going along
 
 
-def each(builder: Builder, first: Index, last: Index, inside: Callable[[Value], None]) -> None:
-    """``inside(i)`` for every i from ``first`` to before ``last``."""
+def each(builder: Builder, first: Index, last: Index, body: Callable[[Value], None]) -> None:
+    """``body(i)`` for every i from ``first`` to before ``last``."""
 
-    def one(i: Value, _: Sequence[Value]) -> None:
-        inside(i)
+    def emit_index(i: Value, _: Sequence[Value]) -> None:
+        body(i)
 
-    loop(builder, i64(first), i64(last), 1, one)
+    loop(builder, i64(first), i64(last), 1, emit_index)
 
 
 def sweep(
-    builder: Builder, first: Index, last: Index, lanes: int, inside: Callable[[Index, int], None]
+    builder: Builder, first: Index, last: Index, lanes: int, body: Callable[[Index, int], None]
 ) -> None:
-    """``inside(column, width)`` from ``first`` to before ``last``: whole vectors, then the rest one by one."""
+    """``body(column, width)`` from ``first`` to before ``last``: whole vectors, then the rest one by one."""
     known = last - first if isinstance(first, int) and isinstance(last, int) else None
     if known == 1:
-        inside(first, 1)
+        body(first, 1)
         return
     rest: Index = first
 
     def vector(column: Value, _: Sequence[Value]) -> None:
-        inside(column, lanes)
+        body(column, lanes)
 
     if lanes > 1 and (known is None or known >= lanes):
         start, stop = i64(first), i64(last)
@@ -116,17 +116,17 @@ def sweep(
         rest = whole
         if known is not None and known % lanes == 0:
             return
-    each(builder, rest, last, lambda column: inside(column, 1))
+    each(builder, rest, last, lambda column: body(column, 1))
 
 
 def tiles(
-    code: Code, rows: int, columns: int, block: int, inside: Callable[[Value, Index, Index], None]
+    code: Code, rows: int, columns: int, block: int, body: Callable[[Value, Index, Index], None]
 ) -> None:
-    """``inside(row, first, last)`` for this thread's part of all columns of all rows, in blocks of neighbours."""
+    """``body(row, first, last)`` for this thread's part of all columns of all rows, in blocks of neighbours."""
     if not rows * columns:
         return
     if columns <= block:
-        code.each(rows, lambda row: inside(row, 0, columns))
+        code.each(rows, lambda row: body(row, 0, columns))
         return
     b = code.builder
     blocks = ceil_div(columns, block)
@@ -138,7 +138,7 @@ def tiles(
         low = maximum(b, b.sub(first, start), i64(0))
         high = minimum(b, b.sub(last, start), i64(blocks))
         end = minimum(b, b.mul(high, i64(block)), i64(columns))
-        inside(number, b.mul(low, i64(block)), end)
+        body(number, b.mul(low, i64(block)), end)
 
     with b.if_then(b.icmp_signed("<", first, last)):
         each(b, b.udiv(first, i64(blocks)), b.udiv(one_more, i64(blocks)), row)

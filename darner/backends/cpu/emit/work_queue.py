@@ -118,8 +118,8 @@ class Claims:
             for place in (*places, ENDED):
                 b.atomic_rmw("xchg", self._word(place), i64(0), "release")
 
-    def each(self, pieces: int, inside: Callable[[Value], None]) -> None:
-        """``inside(piece)`` for the pieces that this thread claims, one after another, as long as there are any."""
+    def each(self, pieces: int, body: Callable[[Value], None]) -> None:
+        """``body(piece)`` for the pieces that this thread claims, one after another, as long as there are any."""
         b = self.builder
         division, tried = self.division(i64(pieces)), self.begin()
         first, before = self.claim(division, tried), b.block
@@ -131,7 +131,7 @@ class Claims:
         piece.add_incoming(first, before)
         b.cbranch(b.icmp_unsigned("<", piece, i64(pieces)), some, done)
         b.position_at_end(some)
-        inside(piece)
+        body(piece)
         following = self.claim(division, tried)
         piece.add_incoming(following, b.block)
         b.branch(head)

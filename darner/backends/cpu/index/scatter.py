@@ -103,11 +103,11 @@ def prepare_result(code: Code, x: Node) -> None:
             index = code.places.split(row, lead) if lead else []
             start = code.places.mul(row, columns)
 
-            def some(column: Index, width: int) -> None:
+            def emit_column(column: Index, width: int) -> None:
                 value = source.at(index, column, width)
                 Registers(b).store(value, result, code.places.add(start, column), x.dtype)
 
-            sweep(b, first, last, lanes, some)
+            sweep(b, first, last, lanes, emit_column)
 
         tiles(code, prod(lead), columns, 256, tile)
         return
@@ -154,14 +154,14 @@ class Slices:
         code, b = self.code, self.code.builder
         source = Source(code, self.indices, 0)
 
-        def one(number: Value) -> None:
+        def emit_unit(number: Value) -> None:
             index = source.integer([], number)
             code.check(self.node, index, self.size)
             outside = b.icmp_unsigned(">=", index, i64(self.size))
             index = b.select(outside, i64(self.size), index)
             sorters.write(b, sort_keys.item(b, index, number, 64), code.shared, number, 64)
 
-        each(b, 0, self.count, one)
+        each(b, 0, self.count, emit_unit)
         bytes_ = max(ceil_div(self.size.bit_length(), 8), 1)
         function = sorters.sort_function(code.module, 64, bytes_)
         b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), i64(self.count)])
@@ -176,13 +176,11 @@ class Slices:
         b = self.code.builder
         return sort_keys.number_of(b, sorters.read(b, self.code.shared, position, 64))
 
-    def runs(
-        self, first: Index, last: Index, inside: Callable[[Value, Value, Value], None]
-    ) -> None:
-        """``inside(index, begin, end)`` for slices of one index that begin from ``first`` to before ``last``."""
+    def runs(self, first: Index, last: Index, body: Callable[[Value, Value, Value], None]) -> None:
+        """``body(index, begin, end)`` for slices of one index that begin from ``first`` to before ``last``."""
         b = self.code.builder
 
-        def one(position: Value) -> None:
+        def emit_run(position: Value) -> None:
             index = self.place_of(position)
             before = b.select(b.icmp_signed(">", position, i64(0)), b.sub(position, i64(1)), i64(0))
             begins = b.icmp_signed("!=", self.place_of(before), index)
@@ -190,9 +188,9 @@ class Slices:
             begins = b.and_(begins, b.icmp_signed("<", index, i64(self.size)))
             with b.if_then(begins):
                 after = b.add(position, i64(1))
-                inside(index, position, self.until(after, b.add(index, i64(1))))
+                body(index, position, self.until(after, b.add(index, i64(1))))
 
-        each(b, first, last, one)
+        each(b, first, last, emit_run)
 
     def until(self, start: Value, index: Value) -> Value:
         """The first position from ``start`` on whose slice goes to ``index`` or behind it."""
@@ -243,12 +241,12 @@ class Slices:
                     b, Registers(b).load(result, neighbours(offset, width), dtype), dtype, kept
                 )
 
-            def one(position: Value, held: Sequence[Value]) -> Sequence[Value]:
+            def combine_slice(position: Value, held: Sequence[Value]) -> Sequence[Value]:
                 value = cast(b, slice_at(position, column, width), dtype, kept)
                 op = COMBINES[self.mode]
                 return [emit(op, b, [held[0], value], [kept, kept], kept)]
 
-            (total,) = loop(b, begin, end, 1, one, [total])
+            (total,) = loop(b, begin, end, 1, combine_slice, [total])
             Registers(b).store(cast(b, total, kept, dtype), result, offset, dtype)
 
         sweep(b, first, last, self.lanes, columns)
@@ -260,7 +258,7 @@ class Slices:
         low, high = code.share(self.size)
         source = Source(code, self.indices, 0)
 
-        def one(number: Value) -> None:
+        def emit_update(number: Value) -> None:
             index = source.integer([], number)
             code.check(self.node, index, self.size)
             inside = b.and_(b.icmp_signed(">=", index, low), b.icmp_signed("<", index, high))
@@ -279,7 +277,7 @@ class Slices:
 
             sweep(b, 0, self.inner, self.lanes, columns)
 
-        each(b, 0, self.count, one)
+        each(b, 0, self.count, emit_update)
 
 
 def _scatter(code: Code, node: Node) -> None:
@@ -377,12 +375,12 @@ class _Sums:
             def round_one(place: Value) -> None:
                 base = places.mul(places.add(places.mul(row, self.size), place), self.inner)
 
-                def one(column: Value) -> None:
+                def emit_column(column: Value) -> None:
                     at = places.add(places.add(places.mul(place, block), start), column)
                     total = cast(b, Registers(b).load(self.code.own, at, kept), kept, self.dtype)
                     Registers(b).store(total, result, places.add(base, column), self.dtype)
 
-                each(b, begin, end, one)
+                each(b, begin, end, emit_column)
 
             each(b, low, high, round_one)
 
@@ -413,7 +411,7 @@ class _Sums:
             )
 
         def added(number: Value) -> None:
-            def one(column: Value) -> None:
+            def emit_column(column: Value) -> None:
                 place = self.indices.integer([*lead, number], column)
                 self.code.check(self.node, place, self.size)
                 inside = b.and_(
@@ -428,7 +426,7 @@ class _Sums:
                     )
                     Registers(b).store(total, pointer, at, kept)
 
-            each(b, first, last, one)
+            each(b, first, last, emit_column)
 
         each(b, low, high, cleared)
         each(b, 0, self.count, added)

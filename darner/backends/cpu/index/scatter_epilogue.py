@@ -235,16 +235,16 @@ class _Emission:
         """This thread's pieces."""
         lines, code = self.lines, self.code
 
-        def one(piece: Value, pieces: Value) -> None:
+        def emit_piece(piece: Value, pieces: Value) -> None:
             self._piece(*self._ends(piece, pieces))
 
         if lines.moved <= SMALL:
             self._piece(i64(0), i64(lines.outer * lines.lines * lines.blocks))
         elif lines.moved <= LARGE:
-            one(code.thread, code.threads)
+            emit_piece(code.thread, code.threads)
         else:
             pieces = min(lines.moved // PIECE, MOST_PIECES)
-            code.claims.each(pieces, lambda piece: one(piece, i64(pieces)))
+            code.claims.each(pieces, lambda piece: emit_piece(piece, i64(pieces)))
 
     # ------------------------------------------------------------- where pieces begin
 
@@ -252,10 +252,10 @@ class _Emission:
         """The block with which a piece begins, and the one with which the next does: the same code twice over, written once."""
         b = self.builder
 
-        def one(number: Value, held: Sequence[Value]) -> Sequence[Value]:
+        def find_end(number: Value, held: Sequence[Value]) -> Sequence[Value]:
             return [held[1], self._begin(b.add(piece, number), pieces)]
 
-        first, last = loop(b, i64(0), i64(2), 1, one, [i64(0), i64(0)])
+        first, last = loop(b, i64(0), i64(2), 1, find_end, [i64(0), i64(0)])
         return first, last
 
     def _begin(self, piece: Value, pieces: Value) -> Value:
@@ -297,7 +297,7 @@ class _Emission:
         if not limit:
             return i64(0)
 
-        def one(_: Value, held: Sequence[Value]) -> Sequence[Value]:
+        def halve_range(_: Value, held: Sequence[Value]) -> Sequence[Value]:
             found, step = held
             wanted = b.add(found, step)
             more = minimum(b, wanted, i64(limit))
@@ -306,7 +306,7 @@ class _Emission:
 
         steps = limit.bit_length()
         first = [i64(0), i64(1 << (steps - 1))]
-        found, _ = loop(b, i64(0), i64(steps), 1, one, first)
+        found, _ = loop(b, i64(0), i64(steps), 1, halve_range, first)
         return found
 
     # ------------------------------------------------------------- lines
@@ -318,7 +318,7 @@ class _Emission:
         begin = b.udiv(start, blocks)
         end = b.udiv(b.add(stop, i64(lines.blocks - 1)), blocks)
 
-        def one(number: Value, held: Sequence[Value]) -> Sequence[Value]:
+        def emit_line(number: Value, held: Sequence[Value]) -> Sequence[Value]:
             outer = b.udiv(number, i64(lines.lines))
             line = b.urem(number, i64(lines.lines))
             done = b.mul(number, blocks)
@@ -334,7 +334,7 @@ class _Emission:
             self._line(outer, place, low, high, position, after)
             return [after]
 
-        loop(b, begin, end, 1, one, [self._before(b.urem(begin, i64(lines.lines)))])
+        loop(b, begin, end, 1, emit_line, [self._before(b.urem(begin, i64(lines.lines)))])
 
     def _line(
         self, outer: Value, place: Value, low: Value, high: Value, begin: Value, end: Value
@@ -357,10 +357,10 @@ class _Emission:
             chunk(low, high)
             return
 
-        def one(first: Value, _: Sequence[Value]) -> None:
+        def emit_block(first: Value, _: Sequence[Value]) -> None:
             chunk(first, minimum(b, b.add(first, i64(HELD)), high))
 
-        loop(b, low, high, HELD, one)
+        loop(b, low, high, HELD, emit_block)
 
     def _sum(
         self, outer: Value, place: Value, first: Value, last: Value, begin: Value, end: Value
@@ -370,7 +370,7 @@ class _Emission:
         clear_bytes(b, self.code.own, b.mul(b.sub(last, first), i64(kept.itemsize)))
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
-        def one(position: Value) -> None:
+        def add_slice(position: Value) -> None:
             row = b.sub(self.slices.place_of(position), place)
             base = b.sub(b.mul(row, i64(lines.inner)), first)
             number = self.slices.number_of(position)
@@ -385,7 +385,7 @@ class _Emission:
 
             sweep(b, low, high, self.slices.lanes, columns)
 
-        each(b, begin, end, one)
+        each(b, begin, end, add_slice)
 
     def _finish(self, start: Value, first: Value, last: Value, held: Pointer | None) -> None:
         """Write the results of the columns from ``first`` to before ``last`` of a line that begins at ``start``.

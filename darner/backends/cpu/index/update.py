@@ -60,10 +60,10 @@ def _emit(code: Code) -> None:
             copy_bytes(b, target, source.address(index, first), count)
             return
 
-        def one(column: Value) -> None:
+        def emit_column(column: Value) -> None:
             Registers(b).store(source.at(index, column), result, places.add(at, column), x.dtype)
 
-        each(b, first, last, one)
+        each(b, first, last, emit_column)
 
     tiles(code, prod(part[:lead]), prod(part[lead:]), BLOCK, tile)
 

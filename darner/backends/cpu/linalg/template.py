@@ -115,28 +115,28 @@ class _Work:
         value = self.operands[operand].at([*lead, row], column)
         return cast(self.b, value, self.kinds[operand], self.dtype)
 
-    def vectors(self, first: Index, last: int, inside: Callable[[Value], None]) -> None:
-        """``inside(column)`` for every vector that has elements from ``first`` to before ``last``."""
+    def vectors(self, first: Index, last: int, body: Callable[[Value], None]) -> None:
+        """``body(column)`` for every vector that has elements from ``first`` to before ``last``."""
         lanes = self.shape.lanes
         start = self.b.and_(i64(first), i64(-lanes))
 
-        def one(column: Value, _: Sequence[Value]) -> None:
-            inside(column)
+        def emit_column(column: Value, _: Sequence[Value]) -> None:
+            body(column)
 
-        loop(self.b, start, i64(last), lanes, one)
+        loop(self.b, start, i64(last), lanes, emit_column)
 
     def subtract(self, row: Value, other: Value, factor: Value, first: Index) -> None:
         """``row -= factor * other`` from a column on; what stands before it in its vector is not needed any more."""
         lanes = self.shape.lanes
         wide = broadcast(self.b, self.b.fneg(factor), lanes)
 
-        def one(column: Value) -> None:
+        def emit_column(column: Value) -> None:
             total, value = self.get(row, column, lanes), self.get(other, column, lanes)
             self.put(
                 Lane(self.b, value).fma(Lane(self.b, wide), Lane(self.b, total)).value, row, column
             )
 
-        self.vectors(first, self.shape.width, one)
+        self.vectors(first, self.shape.width, emit_column)
 
     def fill(self, number: Value, operand: int, start: int) -> None:
         """Copy an operand to the columns from ``start`` on."""
@@ -193,15 +193,15 @@ class _Work:
         if self.shape.shared:
             self.code.barrier()
 
-    def below(self, row: Value, inside: Callable[[Value], None]) -> None:
-        """``inside(i)`` for this thread's part of the rows below one."""
+    def below(self, row: Value, body: Callable[[Value], None]) -> None:
+        """``body(i)`` for this thread's part of the rows below one."""
         b = self.b
         first = b.add(row, i64(1))
         if not self.shape.shared:
-            each(b, first, self.shape.order, inside)
+            each(b, first, self.shape.order, body)
             return
         low, high = self.code.share(b.sub(i64(self.shape.order), first))
-        each(b, b.add(first, low), b.add(first, high), inside)
+        each(b, b.add(first, low), b.add(first, high), body)
 
 
 # --------------------------------------------------------------------------- elimination
@@ -329,7 +329,7 @@ def _slogdet(work: _Work, node: Node, number: Value) -> None:
     _eliminate(work)
     with work.alone():
 
-        def one(k: Value, held: Sequence[Value]) -> Sequence[Value]:
+        def add_diagonal(k: Value, held: Sequence[Value]) -> Sequence[Value]:
             value = work.get(k, k)
             sign = emit("sign", b, [value], [dtype], dtype)
             size = Lane(b, value).absolute().value
@@ -337,7 +337,7 @@ def _slogdet(work: _Work, node: Node, number: Value) -> None:
             return [b.fmul(held[0], sign), b.fadd(held[1], logarithm)]
 
         start = [Registers(b).load(work.memory, shape.elements, dtype), constant(b, 0, dtype)]
-        found = loop(b, i64(0), i64(shape.order), 1, one, start)
+        found = loop(b, i64(0), i64(shape.order), 1, add_diagonal, start)
         for output, result in zip(work.code.body.outputs, work.code.results, strict=True):
             value = cast(b, found[int(output.attrs["index"])], dtype, output.dtype)
             Registers(b).store(value, result, number, output.dtype)

@@ -293,14 +293,14 @@ class _Turned:
             with e.scope():
                 self.block(_Block(tuple(at), column, rows, columns), starts)
 
-        def one(row: Index, _: object) -> Sequence[Value]:
+        def emit_row(row: Index, _: object) -> Sequence[Value]:
             block(row, self.lanes)
             return []
 
         rest = plan.rows % self.lanes
         if plan.rows > rest:
             stop = places.clamp(places.add(first, count), 0, plan.rows - rest)
-            e.loop(first, stop, one, (), self.lanes)
+            e.loop(first, stop, emit_row, (), self.lanes)
         if rest:
             last = places.compare(">=", i64(places.add(first, count)), plan.rows)
             with self.code.builder.if_then(last):
@@ -370,7 +370,7 @@ class _Turned:
                 place = Lanes(self.slot(number, view) + i * self.lanes, self.lanes)
                 self.registers.store(own[i], self.code.own, place, view.stored)
 
-        def one(i: Index, _: object) -> Sequence[Value]:
+        def emit_row(i: Index, _: object) -> Sequence[Value]:
             values = []
             for number, view in enumerate(views):
                 first = self.places.add(self.places.mul(i, self.lanes), self.slot(number, view))
@@ -379,7 +379,7 @@ class _Turned:
             self.vector(block, i, values)
             return []
 
-        self.elements.loop(numbers.start, numbers.stop, one)
+        self.elements.loop(numbers.start, numbers.stop, emit_row)
 
     def slot(self, number: int, view: View) -> int:
         """Where the turned block of an operand begins in the scratch memory, in its elements."""

@@ -188,11 +188,11 @@ class Maxima(Writer):
         """``row(index)`` for all rows, with as many along the first axis as ``first`` says."""
         inner = prod(sizes)
 
-        def one(number: Value) -> None:
+        def emit_unit(number: Value) -> None:
             place, rest = divided(self.builder, number, inner)
             row([place, *self.places.split(rest, list(sizes))])
 
-        self.loop(self.places.mul(first, inner), one)
+        self.loop(self.places.mul(first, inner), emit_unit)
 
     def _place(self, position: Index, index: Sequence[Index]) -> Index:
         """Where a row of elements begins, one slot taken as one; the first axis by its place in the band."""

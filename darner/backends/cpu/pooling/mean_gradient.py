@@ -93,7 +93,7 @@ class Means(Writer):
         def write(values: Sequence[Value], at: Index) -> None:
             """The rows of some vectors that lie side by side."""
 
-            def one(value: Value, place: Index, mask: Value, i: Value) -> None:
+            def write_phase(value: Value, place: Index, mask: Value, i: Value) -> None:
                 pixel = places.add(places.mul(i, last.size), place)
                 self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
 
@@ -103,8 +103,8 @@ class Means(Writer):
                 # A store of nothing takes long where there is no memory.
                 with builder.if_then(builder.icmp_signed(">", left, i64(0))):
                     mask = lane_mask(builder, left, self.lanes)
-                    self.between(top, seen, partial(one, value, place, mask))
-                    self.between(seen, bottom, partial(one, nothing, place, mask))
+                    self.between(top, seen, partial(write_phase, value, place, mask))
+                    self.between(seen, bottom, partial(write_phase, nothing, place, mask))
 
         def vector(at: Value) -> None:
             mask = lane_mask(builder, builder.sub(i64(last.count), at), self.lanes)

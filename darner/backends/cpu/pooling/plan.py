@@ -91,19 +91,19 @@ class Writer:
 
         return self.builder.gep(self.code.own, [i64(nbytes)], source_etype=ir.IntType(8))
 
-    def loop(self, count: Index, inside: Callable[[Value], None], step: int = 1) -> None:
-        """``inside(i)`` for every ``step``-th number below ``count``."""
-        self.between(i64(0), i64(count), inside, step)
+    def loop(self, count: Index, body: Callable[[Value], None], step: int = 1) -> None:
+        """``body(i)`` for every ``step``-th number below ``count``."""
+        self.between(i64(0), i64(count), body, step)
 
     def between(
-        self, low: Value, high: Value, inside: Callable[[Value], None], step: int = 1
+        self, low: Value, high: Value, body: Callable[[Value], None], step: int = 1
     ) -> None:
-        """``inside(i)`` for every ``step``-th number from ``low`` to before ``high``."""
+        """``body(i)`` for every ``step``-th number from ``low`` to before ``high``."""
 
-        def one(i: Value, _: Sequence[Value]) -> None:
-            inside(i)
+        def emit_index(i: Value, _: Sequence[Value]) -> None:
+            body(i)
 
-        loop(self.builder, low, high, step, one)
+        loop(self.builder, low, high, step, emit_index)
 
     def vectors(self, width: int, vector: Callable[[Value, Value | None], None]) -> None:
         """``vector(start, mask)`` along a row; all but the last are whole."""

@@ -153,12 +153,12 @@ class _Rows:
             result[axis] = number
         return result
 
-    def each_row(self, number: Index, inside: Callable[[list[Index]], None]) -> None:
-        """Emit ``inside`` with the index of a unit's row, or of the rows of its lanes."""
+    def each_row(self, number: Index, body: Callable[[list[Index]], None]) -> None:
+        """Emit ``body`` with the index of a unit's row, or of the rows of its lanes."""
         program, places = self.program, self.places
         rows = [program.space[axis] for axis in program.others]
         if program.across:
-            inside(places.split(number, rows))
+            body(places.split(number, rows))
             return
         blocks = ceil_div(rows[-1], program.lanes)
         *lead, block = places.split(number, [*rows[:-1], blocks])
@@ -166,18 +166,18 @@ class _Rows:
         lanes = Lanes(start, program.lanes, 1, program.lanes)
         if rows[-1] % program.lanes:
             self.elements.mask = places.less(lanes, rows[-1])
-        inside([*lead, lanes])
+        body([*lead, lanes])
         self.elements.mask = None
 
     def each_element(
         self,
         row: Sequence[Index],
         piece: Index,
-        inside: Inside,
+        body: Inside,
         carried: Sequence[Value] = (),
         line: int = 1,
     ) -> list[Value]:
-        """Loops over a piece of a row; ``inside(index, position, values)``, the position being that among the row's kept values.
+        """Loops over a piece of a row; ``body(index, position, values)``, the position being that among the row's kept values.
 
         Where nothing is carried, whole vectors can be those that lie at multiples of ``line``.
         """
@@ -190,17 +190,17 @@ class _Rows:
         ) -> Sequence[Value]:
             if not program.across:
                 at = Lanes(places.mul(number, program.lanes), program.lanes)
-                return inside(self.place(row, outer), at, values)
+                return body(self.place(row, outer), at, values)
             first = places.mul(number, whole)
 
-            def some(lanes: Lanes, held: list[Value]) -> Sequence[Value]:
-                return inside(self.place(row, [*outer, lanes]), places.add(first, lanes), held)
+            def reduce_lanes(lanes: Lanes, held: list[Value]) -> Sequence[Value]:
+                return body(self.place(row, [*outer, lanes]), places.add(first, lanes), held)
 
             if line > 1 and length % program.lanes:
                 begin = places.offset(self.place(row, [*outer, 0]), program.space)
-                e.blocks_at_lines(*ends, program.lanes, some, begin, line)
+                e.blocks_at_lines(*ends, program.lanes, reduce_lanes, begin, line)
                 return []
-            return e.blocks(*ends, program.lanes, some, values)
+            return e.blocks(*ends, program.lanes, reduce_lanes, values)
 
         steps = prod(program.outer)
         if program.pieces > 1 and steps == 1:
@@ -245,7 +245,9 @@ class _Rows:
             for node in nodes
         ]
 
-        def inside(index: list[Index], position: Index, totals: list[Value]) -> Sequence[Value]:
+        def add_elements(
+            index: list[Index], position: Index, totals: list[Value]
+        ) -> Sequence[Value]:
             self._begin(position)
             self.ask_ahead(index, level)
             following = []
@@ -259,8 +261,8 @@ class _Rows:
             return following
 
         if self._waits(nodes):
-            return self._in_chains(row, nodes, inside, firsts)
-        totals = self.each_element(row, piece, inside, firsts)
+            return self._in_chains(row, nodes, add_elements, firsts)
+        totals = self.each_element(row, piece, add_elements, firsts)
         if program.across:
             pairs = zip(nodes, totals, strict=True)
             return [self.registers.across(node.op.name, total, node.dtype) for node, total in pairs]
@@ -343,27 +345,27 @@ class _Rows:
         return not program.across and single and long
 
     def _in_chains(
-        self, row: Sequence[Index], nodes: Sequence[Node], inside: Inside, firsts: Sequence[Value]
+        self, row: Sequence[Index], nodes: Sequence[Node], body: Inside, firsts: Sequence[Value]
     ) -> list[Value]:
         """A pass over elements that are every ``CHAINS``-th of a row's, and then over the next of them: sums that need not wait for each other."""
         program, places, e = self.program, self.places, self.elements
         whole = program.outer[0] // CHAINS * CHAINS
 
-        def one(number: Index, held: Sequence[Value]) -> list[Value]:
+        def add_rest(number: Index, held: Sequence[Value]) -> list[Value]:
             at = Lanes(places.mul(number, program.lanes), program.lanes)
-            return list(inside(self.place(row, [number]), at, list(held)))
+            return list(body(self.place(row, [number]), at, list(held)))
 
-        def some(number: Index, held: list[Value]) -> Sequence[Value]:
+        def add_to_chains(number: Index, held: list[Value]) -> Sequence[Value]:
             return [
                 total
                 for chain in range(CHAINS)
-                for total in one(places.add(number, chain), [held[chain]])
+                for total in add_rest(places.add(number, chain), [held[chain]])
             ]
 
-        first, *others = e.loop(0, whole, some, list(firsts) * CHAINS, CHAINS)
+        first, *others = e.loop(0, whole, add_to_chains, list(firsts) * CHAINS, CHAINS)
         for other in others:
             first = self.registers.merge(nodes[0].op.name, first, other, nodes[0].dtype)
-        return e.loop(whole, program.outer[0], one, [first])
+        return e.loop(whole, program.outer[0], add_rest, [first])
 
     def _begin(self, position: Index) -> None:
         """A new block of code: what was kept is not yet in its registers."""
@@ -423,7 +425,7 @@ class _Rows:
             return
         level = len(self.program.levels)
 
-        def inside(index: list[Index], position: Index, _: list[Value]) -> Sequence[Value]:
+        def write_elements(index: list[Index], position: Index, _: list[Value]) -> Sequence[Value]:
             self._begin(position)
             self.ask_ahead(index, level)
             # All are computed before any is written: a result may lie where an operand does.
@@ -437,7 +439,7 @@ class _Rows:
             return []
 
         line = LINE // self.full[0][0].dtype.itemsize if self.past else 1
-        self.each_element(row, piece, inside, line=line)
+        self.each_element(row, piece, write_elements, line=line)
 
     # ------------------------------------------------------------- the kernel
 
@@ -525,14 +527,14 @@ class _Rows:
         """Elements of a column sum, from the sums of all chunks in their order."""
         node, pointer = self.columns[slot]
 
-        def one(number: Index, totals: list[Value]) -> Sequence[Value]:
+        def add_chunk(number: Index, totals: list[Value]) -> Sequence[Value]:
             self.chunk = number
             (other,) = self._held(slot, lanes)
             return [self.registers.merge("sum", totals[0], other, node.dtype)]
 
         self.chunk = 0
         first = self._held(slot, lanes)
-        (total,) = self.elements.loop(1, self.program.chunks, one, first)
+        (total,) = self.elements.loop(1, self.program.chunks, add_chunk, first)
         total = self.registers.reduced("sum", total, node.dtype)
         self.registers.store(total, pointer, lanes, node.dtype, self.elements.mask)
 
@@ -585,7 +587,7 @@ class _Rows:
                     row_number = places.div(number, pieces)
                     piece = places.mod(number, pieces)
 
-                def one(row: list[Index]) -> None:
+                def emit_row(row: list[Index]) -> None:
                     for earlier in range(level):
                         self.finish(earlier, self._gathered(earlier, row_number))
                     if level < len(program.levels):
@@ -598,7 +600,7 @@ class _Rows:
                         self.write_single(row)
                     self.write_full(row, piece)
 
-                self.each_row(row_number, one)
+                self.each_row(row_number, emit_row)
                 return []
 
             e.loop(*self.code.share(program.units * pieces), unit)
@@ -628,7 +630,7 @@ class _Rows:
         nodes = self.program.levels[level]
         firsts = [self._partial(level, slot, row, 0) for slot in range(len(nodes))]
 
-        def inside(piece: Index, totals: list[Value]) -> Sequence[Value]:
+        def merge_piece(piece: Index, totals: list[Value]) -> Sequence[Value]:
             return [
                 self.registers.merge(
                     node.op.name, total, self._partial(level, slot, row, piece), node.dtype
@@ -636,7 +638,7 @@ class _Rows:
                 for slot, (node, total) in enumerate(zip(nodes, totals, strict=True))
             ]
 
-        return self.elements.loop(1, self.program.pieces, inside, firsts)
+        return self.elements.loop(1, self.program.pieces, merge_piece, firsts)
 
 
 def _emit(code: Code) -> None:

@@ -242,7 +242,7 @@ def compile_modules(modules: Iterable[tuple[str, bool]], **target: Any) -> tuple
     waiting: dict[int, tuple[str, bool]] = {}
     made: dict[int, bytes] = {}
 
-    def one() -> None:
+    def compile_next() -> None:
         # The heaviest that is there: none is left to the end, when the other cores have nothing to do.
         with lock:
             number = max(waiting, key=lambda i: len(waiting[i][0]) * (1 + 2 * waiting[i][1]))
@@ -255,7 +255,7 @@ def compile_modules(modules: Iterable[tuple[str, bool]], **target: Any) -> tuple
         for number, module in enumerate(modules):
             with lock:
                 waiting[number] = module
-            work.append(pool.submit(one))
+            work.append(pool.submit(compile_next))
         for each in work:
             each.result()
     return tuple(made[number] for number in range(len(made)))

@@ -52,7 +52,7 @@ def _emit(code: Code) -> None:
         start = places.mul(row, length * inner)
 
         def columns(column: Index, width: int) -> None:
-            def one(step: Value, totals: Sequence[Value]) -> Sequence[Value]:
+            def add_step(step: Value, totals: Sequence[Value]) -> Sequence[Value]:
                 at = places.sub(length - 1, step) if reverse else step
                 value = cast(b, source.at([*outer, at], column, width), x.dtype, kept)
                 total = emit(op, b, [totals[0], value], [kept, kept], kept)
@@ -62,7 +62,7 @@ def _emit(code: Code) -> None:
                 return [total]
 
             neutral = Registers(b).neutral(reduction, x.dtype, node.dtype)
-            loop(b, i64(0), i64(length), 1, one, [broadcast(b, neutral, width)])
+            loop(b, i64(0), i64(length), 1, add_step, [broadcast(b, neutral, width)])
 
         sweep(b, first, last, lanes, columns)
 

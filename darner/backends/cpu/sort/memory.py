@@ -99,10 +99,10 @@ def _insertion_function(module: Module, bits: int) -> Function:
     insert = insert_function(module, bits)
 
     def body(b: Builder, data: Pointer, count: Value) -> None:
-        def one(i: Value, _: Sequence[Value]) -> None:
+        def emit_step(i: Value, _: Sequence[Value]) -> None:
             b.call(insert, [data, i, read(b, data, i, bits)])
 
-        loop(b, i64(1), count, 1, one)
+        loop(b, i64(1), count, 1, emit_step)
         b.ret_void()
 
     kinds = [ir.PointerType(), ir.IntType(64)]

@@ -57,10 +57,10 @@ def sort_function(module: Module, bits: int, lanes: int, most: int) -> Function:
     def body(b: Builder, data: Pointer, other: Pointer, count: Value) -> None:
         network = _Network(b, bits, lanes)
 
-        def one(at: Value, _: Sequence[Value]) -> None:
+        def sort_vector(at: Value, _: Sequence[Value]) -> None:
             network.sort_block(data, at, block // lanes)
 
-        loop(b, i64(0), count, block, one)
+        loop(b, i64(0), count, block, sort_vector)
         if most <= block:
             b.ret(data)
             return

@@ -110,20 +110,20 @@ class _Row:
         places = code.places
         if not self.by_vectors:
 
-            def one(i: Value) -> None:
+            def write_item(i: Value) -> None:
                 sorters.write(b, self.item(row, i), data, places.sub(i, first), self.bits)
 
-            each(b, first, last, one)
+            each(b, first, last, write_item)
             return
         e = Elements.of(code)
 
-        def some(lanes: Lanes, _: Sequence[Value]) -> Sequence[Value]:
+        def write_lanes(lanes: Lanes, _: Sequence[Value]) -> Sequence[Value]:
             at = Lanes(places.sub(lanes.start, first), self.lanes)
             kind = dtypes.u32 if self.plain else dtypes.i64
             e.registers.store(self.keys(e, row, lanes).value, data, at, kind, e.mask)
             return []
 
-        e.blocks(first, last, self.lanes, some, aligned=False)
+        e.blocks(first, last, self.lanes, write_lanes, aligned=False)
 
     def keys(self, e: Elements, row: Index, lanes: Lanes) -> Lane:
         """Elements of 32 bits as what is sorted."""
@@ -158,7 +158,7 @@ class _Row:
         if self.plain:
             e = Elements.of(code)
 
-            def some(lanes: Lanes, _: Sequence[Value]) -> Sequence[Value]:
+            def write_lanes(lanes: Lanes, _: Sequence[Value]) -> Sequence[Value]:
                 key = e.registers.load(data, Lanes(lanes.start, self.lanes), u32, e.mask)
                 value = sort_keys.plain_value(Lane(b, key), self.x.dtype, self.descending).value
                 offset = code.places.offset(self.index(row, lanes), shape)
@@ -166,17 +166,17 @@ class _Row:
                     e.registers.store(value, pointer, offset, dtype, e.mask)
                 return []
 
-            e.blocks(first, last, self.lanes, some, aligned=False)
+            e.blocks(first, last, self.lanes, write_lanes, aligned=False)
             return
 
-        def one(i: Value) -> None:
+        def write_item(i: Value) -> None:
             number = sort_keys.number_of(b, sorters.read(b, data, i, self.bits))
             offset = code.places.offset(self.index(row, i), shape)
             for is_values, dtype, pointer in self.results:
                 found = self.value(row, number) if is_values else b.trunc(number, _word())
                 Registers(b).store(found, pointer, offset, dtype)
 
-        each(b, first, last, one)
+        each(b, first, last, write_item)
 
     def restore(self, row: Index) -> None:
         """Give zeros their signs and NaN their bits again, in the order they have in the row; few rows have any."""
@@ -437,7 +437,7 @@ def _select(row: _Row, number: Value, first: Index, last: Index) -> Value:
     lanes = code.width
     e = Elements.of(code)
 
-    def some(place: Lanes, _: object) -> Sequence[Value]:
+    def consider_lanes(place: Lanes, _: object) -> Sequence[Value]:
         # Few are among the best: a vector is looked at closer only if one of its lanes is.
         value = Lane(b, e.places.spread(e.at(row.x, row.index(number, place)), lanes))
         key = sort_keys.plain_key(value, row.x.dtype, row.descending)
@@ -453,7 +453,7 @@ def _select(row: _Row, number: Value, first: Index, last: Index) -> Value:
             best.consider(i64(place.start), end, number)
         return []
 
-    e.blocks(first, last, lanes, some, aligned=False)
+    e.blocks(first, last, lanes, consider_lanes, aligned=False)
     return best.found()
 
 

@@ -88,7 +88,7 @@ def _transform_weights(code: Code, form: Winograd, weights: Pointer, target: Poi
     builder, places, tile = code.builder, code.places, form.tile
     groups = form.depth // tile.lanes
 
-    def one(number: Value) -> None:
+    def emit_unit(number: Value) -> None:
         panel, group = divided(builder, number, groups)
         _, width = width_of(builder, form, panel)
         channel = builder.mul(i64(group), i64(tile.lanes))
@@ -100,7 +100,7 @@ def _transform_weights(code: Code, form: Winograd, weights: Pointer, target: Poi
         room = WeightTarget(to, distance, for_others=True)
         _transform_some(code, form, weights, panel, (channel, stop), room)
 
-    code.each(form.panels * groups, one)
+    code.each(form.panels * groups, emit_unit)
 
 
 class WeightTarget(NamedTuple):

@@ -139,11 +139,11 @@ class Driver:
         count = minimum(builder, builder.sub(i64(layout.source.vectors), first), i64(form.group))
         self._multiply(panel, first, count, i64(layout.squares), self.sums, i64(0))
 
-        def one(i: Value, _: Sequence[Value]) -> None:
+        def emit_element(i: Value, _: Sequence[Value]) -> None:
             sums = offset(builder, self.sums, DTYPE, builder.mul(i, i64(layout.each)))
             self._take_back(panel, builder.add(first, i), sums, 1)
 
-        loop(builder, i64(0), count, 1, one)
+        loop(builder, i64(0), count, 1, emit_element)
 
     def _split(self, split: Value) -> None:
         """Some blocks, their products added up."""
@@ -229,7 +229,7 @@ class Driver:
 
             builder.call(turn, [length, self.taps, self.turned, i64(layout.run)])
 
-            def one(number: Value, _: Sequence[Value]) -> None:
+            def emit_unit(number: Value, _: Sequence[Value]) -> None:
                 line = offset(builder, self.turned, DTYPE, builder.mul(number, i64(layout.run)))
 
                 def piece(place: Value, _: Sequence[Value]) -> None:
@@ -240,6 +240,6 @@ class Driver:
 
                 loop(builder, i64(0), length, lanes, piece)
 
-            loop(builder, i64(0), count, 1, one)
+            loop(builder, i64(0), count, 1, emit_unit)
 
         loop(builder, i64(0), i64(width), lanes, columns)
