@@ -26,7 +26,7 @@ def arg_reduce(e: Elements, node: Node, index: list[Index]) -> Value:
 
     def place(i: Index) -> list[Index]:
         if axis is None:
-            return e.places.split(i, sizes(x))
+            return e.indices.split(i, sizes(x))
         return [*outer[:axis], i, *outer[axis:]]
 
     single = all(lane_count(i) is None for i in index)
@@ -34,13 +34,13 @@ def arg_reduce(e: Elements, node: Node, index: list[Index]) -> Value:
         return _arg_reduce_along(e, node, length, place)
     first = e.at(x, place(0))
     count = lane_count(first)
-    start = e.places.plain(0) if count is None else e.places.vector(0, count)
+    start = e.indices.plain(0) if count is None else e.indices.vector(0, count)
 
     def keep_better(i: Index, values: list[Value]) -> Sequence[Value]:
         best, where = values
         value = e.at(x, place(i))
         better = e.registers.beats(node.op.name, value, best, x.dtype)
-        here = i64(i) if count is None else e.places.vector(i, count)
+        here = i64(i) if count is None else e.indices.vector(i, count)
         return [e.registers.choose(better, value, best), e.registers.choose(better, here, where)]
 
     _, where = e.loop(1, length, keep_better, [first, start])
@@ -68,7 +68,7 @@ def _arg_reduce_along(
 
     def keep_better(lanes: Lanes, values: list[Value]) -> Sequence[Value]:
         best, where = values
-        value = e.places.spread(e.at(x, place(lanes)), count)
+        value = e.indices.spread(e.at(x, place(lanes)), count)
         found = registers.both(e.mask, better(value, best))
         here = registers.cast(i64(lanes.start), dtypes.i64, dtypes.i32)
         return [registers.choose(found, value, best), registers.choose(found, here, where)]
@@ -76,7 +76,7 @@ def _arg_reduce_along(
     first = registers.least(name, x.dtype, count)
     nothing = registers.constant(0, dtypes.i32, count)
     best, where = e.blocks(0, length, count, keep_better, [first, nothing])
-    numbers = registers.cast(e.places.vector(Lanes(0, count), count), dtypes.i64, dtypes.i32)
+    numbers = registers.cast(e.indices.vector(Lanes(0, count), count), dtypes.i64, dtypes.i32)
     where = e.builder.add(where, numbers)
     while count > 1:
         count //= 2

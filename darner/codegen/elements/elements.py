@@ -18,7 +18,7 @@ from ...lower.specs import sizes as _sizes
 from ...ops.faults import can_fail
 from ..ir.emit import lane_numbers, loop, minimum
 from ..ir.faults import Faults
-from ..ir.index import Index, Lanes, Places, i64, identity, lane_count
+from ..ir.index import Index, IndexMath, Lanes, i64, identity, lane_count
 from ..ir.math import ROWS
 from ..ir.philox import emit_bits
 from ..ir.registers import Registers
@@ -79,7 +79,7 @@ class Elements:
         width: int,
     ) -> None:
         self.builder = builder
-        self.places = Places(builder)
+        self.indices = IndexMath(builder)
         self.registers = Registers(builder)
         self.width = width
         self.mask = mask
@@ -204,9 +204,9 @@ class Elements:
         ends: tuple[int, int] | tuple[None, None] = (None, None)
         if isinstance(start, int) and isinstance(stop, int):
             ends = start, stop
-        length = self.places.sub(stop, start)
-        full = self.places.mul(self.places.div(length, count), count)
-        middle = self.places.add(start, full)
+        length = self.indices.sub(stop, start)
+        full = self.indices.mul(self.indices.div(length, count), count)
+        middle = self.indices.add(start, full)
         known = isinstance(full, int) and isinstance(start, int)
         if not known or full:
             if isinstance(full, int) and isinstance(start, int) and full <= UNROLLED * count:
@@ -243,8 +243,8 @@ class Elements:
         before = self.mask
         # Fewer than there are lanes are left, which fits a number as short as an element.
         numbers = lane_numbers(range(lanes.count))
-        left = self.builder.trunc(i64(self.places.sub(stop, lanes.start)), numbers.type.element)
-        left = self.places.spread(left, lanes.count)
+        left = self.builder.trunc(i64(self.indices.sub(stop, lanes.start)), numbers.type.element)
+        left = self.indices.spread(left, lanes.count)
         self.mask = self.registers.both(before, self.builder.icmp_signed("<", numbers, left))
         try:
             return body(lanes, held)
@@ -261,10 +261,10 @@ class Elements:
         line: int,
     ) -> None:
         """``blocks`` whose whole vectors lie at multiples of ``line``, where 0 lies at ``offset``; what comes before them is under a mask."""
-        places, b = self.places, self.builder
-        over = places.mod(places.add(offset, start), line)
-        ahead = places.mod(places.sub(line, over), line)
-        first = minimum(b, i64(places.add(start, ahead)), i64(stop))
+        indices, b = self.indices, self.builder
+        over = indices.mod(indices.add(offset, start), line)
+        ahead = indices.mod(indices.sub(line, over), line)
+        first = minimum(b, i64(indices.add(start, ahead)), i64(stop))
 
         def head(_: object, held: list[Value]) -> Sequence[Value]:
             return self._some(Lanes(start, line), first, body, held)
@@ -291,7 +291,7 @@ class Elements:
     def _element(self, node: Node, index: list[Index]) -> Value:
         if node.id in self.leaves:
             pointer, leaf = self.leaves[node.id]
-            offset = self.places.offset(index, _sizes(leaf))
+            offset = self.indices.offset(index, _sizes(leaf))
             return self.registers.load(pointer, offset, leaf.dtype, self.mask)
         emit = _EMITTERS.get(node.op.name)
         if emit is not None:
@@ -328,12 +328,12 @@ class Elements:
         found = self.integer(indices, index)
         if self.faults is not None:
             self.faults.check_index(self.builder, node, found, size, self.mask)
-        return self.places.clamp(found, 0, max(size - 1, 0))
+        return self.indices.clamp(found, 0, max(size - 1, 0))
 
     def random_bits(self, offset: Value, step: Value, seed: int, stream: int) -> Value:
         """The random bits of the elements at these places."""
         count = lane_count(offset)
-        step = step if count is None else self.places.spread(step, count)
+        step = step if count is None else self.indices.spread(step, count)
         return emit_bits(self.builder, offset, step, seed, stream)
 
     def guarded(self, node: Node, index: Indices, inside: Value | None) -> Value:
@@ -372,7 +372,7 @@ def _iota(e: Elements, node: Node, index: list[Index]) -> Value:
 
 def _reshape(e: Elements, node: Node, index: list[Index]) -> Value:
     (x,) = node.operands
-    return e.at(x, e.places.reshaped(index, _sizes(node), _sizes(x)))
+    return e.at(x, e.indices.reshaped(index, _sizes(node), _sizes(x)))
 
 
 def _transpose(e: Elements, node: Node, index: list[Index]) -> Value:
@@ -388,7 +388,7 @@ def _broadcast(e: Elements, node: Node, index: list[Index]) -> Value:
 
 
 def _slice(e: Elements, node: Node, index: list[Index]) -> Value:
-    p = e.places
+    p = e.indices
     steps = node.attrs["steps"] or (1,) * len(index)
     moved = [
         p.add(p.mul(i, step), int(start))
@@ -400,12 +400,12 @@ def _slice(e: Elements, node: Node, index: list[Index]) -> Value:
 def _flip(e: Elements, node: Node, index: list[Index]) -> Value:
     sizes = _sizes(node)
     axes = node.attrs["axes"]
-    moved = [e.places.sub(sizes[k] - 1, i) if k in axes else i for k, i in enumerate(index)]
+    moved = [e.indices.sub(sizes[k] - 1, i) if k in axes else i for k, i in enumerate(index)]
     return e.at(node.operands[0], moved)
 
 
 def _windows(e: Elements, node: Node, index: list[Index]) -> Value:
-    p, (x,) = e.places, node.operands
+    p, (x,) = e.indices, node.operands
     count = len(node.attrs["window"])
     lead = x.rank - count
     inner = zip(
@@ -433,7 +433,7 @@ def _pad(e: Elements, node: Node, index: list[Index]) -> Value:
     gaps = node.attrs["interior"] or (0,) * len(index)
     bounds = zip(index, node.attrs["padding"], gaps, _sizes(x), _sizes(node), strict=True)
     for i, (low, _), gap, size, whole in bounds:
-        moved = e.places.sub(i, int(low))
+        moved = e.indices.sub(i, int(low))
         if size == whole and not low and not gap:
             source.append(moved)
             continue
@@ -445,16 +445,16 @@ def _pad(e: Elements, node: Node, index: list[Index]) -> Value:
         last = (size - 1) * (gap + 1)
         if isinstance(moved, Lanes) and moved.stride == 1 and not gap and e.is_simple(x):
             hits = e.registers.both(
-                e.places.compare(">=", moved, 0), e.places.compare("<=", moved, last)
+                e.indices.compare(">=", moved, 0), e.indices.compare("<=", moved, last)
             )
             source.append(moved)
         else:
-            place = e.places.clamp(moved, 0, last)
-            hits = e.places.compare("==", moved, place)
+            place = e.indices.clamp(moved, 0, last)
+            hits = e.indices.compare("==", moved, place)
             if gap:
-                rest = e.places.mod(place, gap + 1)
-                hits = e.registers.both(hits, e.places.compare("==", rest, 0))
-            source.append(e.places.div(place, gap + 1))
+                rest = e.indices.mod(place, gap + 1)
+                hits = e.registers.both(hits, e.indices.compare("==", rest, 0))
+            source.append(e.indices.div(place, gap + 1))
         inside = e.registers.both(inside, hits)
     if inside is None:
         return e.at(x, source)
@@ -475,7 +475,7 @@ def _concat(e: Elements, node: Node, index: list[Index]) -> Value:
             start += size
             continue
         moved = list(index)
-        place = e.places.sub(index[axis], start)
+        place = e.indices.sub(index[axis], start)
         start += size
         if start - size <= low and high <= start:
             moved[axis] = place
@@ -488,16 +488,16 @@ def _concat(e: Elements, node: Node, index: list[Index]) -> Value:
         if isinstance(place, Lanes) and place.stride == 1 and e.is_simple(part):
             moved[axis] = place
             inside = e.registers.both(
-                e.places.compare(">=", place, 0), e.places.compare("<", place, size)
+                e.indices.compare(">=", place, 0), e.indices.compare("<", place, size)
             )
             value = e.guarded(part, moved, inside)
         else:
-            moved[axis] = e.places.clamp(place, 0, size - 1)
+            moved[axis] = e.indices.clamp(place, 0, size - 1)
             value = e.at(part, moved)
         if found is None:
             found = value
         else:
-            found = e.registers.choose(e.places.less(index[axis], start - size), found, value)
+            found = e.registers.choose(e.indices.less(index[axis], start - size), found, value)
     if found is None:
         raise InternalError("a concatenation of nothing has no elements")
     return found
@@ -522,14 +522,14 @@ def _dynamic_slice(e: Elements, node: Node, index: list[Index]) -> Value:
     x, starts = node.operands
     moved = []
     for axis, (i, size, whole) in enumerate(zip(index, _sizes(node), _sizes(x), strict=True)):
-        start = e.places.clamp(e.integer(starts, [axis]), 0, whole - size)
-        moved.append(e.places.add(start, i))
+        start = e.indices.clamp(e.integer(starts, [axis]), 0, whole - size)
+        moved.append(e.indices.add(start, i))
     return e.at(x, moved)
 
 
 def _random_bits(e: Elements, node: Node, index: list[Index]) -> Value:
-    step = e.places.plain(0) if not node.inputs else e.integer(node.operands[0], [])
-    offset = e.places.plain(e.places.offset(index, _sizes(node)))
+    step = e.indices.plain(0) if not node.inputs else e.integer(node.operands[0], [])
+    offset = e.indices.plain(e.indices.offset(index, _sizes(node)))
     return e.random_bits(offset, step, node.attrs["seed"], node.attrs["stream"])
 
 
@@ -540,10 +540,10 @@ def _dynamic_update_slice(e: Elements, node: Node, index: list[Index]) -> Value:
     inside: Value | None = None
     source = []
     for axis, (i, size, whole) in enumerate(zip(index, _sizes(update), _sizes(x), strict=True)):
-        start = e.places.clamp(e.integer(starts, [axis]), 0, whole - size)
-        moved = e.places.sub(i, start)
-        place = e.places.clamp(moved, 0, size - 1)
-        inside = e.registers.both(inside, e.places.compare("==", moved, place))
+        start = e.indices.clamp(e.integer(starts, [axis]), 0, whole - size)
+        moved = e.indices.sub(i, start)
+        place = e.indices.clamp(moved, 0, size - 1)
+        inside = e.registers.both(inside, e.indices.compare("==", moved, place))
         source.append(place)
     new, old = e.at(update, source), e.at(x, index)
     return new if inside is None else e.registers.choose(inside, new, old)

@@ -106,14 +106,14 @@ def fold(e: Elements, node: Node, index: list[Index]) -> Value:
         where = []
         for k in range(count):
             stride, dilation = node.attrs["stride"][k], node.attrs["dilation"][k]
-            moved = e.places.sub(index[lead + k], e.places.mul(offsets[k], dilation))
-            place = e.places.clamp(moved, 0, (counts[k] - 1) * stride)
-            hit = e.places.compare("==", moved, place)
+            moved = e.indices.sub(index[lead + k], e.indices.mul(offsets[k], dilation))
+            place = e.indices.clamp(moved, 0, (counts[k] - 1) * stride)
+            hit = e.indices.compare("==", moved, place)
             if stride > 1:
-                rest = e.places.mod(place, stride)
-                hit = e.registers.both(hit, e.places.compare("==", rest, 0))
+                rest = e.indices.mod(place, stride)
+                hit = e.registers.both(hit, e.indices.compare("==", rest, 0))
             hits = e.registers.both(hits, hit)
-            where.append(e.places.div(place, stride))
+            where.append(e.indices.div(place, stride))
         value = e.at(x, [*index[:lead], *where, *offsets])
         total = e.registers.combine("sum", values[0], value, x.dtype, node.dtype)
         return [total if hits is None else e.registers.choose(hits, total, values[0])]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...ops.faults import ordinal
-from .index import Places, i64, lane_count
+from .index import IndexMath, i64, lane_count
 from .lanes import Lane, function_of, mangled
 from .types import Builder, Pointer, Value
 
@@ -35,7 +35,7 @@ class Faults:
     ) -> None:
         """Tell of an index of a node, a 64-bit value or a vector of them, that is not from 0 to before ``size``."""
         count = lane_count(index)
-        limit = i64(size) if count is None else Places(builder).vector(size, count)
+        limit = i64(size) if count is None else IndexMath(builder).vector(size, count)
         outside = builder.icmp_unsigned(">=", index, limit)
         self._check(builder, node, outside, index, size, mask)
 
@@ -44,7 +44,7 @@ class Faults:
     ) -> None:
         """Tell of an exponent of a node, a 64-bit value or a vector of them, that is negative."""
         count = lane_count(exponent)
-        zero = i64(0) if count is None else Places(builder).vector(0, count)
+        zero = i64(0) if count is None else IndexMath(builder).vector(0, count)
         self._check(builder, node, builder.icmp_signed("<", exponent, zero), exponent, 0, mask)
 
     def tell_if(

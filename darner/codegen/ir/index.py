@@ -130,7 +130,7 @@ def identity(number: Index) -> object:
     return ("value", id(number))
 
 
-class Places:
+class IndexMath:
     """Arithmetic on numbers, emitted where it is not known already."""
 
     def __init__(self, builder: ElementBuilder) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.node import Node
-from .index import Index, Lanes, Places, i64, lane_count
+from .index import Index, IndexMath, Lanes, i64, lane_count
 from .interleave import MOST_APART, collect, is_near, spread
 from .lanes import Lane, function_of, mangled
 from .math import emit, memory_type, register_type
@@ -28,7 +28,7 @@ class Registers:
 
     def __init__(self, builder: ElementBuilder) -> None:
         self.builder = builder
-        self.places = Places(builder)
+        self.indices = IndexMath(builder)
 
     # ------------------------------------------------------------- memory
 
@@ -45,7 +45,7 @@ class Registers:
         if isinstance(offset, Lanes) and offset.stride in (1, -1):
             first = offset.start
             if offset.stride < 0:
-                first = self.places.sub(first, count - 1)
+                first = self.indices.sub(first, count - 1)
                 mask = None if mask is None else self.reversed(mask)
             place = self.builder.gep(pointer, [i64(first)], source_etype=element)
             if mask is None:
@@ -70,10 +70,10 @@ class Registers:
         kind = memory_type(dtype, lanes)
         chunks = []
         for chunk in range(offset.count // lanes):
-            first = self.places.add(offset.start, chunk * lanes * offset.stride)
+            first = self.indices.add(offset.start, chunk * lanes * offset.stride)
 
             def read(_: int, begin: int, first: Index = first) -> Value:
-                at = [i64(self.places.add(first, begin))]
+                at = [i64(self.indices.add(first, begin))]
                 place = self.builder.gep(pointer, at, source_etype=memory_type(dtype))
                 return self.builder.load(place, typ=kind, align=dtype.itemsize)
 
@@ -99,7 +99,7 @@ class Registers:
 
     def _place_of_part(self, pointer: Memory, offset: Lanes, part: int, dtype: DType) -> Pointer:
         """Where the ``part``-th of the vectors begins in which the lanes of ``offset`` lie."""
-        first = i64(self.places.add(offset.start, part * offset.count))
+        first = i64(self.indices.add(offset.start, part * offset.count))
         return self.builder.gep(pointer, [first], source_etype=memory_type(dtype))
 
     def store(
@@ -121,7 +121,7 @@ class Registers:
             offset = Lanes(offset, count)
         element = memory_type(dtype)
         if count is not None:
-            value = self.places.spread(value, count)
+            value = self.indices.spread(value, count)
         if dtype.kind == "bool":
             value = self.builder.zext(value, memory_type(dtype, count))
         if count is None:
@@ -173,7 +173,7 @@ class Registers:
         first = offset.start if isinstance(offset, Lanes) else offset
         for line in range(0, count, max(1, 64 // dtype.itemsize)):
             place = self.builder.gep(
-                pointer, [i64(self.places.add(first, line))], source_etype=memory_type(dtype)
+                pointer, [i64(self.indices.add(first, line))], source_etype=memory_type(dtype)
             )
             # To be read, into the second level of the cache, as data.
             settings = [ir.Constant(word, number) for number in (0, 2, 1)]
@@ -187,7 +187,7 @@ class Registers:
     def _pointers(self, pointer: Memory, offset: Index, dtype: DType, count: int) -> Value:
         from llvmlite import ir
 
-        offsets = self.places.vector(offset, count)
+        offsets = self.indices.vector(offset, count)
         places = self.builder.gep(pointer, [offsets], source_etype=memory_type(dtype))
         # A gep by a vector gives a vector of pointers, which llvmlite does not infer.
         places.type = ir.VectorType(ir.PointerType(), count)
@@ -240,7 +240,7 @@ class Registers:
         counts = [lane_count(value) for value in values]
         count = next((count for count in counts if count is not None), None)
         if count is not None:
-            values = [self.places.spread(value, count) for value in values]
+            values = [self.indices.spread(value, count) for value in values]
         return self.builder.select(*values)
 
     @overload
@@ -274,7 +274,7 @@ class Registers:
 
     def of_index(self, index: Index, dtype: DType) -> Value:
         """An index as an element."""
-        return self.cast(self.places.plain(index), dtypes.i64, dtype)
+        return self.cast(self.indices.plain(index), dtypes.i64, dtype)
 
     def as_index(self, value: Value, dtype: DType) -> Value:
         """An element of integers as an index."""
@@ -284,7 +284,7 @@ class Registers:
         """An element-wise op; where one operand has lanes, all have."""
         count = next((lane_count(item) for item in operands if lane_count(item)), None)
         if count is not None:
-            operands = [self.places.spread(item, count) for item in operands]
+            operands = [self.indices.spread(item, count) for item in operands]
         kinds = [operand.dtype for operand in node.operands]
         return emit(node.op.name, self.builder, operands, kinds, node.dtype, node.attrs)
 
@@ -302,7 +302,7 @@ class Registers:
         inverse = 1.0 / (under * factor)
         values = [value, factor.value, inverse.value]
         if count is not None:
-            values = [self.places.spread(item, count) for item in values]
+            values = [self.indices.spread(item, count) for item in values]
         a, b, c = (Lane(self.builder, item) for item in values)
         return (a * b * c).value
 
@@ -338,7 +338,7 @@ class Registers:
         kept = accumulator_type(result)
         count = lane_count(total) or lane_count(other)
         if count is not None:
-            total, other = self.places.spread(total, count), self.places.spread(other, count)
+            total, other = self.indices.spread(total, count), self.indices.spread(other, count)
         # The running result comes last: a maximum looks for NaN in its first operand, which need not wait for it.
         return emit(_COMBINES[name], self.builder, [other, total], [kept, kept], kept, {})
 
@@ -364,7 +364,7 @@ class Registers:
         a, b = self.cast(a, operand, kept), self.cast(b, operand, kept)
         count = lane_count(a) or lane_count(b) or lane_count(total)
         if count is not None:
-            a, b, total = (self.places.spread(item, count) for item in (a, b, total))
+            a, b, total = (self.indices.spread(item, count) for item in (a, b, total))
         if kept.kind == "float":
             made = getattr(self.builder, "lane", Lane)
             return made(self.builder, a).fma(*(made(self.builder, x) for x in (b, total))).value
@@ -380,7 +380,7 @@ class Registers:
         order = "gt" if name == "argmax" else "lt"
         count = lane_count(value) or lane_count(best)
         if count is not None:
-            value, best = self.places.spread(value, count), self.places.spread(best, count)
+            value, best = self.indices.spread(value, count), self.indices.spread(best, count)
         if dtype.name in ("f32", "f64"):
             # Better, or NaN, unless the best is NaN.
             sign = ">" if name == "argmax" else "<"

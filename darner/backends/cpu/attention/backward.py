@@ -127,23 +127,23 @@ class Gradients:
 
     def emit(self) -> None:
         """Everything but the gradient of the bias."""
-        attention, code, places = self.attention, self.parts.code, self.parts.places
+        attention, code, indices = self.attention, self.parts.code, self.parts.indices
         room = self.room
         heads = attention.batch * attention.kv_heads
         items = attention.group * attention.panels
 
         def unit(number: Value) -> None:
-            batch, kv_head, part = places.split(
+            batch, kv_head, part = indices.split(
                 number, (attention.batch, attention.kv_heads, room.parts)
             )
             sums = self.sums_of(number)
             for name, pointer in sums.items():
                 self.parts.clear(pointer, attention.keys * self.wide[name])
-            first, last = self._share(items, part), self._share(items, places.add(part, 1))
+            first, last = self._share(items, part), self._share(items, indices.add(part, 1))
 
             def item(at: Value, _: Sequence[Value]) -> None:
-                member, panel = places.split(at, (attention.group, attention.panels))
-                head = places.add(places.mul(kv_head, attention.group), member)
+                member, panel = indices.split(at, (attention.group, attention.panels))
+                head = indices.add(indices.mul(kv_head, attention.group), member)
                 self.open_panel(batch, head, panel).emit(sums)
 
             loop(self.builder, i64(first), i64(last), 1, item)
@@ -162,12 +162,12 @@ class Gradients:
             code.barrier()
 
             def row(number: Value) -> None:
-                batch, kv_head, key = places.split(
+                batch, kv_head, key = indices.split(
                     number, (attention.batch, attention.kv_heads, attention.keys)
                 )
-                whole = places.add(places.mul(batch, attention.kv_heads), kv_head)
-                begin = places.mul(whole, room.parts)
-                found = [self.sums_of(places.add(begin, part)) for part in range(room.parts)]
+                whole = indices.add(indices.mul(batch, attention.kv_heads), kv_head)
+                begin = indices.mul(whole, room.parts)
+                found = [self.sums_of(indices.add(begin, part)) for part in range(room.parts)]
                 for name in found[0]:
                     pointers = [sums[name] for sums in found]
                     self._write_key(name, batch, kv_head, key, pointers)
@@ -176,7 +176,7 @@ class Gradients:
 
     def _share(self, items: int, part: Index) -> Index:
         """Where a part begins among so many items."""
-        return self.parts.places.div(self.parts.places.mul(part, items), self.room.parts)
+        return self.parts.indices.div(self.parts.indices.mul(part, items), self.room.parts)
 
     def sums_of(self, unit: Index) -> dict[str, Pointer]:
         """Where the gradients of keys and values of a part are summed."""
@@ -187,7 +187,7 @@ class Gradients:
             if self.room.parts == 1:
                 found[name] = self.parts.own(place)
             else:
-                distance = self.parts.places.mul(unit, self.attention.keys * self.wide[name])
+                distance = self.parts.indices.mul(unit, self.attention.keys * self.wide[name])
                 pointer = self.parts.shared(place)
                 found[name] = offset(self.builder, pointer, self.parts.dtype, distance)
         return found
@@ -197,7 +197,7 @@ class Gradients:
     ) -> None:
         """A row of the gradient of keys or values: the sum of its parts."""
         parts = self.parts
-        base = parts.places.mul(key, self.wide[name])
+        base = parts.indices.mul(key, self.wide[name])
 
         def value_at(column: Index) -> Lane:
             total = parts.vector(pointers[0], base, column)

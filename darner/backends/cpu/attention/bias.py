@@ -63,7 +63,7 @@ class BiasGradient:
 
         def unit(number: Value) -> None:
             b = self.builder
-            batch, head, panel, block = parts.places.split(number, cut)
+            batch, head, panel, block = parts.indices.split(number, cut)
             parts.clear(self.totals, attention.block * attention.panel)
             many = (
                 attention.batch if own[0] == 1 else 1,
@@ -73,9 +73,9 @@ class BiasGradient:
             )
 
             def emit_vector(at: Value, _: Sequence[Value]) -> None:
-                inner = parts.places.split(at, many)
+                inner = parts.indices.split(at, many)
                 index = [
-                    parts.places.add(outer, within)
+                    parts.indices.add(outer, within)
                     for outer, within in zip((batch, head, panel, block), inner, strict=True)
                 ]
                 self._add(*index)
@@ -89,7 +89,7 @@ class BiasGradient:
 
     def _keys(self, block: Index) -> tuple[Value, Value]:
         """The first key of a block, and how many it has."""
-        first = i64(self.parts.places.mul(block, self.attention.block))
+        first = i64(self.parts.indices.mul(block, self.attention.block))
         left = self.builder.sub(i64(self.attention.keys), first)
         return first, minimum(self.builder, i64(self.attention.block), left)
 
@@ -119,7 +119,7 @@ class BiasGradient:
     def _write(self, batch: Index, head: Index, panel: Index, block: Index) -> None:
         attention, b, parts = self.attention, self.builder, self.parts
         key, keys = self._keys(block)
-        first = i64(parts.places.mul(panel, attention.panel))
+        first = i64(parts.indices.mul(panel, attention.panel))
         valid = minimum(b, i64(attention.panel), b.sub(i64(attention.queries), first))
         if self.all_keys:
             self._sum_rows()
@@ -137,12 +137,12 @@ class BiasGradient:
         registers = Registers(b)
 
         def row(i: Value, _: Sequence[Value]) -> None:
-            line = parts.places.offset((batch, head, b.add(first, i), key), self.sizes)
+            line = parts.indices.offset((batch, head, b.add(first, i), key), self.sizes)
 
             def emit_column(column: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(b, b.sub(keys, column), attention.lanes)
-                value = parts.vector(rows, parts.places.mul(i, wide), column)
-                place = Lanes(parts.places.add(line, column), attention.lanes)
+                value = parts.vector(rows, parts.indices.mul(i, wide), column)
+                place = Lanes(parts.indices.add(line, column), attention.lanes)
                 registers.store(
                     parts.narrowed(value),
                     parts.code.results[self.number],
@@ -161,7 +161,7 @@ class BiasGradient:
         vectors = range(attention.tile.vectors)
 
         def add_row(row: Value, held: list[Lane]) -> list[Lane]:
-            base = parts.places.mul(row, attention.panel)
+            base = parts.indices.mul(row, attention.panel)
             return [
                 total + parts.vector(self.totals, base, c * attention.lanes)
                 for c, total in enumerate(held)
@@ -176,11 +176,11 @@ class BiasGradient:
         parts, attention, b = self.parts, self.attention, self.builder
 
         def emit_row(row: Value, _: Sequence[Value]) -> None:
-            base = parts.places.mul(row, attention.panel)
+            base = parts.indices.mul(row, attention.panel)
             total = parts.vector(self.totals, base, 0)
             for c in range(1, attention.tile.vectors):
                 total = total + parts.vector(self.totals, base, c * attention.lanes)
-            place = parts.places.offset((batch, head, 0, b.add(key, row)), self.sizes)
+            place = parts.indices.offset((batch, head, 0, b.add(key, row)), self.sizes)
             target = offset(b, parts.code.results[self.number], attention.dtype, place)
             every = parts.spread(lane_sum(b, total.value))
             store_first_lane(b, every.value, target, attention.dtype)

@@ -85,7 +85,7 @@ def emit_decode(parts: Parts) -> None:
     sizes = (attention.batch, attention.kv_heads, attention.parts)
 
     def unit(number: Value, _: Sequence[Value]) -> None:
-        _emit_part(parts, room, *parts.places.split(number, sizes))
+        _emit_part(parts, room, *parts.indices.split(number, sizes))
 
     # One after the other to the threads in turn: the parts at the end may have nothing to see.
     total = sizes[0] * sizes[1] * sizes[2]
@@ -95,7 +95,7 @@ def emit_decode(parts: Parts) -> None:
     rows = (attention.batch, attention.heads, attention.queries)
     code.each(
         rows[0] * rows[1] * rows[2],
-        lambda number: _emit_sum(parts, room, number, *parts.places.split(number, rows)),
+        lambda number: _emit_sum(parts, room, number, *parts.indices.split(number, rows)),
     )
 
 
@@ -111,25 +111,25 @@ def strided_loop(parts: Parts, total: int, inside: Any) -> None:
 
 
 def _record(parts: Parts, room: DecodeRoom, row: Index, part: Index) -> Pointer:
-    place = parts.places.add(parts.places.mul(row, parts.attention.parts), part)
+    place = parts.indices.add(parts.indices.mul(row, parts.attention.parts), part)
     return offset(
         parts.builder,
         parts.shared(room.records),
         parts.dtype,
-        parts.places.mul(place, room.record),
+        parts.indices.mul(place, room.record),
     )
 
 
 def _emit_part(parts: Parts, room: DecodeRoom, batch: Index, kv_head: Index, part: Index) -> None:
-    attention, b, places = parts.attention, parts.builder, parts.places
+    attention, b, indices = parts.attention, parts.builder, parts.indices
     start = parts.start(batch)
     keys = visible_range(parts, start, part)
     scores = parts.own(room.scores)
 
     def query(number: Value, _: Sequence[Value]) -> None:
-        group, row = places.split(number, (attention.group, attention.queries))
-        head = places.add(places.mul(kv_head, attention.group), group)
-        at = places.offset(
+        group, row = indices.split(number, (attention.group, attention.queries))
+        head = indices.add(indices.mul(kv_head, attention.group), group)
+        at = indices.offset(
             (batch, head, row), (attention.batch, attention.heads, attention.queries)
         )
         record = _record(parts, room, at, part)
@@ -145,17 +145,17 @@ def _emit_part(parts: Parts, room: DecodeRoom, batch: Index, kv_head: Index, par
 
 def visible_range(parts: Parts, start: Index, part: Index) -> KeyRange:
     """The keys of a part that a query may see, from a whole vector on."""
-    attention, b, places = parts.attention, parts.builder, parts.places
-    low = i64(places.mul(part, attention.part))
+    attention, b, indices = parts.attention, parts.builder, parts.indices
+    low = i64(indices.mul(part, attention.part))
     high = minimum(b, i64(attention.keys), b.add(low, i64(attention.part)))
     if attention.causal:
-        high = minimum(b, high, i64(places.add(start, attention.queries)))
+        high = minimum(b, high, i64(indices.add(start, attention.queries)))
     if attention.window is not None:
-        near = i64(places.add(start, 1 - attention.window))
+        near = i64(indices.add(start, 1 - attention.window))
         near = b.mul(b.sdiv(maximum(b, near, i64(0)), i64(attention.lanes)), i64(attention.lanes))
         low = maximum(b, low, near)
         if not attention.causal:
-            end = places.add(start, attention.queries + attention.window - 1)
+            end = indices.add(start, attention.queries + attention.window - 1)
             high = minimum(b, high, i64(end))
     return KeyRange(low, high)
 
@@ -190,12 +190,12 @@ def dots(parts: Parts, query: Pointer, name: str, index: Sequence[Index], key: V
 
 def emit_scores(parts: Parts, query: Query, start: Index, keys: KeyRange, scores: Pointer) -> Value:
     """The scores of a query with the keys of a part, one vector of keys after the other, and their maximum."""
-    attention, b, places = parts.attention, parts.builder, parts.places
+    attention, b, indices = parts.attention, parts.builder, parts.indices
     lanes = attention.lanes
     batch, head, kv_head, row = query
     low, high = keys
     vector = parts.address("q", batch, head, row)
-    position = b.trunc(i64(places.add(row, start)), ir().IntType(32))
+    position = b.trunc(i64(indices.add(row, start)), ir().IntType(32))
 
     def block(key: Value, tops: Sequence[Value]) -> Sequence[Value]:
         score = dots(parts, vector, "k", (batch, kv_head), key)
@@ -308,10 +308,10 @@ def emit_sums(
             def add_key(key: Value, sums: Sequence[Value]) -> list[Value]:
                 found = list(sums)
                 for ahead in range(step):
-                    at = parts.places.add(key, ahead)
+                    at = parts.indices.add(key, ahead)
                     weight = load(b, offset(b, weights, parts.dtype, at), parts.dtype, 1)
                     spread = Lane(b, broadcast(b, weight, lanes))
-                    line = parts.places.add(parts.places.mul(at, item.strides[2]), first)
+                    line = parts.indices.add(parts.indices.mul(at, item.strides[2]), first)
                     for c in range(width):
                         place = offset(b, values, item.dtype, line, c * lanes)
                         mask = last if masked and c == width - 1 else None
@@ -336,7 +336,7 @@ def emit_sums(
     whole = full // MOST_VECTORS
 
     def group(number: Value, _: Sequence[Value]) -> None:
-        columns(parts.places.mul(number, MOST_VECTORS * lanes), MOST_VECTORS, False)
+        columns(parts.indices.mul(number, MOST_VECTORS * lanes), MOST_VECTORS, False)
 
     if whole:
         loop(b, i64(0), i64(whole), 1, group)

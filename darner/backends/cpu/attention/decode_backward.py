@@ -88,10 +88,10 @@ class FewGradients:
         total = sizes[0] * sizes[1] * sizes[2]
 
         def first(number: Value, _: Sequence[Value]) -> None:
-            self._exponentiate(*parts.places.split(number, sizes))
+            self._exponentiate(*parts.indices.split(number, sizes))
 
         def second(number: Value, _: Sequence[Value]) -> None:
-            self._differentiate(*parts.places.split(number, sizes))
+            self._differentiate(*parts.indices.split(number, sizes))
 
         strided_loop(parts, total, first)
         parts.code.barrier()
@@ -105,25 +105,25 @@ class FewGradients:
 
     def _each_row(self, batch: Index, kv_head: Index, inside: Any) -> None:
         """``inside(head, query, row)`` for the queries that share a key head."""
-        attention, places = self.attention, self.parts.places
+        attention, indices = self.attention, self.parts.indices
 
         def emit_unit(number: Value, _: Sequence[Value]) -> None:
-            member, query = places.split(number, (attention.group, attention.queries))
-            head = places.add(places.mul(kv_head, attention.group), member)
-            inside(head, query, places.offset((batch, head, query), self.rows))
+            member, query = indices.split(number, (attention.group, attention.queries))
+            head = indices.add(indices.mul(kv_head, attention.group), member)
+            inside(head, query, indices.offset((batch, head, query), self.rows))
 
         loop(self.builder, i64(0), i64(attention.group * attention.queries), 1, emit_unit)
 
     def _place(self, start: int, row: Index, part: Index, elements: int, at: Index = 0) -> Pointer:
-        places = self.parts.places
-        number = places.add(places.mul(row, self.attention.parts), part)
-        distance = places.add(places.mul(number, elements), at)
+        indices = self.parts.indices
+        number = indices.add(indices.mul(row, self.attention.parts), part)
+        distance = indices.add(indices.mul(number, elements), at)
         return offset(self.builder, self.parts.shared(start), self.parts.dtype, distance)
 
     def _scores(self, start: int, row: Index, part: Index, low: Value) -> Pointer:
         """The scores (or slopes) of a part from the key ``low`` on."""
         length = self.attention.part
-        begin = i64(self.parts.places.mul(part, length))
+        begin = i64(self.parts.indices.mul(part, length))
         return self._place(start, row, part, length, self.builder.sub(low, begin))
 
     def _record(self, row: Index, part: Index, item: int) -> Pointer:
@@ -208,7 +208,7 @@ class FewGradients:
                 emit_sums(parts, "k", (batch, kv_head), keys, slopes, record)
 
         self._each_row(batch, kv_head, emit_head)
-        first = i64(parts.places.mul(part, attention.part))
+        first = i64(parts.indices.mul(part, attention.part))
         after = minimum(b, b.add(first, i64(attention.part)), i64(attention.keys))
         for name, operand, place in (("k", "q", room.slopes), ("v", "dy", room.scores)):
             if name in room.results:
@@ -240,9 +240,11 @@ class FewGradients:
                 mask = last if isinstance(column, int) else None
 
                 def add(number: Value, held: Sequence[Value]) -> list[Value]:
-                    member, query = parts.places.split(number, (attention.group, attention.queries))
-                    head = parts.places.add(parts.places.mul(kv_head, attention.group), member)
-                    row = parts.places.offset((batch, head, query), self.rows)
+                    member, query = parts.indices.split(
+                        number, (attention.group, attention.queries)
+                    )
+                    head = parts.indices.add(parts.indices.mul(kv_head, attention.group), member)
+                    row = parts.indices.offset((batch, head, query), self.rows)
                     weights = self._scores(place, row, part, key)
                     weight = broadcast(b, load(b, weights, parts.dtype, 1), lanes)
                     source = parts.moved(
@@ -264,7 +266,7 @@ class FewGradients:
 
     def _write_query(self, row: Value) -> None:
         attention, b, parts = self.attention, self.builder, self.parts
-        batch, head, query = parts.places.split(row, self.rows)
+        batch, head, query = parts.indices.split(row, self.rows)
         wide = attention.padded(attention.width)
 
         def value_at(column: Index) -> Lane:

@@ -99,7 +99,7 @@ class PanelScores:
         self.positions: list[Lane] = []
         if attention.causal or attention.window is not None:
             self.positions = [
-                self._position(parts.places.add(first, c * attention.lanes), start)
+                self._position(parts.indices.add(first, c * attention.lanes), start)
                 for c in self.vectors
             ]
 
@@ -107,7 +107,7 @@ class PanelScores:
         """Where the queries of a vector stand among the keys."""
         parts, attention, b = self.parts, self.parts.attention, self.parts.builder
         if attention.stack == 1:
-            return parts.integers(parts.places.add(number, start))
+            return parts.integers(parts.indices.add(number, start))
         numbers = parts.integers(number)
         within = b.urem(numbers.value, numbers.constant(attention.queries_of_head).value)
         return numbers.of(within) + parts.spread(b.trunc(i64(start), ir().IntType(32)))
@@ -131,7 +131,7 @@ class PanelScores:
         lanes = attention.lanes
         if name in self.turned:
             block = parts.own(self.turned[name])
-            base = parts.places.mul(row, attention.panel)
+            base = parts.indices.mul(row, attention.panel)
             if item.dtype != "bool":
                 return [parts.vector(block, base, c * lanes) for c in self.vectors]
             return [
@@ -171,7 +171,7 @@ class PanelScores:
         self._turn(first, count)
 
         def finish_row(row: Value, tops: list[Lane]) -> list[Lane]:
-            base = parts.places.mul(row, width)
+            base = parts.indices.mul(row, width)
             key = parts.builder.add(first, row)
             masks, biases = self._operand("mask", row, key), self._operand("bias", row, key)
             number = parts.spread(parts.builder.trunc(key, ir().IntType(32)))
@@ -211,7 +211,7 @@ class PanelScores:
         parts, attention = self.parts, self.parts.attention
 
         def exponentiate_row(row: Value, totals: list[Lane]) -> list[Lane]:
-            base = parts.places.mul(row, attention.panel)
+            base = parts.indices.mul(row, attention.panel)
             values = [parts.exp(self.shifted(scores, base, c, top)) for c, top in enumerate(tops)]
             for c, value in enumerate(values):
                 parts.put(value, scores, base, c * attention.lanes)
@@ -226,7 +226,7 @@ def emit_forward(parts: Parts) -> None:
     room = forward_room(attention)
 
     def unit(number: Value) -> None:
-        batch, head, panel = parts.places.split(
+        batch, head, panel = parts.indices.split(
             number, (attention.batch, attention.heads, attention.panels)
         )
         _emit_panel(parts, room, batch, head, panel)
@@ -235,19 +235,19 @@ def emit_forward(parts: Parts) -> None:
 
 
 def _emit_panel(parts: Parts, room: ForwardRoom, batch: Index, head: Index, panel: Index) -> None:
-    attention, b, places = parts.attention, parts.builder, parts.places
+    attention, b, indices = parts.attention, parts.builder, parts.indices
     width = attention.panel
     queries, scores, sums = parts.own(room.queries), parts.own(room.scores), parts.own(room.sums)
-    first = places.mul(panel, width)
+    first = indices.mul(panel, width)
     valid = minimum(b, i64(width), b.sub(i64(attention.queries), i64(first)))
-    kv_head = places.div(head, attention.group)
+    kv_head = indices.div(head, attention.group)
     start = parts.start(batch)
     if attention.stack > 1:
         _gather_panel(parts, room, batch, head, first, valid)
         low, high = parts.key_range(start, 0, attention.queries_of_head)
     else:
         parts.transposed_panel("q", attention.width, (batch, head, first), valid, queries)
-        low, high = parts.key_range(start, first, places.add(first, valid))
+        low, high = parts.key_range(start, first, indices.add(first, valid))
     parts.clear(sums, attention.value_width * width)
     work = PanelScores(parts, PanelQueries(batch, head, first, valid, start), room.turned)
     count = attention.tile.vectors
@@ -280,8 +280,8 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Index, head: Index, pane
     wide = attention.padded(attention.value_width)
 
     def row(i: Value, _: Sequence[Value]) -> None:
-        base = places.mul(i, wide)
-        of_head, at = _query(parts, head, places.add(first, i))
+        base = indices.mul(i, wide)
+        of_head, at = _query(parts, head, indices.add(first, i))
         parts.write_result(batch, of_head, at, lambda column: parts.vector(rows, base, column))
 
     loop(b, i64(0), valid, 1, row)
@@ -289,27 +289,27 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Index, head: Index, pane
 
 def _query(parts: Parts, head: Index, number: Index) -> tuple[Index, Index]:
     """Which head of the graph a query of a stack belongs to, and which of its queries it is."""
-    attention, places = parts.attention, parts.places
+    attention, indices = parts.attention, parts.indices
     if attention.stack == 1:
         return head, number
-    which, at = places.split(number, (attention.stack, attention.queries_of_head))
-    return places.add(places.mul(head, attention.stack), which), at
+    which, at = indices.split(number, (attention.stack, attention.queries_of_head))
+    return indices.add(indices.mul(head, attention.stack), which), at
 
 
 def _gather_panel(
     parts: Parts, room: ForwardRoom, batch: Index, head: Index, first: Index, valid: Value
 ) -> None:
     """Pack the queries of stacked heads as columns of a panel."""
-    attention, b, places = parts.attention, parts.builder, parts.places
+    attention, b, indices = parts.attention, parts.builder, parts.indices
     item, rows = attention.operands["q"], parts.own(room.gathered)
     wide, lanes = attention.padded(attention.width), attention.lanes
 
     def row(i: Value, _: Sequence[Value]) -> None:
-        source = parts.address("q", batch, *_query(parts, head, places.add(first, i)))
+        source = parts.address("q", batch, *_query(parts, head, indices.add(first, i)))
 
         def vector(column: Index, _: int, mask: Value | None) -> None:
             value = load(b, offset(b, source, item.dtype, column), item.dtype, lanes, mask)
-            parts.put(Lane(b, value), rows, places.mul(i, wide), column)
+            parts.put(Lane(b, value), rows, indices.mul(i, wide), column)
 
         parts.write_row(attention.width, vector)
 
@@ -322,7 +322,7 @@ def _scale_rows(parts: Parts, sums: Pointer, count: int, factors: Sequence[Lane]
     attention = parts.attention
 
     def emit_row(row: Value, _: list[Lane]) -> None:
-        base = parts.places.mul(row, attention.panel)
+        base = parts.indices.mul(row, attention.panel)
         for c, factor in enumerate(factors):
             value = parts.vector(sums, base, c * attention.lanes)
             parts.put(value * factor, sums, base, c * attention.lanes)

@@ -24,10 +24,10 @@ class OpenPanel:
 
     def __init__(self, work: Gradients, batch: Index, head: Index, panel: Index) -> None:
         self.work, self.parts, self.attention = work, work.parts, work.attention
-        parts, attention, places, b = work.parts, work.attention, work.parts.places, work.builder
+        parts, attention, indices, b = work.parts, work.attention, work.parts.indices, work.builder
         self.batch, self.head, self.panel = batch, head, panel
-        self.kv_head = places.div(head, attention.group)
-        self.first = places.mul(panel, attention.panel)
+        self.kv_head = indices.div(head, attention.group)
+        self.first = indices.mul(panel, attention.panel)
         left = b.sub(i64(attention.queries), i64(self.first))
         self.valid = minimum(b, i64(attention.panel), left)
         room = work.room
@@ -36,7 +36,7 @@ class OpenPanel:
         parts.transposed_panel("q", attention.width, at, self.valid, self.queries)
         parts.transposed_panel("dy", attention.value_width, at, self.valid, self.gradients)
         start = parts.start(batch)
-        end = places.add(self.first, self.valid)
+        end = indices.add(self.first, self.valid)
         self.low, self.high = parts.key_range(start, self.first, end)
         place = (batch, head, self.first, self.valid, start)
         self.scores = PanelScores(parts, PanelQueries(*place), room.turned)
@@ -47,7 +47,7 @@ class OpenPanel:
         if self.work.room.is_long:
             return self.parts.own(place)
         row = self.parts.builder.sub(key, self.low)
-        distance = self.parts.places.mul(row, self.attention.panel)
+        distance = self.parts.indices.mul(row, self.attention.panel)
         return offset(self.parts.builder, self.parts.own(place), self.parts.dtype, distance)
 
     # ------------------------------------------------------------- a block of keys
@@ -80,7 +80,7 @@ class OpenPanel:
         count = len(self.vectors)
 
         def add_row(row: Value, held: list[Lane]) -> list[Lane]:
-            base = parts.places.mul(row, attention.panel)
+            base = parts.indices.mul(row, attention.panel)
             powers = [
                 parts.exp(self.scores.shifted(scores, base, c, tops[c])) for c in self.vectors
             ]
@@ -147,7 +147,7 @@ class OpenPanel:
         scale = parts.number(attention.scale)
 
         def emit_row(row: Value, _: list[Lane]) -> None:
-            base = parts.places.mul(row, attention.panel)
+            base = parts.indices.mul(row, attention.panel)
             for c in self.vectors:
                 at = (base, c * attention.lanes)
                 if exponentiated:
@@ -233,9 +233,9 @@ class OpenPanel:
         for tile in column_tiles(attention, width):
 
             def emit_tile(tile: Tile, row: Value, column: int = column) -> None:
-                source = offset(b, weights, parts.dtype, parts.places.mul(row, attention.panel))
+                source = offset(b, weights, parts.dtype, parts.indices.mul(row, attention.panel))
                 at = offset(b, panel, parts.dtype, column * attention.panel)
-                line = parts.places.mul(b.add(key, row), wide)
+                line = parts.indices.mul(b.add(key, row), wide)
                 target = offset(b, sums, parts.dtype, line, column)
                 parts.product(
                     TileProduct(
@@ -259,8 +259,8 @@ class OpenPanel:
         wide = self.work.wide["k"]
 
         def row(i: Value, _: Sequence[Value]) -> None:
-            base = parts.places.mul(i, wide)
-            at = parts.places.add(self.first, i)
+            base = parts.indices.mul(i, wide)
+            at = parts.indices.add(self.first, i)
             index = parts.result_index(self.batch, self.head, at, 0)[:3]
             parts.write_gradient(
                 self.work.room.results["q"],
@@ -274,13 +274,13 @@ class OpenPanel:
     # ------------------------------------------------------------- what the bias needs
 
     def _statistics_at(self) -> Pointer:
-        attention, places = self.attention, self.parts.places
-        number = places.offset(
+        attention, indices = self.attention, self.parts.indices
+        number = indices.offset(
             (self.batch, self.head, self.panel),
             (attention.batch, attention.heads, attention.panels),
         )
         pointer = self.parts.shared(self.work.room.statistics)
-        distance = places.mul(number, 3 * attention.panel)
+        distance = indices.mul(number, 3 * attention.panel)
         return offset(self.parts.builder, pointer, self.parts.dtype, distance)
 
     def _keep(self, known: tuple[Sequence[Lane], Sequence[Lane], Sequence[Lane]]) -> None:

@@ -104,9 +104,9 @@ class Parts(Writer):
         width = self.attention.panel
 
         def emit_tile(tile: Tile, row: Value) -> None:
-            source = offset(self.builder, a[0], self.dtype, self.places.mul(row, a[1]))
-            ahead = offset(self.builder, source, self.dtype, self.places.mul(tile.rows, i64(a[1])))
-            target = offset(self.builder, out, self.dtype, self.places.mul(row, width))
+            source = offset(self.builder, a[0], self.dtype, self.indices.mul(row, a[1]))
+            ahead = offset(self.builder, source, self.dtype, self.indices.mul(tile.rows, i64(a[1])))
+            target = offset(self.builder, out, self.dtype, self.indices.mul(row, width))
             into = (target, width)
             self.product(
                 TileProduct("rows", tile, length, (source, a[1]), panel, into, False, ahead)
@@ -122,7 +122,7 @@ class Parts(Writer):
         def emit_tile(tile: Tile, row: Value) -> None:
             source = offset(self.builder, a[0], self.dtype, row)
             target = offset(
-                self.builder, out, self.dtype, self.places.mul(row, self.attention.panel)
+                self.builder, out, self.dtype, self.indices.mul(row, self.attention.panel)
             )
             into = (target, self.attention.panel)
             self.product(TileProduct("columns", tile, count, (source, a[1]), panel, into, True))
@@ -180,19 +180,19 @@ class Parts(Writer):
         elements = Elements.of(self.code)
         index = [] if node.rank == 0 else [0 if int(node.shape[0]) == 1 else batch]
         # Far beyond any key, and still exact in 32 bits.
-        return self.places.clamp(elements.integer(node, index), -(1 << 29), 1 << 29)
+        return self.indices.clamp(elements.integer(node, index), -(1 << 29), 1 << 29)
 
     def key_range(self, start: Index, first: Index, after: Index) -> tuple[Value, Value]:
         """The keys that queries from ``first`` to before ``after`` can see, in whole tiles."""
-        b, attention, places = self.builder, self.attention, self.places
+        b, attention, indices = self.builder, self.attention, self.indices
         low, high = i64(0), i64(attention.keys)
         window = attention.window
         if attention.causal:
-            high = minimum(b, high, i64(places.add(start, after)))
+            high = minimum(b, high, i64(indices.add(start, after)))
         if window is not None:
-            low = maximum(b, low, i64(places.add(places.add(start, first), 1 - window)))
+            low = maximum(b, low, i64(indices.add(indices.add(start, first), 1 - window)))
             if not attention.causal:
-                end = places.add(places.add(start, after), window - 1)
+                end = indices.add(indices.add(start, after), window - 1)
                 high = minimum(b, high, i64(end))
         rows = i64(attention.tile.rows)
         low = b.mul(b.sdiv(low, rows), rows)
@@ -337,10 +337,10 @@ class Parts(Writer):
         """A row of a plain result, ``value_at(column)``, at the first three indices of its layout."""
         output = self.code.body.outputs[number]
         sizes = [int(size) for size in output.shape]
-        row = self.places.mul(self.places.offset(index, sizes[:-1]), sizes[-1])
+        row = self.indices.mul(self.indices.offset(index, sizes[:-1]), sizes[-1])
 
         def emit_column(column: Index, count: int, mask: Value | None) -> None:
-            place = self.places.add(row, column)
+            place = self.indices.add(row, column)
             self.write(
                 value_at(column), self.code.results[number], place, output.dtype.name, mask, count
             )
@@ -359,7 +359,7 @@ class Parts(Writer):
             value = value_at(column)
             index = self.result_index(batch, head, row, column)
             if [output.id for output in code.body.outputs] == [node.id]:
-                place = self.places.offset(index, sizes)
+                place = self.indices.offset(index, sizes)
                 self.write(value, code.results[0], place, attention.dtype, mask, count)
                 return
             index[3] = Lanes(column, attention.lanes)
@@ -367,7 +367,7 @@ class Parts(Writer):
             elements.give(node, self.narrowed(value))
             values = [elements.at(output, index) for output in code.body.outputs]
             for output, pointer, item in zip(code.body.outputs, code.results, values, strict=True):
-                place = self.places.offset(index, sizes)
+                place = self.indices.offset(index, sizes)
                 elements.registers.store(item, pointer, place, output.dtype, mask)
 
         self.write_row(attention.value_width, emit_column)

@@ -27,7 +27,7 @@ class Writer:
         self.code = code
         self.attention = attention
         self.builder = code.builder
-        self.places = code.places
+        self.indices = code.indices
         self.dtype = attention.accumulator
         self.kind = dtypes.dtype(self.dtype)
         self._bases: dict[int, Value] = {}
@@ -46,7 +46,7 @@ class Writer:
 
             def emit_unit(number: Value, base: Node = base, sizes: list[int] = sizes) -> None:
                 elements = Elements.of(self.code)
-                value = elements.at(base, self.places.split(number, sizes))
+                value = elements.at(base, self.indices.split(number, sizes))
                 elements.registers.store(value, self._bases[base.id], number, base.dtype)
 
             self.code.each(prod(sizes), emit_unit)
@@ -78,7 +78,7 @@ class Writer:
         """Elements from there to an index."""
         total: Index = item.offset
         for number, stride in zip(index, item.strides, strict=False):
-            total = self.places.add(total, self.places.mul(number, stride))
+            total = self.indices.add(total, self.indices.mul(number, stride))
         return total
 
     def moved(self, pointer: Pointer, dtype: str, *terms: Index) -> Pointer:
@@ -86,7 +86,7 @@ class Writer:
         if dtype == "bool":
             total: Index = 0
             for term in terms:
-                total = self.places.add(total, term)
+                total = self.indices.add(total, term)
             return self.builder.gep(pointer, [i64(total)], source_etype=ir().IntType(8))
         return offset(self.builder, pointer, dtype, *terms)
 

@@ -176,8 +176,8 @@ def _pack_transposed(kernel: PackKernel, builder: Builder, arguments: Sequence[V
                     number = minimum(builder, number, last_column)
                 return builder.mul(column_stride, number)
 
-            places = [offset(builder, start, source, column(i), index) for i in range(lanes)]
-            columns = _transposed(builder, places, source, some)
+            addresses = [offset(builder, start, source, column(i), index) for i in range(lanes)]
+            columns = _transposed(builder, addresses, source, some)
             if ends.partial:
                 exists = lane_mask(builder, builder.sub(valid, at), lanes)
                 nothing = zero(accumulator_of(source), lanes)
@@ -221,11 +221,11 @@ def _square(kernel: PackKernel, module: Module) -> Function:
         function.attributes.add(mark)
     builder = types.IRBuilder(function.append_basic_block("entry"))
     start, column_stride, corner, stride = function.args
-    places = [
+    addresses = [
         offset(builder, start, source, builder.mul(column_stride, i64(lane)))
         for lane in range(lanes)
     ]
-    for lane, value in enumerate(_transposed(builder, places, source)):
+    for lane, value in enumerate(_transposed(builder, addresses, source)):
         place = offset(builder, corner, target, builder.mul(stride, i64(lane)))
         store(builder, value, place, target, non_temporal=kernel.non_temporal)
     builder.ret_void()
@@ -233,16 +233,16 @@ def _square(kernel: PackKernel, module: Module) -> Function:
 
 
 def _transposed(
-    builder: Builder, places: list[Pointer], dtype: str, mask: Value | None = None
+    builder: Builder, addresses: list[Pointer], dtype: str, mask: Value | None = None
 ) -> list[Value]:
     """The columns of a square whose rows lie at these places; of each row, the lanes of a mask."""
-    lanes = len(places)
+    lanes = len(addresses)
     if mask is None and lanes == 16 and STORAGE_BYTES[dtype] == 4:
-        return transposed_in_quarters(builder, places, dtype)
-    return transpose(builder, [load(builder, place, dtype, lanes, mask) for place in places])
+        return transposed_in_quarters(builder, addresses, dtype)
+    return transpose(builder, [load(builder, place, dtype, lanes, mask) for place in addresses])
 
 
-def transposed_in_quarters(builder: Builder, places: list[Pointer], dtype: str) -> list[Value]:
+def transposed_in_quarters(builder: Builder, addresses: list[Pointer], dtype: str) -> list[Value]:
     """The columns of a block of 16 x 16 whose rows lie at these places.
 
     Quarters of rows are put where they belong as they are loaded, which two units can do; what is left to the one unit that
@@ -253,7 +253,7 @@ def transposed_in_quarters(builder: Builder, places: list[Pointer], dtype: str) 
         vectors = []
         for row in range(4):
             parts = [
-                load(builder, offset(builder, places[row + 4 * part], dtype, quarter), dtype, 4)
+                load(builder, offset(builder, addresses[row + 4 * part], dtype, quarter), dtype, 4)
                 for part in range(4)
             ]
             vector = builder.shuffle_vector(parts[0], parts[0], lane_numbers([*range(4)] * 4))

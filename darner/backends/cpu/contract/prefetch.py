@@ -101,9 +101,9 @@ class Asks:
         """Ask for ``count`` rows from ``first`` on."""
         self._write_rows(builder, 0, first, rows, count)
 
-    def reads(self, builder: Builder, places: Sequence[Pointer], rows: Rows) -> None:
+    def reads(self, builder: Builder, addresses: Sequence[Pointer], rows: Rows) -> None:
         """Ask before that for rows from each of some places on."""
-        first, *others = places
+        first, *others = addresses
         self._write_rows(builder, READS, first, rows, i64(rows.count))
         word = i64(0).type
         base = builder.ptrtoint(first, word)

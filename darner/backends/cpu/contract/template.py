@@ -22,7 +22,7 @@ from ....codegen.ir.emit import (
     store,
     store_strided,
 )
-from ....codegen.ir.index import Index, Lanes, Places, i64
+from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div, round_up
@@ -228,7 +228,7 @@ def _emit(code: Code) -> None:
 
 def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Target) -> None:
     """The code of one contraction, from term ``skipped`` on; batches beyond the product's are parts of its sums."""
-    builder, places, batches = code.builder, code.places, product.contraction.batch
+    builder, indices, batches = code.builder, code.indices, product.contraction.batch
     dtype = product.contraction.dtype
     # Whole panels of terms lie behind each other.
     panels = product.contraction.b_panels
@@ -238,14 +238,14 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         part: Index = 0
         within: Index = batch
         if plan.contraction.batch != batches:
-            part, within = places.div(batch, batches), places.mod(batch, batches)
-        index = places.split(within, product.shape)
+            part, within = indices.div(batch, batches), indices.mod(batch, batches)
+        index = indices.split(within, product.shape)
         length = plan.contraction.k
-        a: Index = places.mul(part, product.a.summed * length)
-        b: Index = places.mul(part, step * length)
+        a: Index = indices.mul(part, product.a.summed * length)
+        b: Index = indices.mul(part, step * length)
         for number, axis in zip(index, product.loops, strict=True):
-            a = places.add(a, places.mul(number, axis.a))
-            b = places.add(b, places.mul(number, axis.b))
+            a = indices.add(a, indices.mul(number, axis.a))
+            b = indices.add(b, indices.mul(number, axis.b))
         return i64(a), i64(b)
 
     a, b = (
@@ -266,44 +266,44 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
 
 def _place(code: Code, product: Product, batch: Index, row: Index = 0, column: Index = 0) -> Index:
     """The place of an element of the product in row-major order, or in panels."""
-    places = code.places
+    indices = code.indices
     _, down, across = product.contraction.c_strides
     panels = product.contraction.c_panels
     if panels is not None:
-        return _place_in_panels(places, panels, row, column)
-    total = places.add(places.mul(row, down), places.mul(column, across))
-    for number, axis in zip(places.split(batch, product.shape), product.loops, strict=True):
-        total = places.add(total, places.mul(number, axis.c))
+        return _place_in_panels(indices, panels, row, column)
+    total = indices.add(indices.mul(row, down), indices.mul(column, across))
+    for number, axis in zip(indices.split(batch, product.shape), product.loops, strict=True):
+        total = indices.add(total, indices.mul(number, axis.c))
     return total
 
 
-def _place_in_panels(places: Places, panels: Panels, row: Index, column: Index) -> Index:
+def _place_in_panels(indices: IndexMath, panels: Panels, row: Index, column: Index) -> Index:
     """The place of an element of a matrix that lies in panels."""
     width = panels.width
-    number = places.div(column, width)
-    within = places.sub(column, places.mul(number, width))
-    before = places.mul(number, width * panels.rows)
+    number = indices.div(column, width)
+    within = indices.sub(column, indices.mul(number, width))
+    before = indices.mul(number, width * panels.rows)
     down: Index = width
     if panels.last:
-        b, last = places.builder, panels.columns // width
+        b, last = indices.builder, panels.columns // width
         is_last = b.icmp_signed("==", i64(number), i64(last))
         down = b.select(is_last, i64(panels.last), i64(width))
-    return places.add(places.add(before, places.mul(row, down)), within)
+    return indices.add(indices.add(before, indices.mul(row, down)), within)
 
 
 def _part_target(code: Code, product: Product, first: int) -> Target:
     """Where parts of sums go, from part ``first`` on."""
-    builder, places, contraction = code.builder, code.places, product.contraction
+    builder, indices, contraction = code.builder, code.indices, product.contraction
     dtype = _accumulator(product)
 
     def straight(batch: Value) -> Pointer:
-        place = places.mul(
-            places.add(batch, first * contraction.batch), contraction.m * contraction.n
+        place = indices.mul(
+            indices.add(batch, first * contraction.batch), contraction.m * contraction.n
         )
         return offset(builder, code.shared, dtype, i64(place))
 
     def write(values: Value, batch: Value, row: Value, column: Value, mask: Value | None) -> None:
-        within = places.add(places.mul(row, contraction.n), column)
+        within = indices.add(indices.mul(row, contraction.n), column)
         at = offset(builder, straight(batch), dtype, i64(within))
         store(builder, values, at, dtype, mask)
 
@@ -312,7 +312,7 @@ def _part_target(code: Code, product: Product, first: int) -> Target:
 
 def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
     """Add up the parts, in their order, and take the sums to the results."""
-    builder, places, contraction = code.builder, code.places, product.contraction
+    builder, indices, contraction = code.builder, code.indices, product.contraction
     dtype = _accumulator(product)
     lanes = choose_tile(code.machine, contraction.dtype).lanes
     vectors = ceil_div(contraction.n, lanes)
@@ -320,13 +320,13 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
     size = contraction.batch * contraction.m * contraction.n
 
     def emit_unit(number: Value) -> None:
-        batch, row, vector = places.split(number, (contraction.batch, contraction.m, vectors))
-        column = places.mul(vector, lanes)
+        batch, row, vector = indices.split(number, (contraction.batch, contraction.m, vectors))
+        column = indices.mul(vector, lanes)
         mask = None
         if contraction.n % lanes:
             mask = lane_mask(builder, builder.sub(i64(contraction.n), i64(column)), lanes)
-        line = places.add(places.mul(batch, contraction.m), row)
-        place = i64(places.add(places.mul(line, contraction.n), column))
+        line = indices.add(indices.mul(batch, contraction.m), row)
+        place = i64(indices.add(indices.mul(line, contraction.n), column))
 
         def add(part: Value, totals: Sequence[Value]) -> list[Value]:
             at = offset(builder, code.shared, dtype, builder.mul(part, i64(size)), place)
@@ -422,7 +422,7 @@ def _writer(code: Code, product: Product) -> Write:
                 at = offset(builder, code.operand_of(leaf), dtype, i64(place))
                 elements.give(leaf, load(builder, at, dtype, lanes, mask))
         columns = Lanes(column, lanes, 1, lanes)
-        index = _index(elements.places, product, batch, row, columns)
+        index = _index(elements.indices, product, batch, row, columns)
         # All are computed before any is written: a result may lie where an operand does.
         found = [elements.at(output, index) for output in body.outputs]
         for output, value, pointer in zip(body.outputs, found, code.results, strict=True):
@@ -434,14 +434,14 @@ def _writer(code: Code, product: Product) -> Write:
 
 
 def _index(
-    places: Places, product: Product, batch: Index, row: Index, column: Index
+    indices: IndexMath, product: Product, batch: Index, row: Index, column: Index
 ) -> list[Index]:
     """The index of an element of the product's node."""
-    around = places.split(batch, product.shape)
+    around = indices.split(batch, product.shape)
     count = len(product.loops) - len(product.a.outer) - len(product.b.outer)
     turn = count + len(product.a.outer)
-    rows = [*around[count:turn], *places.split(row, product.a.inner)]
-    columns = [*around[turn:], *places.split(column, product.b.inner)]
+    rows = [*around[count:turn], *indices.split(row, product.a.inner)]
+    columns = [*around[turn:], *indices.split(column, product.b.inner)]
     both = (columns, rows) if product.turned else (rows, columns)
     return [*around[:count], *both[0], *both[1]]
 

@@ -75,12 +75,12 @@ class Blocks:
 
     def bounds(self, code: Code, index: Value) -> tuple[Value, Value]:
         """The first pixel of a block, of all images, and the one after its last."""
-        builder, places, pixels = code.builder, code.places, self.patches.pixels
+        builder, indices, pixels = code.builder, code.indices, self.patches.pixels
         if self.images == 1:
             image, piece = divided(builder, index, self.pieces)
-            start = places.mul(image, pixels)
-            first = i64(places.add(start, places.mul(piece, self.length)))
-            end = i64(places.add(start, pixels))
+            start = indices.mul(image, pixels)
+            first = i64(indices.add(start, indices.mul(piece, self.length)))
+            end = i64(indices.add(start, pixels))
         else:
             first = builder.mul(index, i64(self.length))
             end = i64(self.patches.batch * pixels)
@@ -137,13 +137,13 @@ class Reader:
 
     def write_places(self, first: Value, stop: Value) -> Value:
         """Write down how far behind the first pixel of a block each lies; returns the place of the first."""
-        builder, places = self.code.builder, self.code.places
+        builder, indices = self.code.builder, self.code.indices
         patches, pitches = self.blocks.patches, self.blocks.grid.pitches
         word = ir().IntType(64)
 
         def place_at(pixel: Value) -> Index:
             image, index = place_of(builder, pixel, patches.result)
-            return places.offset([image, *index], [patches.batch, *pitches])
+            return indices.offset([image, *index], [patches.batch, *pitches])
 
         start = i64(place_at(first))
 

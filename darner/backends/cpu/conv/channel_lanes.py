@@ -257,11 +257,11 @@ class _Panels:
 
     def _pack(self, number: Value, pieces: int, each: int) -> None:
         """One of the ``pieces`` of a panel of weights: some terms of it, or all."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         rest, piece = divided(builder, number, pieces)
         rest, panel = divided(builder, rest, each)
         part, group = divided(builder, rest, self.groups)
-        panel = i64(places.add(places.mul(part, each), panel))
+        panel = i64(indices.add(indices.mul(part, each), panel))
         full, last = layout.tiles
         if full:
             with builder.if_then(builder.icmp_signed("<", panel, i64(full))):
@@ -272,12 +272,12 @@ class _Panels:
 
     def _turn(self, tile: Tile, group: Index, panel: Index, piece: Index) -> None:
         """Pack weights into a panel ``[term][channel of the result]`` that is as wide as a tile."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         dtype, length, taps = layout.dtype, layout.length, layout.taps
-        row = i64(places.mul(panel, self.tile.width))
+        row = i64(indices.mul(panel, self.tile.width))
         valid = minimum(builder, i64(tile.width), builder.sub(i64(layout.rows), row))
-        number = places.add(places.mul(group, layout.panels), panel)
-        start = i64(places.mul(number, layout.panel))
+        number = indices.add(indices.mul(group, layout.panels), panel)
+        start = i64(indices.mul(number, layout.panel))
         pack: Value = turning_kernel(builder.module, dtype, tile)
         if self.past:
             past = turning_kernel(builder.module, dtype, tile, past=True)
@@ -290,16 +290,16 @@ class _Panels:
             builder.call(pack, [count, valid, source, i64(distance), target])
 
         if not layout.backward:
-            first = i64(places.mul(piece, TERMS))
+            first = i64(indices.mul(piece, TERMS))
             count = minimum(builder, i64(TERMS), builder.sub(i64(length), first))
-            line = places.add(places.mul(group, layout.rows), row)
-            pack_terms(count, places.add(places.mul(line, length), first), length, first)
+            line = indices.add(indices.mul(group, layout.rows), row)
+            pack_terms(count, indices.add(indices.mul(line, length), first), length, first)
             return
 
         def channel(c: Value, _: Sequence[Value]) -> None:
-            line = places.add(places.mul(group, layout.patches.channels), c)
-            line = places.add(places.mul(line, layout.rows), row)
-            pack_terms(i64(taps), places.mul(line, taps), taps, builder.mul(c, i64(taps)))
+            line = indices.add(indices.mul(group, layout.patches.channels), c)
+            line = indices.add(indices.mul(line, layout.rows), row)
+            pack_terms(i64(taps), indices.mul(line, taps), taps, builder.mul(c, i64(taps)))
 
         # One after the other: what a square writes too much is what comes next.
         loop(builder, i64(0), i64(layout.patches.channels), 1, channel)
@@ -360,7 +360,7 @@ class Driver:
     def _unit(self, number: Value) -> None:
         """Some pixels of one group, and some panels: channels of the source are copied, and met by every tile."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places = self.code.places
+        indices = self.code.indices
         rest, block = divided(builder, number, self.blocks.count)
         part, group = divided(builder, rest, patches.groups)
         first, stop = self.blocks.bounds(self.code, i64(block))
@@ -368,15 +368,15 @@ class Driver:
             start = self.reader.write_places(first, stop)
         else:
             start = self.spans.write(first, stop, self.places)
-        low = i64(places.mul(part, layout.each))
+        low = i64(indices.mul(part, layout.each))
         high = minimum(builder, builder.add(low, i64(layout.each)), i64(layout.panels))
 
         def channels(c: Value, _: Sequence[Value]) -> None:
             count = minimum(
                 builder, builder.sub(i64(patches.channels), c), i64(layout.cut.channels)
             )
-            plane = places.add(places.mul(group, patches.channels), c)
-            source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+            plane = indices.add(indices.mul(group, patches.channels), c)
+            source = offset(builder, self.source, layout.dtype, indices.mul(plane, patches.area))
             self.reader.copy(source, count, start)
             if not layout.at_once:
                 self._order(count)
@@ -397,13 +397,13 @@ class Driver:
         keep: Value,
     ) -> None:
         """Add the products of some channels, whose terms begin at ``before``, to the sums of a block."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         word, tile = ir().IntType(64), self.tile
         full, last = layout.tiles
 
         def panel(number: Value, exact: Tile) -> None:
-            line = places.add(places.mul(group, layout.panels), number)
-            at = places.add(places.mul(line, layout.panel), builder.mul(before, i64(exact.width)))
+            line = indices.add(indices.mul(group, layout.panels), number)
+            at = indices.add(indices.mul(line, layout.panel), builder.mul(before, i64(exact.width)))
             b = offset(builder, self.packed, layout.accumulator, at)
             column = builder.mul(number, i64(tile.width))
 
@@ -451,7 +451,7 @@ class Driver:
 
     def _finish(self, group: Index, panels: tuple[Value, Value], first: Value, stop: Value) -> None:
         """Take the sums of a block to the results, in squares of pixels and channels that are turned around."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         lanes, pixels = self.tile.lanes, self.patches.pixels
         low = builder.mul(panels[0], i64(self.tile.width))
         high = builder.mul(panels[1], i64(self.tile.width))
@@ -486,8 +486,8 @@ class Driver:
 
                     def emit_lane(lane: Value, sums: Value) -> None:
                         own = builder.add(channel, lane)
-                        line = places.add(places.mul(group, layout.rows), own)
-                        index = [image, line, places.add(inner, at)]
+                        line = indices.add(indices.mul(group, layout.rows), own)
+                        index = [image, line, indices.add(inner, at)]
                         self.finish.emit(self.code, sums, index, lanes, mask)
 
                     each_turned(builder, values, self.square, layout.accumulator, count, emit_lane)

@@ -182,9 +182,9 @@ class Driver:
     def _copy(self, plane: Index) -> None:
         """Copy a plane into the middle of the zeros."""
         builder, layout, patches, lanes = self.builder, self.layout, self.patches, self.lanes
-        places = self.code.places
+        indices = self.code.indices
         width = patches.sizes[-1]
-        start = offset(builder, self.source, self.dtype, places.mul(plane, patches.area))
+        start = offset(builder, self.source, self.dtype, indices.mul(plane, patches.area))
 
         def row(index: list[Value]) -> None:
             read: Index = 0
@@ -192,10 +192,10 @@ class Driver:
             for i, low, size, whole in zip(
                 index, layout.low, patches.sizes, layout.sizes, strict=False
             ):
-                read = places.add(places.mul(read, size), i)
-                write = places.add(places.mul(write, whole), places.sub(i, low))
-            read = places.mul(read, width)
-            write = places.add(places.mul(write, layout.sizes[-1]), -layout.low[-1])
+                read = indices.add(indices.mul(read, size), i)
+                write = indices.add(indices.mul(write, whole), indices.sub(i, low))
+            read = indices.mul(read, width)
+            write = indices.add(indices.mul(write, layout.sizes[-1]), -layout.low[-1])
 
             def vector(at: Value, mask: Value | None) -> None:
                 value = load(
@@ -244,20 +244,20 @@ class Driver:
 
     def _corner(self, index: Sequence[Value]) -> Index:
         """Where the patch of a pixel begins in the plane."""
-        places = self.code.places
+        indices = self.code.indices
         total: Index = 0
         for axis, i in enumerate(index):
-            step = places.mul(i, self.patches.steps[axis])
-            total = places.add(places.mul(total, self.layout.sizes[axis]), step)
+            step = indices.mul(i, self.patches.steps[axis])
+            total = indices.add(indices.mul(total, self.layout.sizes[axis]), step)
         return total
 
     def _pixel(self, phase: Phase, index: Sequence[Value]) -> Index:
         """The place of a pixel in the result."""
-        places = self.code.places
+        indices = self.code.indices
         total: Index = 0
         for axis, i in enumerate(index):
-            own = places.add(phase.axes[axis].start, places.mul(i, self.patches.strides[axis]))
-            total = places.add(places.mul(total, self.patches.result[axis]), own)
+            own = indices.add(phase.axes[axis].start, indices.mul(i, self.patches.strides[axis]))
+            total = indices.add(indices.mul(total, self.patches.result[axis]), own)
         return total
 
     def _plane(self, number: Value) -> None:
@@ -266,7 +266,7 @@ class Driver:
         image, channel = divided(builder, number, patches.groups)
         self._copy(number)
         weights = offset(
-            builder, self.other, self.dtype, self.code.places.mul(channel, prod(patches.kernel))
+            builder, self.other, self.dtype, self.code.indices.mul(channel, prod(patches.kernel))
         )
         for phase in patches.phases:
             taps = self._taps(phase)
@@ -327,7 +327,7 @@ class Driver:
                 weight = offset(builder, weights, self.dtype, number)
                 factors[number] = broadcast(builder, load(builder, weight, self.dtype, 1), lanes)
             if place != read[0]:
-                read = place, self._read(self.code.places.add(corner, place))
+                read = place, self._read(self.code.indices.add(corner, place))
             totals[row] = fused_multiply_add(builder, read[1], factors[number], totals[row], lanes)
         return totals
 
@@ -370,7 +370,7 @@ class Driver:
     ) -> list[Value]:
         """Add what one image gives to the sums of some taps."""
         builder, patches, lanes = self.builder, self.patches, self.lanes
-        places = self.code.places
+        indices = self.code.indices
         plane = builder.add(builder.mul(image, i64(patches.groups)), channel)
         self._copy(plane)
         gradient = offset(builder, self.other, self.dtype, builder.mul(plane, i64(patches.pixels)))
@@ -388,7 +388,7 @@ class Driver:
             nothing = zero(self.accumulator, lanes)
             following = []
             for (_, place), total in zip(taps, sums, strict=True):
-                value = self._read(places.add(corner, place))
+                value = self._read(indices.add(corner, place))
                 if mask is not None:
                     # Zero times what comes next is not zero where that is infinite.
                     value = builder.select(mask, value, nothing)

@@ -193,7 +193,7 @@ class Driver:
     def _unit(self, number: Value) -> None:
         """Some places of one group: the images are copied, then every tile of rows meets them."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places, grid = self.code.places, layout.grid
+        indices, grid = self.code.indices, layout.grid
         if layout.as_they_are:
             rest, part = divided(builder, number, layout.cut.parts)
             group, block = divided(builder, rest, layout.blocks)
@@ -202,8 +202,8 @@ class Driver:
             rest, block = divided(builder, number, layout.blocks)
             group, part = divided(builder, rest, layout.cut.parts)
         first = builder.mul(i64(block), i64(layout.block))
-        plane = places.mul(group, patches.channels)
-        source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+        plane = indices.mul(group, patches.channels)
+        source = offset(builder, self.source, layout.dtype, indices.mul(plane, patches.area))
         each = len(grid.planes)
         for i, phase in enumerate(grid.planes):
             self.copier.copy(
@@ -215,7 +215,7 @@ class Driver:
             )
 
         stop = minimum(builder, i64(layout.block), builder.sub(i64(layout.places), first))
-        start = i64(places.mul(part, layout.cut.height))
+        start = i64(indices.mul(part, layout.cut.height))
         end = minimum(builder, builder.add(start, i64(layout.cut.height)), i64(layout.rows))
 
         def tile(row: Value, _: Sequence[Value]) -> None:
@@ -241,12 +241,12 @@ class Driver:
 
     def _multiply(self, height: int, group: Index, row: Value, within: Value, number: int) -> None:
         """The sums of some rows over one strip of places, in one phase."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         patches = self.patches
         length = patches.phases[number].taps * patches.channels
         before = sum(phase.taps for phase in patches.phases[:number]) * patches.channels
-        line = places.add(places.mul(group, layout.rows), row)
-        at = places.add(before * patches.groups * layout.rows, places.mul(line, length))
+        line = indices.add(indices.mul(group, layout.rows), row)
+        at = indices.add(before * patches.groups * layout.rows, indices.mul(line, length))
         weights = offset(builder, self.weights, layout.accumulator, at)
         images = offset(builder, self.code.own, layout.accumulator, within)
         distances = builder.gep(self.distances, [i64(before)], source_etype=ir().IntType(64))
@@ -261,7 +261,7 @@ class Driver:
     def _finish(self, height: int, group: Index, row: Value, first: Value, phase: Phase) -> None:
         """Take the sums of some rows to the results, row by row of the images: those of a phase, and of all that are abreast with it."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places, grid, lanes = self.code.places, layout.grid, self.tile.lanes
+        indices, grid, lanes = self.code.indices, layout.grid, self.tile.lanes
         stop = minimum(builder, builder.add(first, i64(self.tile.width)), i64(layout.places))
         abreast, width = layout.abreast, patches.result[-1]
 
@@ -272,23 +272,23 @@ class Driver:
                 builder, builder.sub(i64(grid.pitches[-1]), column), builder.sub(stop, place)
             )
             # Of the result's row: what is left of it, and what these places have.
-            begin = i64(places.mul(column, abreast))
+            begin = i64(indices.mul(column, abreast))
             length = minimum(
-                builder, i64(places.mul(rest, abreast)), builder.sub(i64(width), begin)
+                builder, i64(indices.mul(rest, abreast)), builder.sub(i64(width), begin)
             )
             pixel: Index = 0
             for axis, one in enumerate(index[:-1]):
                 taps = phase.axes[axis]
-                own = places.add(taps.start, places.mul(one, patches.strides[axis]))
-                pixel = places.add(places.mul(pixel, patches.result[axis]), own)
+                own = indices.add(taps.start, indices.mul(one, patches.strides[axis]))
+                pixel = indices.add(indices.mul(pixel, patches.result[axis]), own)
                 valid = builder.icmp_signed("<", i64(one), i64(taps.pixels))
                 length = builder.select(valid, length, i64(0))
-            pixel = places.add(places.mul(pixel, width), begin)
+            pixel = indices.add(indices.mul(pixel, width), begin)
 
             def vectors(at: Value, _: Sequence[Value]) -> None:
                 """The vectors of ``lanes`` places, from ``at`` on."""
                 here = builder.add(builder.sub(place, first), at)
-                done = places.mul(at, abreast)
+                done = indices.mul(at, abreast)
                 left = builder.sub(length, i64(done))
                 masks = [
                     lane_mask(builder, builder.sub(left, i64(number * lanes)), lanes)
@@ -296,14 +296,14 @@ class Driver:
                 ]
 
                 def one_row(number: Value, _: Sequence[Value]) -> None:
-                    channel = places.add(places.mul(group, layout.rows), builder.add(row, number))
+                    channel = indices.add(indices.mul(group, layout.rows), builder.add(row, number))
                     from_ = builder.add(builder.mul(number, i64(self.tile.width)), here)
                     values = [
                         load(builder, self._sums_of(beside, from_), layout.accumulator, lanes)
                         for beside in range(abreast)
                     ]
                     for vector, value in enumerate(interleaved(builder, values)[: len(masks)]):
-                        at_pixel = places.add(pixel, places.add(done, vector * lanes))
+                        at_pixel = indices.add(pixel, indices.add(done, vector * lanes))
                         full = [image, channel, at_pixel]
                         self.finish.emit(self.code, value, full, lanes, masks[vector])
 

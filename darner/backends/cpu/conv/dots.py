@@ -256,12 +256,12 @@ class Driver:
     ) -> None:
         """The places of one block: the gradient's, then the planes of some channels at a time."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places = self.code.places
+        indices = self.code.indices
         first = builder.mul(index, i64(layout.block))
-        channel = places.mul(group, layout.columns)
+        channel = indices.mul(group, layout.columns)
         whole = Plane((0,) * len(patches.result), (1,) * len(patches.result), patches.result)
         image = patches.groups * layout.columns * patches.pixels
-        start = offset(builder, self.gradient, layout.dtype, places.mul(channel, patches.pixels))
+        start = offset(builder, self.gradient, layout.dtype, indices.mul(channel, patches.pixels))
         self.copier.copy(
             Channels(whole, patches.result, image, start),
             i64(layout.columns),
@@ -276,8 +276,8 @@ class Driver:
             count = minimum(
                 builder, builder.sub(i64(patches.channels), channel), i64(layout.channels)
             )
-            plane = places.add(places.mul(group, patches.channels), channel)
-            source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+            plane = indices.add(indices.mul(group, patches.channels), channel)
+            source = offset(builder, self.source, layout.dtype, indices.mul(plane, patches.area))
             each = len(layout.grid.planes)
             for i, phase in enumerate(layout.grid.planes):
                 self.copier.copy(
@@ -287,9 +287,9 @@ class Driver:
                     offset(builder, self.planes, layout.accumulator, i * layout.plane),
                     each * layout.plane,
                 )
-            base = places.add(places.mul(split, patches.groups), group)
-            base = places.mul(places.mul(base, layout.columns), layout.rows)
-            at = places.add(base, builder.mul(channel, i64(layout.taps)))
+            base = indices.add(indices.mul(split, patches.groups), group)
+            base = indices.mul(indices.mul(base, layout.columns), layout.rows)
+            at = indices.add(base, builder.mul(channel, i64(layout.taps)))
             sums = offset(builder, self.code.shared, layout.accumulator, at)
             self._multiply(builder.mul(count, i64(layout.taps)), sums, keep)
 

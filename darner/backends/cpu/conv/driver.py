@@ -166,25 +166,25 @@ class Driver:
 
     def _unit(self, number: Value) -> None:
         builder, patches, plan = self.builder, self.patches, self.cut
-        places = self.code.places
+        indices = self.code.indices
         # Groups and parts come last, so that threads have rows of their own, and copied their weights themselves.
         rest, section = divided(builder, number, plan.sections)
         rest, phase = divided(builder, rest, len(patches.phases))
         group, part = divided(builder, rest, plan.parts)
         if patches.phases[0].taps < patches.phases[-1].taps:
             # Those that take longest come first.
-            phase = places.sub(len(patches.phases) - 1, phase)
+            phase = indices.sub(len(patches.phases) - 1, phase)
         grid = grid_of(builder, patches, self.phases, phase)
-        start = places.mul(part, plan.height)
-        end = places.add(start, plan.height)
+        start = indices.mul(part, plan.height)
+        end = indices.add(start, plan.height)
         if plan.parts * plan.height != plan.rows:
             end = minimum(builder, i64(end), i64(plan.rows))
         rows = i64(start), i64(end)
-        first = i64(places.mul(section, plan.together))
+        first = i64(indices.mul(section, plan.together))
         stop = minimum(builder, builder.add(first, i64(plan.together)), i64(plan.panels))
         if self.phases is not None:
-            columns = places.mul(grid.area, patches.batch)
-            most, _ = divided(builder, places.add(columns, plan.tile.width - 1), plan.tile.width)
+            columns = indices.mul(grid.area, patches.batch)
+            most, _ = divided(builder, indices.add(columns, plan.tile.width - 1), plan.tile.width)
             stop = minimum(builder, stop, i64(most))
         if self.layout.at_once:
             self._section(grid, group, rows, first, stop)
@@ -216,17 +216,17 @@ class Driver:
         if is_first is not None:
             width = builder.select(is_first, i64(tiles[0].width), i64(tiles[1].width))
         first = builder.mul(i64(panel), i64(self.tile.width))
-        columns = i64(self.code.places.mul(grid.area, self.patches.batch))
+        columns = i64(self.code.indices.mul(grid.area, self.patches.batch))
         stop = minimum(builder, builder.add(first, i64(width)), columns)
         return Piece(grid, group, tiles, is_first, width, (first, stop), rows)
 
     def _pack(self, piece: Piece, entries: Value, c: Value, count: Value, block: Pointer) -> Value:
         """Pack ``count`` channels from ``c`` on; returns how many products they make."""
-        builder, patches, places = self.builder, self.patches, self.code.places
-        plane = places.add(places.mul(piece.group, patches.channels), c)
-        source = offset(builder, self.source, self.dtype, places.mul(plane, patches.area))
+        builder, patches, indices = self.builder, self.patches, self.code.indices
+        plane = indices.add(indices.mul(piece.group, patches.channels), c)
+        source = offset(builder, self.source, self.dtype, indices.mul(plane, patches.area))
         self.packer.copy(entries, source, count, piece.grid.taps, piece.width, block)
-        return i64(places.mul(count, piece.grid.taps))
+        return i64(indices.mul(count, piece.grid.taps))
 
     def _blocks(self, piece: Piece) -> None:
         """One panel, some channels at a time; then all rows are finished."""
@@ -268,7 +268,7 @@ class Driver:
             self._pack(piece, entries, i64(0), i64(patches.channels), block_of(panel))
 
         loop(builder, first, stop, 1, pack)
-        length = i64(self.code.places.mul(grid.taps, patches.channels))
+        length = i64(self.code.indices.mul(grid.taps, patches.channels))
 
         def one_tile(row: Value, _: Sequence[Value]) -> None:
             end = minimum(builder, builder.add(row, i64(self.tile.rows)), rows[1])
@@ -286,7 +286,7 @@ class Driver:
 
     def _target(self, piece: Piece) -> tuple[Value | None, Pointer, Value]:
         """Where sums are kept: in the result itself where a whole panel lies in one image; whether so, the place, the distance of rows."""
-        builder, patches, places = self.builder, self.patches, self.code.places
+        builder, patches, indices = self.builder, self.patches, self.code.indices
         if not self.layout.direct or self.layout.apart or patches.pixels < self.tile.lanes:
             return None, self.sums, i64(piece.width)
         first, stop = piece.columns
@@ -296,9 +296,9 @@ class Driver:
         inside = builder.icmp_signed("<=", end, i64(patches.pixels))
         whole = builder.icmp_signed("==", builder.sub(stop, first), width)
         straight = builder.and_(inside, whole)
-        line = places.add(places.mul(image, patches.groups), piece.group)
-        line = places.add(places.mul(line, self.cut.rows), piece.rows[0])
-        at = places.add(places.mul(line, patches.pixels), pixel)
+        line = indices.add(indices.mul(image, patches.groups), piece.group)
+        line = indices.add(indices.mul(line, self.cut.rows), piece.rows[0])
+        at = indices.add(indices.mul(line, patches.pixels), pixel)
         target = offset(builder, self.code.results[0], self.accumulator, at)
         pitch = builder.select(straight, i64(patches.pixels), width)
         return straight, builder.select(straight, target, self.sums), pitch
@@ -313,22 +313,22 @@ class Driver:
         sums: tuple[Pointer, Value],
     ) -> None:
         """Add the products of one packed block, its channels from ``c`` on, to the sums of one tile's rows: their address, and their stride."""
-        builder, patches, plan, places = self.builder, self.patches, self.cut, self.code.places
+        builder, patches, plan, indices = self.builder, self.patches, self.cut, self.code.indices
         grid, group = piece.grid, piece.group
         keep = builder.icmp_signed(">", c, i64(0))
         height = plan.tile.rows
         if self.layout.as_columns:
             form, a_stride = "columns", i64(plan.rows)
-            line = places.add(places.mul(group, patches.channels), c)
-            at = places.add(places.mul(line, plan.rows), row)
+            line = indices.add(indices.mul(group, patches.channels), c)
+            at = indices.add(indices.mul(line, plan.rows), row)
         else:
             form = "rows"
-            each = places.mul(grid.taps, patches.channels)
+            each = indices.mul(grid.taps, patches.channels)
             a_stride = i64(each)
-            before = places.mul(grid.first, patches.groups * plan.rows * patches.channels)
-            line = places.add(places.mul(group, plan.rows), row)
-            at = places.add(before, places.mul(line, each))
-            at = places.add(at, places.mul(c, grid.taps))
+            before = indices.mul(grid.first, patches.groups * plan.rows * patches.channels)
+            line = indices.add(indices.mul(group, plan.rows), row)
+            at = indices.add(before, indices.mul(line, each))
+            at = indices.add(at, indices.mul(c, grid.taps))
         weights = offset(builder, self.weights, self.accumulator, at)
         arguments = [length, weights, a_stride, block, *sums, keep, block]
 
@@ -356,13 +356,13 @@ class Driver:
 
     def _announce(self, piece: Piece) -> None:
         """Ask for what a tile's results are made of besides its sums, before these are computed."""
-        builder, places, plan = self.builder, self.code.places, self.cut
+        builder, indices, plan = self.builder, self.code.indices, self.cut
         if not self.finish.wide or self.layout.apart:
             return
         image, pixel = divided(builder, piece.columns[0], piece.grid.area)
 
         def one_row(row: Value, _: Sequence[Value]) -> None:
-            channel = places.add(places.mul(piece.group, plan.rows), row)
+            channel = indices.add(indices.mul(piece.group, plan.rows), row)
             self.finish.announce(self.code, [image, channel, pixel], self.tile.width)
 
         loop(builder, *piece.rows, 1, one_row)
@@ -376,7 +376,7 @@ class Driver:
 
     def _finish(self, piece: Piece) -> None:
         """Take the sums of a panel to the results: piece by piece of an image, or of a row where a phase has gaps."""
-        builder, plan, places, lanes = self.builder, self.cut, self.code.places, self.tile.lanes
+        builder, plan, indices, lanes = self.builder, self.cut, self.code.indices, self.tile.lanes
         apart, grid, group = self.layout.apart, piece.grid, piece.group
         (first, stop), (start, end) = piece.columns, piece.rows
         rows = self.patches.groups * plan.rows
@@ -387,7 +387,7 @@ class Driver:
             length = minimum(builder, length, builder.sub(stop, column))
 
             def one_row(row: Value, _: Sequence[Value]) -> None:
-                channel = places.add(places.mul(group, plan.rows), row)
+                channel = indices.add(indices.mul(group, plan.rows), row)
                 place = builder.mul(builder.sub(row, start), i64(piece.width))
                 place = builder.add(place, builder.sub(column, first))
 
@@ -400,16 +400,16 @@ class Driver:
                         lanes,
                     )
                     if not apart:
-                        full = [image, channel, places.add(index[-1], at)]
+                        full = [image, channel, indices.add(index[-1], at)]
                         self.finish.emit(self.code, sums, full, lanes, mask)
                         return
-                    here = [*index[:-1], places.add(index[-1], at)]
+                    here = [*index[:-1], indices.add(index[-1], at)]
                     pixel: Index = 0
                     for axis, stride in enumerate(self.patches.strides):
-                        own = places.add(grid.start[axis], places.mul(here[axis], stride))
-                        pixel = places.add(places.mul(pixel, self.patches.result[axis]), own)
-                    plane = places.add(places.mul(image, rows), channel)
-                    to = places.add(places.mul(plane, self.patches.pixels), pixel)
+                        own = indices.add(grid.start[axis], indices.mul(here[axis], stride))
+                        pixel = indices.add(indices.mul(pixel, self.patches.result[axis]), own)
+                    plane = indices.add(indices.mul(image, rows), channel)
+                    to = indices.add(indices.mul(plane, self.patches.pixels), pixel)
                     target = offset(builder, self.raw, self.accumulator, to)
                     step, most = self.patches.strides[-1], self.widest
                     spacing = Spacing(step, most)

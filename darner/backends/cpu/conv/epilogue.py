@@ -92,7 +92,7 @@ class Finish:
 
     def announce(self, code: Code, index: Sequence[Index], count: int) -> None:
         """Ask for the operands of ``count`` elements before they are needed: they come from far, and row by row."""
-        at = code.places.offset(index, self.shape)
+        at = code.indices.offset(index, self.shape)
         for seen in self.wide:
             dtype = seen.base.dtype
             start = offset(code.builder, code.operand_of(seen.base), dtype.name, at, seen.offset)
@@ -114,8 +114,8 @@ class Finish:
         self, code: Code, sums: Value, index: Sequence[Index], lanes: int, mask: Value | None
     ) -> None:
         """Take a vector of sums, of the lanes in ``mask``, to the results; ``index`` is that of its first element."""
-        builder, places = code.builder, code.places
-        at = places.offset(index, self.shape)
+        builder, indices = code.builder, code.indices
+        at = indices.offset(index, self.shape)
         dtype = self.main.dtype
         if self.plain:
             element = offset(builder, code.results[0], dtype.name, at)

@@ -21,7 +21,7 @@ from ....codegen.ir.emit import (
     offset,
     store,
 )
-from ....codegen.ir.index import Index, Places, i64
+from ....codegen.ir.index import Index, IndexMath, i64
 from ....codegen.ir.types import Builder, Pointer, Value
 from ....codegen.problems.conv import Patches
 
@@ -161,7 +161,7 @@ class Packer:
     def describe(self, grid: Grid, first: Value, stop: Value, pitch: Index) -> Value:
         """Write the table for columns ``first`` to ``stop`` of rows that are ``pitch`` apart; returns how many entries it has."""
         builder, patches = self.builder, self.patches
-        places = Places(builder)
+        indices = IndexMath(builder)
         rank = len(patches.sizes)
         word = ir().IntType(64)
         strides = [1] * rank
@@ -172,21 +172,21 @@ class Packer:
             image, index = place_of(builder, column, grid.pixels)
             length = minimum(
                 builder,
-                i64(places.sub(grid.pixels[-1], index[-1])),
+                i64(indices.sub(grid.pixels[-1], index[-1])),
                 minimum(builder, builder.sub(stop, column), i64(self.lanes)),
             )
             written = _bits(builder, i64(0), length)
-            base: Index = places.mul(image, patches.image)
-            corner = [places.mul(i, step) for i, step in zip(index, patches.steps, strict=True)]
+            base: Index = indices.mul(image, patches.image)
+            corner = [indices.mul(i, step) for i, step in zip(index, patches.steps, strict=True)]
 
             def tap(axis: int, number: Index, source: Index, inside: Value | None) -> None:
                 """The taps of one axis, in loops over those of the next."""
 
                 def emit_element(i: Value, _: Sequence[Value]) -> None:
-                    shift = places.add(grid.offset[axis], places.mul(i, patches.deltas[axis]))
-                    at = places.add(corner[axis], shift)
-                    here = places.add(source, places.mul(at, strides[axis]))
-                    following = places.add(places.mul(number, grid.count[axis]), i)
+                    shift = indices.add(grid.offset[axis], indices.mul(i, patches.deltas[axis]))
+                    at = indices.add(corner[axis], shift)
+                    here = indices.add(source, indices.mul(at, strides[axis]))
+                    following = indices.add(indices.mul(number, grid.count[axis]), i)
                     if axis < rank - 1:
                         valid = builder.icmp_unsigned("<", i64(at), i64(patches.sizes[axis]))
                         valid = valid if inside is None else builder.and_(inside, valid)
@@ -199,7 +199,7 @@ class Packer:
                     nothing = builder.icmp_unsigned("==", read, i64(0))
                     here = builder.select(nothing, i64(0), i64(here))
                     # Columns count from the first, and rows from the first tap.
-                    target = places.add(places.mul(following, pitch), builder.sub(column, first))
+                    target = indices.add(indices.mul(following, pitch), builder.sub(column, first))
                     row = builder.mul(builder.add(entry, i64(following)), i64(ENTRY))
                     for field, value in enumerate((here, target, read, written)):
                         place = builder.gep(
@@ -239,7 +239,7 @@ class Packer:
     ) -> None:
         """Copy ``channels`` channels from ``source`` on, as the table says."""
         builder = self.builder
-        rows = Places(builder).mul(taps, pitch)
+        rows = IndexMath(builder).mul(taps, pitch)
         accumulator = accumulator_of(self.dtype)
 
         def copy_several(together: int) -> Callable[[Value, Sequence[Value]], None]:
@@ -298,7 +298,7 @@ class Packer:
                 value = builder.shuffle_vector(low, high, lane_numbers(range(0, 2 * lanes, 2)))
             else:
                 value = load(builder, at, self.dtype, lanes, read, self.step)
-            to = offset(builder, end, accumulator, Places(builder).mul(rows, channel))
+            to = offset(builder, end, accumulator, IndexMath(builder).mul(rows, channel))
             store(builder, value, to, accumulator, written)
 
 

@@ -24,7 +24,7 @@ from ....codegen.ir.emit import (
     offset,
     store,
 )
-from ....codegen.ir.index import Index, Places, i64
+from ....codegen.ir.index import Index, IndexMath, i64
 from ....codegen.ir.types import Builder, LoopBody, Pointer, Value
 from ....codegen.problems.conv import Patches, Taps
 from ....graph.integers import ceil_div
@@ -255,7 +255,7 @@ class Copier:
     ) -> None:
         builder, lanes, grid = self.builder, self.lanes, self.grid
         plane, sizes = source.plane, source.sizes
-        numbers = Places(builder)
+        numbers = IndexMath(builder)
         accumulator = accumulator_of(self.dtype)
         # Counted from the image before the first, so that none is negative.
         start = builder.add(places[0], i64(grid.image))

@@ -70,10 +70,10 @@ class Spans:
         self.patches = blocks.patches
         self.inner = prod(self.patches.result[1:])
 
-    def write(self, first: Value, stop: Value, places: Pointer) -> Value:
+    def write(self, first: Value, stop: Value, addresses: Pointer) -> Value:
         """Write down what the tiles of a block need, and the places of its pixels; returns the place of the first."""
         builder, whole = self.builder, self.blocks.images > 1
-        numbers = self.code.places
+        numbers = self.code.indices
         pixels = self.patches.pixels
         images: Index = builder.udiv(builder.sub(stop, first), i64(pixels)) if whole else 1
         begin: Index = 0 if whole else divided(builder, first, pixels)[1]
@@ -91,11 +91,11 @@ class Spans:
         loop(builder, i64(0), builder.sub(stop, first), self.rows, tile)
         if whole:
             self._rank(images)
-        return self._places(first, stop, images, places)
+        return self._places(first, stop, images, addresses)
 
     def _met(self, row: Index) -> tuple[Value, Value]:
         """As ``met``, for a number of the code."""
-        builder, patches, numbers = self.builder, self.patches, self.code.places
+        builder, patches, numbers = self.builder, self.patches, self.code.indices
         taps, delta = patches.phases[0].axes[0], patches.deltas[0]
         corner = i64(numbers.add(numbers.mul(row, patches.steps[0]), taps.offset))
         before, behind = builder.neg(corner), builder.sub(i64(patches.sizes[0] - 1), corner)
@@ -109,7 +109,7 @@ class Spans:
 
     def _rank(self, images: Index) -> None:
         """Where the pixels of a block's first image come."""
-        builder, numbers = self.builder, self.code.places
+        builder, numbers = self.builder, self.code.indices
 
         def pixel(at: Value, _: object) -> None:
             row, inner = divided(builder, at, self.inner)
@@ -120,7 +120,7 @@ class Spans:
 
     def _places(self, first: Value, stop: Value, images: Index, table: Pointer) -> Value:
         """Write down how far behind the first pixel of a block each lies, in the order of tiles; returns the place of the first."""
-        builder, numbers, patches = self.builder, self.code.places, self.patches
+        builder, numbers, patches = self.builder, self.code.indices, self.patches
         pitches = self.blocks.grid.pitches
 
         def place_at(pixel: Index) -> Value:
@@ -150,7 +150,7 @@ class Spans:
     def rank(self, image: Index, pixel: Index) -> Value:
         """Where a pixel of one of a block's images comes."""
         before = self._load(self.ranks, i64(pixel))
-        return self.builder.add(before, i64(self.code.places.mul(image, self.inner)))
+        return self.builder.add(before, i64(self.code.indices.mul(image, self.inner)))
 
     def order(
         self, count: Value, taps: int, terms: Pointer, tables: list[tuple[Pointer, int]]

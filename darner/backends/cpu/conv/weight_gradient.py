@@ -233,7 +233,7 @@ class Driver:
     ) -> None:
         """The pixels of one block: the gradient's panels, then the patches of some channels at a time."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places = self.code.places
+        indices = self.code.indices
         group, section = divided(builder, number, layout.sections)
         first, stop = layout.cut.bounds(self.code, index)
         self._pack_gradient(group, section, first, stop)
@@ -248,18 +248,18 @@ class Driver:
             count = minimum(
                 builder, builder.sub(i64(patches.channels), channel), i64(layout.channels)
             )
-            plane = places.add(places.mul(group, patches.channels), channel)
-            source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+            plane = indices.add(indices.mul(group, patches.channels), channel)
+            source = offset(builder, self.source, layout.dtype, indices.mul(plane, patches.area))
             if layout.plane:
                 self.reader.copy(source, count, described)
             else:
                 self.packer.copy(described, source, count, layout.taps, layout.block, self.rows)
             row = builder.mul(channel, i64(layout.taps))
             rows = builder.mul(count, i64(layout.taps))
-            base = places.add(places.mul(split, patches.groups), group)
-            base = places.add(places.mul(base, layout.rows), row)
+            base = indices.add(indices.mul(split, patches.groups), group)
+            base = indices.add(indices.mul(base, layout.rows), row)
             sums = offset(
-                builder, self.code.shared, layout.accumulator, places.mul(base, layout.padded)
+                builder, self.code.shared, layout.accumulator, indices.mul(base, layout.padded)
             )
             self._multiply(section, rows, length, sums, keep)
 
@@ -268,8 +268,8 @@ class Driver:
     def _each_panel(self, section: Index, inside: Any) -> None:
         """``inside(tile, number within the section, number)`` for the panels of a section."""
         builder, layout = self.builder, self.layout
-        places = self.code.places
-        first = i64(places.mul(section, layout.together))
+        indices = self.code.indices
+        first = i64(indices.mul(section, layout.together))
         stop = minimum(builder, builder.add(first, i64(layout.together)), i64(layout.panels))
         full = layout.columns // self.tile.width
         rest = layout.columns % self.tile.width
@@ -286,7 +286,7 @@ class Driver:
     def _pack_gradient(self, group: Index, section: Index, first: Value, stop: Value) -> None:
         """Panels ``[pixel][channel]`` of the gradient, image by image."""
         builder, layout, pixels = self.builder, self.layout, self.patches.pixels
-        places = self.code.places
+        indices = self.code.indices
 
         def panel(tile: Tile, within: Value, number: Value) -> None:
             width = self.tile.width
@@ -298,19 +298,23 @@ class Driver:
                 layout.accumulator,
                 builder.mul(within, i64(layout.block * width)),
             )
-            channel = places.add(places.mul(group, layout.columns), builder.mul(number, i64(width)))
+            channel = indices.add(
+                indices.mul(group, layout.columns), builder.mul(number, i64(width))
+            )
 
             def run(column: Value, held: Value) -> tuple[Value, Value]:
                 image, pixel = divided(builder, column, pixels)
                 length = minimum(
                     builder, builder.sub(i64(pixels), i64(pixel)), builder.sub(stop, column)
                 )
-                plane = places.add(places.mul(image, self.patches.groups * layout.columns), channel)
+                plane = indices.add(
+                    indices.mul(image, self.patches.groups * layout.columns), channel
+                )
                 source = offset(
                     builder,
                     self.gradient,
                     layout.dtype,
-                    places.add(places.mul(plane, pixels), pixel),
+                    indices.add(indices.mul(plane, pixels), pixel),
                 )
                 to = offset(
                     builder,

@@ -91,30 +91,30 @@ class _Copy:
 
     def _row(self, number: Value) -> None:
         """One row of one phase: from all channels of the source."""
-        builder, places = self.code.builder, self.code.places
+        builder, indices = self.code.builder, self.code.indices
         layout, patches = self.layout, self.layout.patches
         kernel = prod(patches.kernel)
         rows = patches.groups * layout.rows
         phase, row = divided(builder, number, rows)
         grid = grid_of(builder, patches, self.phases, phase)
         group, inner = divided(builder, row, layout.rows)
-        length = places.mul(grid.taps, patches.channels)
-        before = places.mul(grid.first, rows * patches.channels)
-        target = places.add(before, places.mul(row, length))
+        length = indices.mul(grid.taps, patches.channels)
+        before = indices.mul(grid.first, rows * patches.channels)
+        target = indices.add(before, indices.mul(row, length))
 
         def channel(c: Value, _: object) -> None:
-            out = places.add(places.mul(group, patches.channels), c)
-            at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
-            to = places.add(target, places.mul(c, grid.taps))
+            out = indices.add(indices.mul(group, patches.channels), c)
+            at = indices.mul(indices.add(indices.mul(out, layout.rows), inner), kernel)
+            to = indices.add(target, indices.mul(c, grid.taps))
             self._some_taps(grid, at, to)
 
         loop(builder, i64(0), i64(patches.channels), 1, channel)
 
     def _lines(self, number: Value) -> None:
         """Some rows of every phase, channel by channel: those of one channel lie side by side."""
-        builder, places, layout = self.code.builder, self.code.places, self.layout
+        builder, indices, layout = self.code.builder, self.code.indices, self.layout
         group, block = divided(builder, number, ceil_div(layout.rows, TOGETHER))
-        first = i64(places.mul(block, TOGETHER))
+        first = i64(indices.mul(block, TOGETHER))
         stop = minimum(builder, builder.add(first, i64(TOGETHER)), i64(layout.rows))
 
         def channel(c: Value, _: Sequence[Value]) -> None:
@@ -124,13 +124,13 @@ class _Copy:
 
     def _line(self, group: Index, inner: Value, c: Value) -> None:
         """One row of every phase, of one channel: its taps are read once, and those of each phase picked."""
-        builder, places, lanes = self.code.builder, self.code.places, self.lanes
+        builder, indices, lanes = self.code.builder, self.code.indices, self.lanes
         layout, patches = self.layout, self.layout.patches
         kernel = prod(patches.kernel)
-        number = places.add(places.mul(group, layout.rows), inner)
+        number = indices.add(indices.mul(group, layout.rows), inner)
         rows = patches.groups * layout.rows
-        out = places.add(places.mul(group, patches.channels), c)
-        at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
+        out = indices.add(indices.mul(group, patches.channels), c)
+        at = indices.mul(indices.add(indices.mul(out, layout.rows), inner), kernel)
         held = []
         for first in range(0, kernel, lanes):
             mask = None
@@ -141,9 +141,9 @@ class _Copy:
         before = 0
         for phase in patches.phases:
             taps = _taps_of(patches, phase)
-            line = places.add(
+            line = indices.add(
                 before * rows * patches.channels,
-                places.mul(places.add(places.mul(number, patches.channels), c), len(taps)),
+                indices.mul(indices.add(indices.mul(number, patches.channels), c), len(taps)),
             )
             before += len(taps)
             for start in range(0, len(taps), lanes):
@@ -169,7 +169,7 @@ class _Copy:
 
     def _some_taps(self, grid: Grid, at: Index, to: Index) -> None:
         """The taps of a channel that belong to a phase, in the order in which patches have them."""
-        builder, places = self.code.builder, self.code.places
+        builder, indices = self.code.builder, self.code.indices
         layout, patches = self.layout, self.layout.patches
 
         def nest(axis: int, number: Index, tap: Index) -> None:
@@ -181,9 +181,9 @@ class _Copy:
                 return
 
             def descend(i: Value, _: object) -> None:
-                own = places.add(grid.kernel[axis], places.mul(i, patches.spacing[axis]))
-                following = places.add(places.mul(tap, patches.kernel[axis]), own)
-                nest(axis + 1, places.add(places.mul(number, grid.count[axis]), i), following)
+                own = indices.add(grid.kernel[axis], indices.mul(i, patches.spacing[axis]))
+                following = indices.add(indices.mul(tap, patches.kernel[axis]), own)
+                nest(axis + 1, indices.add(indices.mul(number, grid.count[axis]), i), following)
 
             loop(builder, i64(0), i64(grid.count[axis]), 1, descend)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....codegen.ir.emit import loop
 from ....codegen.ir.faults import Faults
-from ....codegen.ir.index import Index, Places, i64
+from ....codegen.ir.index import Index, IndexMath, i64
 from ....codegen.ir.types import Builder, Module, Pointer, Value
 from ....graph.graph import Graph
 from ....graph.node import Node
@@ -95,9 +95,9 @@ class Code:
         return self.builder.module
 
     @property
-    def places(self) -> Places:
+    def indices(self) -> IndexMath:
         """Arithmetic on indices."""
-        return Places(self.builder)
+        return IndexMath(self.builder)
 
     def operand_of(self, leaf: Node) -> Pointer:
         """The address of an input of the body."""

@@ -182,7 +182,7 @@ class Source:
                 self._pointer, neighbours(self._offset(index, column), lanes), self._node.dtype
             )
         elements = Elements.of(code)
-        inner = elements.places.split(column, self._inner) if self._inner else []
+        inner = elements.indices.split(column, self._inner) if self._inner else []
         return elements.at(self._node, [*index, *inner])
 
     def integer(self, index: Sequence[Index], column: Index) -> Value:
@@ -197,10 +197,10 @@ class Source:
         return self._code.operand_of(self._seen.base)
 
     def _offset(self, index: Sequence[Index], column: Index) -> Index:
-        places = self._code.places
+        indices = self._code.indices
         if self._seen is None:
             return column
-        total: Index = places.add(column, self._seen.offset)
+        total: Index = indices.add(column, self._seen.offset)
         for number, stride in zip(index, self._seen.strides, strict=False):
-            total = places.add(total, places.mul(number, stride))
+            total = indices.add(total, indices.mul(number, stride))
         return total

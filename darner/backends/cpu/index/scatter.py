@@ -100,12 +100,12 @@ def prepare_result(code: Code, x: Node) -> None:
         lanes = source.lanes(code.machine.vector_bytes // x.dtype.itemsize)
 
         def tile(row: Value, first: Index, last: Index) -> None:
-            index = code.places.split(row, lead) if lead else []
-            start = code.places.mul(row, columns)
+            index = code.indices.split(row, lead) if lead else []
+            start = code.indices.mul(row, columns)
 
             def emit_column(column: Index, width: int) -> None:
                 value = source.at(index, column, width)
-                Registers(b).store(value, result, code.places.add(start, column), x.dtype)
+                Registers(b).store(value, result, code.indices.add(start, column), x.dtype)
 
             sweep(b, first, last, lanes, emit_column)
 
@@ -211,25 +211,25 @@ class Slices:
 
     def take(self, outer: Value, number: Value, column: Index, width: int) -> Value:
         """Elements of the slice of that number."""
-        places = self.code.places
-        at = places.split(outer, self.lead) if self.lead else []
-        token = places.split(number, sizes(self.indices)) if self.indices.rank else []
+        indices = self.code.indices
+        at = indices.split(outer, self.lead) if self.lead else []
+        token = indices.split(number, sizes(self.indices)) if self.indices.rank else []
         return self.source.at([*at, *token], column, width)
 
     def combine(
         self, outer: Value, index: Value, begin: Value, end: Value, first: Index, last: Index
     ) -> None:
         """Write the columns of one place from all slices that go there."""
-        code, b, places = self.code, self.code.builder, self.code.places
+        code, b, indices = self.code, self.code.builder, self.code.indices
         dtype, kept = self.node.dtype, accumulator_type(self.node.dtype)
         (result,) = code.results
-        row = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
+        row = indices.mul(indices.add(indices.mul(outer, self.size), index), self.inner)
 
         def slice_at(position: Value, column: Index, width: int) -> Value:
             return self.take(outer, self.number_of(position), column, width)
 
         def columns(column: Index, width: int) -> None:
-            offset = places.add(row, column)
+            offset = indices.add(row, column)
             if self.mode == "set":
                 value = slice_at(b.sub(end, i64(1)), column, width)
                 Registers(b).store(value, result, offset, dtype)
@@ -253,7 +253,7 @@ class Slices:
 
     def in_turn(self) -> None:
         """Combine one slice after another, each thread those that go to its own places."""
-        code, b, places = self.code, self.code.builder, self.code.places
+        code, b, indices = self.code, self.code.builder, self.code.indices
         dtype, (result,) = self.node.dtype, code.results
         low, high = code.share(self.size)
         source = Source(code, self.indices, 0)
@@ -266,10 +266,10 @@ class Slices:
                 each(b, 0, self.outer, lambda outer: row(number, index, outer))
 
         def row(number: Value, index: Value, outer: Value) -> None:
-            start = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
+            start = indices.mul(indices.add(indices.mul(outer, self.size), index), self.inner)
 
             def columns(column: Index, width: int) -> None:
-                value, offset = self.take(outer, number, column, width), places.add(start, column)
+                value, offset = self.take(outer, number, column, width), indices.add(start, column)
                 if self.mode != "set":
                     held = Registers(b).load(result, neighbours(offset, width), dtype)
                     value = emit(COMBINES[self.mode], b, [held, value], [dtype, dtype], dtype)
@@ -356,36 +356,36 @@ class _Sums:
 
     def tile(self, row: Value, first: Index, last: Index, low: Index, high: Index) -> None:
         """The sums of some columns at the places from ``low`` to before ``high``."""
-        b, places = self.code.builder, self.code.places
+        b, indices = self.code.builder, self.code.indices
         (result,) = self.code.results
         if not self.dtype.is_half:
-            start = places.mul(row, self.size * self.inner)
+            start = indices.mul(row, self.size * self.inner)
             self._sum(row, first, last, low, high, (result, start, self.inner, self.dtype))
             return
         block = min(BLOCK, self.inner)
 
         def part(number: Value) -> None:
-            begin = places.add(first, places.mul(number, block))
+            begin = indices.add(first, indices.mul(number, block))
             end = b.add(i64(begin), i64(block))
             end = b.select(b.icmp_signed("<", end, i64(last)), end, i64(last))
             kept = accumulator_type(self.dtype)
-            start = places.sub(0, begin)
+            start = indices.sub(0, begin)
             self._sum(row, begin, end, low, high, (self.code.own, start, block, kept))
 
             def round_one(place: Value) -> None:
-                base = places.mul(places.add(places.mul(row, self.size), place), self.inner)
+                base = indices.mul(indices.add(indices.mul(row, self.size), place), self.inner)
 
                 def emit_column(column: Value) -> None:
-                    at = places.add(places.add(places.mul(place, block), start), column)
+                    at = indices.add(indices.add(indices.mul(place, block), start), column)
                     total = cast(b, Registers(b).load(self.code.own, at, kept), kept, self.dtype)
-                    Registers(b).store(total, result, places.add(base, column), self.dtype)
+                    Registers(b).store(total, result, indices.add(base, column), self.dtype)
 
                 each(b, begin, end, emit_column)
 
             each(b, low, high, round_one)
 
-        count = places.add(places.sub(last, first), block - 1)
-        each(b, 0, places.div(count, block), part)
+        count = indices.add(indices.sub(last, first), block - 1)
+        each(b, 0, indices.div(count, block), part)
 
     def _sum(
         self,
@@ -397,12 +397,12 @@ class _Sums:
         target: tuple[Pointer, Index, int, DType],
     ) -> None:
         """Zeros, then every element of the columns where it belongs: at ``start + place * stride + column``."""
-        b, places = self.code.builder, self.code.places
+        b, indices = self.code.builder, self.code.indices
         pointer, start, stride, kept = target
-        lead = places.split(row, self.lead) if self.lead else []
+        lead = indices.split(row, self.lead) if self.lead else []
 
         def offset(place: Value, column: Value) -> Index:
-            return places.add(places.add(start, places.mul(place, stride)), column)
+            return indices.add(indices.add(start, indices.mul(place, stride)), column)
 
         def cleared(place: Value) -> None:
             zero = constant(b, 0, kept)

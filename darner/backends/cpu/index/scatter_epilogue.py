@@ -224,7 +224,7 @@ class _Emission:
 
     def __init__(self, code: Code, lines: _Lines, slices: Slices, past: bool) -> None:
         self.code, self.lines, self.slices, self.past = code, lines, slices, past
-        self.builder, self.places = code.builder, code.places
+        self.builder, self.places = code.builder, code.indices
         self.kept = accumulator_type(lines.node.dtype)
         operands = [*code.operands, None]
         self.elements = Elements.of(code, body=lines.tail, operands=operands)
@@ -366,7 +366,7 @@ class _Emission:
         self, outer: Value, place: Value, first: Value, last: Value, begin: Value, end: Value
     ) -> None:
         """Add up the columns of a line from ``first`` to before ``last``, slice by slice in their own order."""
-        b, places, lines, kept = self.builder, self.places, self.lines, self.kept
+        b, indices, lines, kept = self.builder, self.places, self.lines, self.kept
         clear_bytes(b, self.code.own, b.mul(b.sub(last, first), i64(kept.itemsize)))
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
@@ -378,7 +378,7 @@ class _Emission:
             def columns(column: Index, width: int) -> None:
                 value = self.slices.take(outer, number, column, width)
                 value = cast(b, value, lines.node.dtype, kept)
-                at = places.add(base, column)
+                at = indices.add(base, column)
                 total = Registers(b).load(self.code.own, neighbours(at, width), kept)
                 total = emit("add", b, [total, value], [kept, kept], kept)
                 Registers(b).store(total, self.code.own, at, kept)
@@ -392,22 +392,22 @@ class _Emission:
 
         Their sums are at ``held``, or 0 where that is None.
         """
-        elements, places, outputs = self.elements, self.places, self.lines.tail.outputs
+        elements, indices, outputs = self.elements, self.places, self.lines.tail.outputs
         dtype, along = self.lines.node.dtype, self.shape[-1]
         if along % self.lines.inner == 0:
-            lead = places.split(places.div(start, along), self.shape[:-1])
-            before = places.mod(start, along)
+            lead = indices.split(indices.div(start, along), self.shape[:-1])
+            before = indices.mod(start, along)
 
         def block(column: Lanes, _: Sequence[Value]) -> Sequence[Value]:
-            at = places.add(start, column)
+            at = indices.add(start, column)
             if along % self.lines.inner == 0:
-                index = [*lead, places.add(before, column)]
+                index = [*lead, indices.add(before, column)]
             else:
-                index = places.split(at, self.shape)
+                index = indices.split(at, self.shape)
             if held is None:
                 sums = elements.registers.constant(0, dtype, column.count)
             else:
-                at_hand = places.sub(column, first)
+                at_hand = indices.sub(column, first)
                 sums = elements.registers.load(held, at_hand, self.kept, elements.mask)
                 sums = cast(self.builder, sums, self.kept, dtype)
             elements.give(self.given, sums)

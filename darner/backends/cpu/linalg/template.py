@@ -96,8 +96,8 @@ class _Work:
 
     def offset(self, row: Index, column: Index) -> Index:
         """The place of an element in scratch memory."""
-        places = self.code.places
-        return places.add(places.mul(row, self.shape.width), column)
+        indices = self.code.indices
+        return indices.add(indices.mul(row, self.shape.width), column)
 
     def get(self, row: Index, column: Index, lanes: int = 1) -> Value:
         """Elements of the matrix."""
@@ -111,7 +111,7 @@ class _Work:
 
     def given(self, operand: int, number: Value, row: Index, column: Index) -> Value:
         """An element of an operand, in the type that is computed in."""
-        lead = self.code.places.split(number, self.shape.lead) if self.shape.lead else []
+        lead = self.code.indices.split(number, self.shape.lead) if self.shape.lead else []
         value = self.operands[operand].at([*lead, row], column)
         return cast(self.b, value, self.kinds[operand], self.dtype)
 
@@ -148,7 +148,7 @@ class _Work:
                 0,
                 columns,
                 lambda j: self.put(
-                    self.given(operand, number, i, j), i, self.code.places.add(j, start)
+                    self.given(operand, number, i, j), i, self.code.indices.add(j, start)
                 ),
             )
 
@@ -162,16 +162,16 @@ class _Work:
         self, number: Value, columns: int, value: Callable[[Value, Value], Value], to: DType
     ) -> None:
         """Write all rows of a result."""
-        places = self.code.places
+        indices = self.code.indices
         order = self.shape.order
         (result,) = self.code.results
 
         def row(i: Value) -> None:
-            start = places.mul(places.add(places.mul(number, order), i), columns)
+            start = indices.mul(indices.add(indices.mul(number, order), i), columns)
 
             def element(j: Value) -> None:
                 found = cast(self.b, value(i, j), self.dtype, to)
-                Registers(self.b).store(found, result, places.add(start, j), to)
+                Registers(self.b).store(found, result, indices.add(start, j), to)
 
             each(self.b, 0, columns, element)
 
@@ -301,7 +301,7 @@ def _solve(work: _Work, node: Node, number: Value) -> None:
     work.wait()
     start = shape.start
     work.write(
-        number, shape.sides, lambda i, j: work.get(i, work.code.places.add(j, start)), node.dtype
+        number, shape.sides, lambda i, j: work.get(i, work.code.indices.add(j, start)), node.dtype
     )
     work.wait()
 

@@ -157,46 +157,46 @@ class _ResultLoops:
 
     def _unit(self, number: Index, lead: Sequence[int], part: Section) -> None:
         """A row of a section, or a piece of one."""
-        places, pieces, axis = self.shared.places, self.pieces, self.axis
+        indices, pieces, axis = self.shared.indices, self.pieces, self.axis
         elements, which = self.shared, None
         if len(part.starts) > 1:
             each = prod(lead) * pieces
-            which, number = places.div(number, each), places.mod(number, each)
+            which, number = indices.div(number, each), indices.mod(number, each)
             # The operands of its leaves are this section's own.
             elements = Elements.of(self.code)
-        row, piece = places.div(number, pieces), places.mod(number, pieces)
-        index = places.split(row, lead)
+        row, piece = indices.div(number, pieces), indices.mod(number, pieces)
+        index = indices.split(row, lead)
         if which is not None:
             self.tables.give(elements, part, which)
             within = index[axis]
-            index[axis] = places.add(within, self.tables.start(part, which))
+            index[axis] = indices.add(within, self.tables.start(part, which))
             elements.piece(index[axis], part.position, within)
-            row = places.offset(index, self.shape[:-1])
+            row = indices.offset(index, self.shape[:-1])
         elif len(self.parts) > 1:
             low = part.starts[0]
-            index[axis] = places.add(index[axis], low)
+            index[axis] = indices.add(index[axis], low)
             elements.bound(index[axis], low, low + lead[axis])
-            row = places.offset(index, self.shape[:-1])
-        first = places.mul(row, self.length)
+            row = indices.offset(index, self.shape[:-1])
+        first = indices.mul(row, self.length)
         start: Index = 0
         stop: Index = self.length
         if pieces > 1:
-            start = places.mul(piece, self.whole)
-            stop = places.clamp(places.add(start, self.whole), 0, self.length)
+            start = indices.mul(piece, self.whole)
+            stop = indices.clamp(indices.add(start, self.whole), 0, self.length)
         self._along(elements, index, first, start, stop)
 
     def _along(
         self, elements: Elements, index: list[Index], first: Index, start: Index, stop: Index
     ) -> None:
         """The elements of a row from ``start`` to before ``stop``; the row begins at ``first``."""
-        places, length, shape, outputs = self.shared.places, self.length, self.shape, self.outputs
+        indices, length, shape, outputs = self.shared.indices, self.length, self.shape, self.outputs
         count = lanes_for(self.code.body, self.shared.width, length)
 
         def block(column: Index, _: Sequence[Value]) -> Sequence[Value]:
             full = [*index, column] if shape else []
             # All are computed before any is written: a result may lie where an operand does.
             values = [elements.at(node, full) for node, _ in outputs]
-            offset = places.add(first, column)
+            offset = indices.add(first, column)
             for (node, pointer), value in zip(outputs, values, strict=True):
                 elements.registers.store(
                     value, pointer, offset, node.dtype, elements.mask, past=self.past

@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.index import Index, Lanes, Places, i64
+from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.interleave import MOST_APART, interleaved
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Value
@@ -236,7 +236,7 @@ class _Turned:
         self.plan = plan
         self.past = past
         self.elements = Elements.of(code)
-        self.places: Places = self.elements.places
+        self.indices: IndexMath = self.elements.indices
         self.registers: Registers = self.elements.registers
         self.lanes = plan.lanes(code.machine, code.body.outputs)
         operations = sum("elementwise" in node.op.traits for node in code.body.nodes)
@@ -245,7 +245,7 @@ class _Turned:
 
     def emit(self) -> None:
         """Strips of blocks, shared out among the threads."""
-        plan, places = self.plan, self.places
+        plan, indices = self.plan, self.indices
         outer = [plan.sizes[axis] for axis in plan.others]
         width = plan.columns if plan.is_interleaved else self.lanes
         apart = prod(outer) * max(1, plan.columns // (WIDE * width))
@@ -254,8 +254,8 @@ class _Turned:
         rest = plan.columns % width
 
         def unit(number: Index, _: Sequence[Value]) -> Sequence[Value]:
-            *others, row, column = places.split(number, counts)
-            first, column = places.mul(row, strip), places.mul(column, width)
+            *others, row, column = indices.split(number, counts)
+            first, column = indices.mul(row, strip), indices.mul(column, width)
             index: list[Index] = [0] * (len(plan.sizes) - plan.behind)
             for axis, at in zip(plan.others, others, strict=True):
                 index[axis] = at
@@ -264,7 +264,7 @@ class _Turned:
             elif plan.columns < width:
                 self.strip(index, first, strip, 0, rest)
             else:
-                whole = places.compare("<=", column, plan.columns - width)
+                whole = indices.compare("<=", column, plan.columns - width)
                 with self.code.builder.if_else(whole) as (full, partial):
                     with full:
                         self.strip(index, first, strip, column, width)
@@ -278,11 +278,11 @@ class _Turned:
         self, index: list[Index], first: Index, count: int, column: Index, columns: int
     ) -> None:
         """Up to ``count`` rows of some columns, a block at a time; where the operands' lines begin is the same for all."""
-        plan, places, e = self.plan, self.places, self.elements
+        plan, indices, e = self.plan, self.indices, self.elements
         starts = []
         for view in plan.turned:
             split = [
-                places.split(places.add(column, lane), plan.sizes[-plan.behind :])
+                indices.split(indices.add(column, lane), plan.sizes[-plan.behind :])
                 for lane in range(columns)
             ]
             starts.append([self.offset(view, [*index, *along]) for along in split])
@@ -299,10 +299,10 @@ class _Turned:
 
         rest = plan.rows % self.lanes
         if plan.rows > rest:
-            stop = places.clamp(places.add(first, count), 0, plan.rows - rest)
+            stop = indices.clamp(indices.add(first, count), 0, plan.rows - rest)
             e.loop(first, stop, emit_row, (), self.lanes)
         if rest:
-            last = places.compare(">=", i64(places.add(first, count)), plan.rows)
+            last = indices.compare(">=", i64(indices.add(first, count)), plan.rows)
             with self.code.builder.if_then(last):
                 block(plan.rows - rest, rest)
 
@@ -310,7 +310,7 @@ class _Turned:
         """Where a view's element lies."""
         total: Index = view.offset
         for number, stride in zip(index, view.strides, strict=True):
-            total = self.places.add(total, self.places.mul(number, stride))
+            total = self.indices.add(total, self.indices.mul(number, stride))
         return total
 
     def block(self, block: _Block, starts: Sequence[Sequence[Index]]) -> None:
@@ -334,7 +334,7 @@ class _Turned:
     def line(self, view: View, block: _Block, start: Index, mask: Value | None) -> Value:
         """A vector along the axis of an operand's neighbours."""
         step = view.strides[self.plan.axis]
-        first = self.places.add(start, self.places.mul(block.index[self.plan.axis], step))
+        first = self.indices.add(start, self.indices.mul(block.index[self.plan.axis], step))
         pointer = self.code.operand_of(view.leaf)
         return self.registers.load(pointer, Lanes(first, self.lanes, step), view.stored, mask)
 
@@ -373,7 +373,7 @@ class _Turned:
         def emit_row(i: Index, _: object) -> Sequence[Value]:
             values = []
             for number, view in enumerate(views):
-                first = self.places.add(self.places.mul(i, self.lanes), self.slot(number, view))
+                first = self.indices.add(self.indices.mul(i, self.lanes), self.slot(number, view))
                 lanes = Lanes(first, self.lanes)
                 values.append(self.registers.load(self.code.own, lanes, view.leaf.dtype))
             self.vector(block, i, values)
@@ -404,12 +404,12 @@ class _Turned:
 
     def place(self, block: _Block, number: Index, offset: int, strides: Sequence[int]) -> Index:
         """Where the elements of a vector lie in something that is not turned."""
-        places, step = self.places, strides[-1]
-        total: Index = places.add(offset, places.mul(block.column, step))
+        indices, step = self.indices, strides[-1]
+        total: Index = indices.add(offset, indices.mul(block.column, step))
         for at, stride in zip(block.index, strides, strict=False):
-            total = places.add(total, places.mul(at, stride))
+            total = indices.add(total, indices.mul(at, stride))
         apart = self.lanes * step if self.plan.is_interleaved else strides[self.plan.axis]
-        total = places.add(total, places.mul(number, apart))
+        total = indices.add(total, indices.mul(number, apart))
         return Lanes(total, self.lanes, step) if step else total
 
 

@@ -68,9 +68,9 @@ class Means(Writer):
         return apart and len(plan.outer) == 1 and plan.last.stride <= MOST_ABREAST
 
     def _plane(self, plane: Value) -> None:
-        plan, places = self.plan, self.places
+        plan, indices = self.plan, self.indices
         image, channel = divided(self.builder, plane, plan.channels)
-        first = places.mul(plane, plan.pooled_rows * plan.last.count)
+        first = indices.mul(plane, plan.pooled_rows * plan.last.count)
         start = offset(self.builder, self.gradient, self.dtype.name, first)
         if self._lie_apart:
             self.loop(plan.pooled_rows, lambda row: self._copies([image, channel], start, row))
@@ -80,25 +80,25 @@ class Means(Writer):
 
     def _copies(self, index: list[Index], start: Pointer, row: Value) -> None:
         """All rows from those that a row of windows saw to before those of the next: copies of one, and zeros."""
-        plan, places, builder = self.plan, self.places, self.builder
+        plan, indices, builder = self.plan, self.indices, self.builder
         last, (outer,) = plan.last, plan.outer
-        top = i64(places.mul(row, outer.stride))
+        top = i64(indices.mul(row, outer.stride))
         seen = minimum(builder, builder.add(top, i64(outer.window)), i64(outer.size))
         following = builder.add(top, i64(outer.stride))
         is_last = builder.icmp_signed("==", row, i64(plan.pooled_rows - 1))
         bottom = builder.select(is_last, i64(outer.size), following)
         nothing = self.registers.constant(0.0, self.kept, self.lanes)
-        begin = places.mul(row, last.count)
+        begin = indices.mul(row, last.count)
 
         def write(values: Sequence[Value], at: Index) -> None:
             """The rows of some vectors that lie side by side."""
 
             def write_phase(value: Value, place: Index, mask: Value, i: Value) -> None:
-                pixel = places.add(places.mul(i, last.size), place)
+                pixel = indices.add(indices.mul(i, last.size), place)
                 self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
 
             for number, value in enumerate(values):
-                place = places.add(at, number * self.lanes)
+                place = indices.add(at, number * self.lanes)
                 left = builder.sub(i64(last.size), i64(place))
                 # A store of nothing takes long where there is no memory.
                 with builder.if_then(builder.icmp_signed(">", left, i64(0))):
@@ -108,11 +108,11 @@ class Means(Writer):
 
         def vector(at: Value) -> None:
             mask = lane_mask(builder, builder.sub(i64(last.count), at), self.lanes)
-            value = self.load(start, places.add(begin, at), self.dtype, mask)
+            value = self.load(start, indices.add(begin, at), self.dtype, mask)
             value = self.divisor.divide(value, row, at)
             value = builder.select(mask, value, nothing)
             phases = [value if phase < last.window else nothing for phase in range(last.stride)]
-            write(self.interleaved(phases), places.mul(at, last.stride))
+            write(self.interleaved(phases), indices.mul(at, last.stride))
 
         whole = self.whole_vectors(last.count)
         self.loop(whole, vector, self.lanes)
@@ -127,44 +127,44 @@ class Means(Writer):
 
     def _along(self, start: Pointer, row: Value) -> None:
         """Spread a row of gradients over all that its windows saw along the row."""
-        last, layout, places, registers = self.plan.last, self.layout, self.places, self.registers
-        begin = places.mul(row, last.count)
+        last, layout, indices, registers = self.plan.last, self.layout, self.indices, self.registers
+        begin = indices.mul(row, last.count)
 
         def given(at: Value, mask: Value | None) -> None:
-            value = self.load(start, places.add(begin, at), self.dtype, mask)
+            value = self.load(start, indices.add(begin, at), self.dtype, mask)
             value = self.divisor.divide(value, row, at)
-            self.store(value, self.given, places.add(at, layout.before), mask)
+            self.store(value, self.given, indices.add(at, layout.before), mask)
 
         self.vectors(last.count, given)
-        to = places.mul(row, layout.pitch)
+        to = indices.mul(row, layout.pitch)
 
         def vector(at: Value) -> None:
             phases = []
             for phase in range(last.stride):
                 total = registers.constant(0.0, self.kept, self.lanes)
                 for number, _ in enumerate(range(phase, last.window, last.stride)):
-                    place = places.add(at, layout.before - number)
+                    place = indices.add(at, layout.before - number)
                     value = self.load(self.given, place, self.kept)
                     total = self.builder.fadd(total, value) if number else value
                 phases.append(total)
-            place = places.add(to, places.mul(at, last.stride))
+            place = indices.add(to, indices.mul(at, last.stride))
             for number, value in enumerate(self.interleaved(phases)):
-                self.store(value, self.spread, places.add(place, number * self.lanes))
+                self.store(value, self.spread, indices.add(place, number * self.lanes))
 
         self.loop(layout.steps, vector, self.lanes)
 
     def _collect(self, index: list[Index], number: Value) -> None:
         """One row of the result: the sum of all rows of windows that saw it."""
-        plan, places, layout = self.plan, self.places, self.layout
-        own = places.split(number, [axis.size for axis in plan.outer])
+        plan, indices, layout = self.plan, self.indices, self.layout
+        own = indices.split(number, [axis.size for axis in plan.outer])
         ranges = []
         for axis, i in zip(plan.outer, own, strict=True):
-            place = places.add(i, axis.low)
+            place = indices.add(i, axis.low)
             # The last window that begins here or before, and the first that ends behind.
-            final = places.clamp(places.div(place, axis.stride), 0, axis.count - 1)
-            early = places.add(place, axis.stride - axis.window)
-            first = places.div(places.clamp(early, 0, axis.reach + axis.stride), axis.stride)
-            ranges.append((i64(first), i64(places.add(final, 1))))
+            final = indices.clamp(indices.div(place, axis.stride), 0, axis.count - 1)
+            early = indices.add(place, axis.stride - axis.window)
+            first = indices.div(indices.clamp(early, 0, axis.reach + axis.stride), axis.stride)
+            ranges.append((i64(first), i64(indices.add(final, 1))))
 
         def vector(at: Value, mask: Value | None) -> None:
             def level(chosen: list[Value], totals: Sequence[Value]) -> Sequence[Value]:
@@ -173,13 +173,13 @@ class Means(Writer):
                     return loop(
                         self.builder, low, high, 1, lambda i, t: level([*chosen, i], t), totals
                     )
-                row = places.offset(chosen, [axis.count for axis in plan.outer])
-                place = places.add(places.mul(row, layout.pitch), plan.last.low)
-                value = self.load(self.spread, places.add(place, at), self.kept)
+                row = indices.offset(chosen, [axis.count for axis in plan.outer])
+                place = indices.add(indices.mul(row, layout.pitch), plan.last.low)
+                value = self.load(self.spread, indices.add(place, at), self.kept)
                 return [self.builder.fadd(totals[0], value)]
 
             (total,) = level([], [self.registers.constant(0.0, self.kept, self.lanes)])
-            pixel = places.add(places.mul(number, plan.last.size), at)
+            pixel = indices.add(indices.mul(number, plan.last.size), at)
             self.finish.emit(self.code, total, [*index, pixel], self.lanes, mask)
 
         self.vectors(plan.last.size, vector)

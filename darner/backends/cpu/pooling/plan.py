@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 
 from ....codegen.ir.emit import lane_mask, loop
-from ....codegen.ir.index import Index, Lanes, Places, i64
+from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.pooling import GRADIENTS, Axis
@@ -81,7 +81,7 @@ class Writer:
     def __init__(self, code: Code, main: Node, finish: Finish) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.plan = Pooling(main, code.machine)
-        self.places = Places(code.builder)
+        self.indices = IndexMath(code.builder)
         self.registers = Registers(code.builder)
         self.lanes, self.kept, self.dtype = self.plan.lanes, self.plan.kept, self.plan.dtype
 
@@ -198,7 +198,7 @@ class Divisor:
             writer.kept,
         )
         if self.number is None:
-            factor = writer.places.spread(registers.load(self.rows, row, kept), lanes)
+            factor = writer.indices.spread(registers.load(self.rows, row, kept), lanes)
             return builder.fdiv(sums, builder.fmul(writer.load(self.columns, at, kept), factor))
         if self.number & (self.number - 1):
             return builder.fdiv(sums, registers.constant(self.number, kept, lanes))

@@ -54,72 +54,72 @@ class Forward(Writer):
 
     def _block(self, unit: Value, blocks: int) -> None:
         """Some rows of what is pooled from one plane."""
-        plan, layout, places = self.plan, self.layout, self.places
+        plan, layout, indices = self.plan, self.layout, self.indices
         plane, block = divided(self.builder, unit, blocks)
         image, channel = divided(self.builder, plane, plan.channels)
-        first = places.mul(block, layout.rows)
+        first = indices.mul(block, layout.rows)
         rows: Index = layout.rows
         if plan.pooled_rows % layout.rows:
-            rest = places.sub(plan.pooled_rows, first)
-            rows = places.clamp(rest, 0, layout.rows)
+            rest = indices.sub(plan.pooled_rows, first)
+            rows = indices.clamp(rest, 0, layout.rows)
         start = offset(
             self.builder,
             self.source,
             self.dtype.name,
-            places.mul(plane, plan.rows * plan.last.size),
+            indices.mul(plane, plan.rows * plan.last.size),
         )
-        self.loop(rows, lambda row: self._onto(start, places.add(first, row), row))
-        self.loop(rows, lambda row: self._along([image, channel], places.add(first, row), row))
+        self.loop(rows, lambda row: self._onto(start, indices.add(first, row), row))
+        self.loop(rows, lambda row: self._along([image, channel], indices.add(first, row), row))
 
     def _onto(self, start: Pointer, number: Index, row: Value) -> None:
         """The rows of one row of windows onto each other."""
-        plan, places, registers = self.plan, self.places, self.registers
-        index = places.split(number, [axis.count for axis in plan.outer])
+        plan, indices, registers = self.plan, self.indices, self.registers
+        index = indices.split(number, [axis.count for axis in plan.outer])
         pointers = []
         for taps in plan.taps():
             place: Index = 0
             inside: Value | None = None
             for axis, i, tap in zip(plan.outer, index, taps, strict=True):
-                own = places.add(places.mul(i, axis.stride), tap * axis.dilation - axis.low)
+                own = indices.add(indices.mul(i, axis.stride), tap * axis.dilation - axis.low)
                 if axis.sticks_out(tap):
                     # As unsigned numbers, those below 0 are large.
                     within = self.builder.icmp_unsigned(
-                        "<", places.plain(own), places.plain(axis.size)
+                        "<", indices.plain(own), indices.plain(axis.size)
                     )
                     inside = within if inside is None else self.builder.and_(inside, within)
-                place = places.add(places.mul(place, axis.size), own)
+                place = indices.add(indices.mul(place, axis.size), own)
             pointer = offset(
-                self.builder, start, self.dtype.name, places.mul(place, plan.last.size)
+                self.builder, start, self.dtype.name, indices.mul(place, plan.last.size)
             )
             if inside is not None:
                 pointer = self.builder.select(inside, pointer, self.nothing)
             pointers.append(pointer)
-        to = places.add(places.mul(row, self.layout.pitch), plan.last.low)
+        to = indices.add(indices.mul(row, self.layout.pitch), plan.last.low)
 
         def vector(at: Value, mask: Value | None) -> None:
             total = self.load(pointers[0], at, self.dtype, mask)
             for pointer in pointers[1:]:
                 value = self.load(pointer, at, self.dtype, mask)
                 total = registers.merge(self.reduction, total, value, self.kept)
-            self.store(total, self.combined, places.add(to, at), mask)
+            self.store(total, self.combined, indices.add(to, at), mask)
 
         self.vectors(plan.last.size, vector)
 
     def _along(self, index: list[Index], number: Index, row: Value) -> None:
         """One row of windows, from what their rows are together."""
-        last, places, registers = self.plan.last, self.places, self.registers
-        start = places.mul(row, self.layout.pitch)
+        last, indices, registers = self.plan.last, self.indices, self.registers
+        start = indices.mul(row, self.layout.pitch)
 
         def vector(at: Value, mask: Value | None) -> None:
-            begin = places.add(start, places.mul(at, last.stride))
+            begin = indices.add(start, indices.mul(at, last.stride))
             total = self.load(self.combined, begin, self.kept, None, last.stride)
             for tap in range(1, last.window):
-                place = places.add(begin, tap * last.dilation)
+                place = indices.add(begin, tap * last.dilation)
                 value = self.load(self.combined, place, self.kept, None, last.stride)
                 total = registers.merge(self.reduction, total, value, self.kept)
             if self.divisor is not None:
                 total = self.divisor.divide(total, number, at)
-            pixel = places.add(places.mul(number, last.count), at)
+            pixel = indices.add(indices.mul(number, last.count), at)
             self.finish.emit(self.code, total, [*index, pixel], self.lanes, mask)
 
         self.vectors(last.count, vector)

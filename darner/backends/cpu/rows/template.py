@@ -100,7 +100,7 @@ class _Rows:
         # Passes that few rows need ask for nothing.
         later = [i for i, guard in enumerate(program.guards) if i and guard is None]
         self.asks = [*later, len(program.levels)][0] if program.across else 0
-        self.places = self.elements.places
+        self.indices = self.elements.indices
         self.registers = self.elements.registers
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
         self.full = [pair for pair in self.outputs if tuple(sizes(pair[0])) == program.space]
@@ -138,7 +138,7 @@ class _Rows:
         if level != self.asks:
             return
         further = program.space[-1] if program.across else program.lanes
-        offset = self.places.add(self.places.offset(index, program.space), further)
+        offset = self.indices.add(self.indices.offset(index, program.space), further)
         for pointer, leaf in self.ahead:
             self.registers.prefetch(pointer, offset, leaf.dtype, program.lanes)
 
@@ -155,17 +155,17 @@ class _Rows:
 
     def each_row(self, number: Index, body: Callable[[list[Index]], None]) -> None:
         """Emit ``body`` with the index of a unit's row, or of the rows of its lanes."""
-        program, places = self.program, self.places
+        program, indices = self.program, self.indices
         rows = [program.space[axis] for axis in program.others]
         if program.across:
-            body(places.split(number, rows))
+            body(indices.split(number, rows))
             return
         blocks = ceil_div(rows[-1], program.lanes)
-        *lead, block = places.split(number, [*rows[:-1], blocks])
-        start = places.mul(block, program.lanes)
+        *lead, block = indices.split(number, [*rows[:-1], blocks])
+        start = indices.mul(block, program.lanes)
         lanes = Lanes(start, program.lanes, 1, program.lanes)
         if rows[-1] % program.lanes:
-            self.elements.mask = places.less(lanes, rows[-1])
+            self.elements.mask = indices.less(lanes, rows[-1])
         body([*lead, lanes])
         self.elements.mask = None
 
@@ -181,7 +181,7 @@ class _Rows:
 
         Where nothing is carried, whole vectors can be those that lie at multiples of ``line``.
         """
-        program, places, e = self.program, self.places, self.elements
+        program, indices, e = self.program, self.indices, self.elements
         length = program.space[-1]
         whole = round_up(length, program.lanes)
 
@@ -189,15 +189,15 @@ class _Rows:
             outer: list[Index], number: Index, values: list[Value], ends: tuple[Index, Index]
         ) -> Sequence[Value]:
             if not program.across:
-                at = Lanes(places.mul(number, program.lanes), program.lanes)
+                at = Lanes(indices.mul(number, program.lanes), program.lanes)
                 return body(self.place(row, outer), at, values)
-            first = places.mul(number, whole)
+            first = indices.mul(number, whole)
 
             def reduce_lanes(lanes: Lanes, held: list[Value]) -> Sequence[Value]:
-                return body(self.place(row, [*outer, lanes]), places.add(first, lanes), held)
+                return body(self.place(row, [*outer, lanes]), indices.add(first, lanes), held)
 
             if line > 1 and length % program.lanes:
-                begin = places.offset(self.place(row, [*outer, 0]), program.space)
+                begin = indices.offset(self.place(row, [*outer, 0]), program.space)
                 e.blocks_at_lines(*ends, program.lanes, reduce_lanes, begin, line)
                 return []
             return e.blocks(*ends, program.lanes, reduce_lanes, values)
@@ -205,34 +205,34 @@ class _Rows:
         steps = prod(program.outer)
         if program.pieces > 1 and steps == 1:
             blocks = ceil_div(length, program.lanes)
-            start = places.mul(self._part(piece, blocks), program.lanes)
-            stop = places.mul(self._part(places.add(piece, 1), blocks), program.lanes)
+            start = indices.mul(self._part(piece, blocks), program.lanes)
+            stop = indices.mul(self._part(indices.add(piece, 1), blocks), program.lanes)
             return list(
                 along(
                     [0] * len(program.outer), 0, list(carried), (start, self._least(stop, length))
                 )
             )
         if program.pieces > 1:
-            start, stop = self._part(piece, steps), self._part(places.add(piece, 1), steps)
+            start, stop = self._part(piece, steps), self._part(indices.add(piece, 1), steps)
             return e.loop(
                 start,
                 stop,
-                lambda i, held: along(places.split(i, program.outer), i, held, (0, length)),
+                lambda i, held: along(indices.split(i, program.outer), i, held, (0, length)),
                 carried,
             )
         return e.loops(
             program.outer,
             lambda outer, held: along(
-                outer, places.offset(outer, program.outer), held, (0, length)
+                outer, indices.offset(outer, program.outer), held, (0, length)
             ),
             carried,
         )
 
     def _part(self, piece: Index, count: int) -> Index:
-        return self.places.div(self.places.mul(piece, count), self.program.pieces)
+        return self.indices.div(self.indices.mul(piece, count), self.program.pieces)
 
     def _least(self, a: Index, b: int) -> Index:
-        return self.places.clamp(a, 0, b)
+        return self.indices.clamp(a, 0, b)
 
     # ------------------------------------------------------------- passes
 
@@ -308,7 +308,7 @@ class _Rows:
 
     def _in_lanes(self, value: Value) -> Value:
         """A value of a row; of rows side by side, one that all have alike in every lane."""
-        return value if self.program.across else self.places.spread(value, self.program.lanes)
+        return value if self.program.across else self.indices.spread(value, self.program.lanes)
 
     def chosen(self, level: int, guard: Guard, row: Sequence[Index]) -> None:
         """A pass that some rows need, and what is chosen between its results and others."""
@@ -348,18 +348,18 @@ class _Rows:
         self, row: Sequence[Index], nodes: Sequence[Node], body: Inside, firsts: Sequence[Value]
     ) -> list[Value]:
         """A pass over elements that are every ``CHAINS``-th of a row's, and then over the next of them: sums that need not wait for each other."""
-        program, places, e = self.program, self.places, self.elements
+        program, indices, e = self.program, self.indices, self.elements
         whole = program.outer[0] // CHAINS * CHAINS
 
         def add_rest(number: Index, held: Sequence[Value]) -> list[Value]:
-            at = Lanes(places.mul(number, program.lanes), program.lanes)
+            at = Lanes(indices.mul(number, program.lanes), program.lanes)
             return list(body(self.place(row, [number]), at, list(held)))
 
         def add_to_chains(number: Index, held: list[Value]) -> Sequence[Value]:
             return [
                 total
                 for chain in range(CHAINS)
-                for total in add_rest(places.add(number, chain), [held[chain]])
+                for total in add_rest(indices.add(number, chain), [held[chain]])
             ]
 
         first, *others = e.loop(0, whole, add_to_chains, list(firsts) * CHAINS, CHAINS)
@@ -416,7 +416,7 @@ class _Rows:
         for node, pointer in self.single:
             index = row if node.rank == len(row) else self.place(row, [0] * len(self.program.axes))
             value = self.elements.at(node, index)
-            offset = self.places.offset(index, sizes(node))
+            offset = self.indices.offset(index, sizes(node))
             self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
 
     def write_full(self, row: Sequence[Index], piece: Index = 0) -> None:
@@ -431,7 +431,7 @@ class _Rows:
             # All are computed before any is written: a result may lie where an operand does.
             values = [self.value(node, index, level) for node, _ in self.full]
             self.add_to_columns(index, level)
-            offset = self.places.offset(index, self.program.space)
+            offset = self.indices.offset(index, self.program.space)
             for (node, pointer), value in zip(self.full, values, strict=True):
                 self.registers.store(
                     value, pointer, offset, node.dtype, self.elements.mask, past=self.past
@@ -491,7 +491,7 @@ class _Rows:
 
     def _emit_in_chunks(self, unit: Callable[[Index, list[Value]], Sequence[Value]]) -> None:
         """Rows in runs of a fixed number, each with sums of its own; then the sums of all runs."""
-        program, places, e = self.program, self.places, self.elements
+        program, indices, e = self.program, self.indices, self.elements
         chunks = program.chunks
 
         def clear(lanes: Lanes, _: object) -> Sequence[Value]:
@@ -503,8 +503,8 @@ class _Rows:
         def chunk(number: Index, _: object) -> Sequence[Value]:
             self.chunk = number
             e.blocks(0, program.row_elements, program.lanes, clear)
-            first = places.div(places.mul(number, program.units), chunks)
-            after = places.div(places.mul(places.add(number, 1), program.units), chunks)
+            first = indices.div(indices.mul(number, program.units), chunks)
+            after = indices.div(indices.mul(indices.add(number, 1), program.units), chunks)
             e.loop(first, after, unit)
             return []
 
@@ -513,9 +513,9 @@ class _Rows:
         blocks = program.row_elements // program.lanes
 
         def block(number: Index, _: object) -> Sequence[Value]:
-            lanes = Lanes(places.mul(number, program.lanes), program.lanes)
+            lanes = Lanes(indices.mul(number, program.lanes), program.lanes)
             if program.space[-1] % program.lanes:
-                e.mask = places.less(lanes, program.space[-1])
+                e.mask = indices.less(lanes, program.space[-1])
             for slot in range(len(self.columns)):
                 self._write_column(slot, lanes)
             e.mask = None
@@ -546,8 +546,8 @@ class _Rows:
         first = [i64(_columns_at(program, slot))]
         pointer = b.gep(self.code.shared, first, source_etype=ir.IntType(8))
         dtype = accumulator_type(self.columns[slot][0].dtype)
-        start = self.places.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
-        offset = self.places.add(start, lanes)
+        start = self.indices.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
+        offset = self.indices.add(start, lanes)
         if value is None:
             return [self.registers.load(pointer, offset, dtype)]
         self.registers.store(value, pointer, offset, dtype)
@@ -567,7 +567,7 @@ class _Rows:
     # ------------------------------------------------------------- rows in pieces
 
     def _emit_in_pieces(self) -> None:
-        program, places, e = self.program, self.places, self.elements
+        program, indices, e = self.program, self.indices, self.elements
         self.kept_at, self.ready, self.fresh = {}, set(), set()
         # A thread has the same columns of all rows where these have weights in common: the weights' gradients, sums over rows, are shared out so too.
         length = prod(program.space) // program.units
@@ -581,11 +581,11 @@ class _Rows:
                 number: Index, _: object, level: int = level, pieces: int = pieces
             ) -> Sequence[Value]:
                 if by_pieces:
-                    piece = places.div(number, program.units)
-                    row_number = places.mod(number, program.units)
+                    piece = indices.div(number, program.units)
+                    row_number = indices.mod(number, program.units)
                 else:
-                    row_number = places.div(number, pieces)
-                    piece = places.mod(number, pieces)
+                    row_number = indices.div(number, pieces)
+                    piece = indices.mod(number, pieces)
 
                 def emit_row(row: list[Index]) -> None:
                     for earlier in range(level):
@@ -595,7 +595,7 @@ class _Rows:
                         for slot, total in enumerate(totals):
                             self._partial(level, slot, row_number, piece, total)
                         return
-                    first = places.compare("==", piece, 0)
+                    first = indices.compare("==", piece, 0)
                     with self.code.builder.if_then(first), e.scope():
                         self.write_single(row)
                     self.write_full(row, piece)
@@ -611,14 +611,14 @@ class _Rows:
         self, level: int, slot: int, row: Index, piece: Index, value: Value | None = None
     ) -> Any:
         """Write a partial result, or read one."""
-        program, places = self.program, self.places
+        program, indices = self.program, self.indices
         node = program.levels[level][slot]
         kept = accumulator_type(node.dtype)
         earlier = sum(len(nodes) for nodes in program.levels[:level]) + slot
-        number = places.offset([earlier, row, piece], [0, program.units, program.pieces])
+        number = indices.offset([earlier, row, piece], [0, program.units, program.pieces])
         lanes = 1 if program.across else program.lanes
         # Every one has eight bytes a lane, whatever its type.
-        first = places.mul(number, lanes * (8 // kept.itemsize))
+        first = indices.mul(number, lanes * (8 // kept.itemsize))
         offset = first if program.across else Lanes(first, program.lanes)
         if value is None:
             return self.registers.load(self.code.shared, offset, kept)

@@ -36,7 +36,7 @@ def _emit(code: Code) -> None:
     (node,) = code.body.outputs
     (x,) = node.operands
     (result,) = code.results
-    b, places = code.builder, code.places
+    b, indices = code.builder, code.indices
     axis, whole = int(node.attrs["axis"]), sizes(x)
     if not prod(whole):
         return
@@ -48,16 +48,16 @@ def _emit(code: Code) -> None:
     lanes = source.lanes(lanes_of(code.machine, node.dtype))
 
     def tile(row: Value, first: Index, last: Index) -> None:
-        outer = places.split(row, lead) if lead else []
-        start = places.mul(row, length * inner)
+        outer = indices.split(row, lead) if lead else []
+        start = indices.mul(row, length * inner)
 
         def columns(column: Index, width: int) -> None:
             def add_step(step: Value, totals: Sequence[Value]) -> Sequence[Value]:
-                at = places.sub(length - 1, step) if reverse else step
+                at = indices.sub(length - 1, step) if reverse else step
                 value = cast(b, source.at([*outer, at], column, width), x.dtype, kept)
                 total = emit(op, b, [totals[0], value], [kept, kept], kept)
                 shown = cast(b, totals[0] if exclusive else total, kept, node.dtype)
-                offset = places.add(places.add(start, places.mul(at, inner)), column)
+                offset = indices.add(indices.add(start, indices.mul(at, inner)), column)
                 Registers(b).store(shown, result, offset, node.dtype)
                 return [total]
 

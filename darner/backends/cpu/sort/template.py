@@ -90,7 +90,7 @@ class _Row:
 
     def index(self, row: Index, place: Index) -> list[Index]:
         """The index of an element of a row."""
-        outer = self.code.places.split(row, self.outer) if self.outer else []
+        outer = self.code.indices.split(row, self.outer) if self.outer else []
         return [*outer[: self.axis], place, *outer[self.axis :]]
 
     def value(self, row: Index, place: Index) -> Value:
@@ -107,18 +107,18 @@ class _Row:
     def fill(self, row: Index, data: Pointer, first: Index, last: Index) -> None:
         """Write what is sorted of a part of a row to ``data``."""
         code, b = self.code, self.code.builder
-        places = code.places
+        indices = code.indices
         if not self.by_vectors:
 
             def write_item(i: Value) -> None:
-                sorters.write(b, self.item(row, i), data, places.sub(i, first), self.bits)
+                sorters.write(b, self.item(row, i), data, indices.sub(i, first), self.bits)
 
             each(b, first, last, write_item)
             return
         e = Elements.of(code)
 
         def write_lanes(lanes: Lanes, _: Sequence[Value]) -> Sequence[Value]:
-            at = Lanes(places.sub(lanes.start, first), self.lanes)
+            at = Lanes(indices.sub(lanes.start, first), self.lanes)
             kind = dtypes.u32 if self.plain else dtypes.i64
             e.registers.store(self.keys(e, row, lanes).value, data, at, kind, e.mask)
             return []
@@ -128,13 +128,13 @@ class _Row:
     def keys(self, e: Elements, row: Index, lanes: Lanes) -> Lane:
         """Elements of 32 bits as what is sorted."""
         b = self.code.builder
-        value = Lane(b, e.places.spread(e.at(self.x, self.index(row, lanes)), lanes.count))
+        value = Lane(b, e.indices.spread(e.at(self.x, self.index(row, lanes)), lanes.count))
         if self.plain:
             return sort_keys.plain_key(value, self.x.dtype, self.descending)
         # With 0 added, both zeros are one, as they are where numbers decide among equals.
         value = value + 0.0 if self.x.dtype.is_float else value
         key = sort_keys.plain_key(value, self.x.dtype, self.descending)
-        return sort_keys.items(key, Lane(b, e.places.vector(lanes, lanes.count)))
+        return sort_keys.items(key, Lane(b, e.indices.vector(lanes, lanes.count)))
 
     def sort(self, data: Pointer, other: Pointer, count: Index, most: int) -> Pointer:
         """Put ``count`` items in order, ``most`` at the most, in one of two places that have ``_room`` for them; which, is returned."""
@@ -143,11 +143,11 @@ class _Row:
             b.call(self._by_parts, [data, other, i64(count)])
             return data
         block = networks.block_size(self.bits, self.lanes, most)
-        places, nbytes = code.places, self.bits // 8
-        blocks = places.div(places.add(count, block - 1), block)
-        whole = places.mul(blocks, block)
-        end = moved(b, data, places.mul(count, nbytes))
-        clear_bytes(b, end, places.mul(places.sub(whole, count), nbytes), 255)
+        indices, nbytes = code.indices, self.bits // 8
+        blocks = indices.div(indices.add(count, block - 1), block)
+        whole = indices.mul(blocks, block)
+        end = moved(b, data, indices.mul(count, nbytes))
+        clear_bytes(b, end, indices.mul(indices.sub(whole, count), nbytes), 255)
         function = networks.sort_function(code.module, self.bits, self.lanes, most)
         return b.call(function, [data, other, i64(whole)])
 
@@ -161,7 +161,7 @@ class _Row:
             def write_lanes(lanes: Lanes, _: Sequence[Value]) -> Sequence[Value]:
                 key = e.registers.load(data, Lanes(lanes.start, self.lanes), u32, e.mask)
                 value = sort_keys.plain_value(Lane(b, key), self.x.dtype, self.descending).value
-                offset = code.places.offset(self.index(row, lanes), shape)
+                offset = code.indices.offset(self.index(row, lanes), shape)
                 for _values, dtype, pointer in self.results:
                     e.registers.store(value, pointer, offset, dtype, e.mask)
                 return []
@@ -171,7 +171,7 @@ class _Row:
 
         def write_item(i: Value) -> None:
             number = sort_keys.number_of(b, sorters.read(b, data, i, self.bits))
-            offset = code.places.offset(self.index(row, i), shape)
+            offset = code.indices.offset(self.index(row, i), shape)
             for is_values, dtype, pointer in self.results:
                 found = self.value(row, number) if is_values else b.trunc(number, _word())
                 Registers(b).store(found, pointer, offset, dtype)
@@ -187,7 +187,7 @@ class _Row:
         nothing = Lane(b, e.registers.constant(0, u32, self.lanes))
 
         def look(lanes: Lanes, seen: list[Value]) -> Sequence[Value]:
-            value = e.places.spread(e.at(self.x, self.index(row, lanes)), self.lanes)
+            value = e.indices.spread(e.at(self.x, self.index(row, lanes)), self.lanes)
             raw = Lane(b, value).as_integer()
             special = raw.equals(-(1 << 31)) | ((raw & 0x7FFFFFFF) > (0xFF << 23))
             if e.mask is not None:
@@ -223,7 +223,7 @@ class _Row:
             following = []
             for at, mask in zip(held, kinds(i)[1:], strict=True):
                 with b.if_then(mask.value):
-                    offset = code.places.offset(self.index(row, at), shape)
+                    offset = code.indices.offset(self.index(row, at), shape)
                     for _, dtype, pointer in self.results:
                         Registers(b).store(self.value(row, i), pointer, offset, dtype)
                 following.append(b.add(at, b.zext(mask.value, wide)))
@@ -367,8 +367,8 @@ def _divided_row(row: _Row, number: Value) -> None:
 
     def one_part(part: Value) -> None:
         first = b.mul(part, i64(part_size))
-        last = code.places.clamp(b.add(first, i64(part_size)), 0, row.length)
-        begin = code.places.clamp(first, 0, row.length)
+        last = code.indices.clamp(b.add(first, i64(part_size)), 0, row.length)
+        begin = code.indices.clamp(first, 0, row.length)
         room = moved(b, code.own, _room(bits, code.machine, part_size))
         row.fill(number, code.own, begin, last)
         target = sorters.place(b, data, first, bits)
@@ -439,16 +439,16 @@ def _select(row: _Row, number: Value, first: Index, last: Index) -> Value:
 
     def consider_lanes(place: Lanes, _: object) -> Sequence[Value]:
         # Few are among the best: a vector is looked at closer only if one of its lanes is.
-        value = Lane(b, e.places.spread(e.at(row.x, row.index(number, place)), lanes))
+        value = Lane(b, e.indices.spread(e.at(row.x, row.index(number, place)), lanes))
         key = sort_keys.plain_key(value, row.x.dtype, row.descending)
         worst = best.last()
         bound = b.trunc(b.lshr(worst, ir.Constant(worst.type, sort_keys.INDEX_BITS)), _word())
-        limit = Lane(b, e.places.spread(bound, lanes))
+        limit = Lane(b, e.indices.spread(bound, lanes))
         found = key.compare("<=", limit, signed=False)
         if e.mask is not None:
             found = Lane(b, b.and_(found.value, e.mask))
         with b.if_then(found.any().value, likely=False):
-            stop = i64(code.places.add(place.start, lanes))
+            stop = i64(code.indices.add(place.start, lanes))
             end = b.select(b.icmp_signed("<", stop, i64(last)), stop, i64(last))
             best.consider(i64(place.start), end, number)
         return []

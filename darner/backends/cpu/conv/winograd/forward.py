@@ -85,7 +85,7 @@ def packing(form: Winograd, operand: int) -> Packing | None:
 
 def _transform_weights(code: Code, form: Winograd, weights: Pointer, target: Pointer) -> None:
     """All weights to ``[panel][point][channel][out]``."""
-    builder, places, tile = code.builder, code.places, form.tile
+    builder, indices, tile = code.builder, code.indices, form.tile
     groups = form.depth // tile.lanes
 
     def emit_unit(number: Value) -> None:
@@ -93,10 +93,10 @@ def _transform_weights(code: Code, form: Winograd, weights: Pointer, target: Poi
         _, width = width_of(builder, form, panel)
         channel = builder.mul(i64(group), i64(tile.lanes))
         stop = minimum(builder, builder.add(channel, i64(tile.lanes)), i64(form.channels))
-        start = places.mul(panel, form.points * form.channels * tile.width)
-        start = places.add(start, places.mul(channel, width))
+        start = indices.mul(panel, form.points * form.channels * tile.width)
+        start = indices.add(start, indices.mul(channel, width))
         to = offset(builder, target, DTYPE, i64(start))
-        distance = i64(places.mul(width, form.channels))
+        distance = i64(indices.mul(width, form.channels))
         room = WeightTarget(to, distance, for_others=True)
         _transform_some(code, form, weights, panel, (channel, stop), room)
 
@@ -126,7 +126,7 @@ def _transform_some(
     target: WeightTarget,
 ) -> None:
     """The weights of one panel and some of the source's channels to ``target[point][channel][out]``."""
-    builder, places, lanes = code.builder, code.places, form.tile.lanes
+    builder, indices, lanes = code.builder, code.indices, form.tile.lanes
     kernel: Value = weight_kernel(code.module, form.side, lanes, form.flipped)
     if target.for_others and form.in_lines:
         past = weight_kernel(code.module, form.side, lanes, form.flipped, past=True)
@@ -136,17 +136,17 @@ def _transform_some(
     _, width = width_of(builder, form, panel)
 
     def vector(at: Value, _: Sequence[Value]) -> None:
-        out = places.add(places.mul(panel, form.tile.width), at)
+        out = indices.add(indices.mul(panel, form.tile.width), at)
         left = builder.sub(i64(form.out), i64(out))
 
         def group(channel: Value, _: Sequence[Value]) -> None:
             count = minimum(builder, builder.sub(stop, channel), i64(lanes))
             if form.flipped:
-                line = places.add(places.mul(channel, form.out), out)
+                line = indices.add(indices.mul(channel, form.out), out)
             else:
-                line = places.add(places.mul(out, form.channels), channel)
-            read = offset(builder, weights, DTYPE, i64(places.mul(line, TAPS)))
-            place = places.add(places.mul(builder.sub(channel, first), width), at)
+                line = indices.add(indices.mul(out, form.channels), channel)
+            read = offset(builder, weights, DTYPE, i64(indices.mul(line, TAPS)))
+            place = indices.add(indices.mul(builder.sub(channel, first), width), at)
             write = offset(builder, target.start, DTYPE, i64(place))
             distances = i64(width), target.point_distance
             builder.call(kernel, [count, left, read, i64(distance), write, *distances])
@@ -162,7 +162,7 @@ class Driver:
     def __init__(
         self, code: Code, form: Winograd, operands: tuple[Pointer, Pointer], finish: Finish
     ) -> None:
-        self.code, self.builder, self.places = code, code.builder, code.places
+        self.code, self.builder, self.indices = code, code.builder, code.indices
         self.form, self.finish, self.layout = form, finish, Layout(form)
         images, self.weights = operands
         layout = self.layout
@@ -219,7 +219,7 @@ class Driver:
     # ------------------------------------------------------------- the way in
 
     def _source_of(self, block: Index) -> Pointer:
-        place = self.places.mul(block, self.layout.source // SIZE)
+        place = self.indices.mul(block, self.layout.source // SIZE)
         return offset(self.builder, self.source, DTYPE, i64(place))
 
     def _share_of_source(self, number: Value) -> None:
@@ -229,7 +229,7 @@ class Driver:
     def _transform(self, block: Value, vector: Index, source: Pointer) -> None:
         """One vector of channels of a block's squares, as columns of the matrices."""
         form, builder = self.form, self.builder
-        target = offset(builder, source, DTYPE, i64(self.places.mul(vector, form.tile.lanes)))
+        target = offset(builder, source, DTYPE, i64(self.indices.mul(vector, form.tile.lanes)))
         lines = lines_of(builder, form, block)
         self.reader.transform(lines, vector, target, form.depth, form.rows * form.depth)
 
@@ -237,12 +237,12 @@ class Driver:
 
     def _panel(self, block: Index, panel: Index, source: Pointer) -> None:
         """The products of a block with one panel of weights, and what becomes of them."""
-        form, builder, places = self.form, self.builder, self.places
+        form, builder, indices = self.form, self.builder, self.indices
         _, width = width_of(builder, form, panel)
         if form.shared:
             self._chunks(panel, source)
         else:
-            start = places.mul(panel, form.points * form.channels * form.tile.width)
+            start = indices.mul(panel, form.points * form.channels * form.tile.width)
             weights = offset(builder, self.weights, DTYPE, i64(start))
             self._products(panel, source, weights, i64(0), i64(form.channels), form.channels)
         self._take_back(block, panel, width)
@@ -251,7 +251,7 @@ class Driver:
         """The products with some channels after the other, whose weights are transformed just before."""
         form, builder, layout = self.form, self.builder, self.layout
         _, width = width_of(builder, form, panel)
-        point_distance = i64(self.places.mul(width, layout.chunk))
+        point_distance = i64(self.indices.mul(width, layout.chunk))
 
         def chunk(first: Value, _: Sequence[Value]) -> None:
             stop = minimum(builder, builder.add(first, i64(layout.chunk)), i64(form.channels))
@@ -273,21 +273,23 @@ class Driver:
         distance: int,
     ) -> None:
         """Add the products of ``count`` channels from ``first`` on, whose points are ``distance`` channels apart, to the sums."""
-        form, builder, places = self.form, self.builder, self.places
+        form, builder, indices = self.form, self.builder, self.indices
         full, width = width_of(builder, form, panel)
         tiles = form.rows // form.tile.rows
         added = builder.icmp_signed(">", first, i64(0))
 
         def point(number: Value, _: Sequence[Value]) -> None:
-            at = i64(places.mul(number, places.mul(width, distance)))
+            at = i64(indices.mul(number, indices.mul(width, distance)))
             here = offset(builder, weights, DTYPE, at)
-            following = offset(builder, here, DTYPE, i64(places.mul(width, distance)))
+            following = offset(builder, here, DTYPE, i64(indices.mul(width, distance)))
 
             def rows(tile: Value, _: Sequence[Value]) -> None:
-                line = places.add(places.mul(number, form.rows), places.mul(tile, form.tile.rows))
-                at = i64(places.add(places.mul(line, form.depth), first))
+                line = indices.add(
+                    indices.mul(number, form.rows), indices.mul(tile, form.tile.rows)
+                )
+                at = i64(indices.add(indices.mul(line, form.depth), first))
                 a = offset(builder, source, DTYPE, at)
-                out = offset(builder, self.sums, DTYPE, i64(places.mul(line, width)))
+                out = offset(builder, self.sums, DTYPE, i64(indices.mul(line, width)))
                 # Each tile asks for its share of the next weights: a line for every four channels.
                 ahead = offset(builder, following, DTYPE, builder.mul(tile, i64(4 * form.channels)))
                 arguments = [count, a, i64(form.depth), here, out, i64(width), added, ahead]
@@ -301,11 +303,11 @@ class Driver:
 
     def _take_back(self, block: Index, panel: Index, width: Index) -> None:
         """The sums of a panel to the results, a vector of channels and a line of squares at a time."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         lanes = form.tile.lanes
         kernel = result_kernel(self.code.module, form.side, lanes)
         first, stop = lines_of(builder, form, i64(block))
-        start = i64(places.mul(panel, form.tile.width))
+        start = i64(indices.mul(panel, form.tile.width))
         count = minimum(builder, builder.sub(i64(form.out), start), i64(width))
 
         def vector(at: Value, _: Sequence[Value]) -> None:
@@ -313,13 +315,13 @@ class Driver:
             channels = minimum(builder, builder.sub(count, at), i64(lanes))
 
             def one_line(line: Value, _: Sequence[Value]) -> None:
-                square = places.mul(builder.sub(line, first), form.across)
-                read = i64(places.add(places.mul(square, width), at))
+                square = indices.mul(builder.sub(line, first), form.across)
+                read = i64(indices.add(indices.mul(square, width), at))
                 arguments = [
                     i64(form.across),
                     offset(builder, self.sums, DTYPE, read),
                     i64(width),
-                    i64(places.mul(width, form.rows)),
+                    i64(indices.mul(width, form.rows)),
                     self.pixels,
                     i64(layout.width * lanes),
                 ]
@@ -332,21 +334,21 @@ class Driver:
 
     def _write_line(self, line: Value, channel: Value, channels: Value) -> None:
         """The pixels of a line: all at once where its rows follow each other in the result."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         image, part, down = place_of_line(builder, form, line)
         height, width = form.result
-        top = i64(places.mul(down, form.side))
+        top = i64(indices.mul(down, form.side))
         rows = minimum(builder, builder.sub(i64(height), top), i64(form.side))
         if form.parts == 1:
-            length = i64(places.mul(rows, width))
-            self._write_run(image, channel, channels, i64(0), places.mul(top, width), length)
+            length = i64(indices.mul(rows, width))
+            self._write_run(image, channel, channels, i64(0), indices.mul(top, width), length)
             return
-        left = places.mul(part, layout.width)
-        length = minimum(builder, i64(places.sub(width, left)), i64(layout.width))
+        left = indices.mul(part, layout.width)
+        length = minimum(builder, i64(indices.sub(width, left)), i64(layout.width))
 
         def one_row(row: Value, _: object) -> None:
-            pixel = places.add(places.mul(builder.add(top, row), width), left)
-            start = i64(places.mul(row, layout.width))
+            pixel = indices.add(indices.mul(builder.add(top, row), width), left)
+            start = i64(indices.mul(row, layout.width))
             self._write_run(image, channel, channels, start, pixel, length)
 
         loop(builder, i64(0), rows, 1, one_row)
@@ -361,7 +363,7 @@ class Driver:
         length: Value,
     ) -> None:
         """Neighbouring pixels of some channels: turned around, and then finished a channel after the other, as they lie in the result."""
-        builder, places, lanes = self.builder, self.places, self.form.tile.lanes
+        builder, indices, lanes = self.builder, self.indices, self.form.tile.lanes
         turn = turn_kernel(self.code.module, lanes)
         pixels = offset(builder, self.pixels, DTYPE, builder.mul(start, i64(lanes)))
         pitch = i64(self.layout.run)
@@ -373,7 +375,7 @@ class Driver:
             def piece(at: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(builder, builder.sub(length, at), lanes)
                 sums = load(builder, offset(builder, row, DTYPE, at), DTYPE, lanes)
-                index = [image, builder.add(channel, number), places.add(pixel, at)]
+                index = [image, builder.add(channel, number), indices.add(pixel, at)]
                 self.finish.emit(self.code, sums, index, lanes, mask)
 
             loop(builder, i64(0), length, lanes, piece)

@@ -94,7 +94,7 @@ class Reader:
     def __init__(
         self, code: Code, images: Images, start: Pointer, ring: Pointer, kernel: Pointer | Function
     ) -> None:
-        self.code, self.builder, self.places = code, code.builder, code.places
+        self.code, self.builder, self.indices = code, code.builder, code.indices
         self.images, self.form, self.start = images, images.form, start
         self.ring, self.kernel = ring, kernel
 
@@ -117,33 +117,35 @@ class Reader:
         point_distance: Index,
     ) -> None:
         """The squares of some lines, of one vector of channels, to ``target``."""
-        form, builder, places, images = self.form, self.builder, self.places, self.images
+        form, builder, indices, images = self.form, self.builder, self.indices, self.images
         lanes, (height, width) = form.tile.lanes, images.size
-        channel = i64(places.mul(vector, lanes))
+        channel = i64(indices.mul(vector, lanes))
         exist = minimum(builder, builder.sub(i64(images.channels), channel), i64(lanes))
         fill = fill_kernel(self.code.module, lanes)
         first, stop = lines
 
         def one_line(line: Value, _: Sequence[Value]) -> None:
             image, part, down = place_of_line(builder, form, line)
-            plane = places.add(places.mul(image, images.channels), channel)
-            top = i64(places.mul(down, form.side))
+            plane = indices.add(indices.mul(image, images.channels), channel)
+            top = i64(indices.mul(down, form.side))
             # What the line above has read already is still there.
             fresh = builder.or_(
                 builder.icmp_signed("==", line, first),
                 builder.icmp_signed("==", i64(down), i64(0)),
             )
             begin = builder.select(fresh, i64(0), i64(images.reach - form.side))
-            left = places.sub(places.mul(part, form.side * form.across), images.low[1])
-            left = places.add(left, images.first)
+            left = indices.sub(indices.mul(part, form.side * form.across), images.low[1])
+            left = indices.add(left, images.first)
 
             def one_row(i: Value, _: Sequence[Value]) -> None:
                 row = builder.add(top, i)
                 y = builder.sub(row, i64(images.low[0]))
                 inside = builder.icmp_unsigned("<", y, i64(height))
-                at = places.add(places.mul(places.add(places.mul(plane, height), y), width), left)
-                low = maximum(builder, i64(places.sub(0, left)), i64(0))
-                high = builder.select(inside, i64(places.sub(width, left)), i64(0))
+                at = indices.add(
+                    indices.mul(indices.add(indices.mul(plane, height), y), width), left
+                )
+                low = maximum(builder, i64(indices.sub(0, left)), i64(0))
+                high = builder.select(inside, i64(indices.sub(width, left)), i64(0))
                 slot = builder.mul(builder.and_(row, i64(2 * form.side - 1)), i64(images.pitch))
                 to = offset(builder, self.ring, DTYPE, slot, images.first * lanes)
                 read = offset(builder, self.start, DTYPE, i64(at))
@@ -151,8 +153,8 @@ class Reader:
                 builder.call(fill, arguments)
 
             loop(builder, begin, i64(images.reach), 1, one_row)
-            square = places.mul(builder.sub(line, first), form.across)
-            to = offset(builder, target, DTYPE, i64(places.mul(square, square_distance)))
+            square = indices.mul(builder.sub(line, first), form.across)
+            to = offset(builder, target, DTYPE, i64(indices.mul(square, square_distance)))
             distances = i64(square_distance), i64(point_distance)
             arguments = [i64(form.across), self.ring, i64(images.pitch), top, to, *distances]
             builder.call(self.kernel, arguments)

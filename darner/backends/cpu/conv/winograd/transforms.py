@@ -358,19 +358,19 @@ def taps_kernel(module: Module, side: int, lanes: int) -> Function:
     line, ends = Line(builder, side, lanes), side + 2
     columns = []
     for j in range(ends):
-        places = [
+        addresses = [
             offset(builder, sums, DTYPE, builder.mul(point_distance, i64(i * ends + j)))
             for i in range(ends)
         ]
 
         def add(
-            split: Value, totals: Sequence[Value], places: Sequence[Pointer] = places
+            split: Value, totals: Sequence[Value], addresses: Sequence[Pointer] = addresses
         ) -> list[Value]:
             at = builder.mul(split, split_distance)
-            more = [load(builder, offset(builder, p, DTYPE, at), DTYPE, lanes) for p in places]
+            more = [load(builder, offset(builder, p, DTYPE, at), DTYPE, lanes) for p in addresses]
             return [builder.fadd(a, b) for a, b in zip(totals, more, strict=True)]
 
-        first = [load(builder, place, DTYPE, lanes) for place in places]
+        first = [load(builder, place, DTYPE, lanes) for place in addresses]
         columns.append(line.weight_gradient(loop(builder, i64(1), splits, 1, add, first)))
     for i in range(3):
         for j, value in enumerate(line.weight_gradient([column[i] for column in columns])):

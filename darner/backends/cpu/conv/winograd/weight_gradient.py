@@ -59,7 +59,7 @@ class Driver:
     def __init__(
         self, code: Code, form: Winograd, operands: tuple[Pointer, Pointer], finish: Finish
     ) -> None:
-        self.code, self.builder, self.places = code, code.builder, code.places
+        self.code, self.builder, self.indices = code, code.builder, code.indices
         self.form, self.finish, self.layout = form, finish, Layout(form)
         builder, layout = self.builder, self.layout
         place = sum(layout.rings)
@@ -109,18 +109,18 @@ class Driver:
 
     def _read(self, which: int, vector: Value, lines: tuple[Value, Value]) -> None:
         """Transform one vector of channels of the source (0) or of the gradient (1)."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         lanes, squares = form.tile.lanes, layout.squares
         if which == 0:
-            start: Index = places.mul(vector, form.points * squares * lanes)
+            start: Index = indices.mul(vector, form.points * squares * lanes)
             width: Index = lanes
         else:
             panel, inside = divided(builder, vector, form.tile.vectors)
             _, width = width_of(builder, form, panel)
-            start = places.mul(panel, form.points * squares * form.tile.width)
-            start = places.add(start, places.mul(inside, lanes))
+            start = indices.mul(panel, form.points * squares * form.tile.width)
+            start = indices.add(start, indices.mul(inside, lanes))
         target = offset(builder, (self.source, self.gradient)[which], DTYPE, i64(start))
-        distance = places.mul(width, squares)
+        distance = indices.mul(width, squares)
         self.readers[which].transform(lines, vector, target, width, distance)
 
     def _read_all(self, which: int, vectors: int, lines: tuple[Value, Value]) -> None:
@@ -174,22 +174,24 @@ class Driver:
         self, panel: Index, first: Value, count: Value, squares: Value, sums: Pointer, keep: Value
     ) -> None:
         """Sums over ``squares`` squares for ``count`` vectors of channels, added to what is there where ``keep`` is not 0."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         lanes, tile = form.tile.lanes, form.tile
         full, width = width_of(builder, form, panel)
         added = builder.icmp_signed(">", keep, i64(0))
-        start = places.mul(panel, form.points * layout.squares * tile.width)
+        start = indices.mul(panel, form.points * layout.squares * tile.width)
 
         def point(number: Value, _: Sequence[Value]) -> None:
-            at = places.add(start, places.mul(places.mul(number, width), layout.squares))
+            at = indices.add(start, indices.mul(indices.mul(number, width), layout.squares))
             b = offset(builder, self.gradient, DTYPE, i64(at))
 
             def vector(i: Value, _: Sequence[Value]) -> None:
-                line = places.add(places.mul(builder.add(first, i), form.points), number)
+                line = indices.add(indices.mul(builder.add(first, i), form.points), number)
                 read = offset(
-                    builder, self.source, DTYPE, i64(places.mul(line, layout.squares * lanes))
+                    builder, self.source, DTYPE, i64(indices.mul(line, layout.squares * lanes))
                 )
-                out = places.mul(places.add(places.mul(i, form.points), number), lanes * tile.width)
+                out = indices.mul(
+                    indices.add(indices.mul(i, form.points), number), lanes * tile.width
+                )
                 write = offset(builder, sums, DTYPE, i64(out))
                 for row in range(0, lanes, tile.rows):
                     a = offset(builder, read, DTYPE, row)
@@ -205,7 +207,7 @@ class Driver:
 
     def _take_back(self, panel: Index, vector: Value, sums: Pointer, splits: int) -> None:
         """The sums of one panel and one vector of the source's channels to the results."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         lanes, tile = form.tile.lanes, form.tile
         kernel = taps_kernel(self.code.module, form.side, lanes)
         turn = turn_kernel(self.code.module, lanes)
@@ -216,7 +218,7 @@ class Driver:
         length = builder.mul(channels, i64(TAPS))
 
         def columns(at: Value, _: Sequence[Value]) -> None:
-            out = builder.add(i64(places.mul(panel, tile.width)), at)
+            out = builder.add(i64(indices.mul(panel, tile.width)), at)
             count = minimum(builder, builder.sub(i64(form.out), out), i64(lanes))
 
             def one_channel(i: Value, _: Sequence[Value]) -> None:
