@@ -56,7 +56,7 @@ def looks_along(node: Node) -> bool:
 
 
 def _arg_reduce_along(
-    e: Elements, node: Node, length: int, place: Callable[[Index], list[Index]]
+    e: Elements, node: Node, length: int, position: Callable[[Index], list[Index]]
 ) -> Value:
     """A vector at a time: every lane keeps its best and the block it was in, and the lanes are compared at the end."""
     (x,), registers = node.operands, e.registers
@@ -68,7 +68,7 @@ def _arg_reduce_along(
 
     def keep_better(lanes: Lanes, values: list[Value]) -> Sequence[Value]:
         best, where = values
-        value = e.indices.spread(e.at(x, place(lanes)), count)
+        value = e.indices.spread(e.at(x, position(lanes)), count)
         found = registers.both(e.mask, better(value, best))
         here = registers.cast(i64(lanes.start), dtypes.i64, dtypes.i32)
         return [registers.choose(found, value, best), registers.choose(found, here, where)]

@@ -111,11 +111,11 @@ def _spread(x: Node, node: Node, own: Axes) -> Axes | None:
     places = [next(real) if size != 1 else None for size in sizes(node)]
     taken = places[len(places) - x.rank :] if x.rank else []
     axes: list[int] = []
-    for size, place in zip(sizes(x), taken, strict=True):
+    for size, position in zip(sizes(x), taken, strict=True):
         if size != 1:
-            if place is None:
+            if position is None:
                 return None
-            axes.append(place)
+            axes.append(position)
     return tuple(axes)
 
 

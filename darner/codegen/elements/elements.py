@@ -131,9 +131,9 @@ class Elements:
         found = self._bounds.get(identity(number))
         return found and found[1:]
 
-    def piece(self, number: Index, position: int, place: Index) -> None:
+    def piece(self, number: Index, position: int, within: Index) -> None:
         """Say that a number, along the axis of concatenations, is a place in their part at a position."""
-        self._pieces[identity(number)] = number, position, place
+        self._pieces[identity(number)] = number, position, within
 
     def piece_of(self, number: Index) -> tuple[int, Index] | None:
         """What ``piece`` said of a number."""
@@ -377,8 +377,8 @@ def _reshape(e: Elements, node: Node, index: list[Index]) -> Value:
 
 def _transpose(e: Elements, node: Node, index: list[Index]) -> Value:
     source: list[Index] = [0] * len(index)
-    for place, axis in enumerate(node.attrs["perm"]):
-        source[axis] = index[place]
+    for position, axis in enumerate(node.attrs["perm"]):
+        source[axis] = index[position]
     return e.at(node.operands[0], source)
 
 
@@ -449,12 +449,12 @@ def _pad(e: Elements, node: Node, index: list[Index]) -> Value:
             )
             source.append(moved)
         else:
-            place = e.indices.clamp(moved, 0, last)
-            hits = e.indices.compare("==", moved, place)
+            position = e.indices.clamp(moved, 0, last)
+            hits = e.indices.compare("==", moved, position)
             if gap:
-                rest = e.indices.mod(place, gap + 1)
+                rest = e.indices.mod(position, gap + 1)
                 hits = e.registers.both(hits, e.indices.compare("==", rest, 0))
-            source.append(e.indices.div(place, gap + 1))
+            source.append(e.indices.div(position, gap + 1))
         inside = e.registers.both(inside, hits)
     if inside is None:
         return e.at(x, source)
@@ -475,24 +475,24 @@ def _concat(e: Elements, node: Node, index: list[Index]) -> Value:
             start += size
             continue
         moved = list(index)
-        place = e.indices.sub(index[axis], start)
+        position = e.indices.sub(index[axis], start)
         start += size
         if start - size <= low and high <= start:
-            moved[axis] = place
+            moved[axis] = position
             return e.at(part, moved)
-        if isinstance(place, Lanes) and place.is_outside(size):
+        if isinstance(position, Lanes) and position.is_outside(size):
             continue
-        if isinstance(place, Lanes) and place.is_inside(size):
-            moved[axis] = place
+        if isinstance(position, Lanes) and position.is_inside(size):
+            moved[axis] = position
             return e.at(part, moved)
-        if isinstance(place, Lanes) and place.stride == 1 and e.is_simple(part):
-            moved[axis] = place
+        if isinstance(position, Lanes) and position.stride == 1 and e.is_simple(part):
+            moved[axis] = position
             inside = e.registers.both(
-                e.indices.compare(">=", place, 0), e.indices.compare("<", place, size)
+                e.indices.compare(">=", position, 0), e.indices.compare("<", position, size)
             )
             value = e.guarded(part, moved, inside)
         else:
-            moved[axis] = e.indices.clamp(place, 0, size - 1)
+            moved[axis] = e.indices.clamp(position, 0, size - 1)
             value = e.at(part, moved)
         if found is None:
             found = value
@@ -542,9 +542,9 @@ def _dynamic_update_slice(e: Elements, node: Node, index: list[Index]) -> Value:
     for axis, (i, size, whole) in enumerate(zip(index, _sizes(update), _sizes(x), strict=True)):
         start = e.indices.clamp(e.integer(starts, [axis]), 0, whole - size)
         moved = e.indices.sub(i, start)
-        place = e.indices.clamp(moved, 0, size - 1)
-        inside = e.registers.both(inside, e.indices.compare("==", moved, place))
-        source.append(place)
+        position = e.indices.clamp(moved, 0, size - 1)
+        inside = e.registers.both(inside, e.indices.compare("==", moved, position))
+        source.append(position)
     new, old = e.at(update, source), e.at(x, index)
     return new if inside is None else e.registers.choose(inside, new, old)
 

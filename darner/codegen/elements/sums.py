@@ -65,13 +65,13 @@ def dot_general(e: Elements, node: Node, index: list[Index]) -> Value:
     for side, operand in (("a", a), ("b", b)):
         used = (*attrs[f"{side}_batch"], *attrs[f"{side}_contract"])
         free = [k for k in range(operand.rank) if k not in used]
-        place: list[Index] = [0] * operand.rank
+        position: list[Index] = [0] * operand.rank
         for axis, i in zip(attrs[f"{side}_batch"], index[:batch], strict=True):
-            place[axis] = i
+            position[axis] = i
         for axis, i in zip(free, index[at : at + len(free)], strict=True):
-            place[axis] = i
+            position[axis] = i
         at += len(free)
-        sides.append(place)
+        sides.append(position)
     sizes = [sizes_of(a)[axis] for axis in attrs["a_contract"]]
 
     def add_product(inner: list[Index], values: list[Value]) -> Sequence[Value]:
@@ -107,13 +107,13 @@ def fold(e: Elements, node: Node, index: list[Index]) -> Value:
         for k in range(count):
             stride, dilation = node.attrs["stride"][k], node.attrs["dilation"][k]
             moved = e.indices.sub(index[lead + k], e.indices.mul(offsets[k], dilation))
-            place = e.indices.clamp(moved, 0, (counts[k] - 1) * stride)
-            hit = e.indices.compare("==", moved, place)
+            position = e.indices.clamp(moved, 0, (counts[k] - 1) * stride)
+            hit = e.indices.compare("==", moved, position)
             if stride > 1:
-                rest = e.indices.mod(place, stride)
+                rest = e.indices.mod(position, stride)
                 hit = e.registers.both(hit, e.indices.compare("==", rest, 0))
             hits = e.registers.both(hits, hit)
-            where.append(e.indices.div(place, stride))
+            where.append(e.indices.div(position, stride))
         value = e.at(x, [*index[:lead], *where, *offsets])
         total = e.registers.combine("sum", values[0], value, x.dtype, node.dtype)
         return [total if hits is None else e.registers.choose(hits, total, values[0])]

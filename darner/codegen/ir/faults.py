@@ -85,6 +85,6 @@ class Faults:
         number = i64(ordinal(self.body, node))
         answer = builder.cmpxchg(self.words, i64(0), number, "monotonic", "monotonic")
         with builder.if_then(builder.extract_value(answer, 1)):
-            for place, what in ((1, value), (2, i64(size))):
-                target = builder.gep(self.words, [i64(place)], source_etype=word)
+            for position, what in ((1, value), (2, i64(size))):
+                target = builder.gep(self.words, [i64(position)], source_etype=word)
                 builder.store(what, target)

@@ -39,19 +39,19 @@ class Registers:
         count = lane_count(offset)
         element = memory_type(dtype)
         if count is None:
-            place = self.builder.gep(pointer, [i64(offset)], source_etype=element)
-            return self._held(self.builder.load(place, typ=element, align=dtype.itemsize), dtype)
+            address = self.builder.gep(pointer, [i64(offset)], source_etype=element)
+            return self._held(self.builder.load(address, typ=element, align=dtype.itemsize), dtype)
         kind = memory_type(dtype, count)
         if isinstance(offset, Lanes) and offset.stride in (1, -1):
             first = offset.start
             if offset.stride < 0:
                 first = self.indices.sub(first, count - 1)
                 mask = None if mask is None else self.reversed(mask)
-            place = self.builder.gep(pointer, [i64(first)], source_etype=element)
+            address = self.builder.gep(pointer, [i64(first)], source_etype=element)
             if mask is None:
-                value = self.builder.load(place, typ=kind, align=dtype.itemsize)
+                value = self.builder.load(address, typ=kind, align=dtype.itemsize)
             else:
-                value = self._masked("load", kind, [place], mask, dtype)
+                value = self._masked("load", kind, [address], mask, dtype)
             return self._held(self.reversed(value) if offset.stride < 0 else value, dtype)
         if isinstance(offset, Lanes) and 2 <= offset.stride <= MOST_APART and mask is None:
             return self._held(self.every_few(pointer, offset, dtype), dtype)
@@ -74,8 +74,8 @@ class Registers:
 
             def read(_: int, begin: int, first: Index = first) -> Value:
                 at = [i64(self.indices.add(first, begin))]
-                place = self.builder.gep(pointer, at, source_etype=memory_type(dtype))
-                return self.builder.load(place, typ=kind, align=dtype.itemsize)
+                address = self.builder.gep(pointer, at, source_etype=memory_type(dtype))
+                return self.builder.load(address, typ=kind, align=dtype.itemsize)
 
             chunks.append(collect(self.builder, kind, offset.stride, read, exactly=True))
         while len(chunks) > 1:
@@ -172,12 +172,12 @@ class Registers:
         function = function_of(self.builder.module, "llvm.prefetch.p0", ir.VoidType(), kinds)
         first = offset.start if isinstance(offset, Lanes) else offset
         for line in range(0, count, max(1, 64 // dtype.itemsize)):
-            place = self.builder.gep(
+            address = self.builder.gep(
                 pointer, [i64(self.indices.add(first, line))], source_etype=memory_type(dtype)
             )
             # To be read, into the second level of the cache, as data.
             settings = [ir.Constant(word, number) for number in (0, 2, 1)]
-            self.builder.call(function, [place, *settings])
+            self.builder.call(function, [address, *settings])
 
     def _held(self, value: Value, dtype: DType) -> Value:
         if dtype.kind != "bool":

@@ -21,8 +21,8 @@ def _return(builder: Builder, *results: Lane) -> None:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     structure = ir.Constant(builder.function.ftype.return_type, ir.Undefined)
-    for place, result in enumerate(results):
-        structure = builder.insert_value(structure, result.value, place)
+    for position, result in enumerate(results):
+        structure = builder.insert_value(structure, result.value, position)
     builder.ret(structure)
 
 
@@ -41,13 +41,13 @@ def _lane_by_lane(
             return value if needed.count is None else builder.extract_element(value, index)
 
         given = builder.call(function, [pick(operand.value) for operand in operands])
-        for place in range(len(values)):
-            own = builder.extract_value(given, place)
-            kept = builder.select(pick(needed.value), own, pick(values[place]))
+        for position in range(len(values)):
+            own = builder.extract_value(given, position)
+            kept = builder.select(pick(needed.value), own, pick(values[position]))
             if needed.count is None:
-                values[place] = kept
+                values[position] = kept
             else:
-                values[place] = builder.insert_element(values[place], kept, index)
+                values[position] = builder.insert_element(values[position], kept, index)
     return [result.of(value) for result, value in zip(results, values, strict=True)]
 
 

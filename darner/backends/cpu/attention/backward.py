@@ -181,14 +181,14 @@ class Gradients:
     def sums_of(self, unit: Index) -> dict[str, Pointer]:
         """Where the gradients of keys and values of a part are summed."""
         found = {}
-        for name, place in (("k", self.room.keys), ("v", self.room.values)):
+        for name, position in (("k", self.room.keys), ("v", self.room.values)):
             if name not in self.room.results:
                 continue
             if self.room.parts == 1:
-                found[name] = self.parts.own(place)
+                found[name] = self.parts.own(position)
             else:
                 distance = self.parts.indices.mul(unit, self.attention.keys * self.wide[name])
-                pointer = self.parts.shared(place)
+                pointer = self.parts.shared(position)
                 found[name] = offset(self.builder, pointer, self.parts.dtype, distance)
         return found
 

@@ -142,11 +142,11 @@ class BiasGradient:
             def emit_column(column: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(b, b.sub(keys, column), attention.lanes)
                 value = parts.vector(rows, parts.indices.mul(i, wide), column)
-                place = Lanes(parts.indices.add(line, column), attention.lanes)
+                position = Lanes(parts.indices.add(line, column), attention.lanes)
                 registers.store(
                     parts.narrowed(value),
                     parts.code.results[self.number],
-                    place,
+                    position,
                     self.output.dtype,
                     mask,
                 )
@@ -180,8 +180,8 @@ class BiasGradient:
             total = parts.vector(self.totals, base, 0)
             for c in range(1, attention.tile.vectors):
                 total = total + parts.vector(self.totals, base, c * attention.lanes)
-            place = parts.indices.offset((batch, head, 0, b.add(key, row)), self.sizes)
-            target = offset(b, parts.code.results[self.number], attention.dtype, place)
+            position = parts.indices.offset((batch, head, 0, b.add(key, row)), self.sizes)
+            target = offset(b, parts.code.results[self.number], attention.dtype, position)
             every = parts.spread(lane_sum(b, total.value))
             store_first_lane(b, every.value, target, attention.dtype)
 

@@ -111,12 +111,12 @@ def strided_loop(parts: Parts, total: int, inside: Any) -> None:
 
 
 def _record(parts: Parts, room: DecodeRoom, row: Index, part: Index) -> Pointer:
-    place = parts.indices.add(parts.indices.mul(row, parts.attention.parts), part)
+    position = parts.indices.add(parts.indices.mul(row, parts.attention.parts), part)
     return offset(
         parts.builder,
         parts.shared(room.records),
         parts.dtype,
-        parts.indices.mul(place, room.record),
+        parts.indices.mul(position, room.record),
     )
 
 
@@ -173,8 +173,8 @@ def dots(parts: Parts, query: Pointer, name: str, index: Sequence[Index], key: V
     def products(column: Value, sums: Sequence[Value], mask: Value | None = None) -> list[Value]:
         own = load(b, offset(b, query, dtype, column), dtype, lanes, mask)
         found = []
-        for place, total in zip(rows, sums, strict=True):
-            other = load(b, offset(b, place, dtype, column), dtype, lanes, mask)
+        for position, total in zip(rows, sums, strict=True):
+            other = load(b, offset(b, position, dtype, column), dtype, lanes, mask)
             found.append(Lane(b, own).fma(Lane(b, other), Lane(b, total)).value)
         return found
 
@@ -225,12 +225,12 @@ def _operand(
     item = attention.operands.get(name)
     if item is None:
         return None
-    place = parts.address(name, batch, head, row, key)
+    element_address = parts.address(name, batch, head, row, key)
     limit = None
     if attention.keys % attention.lanes:
         left = b.sub(i64(attention.keys), key)
         limit = Lane(b, lane_mask(b, left, attention.lanes))
-    return parts.along(name, place, item.strides[3], limit)
+    return parts.along(name, element_address, item.strides[3], limit)
 
 
 def _across(parts: Parts, name: str, value: Value) -> Value:
@@ -313,9 +313,9 @@ def emit_sums(
                     spread = Lane(b, broadcast(b, weight, lanes))
                     line = parts.indices.add(parts.indices.mul(at, item.strides[2]), first)
                     for c in range(width):
-                        place = offset(b, values, item.dtype, line, c * lanes)
+                        address = offset(b, values, item.dtype, line, c * lanes)
                         mask = last if masked and c == width - 1 else None
-                        value = Lane(b, load(b, place, item.dtype, lanes, mask))
+                        value = Lane(b, load(b, address, item.dtype, lanes, mask))
                         own = ahead % 2 * width + c
                         found[own] = spread.fma(value, Lane(b, found[own])).value
                 return found
@@ -353,9 +353,9 @@ def _emit_sum(
     wide = attention.padded(attention.value_width)
     total_parts = i64(attention.parts)
 
-    def at(part: Value, place: int) -> Value:
+    def at(part: Value, position: int) -> Value:
         return b.load(
-            offset(b, _record(parts, room, number, part), parts.dtype, place),
+            offset(b, _record(parts, room, number, part), parts.dtype, position),
             typ=parts.number(0.0).element,
         )
 

@@ -138,9 +138,9 @@ class FewGradients:
         low, high = keys
 
         def emit_head(head: Value, query: Index, row: Value) -> None:
-            for place in (room.scores, room.slopes):
+            for position in (room.scores, room.slopes):
                 # Keys that are not seen have no gradient.
-                parts.clear(self._place(place, row, part, attention.part), attention.part)
+                parts.clear(self._place(position, row, part, attention.part), attention.part)
             scores = self._scores(room.scores, row, part, low)
             slopes = self._scores(room.slopes, row, part, low)
             top = emit_scores(parts, Query(batch, head, kv_head, query), start, keys, scores)
@@ -160,8 +160,8 @@ class FewGradients:
     # ------------------------------------------------------------- the second pass
 
     def _read(self, row: Index, part: Index, item: int) -> Lane:
-        place = self._record(row, part, item)
-        return self.parts.spread(self.builder.load(place, typ=self.parts.number(0.0).element))
+        address = self._record(row, part, item)
+        return self.parts.spread(self.builder.load(address, typ=self.parts.number(0.0).element))
 
     def _statistics(self, row: Index, part: Index) -> tuple[Lane, Lane]:
         """What a part's exponentials are to be multiplied by, and the mean slope."""
@@ -210,15 +210,15 @@ class FewGradients:
         self._each_row(batch, kv_head, emit_head)
         first = i64(parts.indices.mul(part, attention.part))
         after = minimum(b, b.add(first, i64(attention.part)), i64(attention.keys))
-        for name, operand, place in (("k", "q", room.slopes), ("v", "dy", room.scores)):
+        for name, operand, position in (("k", "q", room.slopes), ("v", "dy", room.scores)):
             if name in room.results:
-                self._write_keys(name, operand, place, (batch, kv_head, part), (first, after))
+                self._write_keys(name, operand, position, (batch, kv_head, part), (first, after))
 
     def _write_keys(
         self,
         name: str,
         operand: str,
-        place: int,
+        position: int,
         owner: tuple[Index, Index, Index],
         ends: tuple[Value, Value],
     ) -> None:
@@ -245,7 +245,7 @@ class FewGradients:
                     )
                     head = parts.indices.add(parts.indices.mul(kv_head, attention.group), member)
                     row = parts.indices.offset((batch, head, query), self.rows)
-                    weights = self._scores(place, row, part, key)
+                    weights = self._scores(position, row, part, key)
                     weight = broadcast(b, load(b, weights, parts.dtype, 1), lanes)
                     source = parts.moved(
                         parts.address(operand, batch, head, query), attention.dtype, column
@@ -271,8 +271,8 @@ class FewGradients:
 
         def value_at(column: Index) -> Lane:
             def add(part: Value, held: Sequence[Value]) -> list[Value]:
-                place = self._place(self.room.queries, row, part, wide)
-                return [(Lane(b, held[0]) + parts.vector(place, column)).value]
+                address = self._place(self.room.queries, row, part, wide)
+                return [(Lane(b, held[0]) + parts.vector(address, column)).value]
 
             zero = parts.number(0.0).value
             (total,) = loop(b, i64(0), i64(attention.parts), 1, add, [zero])

@@ -115,12 +115,12 @@ class PanelScores:
     def _turn(self, key: Value, keys: Value) -> None:
         """Turn the mask and the bias of a block of keys."""
         parts, attention = self.parts, self.parts.attention
-        for name, place in self.turned.items():
+        for name, position in self.turned.items():
             item = attention.operands[name]
             turn = turn_kernel(parts.code.module, item.dtype, attention.panel, attention.lanes)
             source = parts.address(name, self.batch, self.head, self.first, key)
             stride = i64(item.strides[2])
-            parts.builder.call(turn, [keys, self.valid, source, stride, parts.own(place)])
+            parts.builder.call(turn, [keys, self.valid, source, stride, parts.own(position)])
 
     def _operand(self, name: str, row: Value, key: Value) -> list[Lane | None]:
         """The elements of a mask or bias at a key, which is a row of its block, for every vector of queries."""
@@ -138,14 +138,14 @@ class PanelScores:
                 parts.along(name, parts.moved(block, "bool", base, c * lanes), 1, None)
                 for c in self.vectors
             ]
-        place = parts.address(name, self.batch, self.head, self.first, key)
+        element_address = parts.address(name, self.batch, self.head, self.first, key)
         stride = item.strides[2]
         if stride == 0:
-            return [parts.scalar(name, place)] * len(self.vectors)
+            return [parts.scalar(name, element_address)] * len(self.vectors)
         found: list[Lane | None] = []
         whole = attention.queries % attention.panel == 0
         for c in self.vectors:
-            start = parts.moved(place, item.dtype, c * lanes * stride)
+            start = parts.moved(element_address, item.dtype, c * lanes * stride)
             limit = None
             if not whole:
                 left = parts.builder.sub(self.valid, i64(c * lanes))

@@ -49,8 +49,8 @@ def _emit_turn(function: Function, dtype: str, width: int, lanes: int) -> None:
         return value if is_mask else widen(b, value, dtype)
 
     def put(value: Value, key: Value, query: Value) -> None:
-        place = b.add(b.mul(key, i64(width)), query)
-        b.store(value, b.gep(target, [place], source_etype=wide), align=wide_size)
+        position = b.add(b.mul(key, i64(width)), query)
+        b.store(value, b.gep(target, [position], source_etype=wide), align=wide_size)
 
     def vectors(first: Value, _: Sequence[Value]) -> None:
         starts = [row_of(b.add(first, i64(lane))) for lane in range(lanes)]
@@ -72,8 +72,8 @@ def _emit_turn(function: Function, dtype: str, width: int, lanes: int) -> None:
         start = row_of(query)
 
         def emit_key(key: Value, _: Sequence[Value]) -> None:
-            place = b.gep(start, [key], source_etype=element)
-            put(widened(b.load(place, typ=element, align=size)), key, query)
+            address = b.gep(start, [key], source_etype=element)
+            put(widened(b.load(address, typ=element, align=size)), key, query)
 
         loop(b, i64(0), keys, 1, emit_key)
 

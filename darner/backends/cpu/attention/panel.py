@@ -42,13 +42,13 @@ class OpenPanel:
         self.scores = PanelScores(parts, PanelQueries(*place), room.turned)
         self.vectors = range(attention.tile.vectors)
 
-    def _strip(self, place: int, key: Value) -> Pointer:
+    def _strip(self, position: int, key: Value) -> Pointer:
         """The first row of a block in a strip of scores."""
         if self.work.room.is_long:
-            return self.parts.own(place)
+            return self.parts.own(position)
         row = self.parts.builder.sub(key, self.low)
         distance = self.parts.indices.mul(row, self.attention.panel)
-        return offset(self.parts.builder, self.parts.own(place), self.parts.dtype, distance)
+        return offset(self.parts.builder, self.parts.own(position), self.parts.dtype, distance)
 
     # ------------------------------------------------------------- a block of keys
 
@@ -178,12 +178,12 @@ class OpenPanel:
         if "bias" in room.results:
             self._keep(known)
         panels = {}
-        for name, operand, place in (
+        for name, operand, position in (
             ("k", "q", room.query_rows),
             ("v", "dy", room.gradient_rows),
         ):
             if name in sums:
-                panels[name] = parts.own(place)
+                panels[name] = parts.own(position)
                 self._pack_rows(operand, name, panels[name])
         result = parts.own(room.sums)
         if "q" in room.results:

@@ -250,32 +250,32 @@ class Parts(Writer):
         """Bytes as a mask."""
         return Lane(self.builder, value).differs(0)
 
-    def scalar(self, name: str, place: Pointer) -> Lane:
+    def scalar(self, name: str, address: Pointer) -> Lane:
         """One element of a mask or bias, in every lane."""
         item = self.attention.operands[name]
         if item.dtype == "bool":
-            value = self.builder.load(place, typ=ir().IntType(8))
+            value = self.builder.load(address, typ=ir().IntType(8))
             return self.truth(broadcast(self.builder, value, self.attention.lanes))
-        return self.spread(load(self.builder, place, item.dtype, 1))
+        return self.spread(load(self.builder, address, item.dtype, 1))
 
-    def along(self, name: str, place: Pointer, stride: int, limit: Lane | None) -> Lane:
+    def along(self, name: str, address: Pointer, stride: int, limit: Lane | None) -> Lane:
         """Elements of a mask or bias at a distance of ``stride``; where ``limit`` is not set nothing is read."""
         item = self.attention.operands[name]
         lanes = self.attention.lanes
         if stride == 0:
-            return self.scalar(name, place)
+            return self.scalar(name, address)
         if item.dtype != "bool":
             mask = None if limit is None else limit.value
-            value = load(self.builder, place, item.dtype, lanes, mask, stride)
+            value = load(self.builder, address, item.dtype, lanes, mask, stride)
             return Lane(self.builder, value)
         types = ir()
         kind = types.VectorType(types.IntType(8), lanes)
         if stride == 1 and limit is None:
-            return self.truth(self.builder.load(place, typ=kind, align=1))
+            return self.truth(self.builder.load(address, typ=kind, align=1))
         steps = types.Constant(
             types.VectorType(types.IntType(64), lanes), [lane * stride for lane in range(lanes)]
         )
-        places = self.builder.gep(place, [steps], source_etype=types.IntType(8))
+        places = self.builder.gep(address, [steps], source_etype=types.IntType(8))
         # A gep by a vector gives a vector of pointers, which llvmlite does not infer.
         places.type = types.VectorType(types.PointerType(), lanes)
         bit = types.VectorType(types.IntType(1), lanes)
@@ -319,13 +319,13 @@ class Parts(Writer):
         self,
         value: Lane,
         pointer: Pointer,
-        place: Index,
+        position: Index,
         dtype: str,
         mask: Value | None,
         count: int,
     ) -> None:
         """Round a vector to a result's type and store it."""
-        target = offset(self.builder, pointer, dtype, place)
+        target = offset(self.builder, pointer, dtype, position)
         if mask is not None and count == 1:
             store_first_lane(self.builder, value.value, target, dtype)
         else:
@@ -340,9 +340,9 @@ class Parts(Writer):
         row = self.indices.mul(self.indices.offset(index, sizes[:-1]), sizes[-1])
 
         def emit_column(column: Index, count: int, mask: Value | None) -> None:
-            place = self.indices.add(row, column)
+            position = self.indices.add(row, column)
             self.write(
-                value_at(column), self.code.results[number], place, output.dtype.name, mask, count
+                value_at(column), self.code.results[number], position, output.dtype.name, mask, count
             )
 
         self.write_row(width, emit_column)
@@ -359,15 +359,15 @@ class Parts(Writer):
             value = value_at(column)
             index = self.result_index(batch, head, row, column)
             if [output.id for output in code.body.outputs] == [node.id]:
-                place = self.indices.offset(index, sizes)
-                self.write(value, code.results[0], place, attention.dtype, mask, count)
+                position = self.indices.offset(index, sizes)
+                self.write(value, code.results[0], position, attention.dtype, mask, count)
                 return
             index[3] = Lanes(column, attention.lanes)
             elements = Elements.of(code, mask)
             elements.give(node, self.narrowed(value))
             values = [elements.at(output, index) for output in code.body.outputs]
             for output, pointer, item in zip(code.body.outputs, code.results, values, strict=True):
-                place = self.indices.offset(index, sizes)
-                elements.registers.store(item, pointer, place, output.dtype, mask)
+                position = self.indices.offset(index, sizes)
+                elements.registers.store(item, pointer, position, output.dtype, mask)
 
         self.write_row(attention.value_width, emit_column)

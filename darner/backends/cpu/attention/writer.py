@@ -53,16 +53,16 @@ class Writer:
         if bases:
             self.code.barrier()
 
-    def own(self, place: int) -> Pointer:
+    def own(self, position: int) -> Pointer:
         """An address in this thread's memory."""
-        return self._bytes(self.code.own, place)
+        return self._bytes(self.code.own, position)
 
-    def shared(self, place: int) -> Pointer:
+    def shared(self, position: int) -> Pointer:
         """An address in the memory of all threads."""
-        return self._bytes(self.code.shared, place)
+        return self._bytes(self.code.shared, position)
 
-    def _bytes(self, pointer: Pointer, place: int) -> Pointer:
-        return self.builder.gep(pointer, [i64(place)], source_etype=ir().IntType(8))
+    def _bytes(self, pointer: Pointer, position: int) -> Pointer:
+        return self.builder.gep(pointer, [i64(position)], source_etype=ir().IntType(8))
 
     def address(self, name: str, *index: Index) -> Pointer:
         """The address of an operand's element at the first few of its indices."""
@@ -121,13 +121,13 @@ class Writer:
 
     def vector(self, pointer: Pointer, *terms: Index) -> Lane:
         """A vector of scratch memory."""
-        place = offset(self.builder, pointer, self.dtype, *terms)
-        return Lane(self.builder, load(self.builder, place, self.dtype, self.attention.lanes))
+        address = offset(self.builder, pointer, self.dtype, *terms)
+        return Lane(self.builder, load(self.builder, address, self.dtype, self.attention.lanes))
 
     def put(self, value: Lane, pointer: Pointer, *terms: Index) -> None:
         """Write a vector of scratch memory."""
-        place = offset(self.builder, pointer, self.dtype, *terms)
-        store(self.builder, value.value, place, self.dtype)
+        address = offset(self.builder, pointer, self.dtype, *terms)
+        store(self.builder, value.value, address, self.dtype)
 
     def spread(self, scalar: Value) -> Lane:
         """A scalar in every lane."""
@@ -164,9 +164,9 @@ class Writer:
 
         def turn(number: Value, _: Sequence[Value]) -> None:
             odd = b.trunc(number, ir().IntType(1))
-            place = b.add(b.mul(number, threads), b.select(odd, opposite, thread))
-            with b.if_then(b.icmp_signed("<", place, i64(count))):
-                body(place)
+            position = b.add(b.mul(number, threads), b.select(odd, opposite, thread))
+            with b.if_then(b.icmp_signed("<", position, i64(count))):
+                body(position)
 
         loop(b, i64(0), rounds, 1, turn)
 

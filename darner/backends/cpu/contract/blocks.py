@@ -130,8 +130,8 @@ class _Block:
         position, length = self.terms
         rows = self.rows_of(number)
         size = plan.rows * plan.tile.width if plan.passes > 1 else 0
-        place = builder.mul(builder.sub(number, self.panels[0]), i64(size))
-        sums = offset(builder, driver.own_sums, driver.accumulator, place)
+        within = builder.mul(builder.sub(number, self.panels[0]), i64(size))
+        sums = offset(builder, driver.own_sums, driver.accumulator, within)
         terms = Terms(position, length, length, i64(0), sums)
         later = self.later(number, rows)
         panel = self.place(number, position)
@@ -175,8 +175,8 @@ class _Block:
         driver = self.driver
         builder, plan = driver.builder, driver.plan
         piece = self.piece_after(number)
-        place = self.place(piece.number, piece.position)
-        following = Following(driver, place)
+        address = self.place(piece.number, piece.position)
+        following = Following(driver, address)
         if driver.packed_b:
             return following
         packing = builder.icmp_signed("==", self.rows[0], self.share.rows[0])
@@ -185,9 +185,9 @@ class _Block:
         with builder.if_then(missing):
             # No tile of this thread is there to pack it in between.
             span = piece.position, i64(0), piece.length
-            emit_pack_panel(builder, plan, self.b, piece.number, place, span)
+            emit_pack_panel(builder, plan, self.b, piece.number, address, span)
         beyond = self.piece_after(builder.add(number, i64(1)))
-        slices = Slices(driver, self.b, rows, piece, beyond, place)
+        slices = Slices(driver, self.b, rows, piece, beyond, address)
         return Either(builder, packing, slices, following)
 
     def piece_after(self, number: Value) -> Piece:

@@ -236,8 +236,8 @@ def _rows(builder: Builder, plan: Cut, a: Pointer, copy: Pointer) -> tuple[Point
 
         def vector(index: Value, _: Sequence[Value]) -> None:
             mask = lane_mask(builder, builder.sub(i64(k), index), lanes) if k % lanes else None
-            place = offset(builder, start, dtype, builder.mul(index, i64(across)))
-            values = load(builder, place, dtype, lanes, mask, across)
+            address = offset(builder, start, dtype, builder.mul(index, i64(across)))
+            values = load(builder, address, dtype, lanes, mask, across)
             store(builder, values, offset(builder, target, accumulator, index), accumulator)
 
         loop(builder, i64(0), i64(k), lanes, vector)

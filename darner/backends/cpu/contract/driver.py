@@ -223,8 +223,8 @@ class Driver:
 
             def emit_row(row: Value, _: Sequence[Value] | None) -> None:
                 at = builder.mul(row, i64(plan.chunk)), builder.sub(column, first)
-                place = offset(builder, self.own_sums, self.accumulator, *at)
-                self.finish(batch, row, column, place, mask)
+                address = offset(builder, self.own_sums, self.accumulator, *at)
+                self.finish(batch, row, column, address, mask)
 
             if self.contraction.m == 1:
                 emit_row(i64(0), None)
@@ -269,8 +269,8 @@ class Driver:
         size = plan.tile.width * self.contraction.k
 
         def pack(number: Value, _: Sequence[Value]) -> None:
-            place = builder.mul(builder.sub(number, first), i64(size))
-            target = offset(builder, self.own_panels, plan.panel, place)
+            position = builder.mul(builder.sub(number, first), i64(size))
+            target = offset(builder, self.own_panels, plan.panel, position)
             emit_pack_panel(builder, plan, b, number, target)
 
         loop(builder, first, stop, 1, pack)
@@ -294,14 +294,14 @@ class Driver:
                 self.pack_rows(a, start, end)
             if plan.strips and self.target.straight is not None:
                 c = self.target.straight(batch)
-                place = builder.mul(builder.sub(panels[0], skipped), i64(size))
-                at = offset(builder, base, plan.panel, place)
+                within = builder.mul(builder.sub(panels[0], skipped), i64(size))
+                at = offset(builder, base, plan.panel, within)
                 emit_strip(self, a, c, at, (start, end), panels)
                 return
 
             def panel(number: Value, _: Sequence[Value]) -> None:
-                place = builder.mul(builder.sub(number, skipped), i64(size))
-                at = offset(builder, base, plan.panel, place)
+                within = builder.mul(builder.sub(number, skipped), i64(size))
+                at = offset(builder, base, plan.panel, within)
 
                 def one_pass(terms: Terms, _: Sequence[Value]) -> None:
                     piece = self.piece(at, number, terms.position)
@@ -370,8 +370,8 @@ class Driver:
     def ring(self, turn: Value) -> Pointer:
         """Where a piece lies, of the two that are packed and used in turns."""
         size = self.plan.tile.width * self.plan.block
-        place = self.builder.mul(turn, i64(size))
-        return offset(self.builder, self.own_panels, self.plan.panel, place)
+        position = self.builder.mul(turn, i64(size))
+        return offset(self.builder, self.own_panels, self.plan.panel, position)
 
     def pack_first(self, b: Pointer, number: Value) -> None:
         """Pack the first piece of a panel, before any is used."""
@@ -439,8 +439,8 @@ class Driver:
 
         def tile(row: Value, terms: tuple[Value, Value] | None = None) -> None:
             source = offset(builder, a, contraction.dtype, builder.mul(row, i64(down)))
-            place = builder.mul(builder.sub(row, start), length)
-            target = offset(builder, self.own_rows, self.accumulator, place)
+            position = builder.mul(builder.sub(row, start), length)
+            target = offset(builder, self.own_rows, self.accumulator, position)
             valid = minimum(builder, builder.sub(end, row), i64(height))
 
             def pack_terms(first: Value, a_offset: Value, _: Value | None, count: Value) -> None:
@@ -502,8 +502,8 @@ class Driver:
         return self.builder.select(full, i64(whole), i64(last))
 
     def finish(
-        self, batch: Value, row: Value, column: Value, place: Pointer, mask: Value | None
+        self, batch: Value, row: Value, column: Value, address: Pointer, mask: Value | None
     ) -> None:
         """Take one vector of sums to where it goes."""
-        values = load(self.builder, place, self.accumulator, self.plan.tile.lanes)
+        values = load(self.builder, address, self.accumulator, self.plan.tile.lanes)
         self.target.write(values, batch, row, column, mask)

@@ -183,12 +183,12 @@ def _pack_transposed(kernel: PackKernel, builder: Builder, arguments: Sequence[V
                 nothing = zero(accumulator_of(source), lanes)
                 columns = [builder.select(exists, value, nothing) for value in columns]
             for lane, value in enumerate(columns):
-                place = offset(builder, panel, target, corner, lane * width)
+                address = offset(builder, panel, target, corner, lane * width)
                 if not ends.short:
-                    store(builder, value, place, target, non_temporal=kernel.non_temporal)
+                    store(builder, value, address, target, non_temporal=kernel.non_temporal)
                     continue
                 with builder.if_then(builder.icmp_signed("<", i64(lane), k)):
-                    store(builder, value, place, target, non_temporal=kernel.non_temporal)
+                    store(builder, value, address, target, non_temporal=kernel.non_temporal)
 
         loop(builder, i64(0), i64(width), lanes, square)
 
@@ -226,8 +226,8 @@ def _square(kernel: PackKernel, module: Module) -> Function:
         for lane in range(lanes)
     ]
     for lane, value in enumerate(_transposed(builder, addresses, source)):
-        place = offset(builder, corner, target, builder.mul(stride, i64(lane)))
-        store(builder, value, place, target, non_temporal=kernel.non_temporal)
+        address = offset(builder, corner, target, builder.mul(stride, i64(lane)))
+        store(builder, value, address, target, non_temporal=kernel.non_temporal)
     builder.ret_void()
     return function
 
@@ -316,8 +316,8 @@ def _pack_elements(
         write = offset(builder, panel, target, builder.mul(index, i64(width)))
 
         def copy_element(column: Value, _: Sequence[Value]) -> None:
-            place = offset(builder, read, source, builder.mul(column, column_stride))
-            value = builder.load(place, typ=kind, align=STORAGE_BYTES[source])
+            address = offset(builder, read, source, builder.mul(column, column_stride))
+            value = builder.load(address, typ=kind, align=STORAGE_BYTES[source])
             value = value if same else widen(builder, value, source)
             builder.store(value, offset(builder, write, target, column), align=align)
 

@@ -109,7 +109,7 @@ class _TransposedPanels:
         if panels.last:
             is_last = builder.icmp_signed("==", index, i64(panels.columns // panels.width))
             across = builder.select(is_last, i64(panels.last), width)
-        place = offset(
+        address = offset(
             builder,
             self.source,
             plan.contraction.dtype,
@@ -117,7 +117,7 @@ class _TransposedPanels:
             builder.mul(builder.mul(number, i64(plan.tile.width)), across),
             builder.sub(term, builder.mul(index, width)),
         )
-        return place, across
+        return address, across
 
 
 def each_run(
@@ -245,8 +245,8 @@ class Following:
         number = builder.sdiv(builder.sub(row, start), i64(plan.tile.rows))
         distance = builder.mul(number, i64(turns * step))
         left = builder.icmp_unsigned("<", distance, i64(size))
-        place = builder.gep(self.place, [distance], source_etype=ir().IntType(8))
-        self.products.asks.run(builder, builder.select(left, place, near), step)
+        address = builder.gep(self.place, [distance], source_etype=ir().IntType(8))
+        self.products.asks.run(builder, builder.select(left, address, near), step)
 
 
 @dataclass(frozen=True)

@@ -145,10 +145,10 @@ def ask(builder: Builder, asks: Pointer, turn: Value, streams: int) -> None:
     turn = minimum(builder, turn, _read(builder, asks, 4))
     row = builder.mul(builder.lshr(turn, _read(builder, asks, 2)), _read(builder, asks, 1))
     part = builder.mul(builder.and_(turn, _read(builder, asks, 3)), _read(builder, asks, 5))
-    place = builder.add(builder.add(_read(builder, asks, 0), row), part)
+    position = builder.add(builder.add(_read(builder, asks, 0), row), part)
     places = [
-        place,
-        *(builder.add(place, _read(builder, asks, BESIDE + i)) for i in range(streams - 1)),
+        position,
+        *(builder.add(position, _read(builder, asks, BESIDE + i)) for i in range(streams - 1)),
     ]
     for line in range(0, EACH, LINE):
         for start in places:
@@ -162,17 +162,17 @@ def ask_for_target(builder: Builder, asks: Pointer, turn: Value, rows: int, row_
     again = not rows & (rows - 1)
     row = builder.and_(turn, i64(rows - 1)) if again else minimum(builder, turn, i64(rows - 1))
     row = builder.mul(row, _read(builder, asks, WRITTEN + 1))
-    place = builder.add(_read(builder, asks, WRITTEN), row)
+    position = builder.add(_read(builder, asks, WRITTEN), row)
     for line in range(0, row_bytes, LINE):
         # The last element of each line's length: of rows that begin within a line, the first is there since the panel before.
-        address = builder.add(place, i64(min(line + LINE, row_bytes) - 1))
+        address = builder.add(position, i64(min(line + LINE, row_bytes) - 1))
         prefetch(builder, builder.inttoptr(address, ir().PointerType()), near=3, write=True)
 
 
-def _read(builder: Builder, place: Pointer, number: int) -> Value:
+def _read(builder: Builder, address: Pointer, number: int) -> Value:
     # Part of the instruction that uses it: no pass of LLVM's that would move it out of the loop is run over tiles.
-    return builder.load(_word(builder, place, number), typ=i64(0).type)
+    return builder.load(_word(builder, address, number), typ=i64(0).type)
 
 
-def _word(builder: Builder, place: Pointer, number: int) -> Pointer:
-    return builder.gep(place, [i64(number)], source_etype=i64(0).type)
+def _word(builder: Builder, address: Pointer, number: int) -> Pointer:
+    return builder.gep(address, [i64(number)], source_etype=i64(0).type)

@@ -98,8 +98,8 @@ def _pack_rows(driver: Driver, code: Code, a: Pointer, span: tuple[Value, Value]
     def pack_piece(piece: Value) -> None:
         low = builder.mul(piece, i64(TILES_PACKED))
         start, end = driver.rows_of(low, builder.add(low, i64(TILES_PACKED)))
-        place = builder.mul(start, span[1])
-        driver.own_rows = offset(builder, packed, driver.accumulator, place)
+        position = builder.mul(start, span[1])
+        driver.own_rows = offset(builder, packed, driver.accumulator, position)
         driver.pack_rows(a, start, end, span, code.for_others)
 
     code.claims.each(count, pack_piece)
@@ -184,22 +184,22 @@ class _Shared:
         before = builder.mul(builder.sub(number, self.panels[0]), i64(_panel_bytes(plan)))
         return builder.gep(self.code.shared, [before], source_etype=ir().IntType(8))
 
-    def pack(self, number: Value, place: Pointer) -> None:
+    def pack(self, number: Value, address: Pointer) -> None:
         """Pack the terms of a panel."""
         driver, (position, length) = self.driver, self.terms
         span = position, i64(0), length
-        emit_pack_panel(driver.builder, driver.plan, self.given[1], number, place, span)
+        emit_pack_panel(driver.builder, driver.plan, self.given[1], number, address, span)
 
     def meanwhile(self, rows: tuple[Value, Value], following: Value, packing: Value) -> Meanwhile:
         """What is done for the next panel: it is packed slice by slice, or asked for."""
-        driver, place = self.driver, self.place(following)
-        asking = Following(driver, place)
+        driver, address = self.driver, self.place(following)
+        asking = Following(driver, address)
         if driver.packed_b:
             return asking
         piece = Piece(following, *self.terms, packing)
         # Which piece comes after that is not known yet.
         beyond = Piece(following, *self.terms, ir().Constant(packing.type, 0))
-        slices = Slices(driver, self.given[1], rows, piece, beyond, place)
+        slices = Slices(driver, self.given[1], rows, piece, beyond, address)
         return Either(driver.builder, packing, slices, asking)
 
     def sums_of(self, number: Value) -> Pointer:

@@ -74,9 +74,9 @@ def emit_strip(
         tile = Tile(height, vectors, plan.tile.lanes)
         kernel = strip_kernel(builder.module, tile, plan.panel, plan.form, valid > 0)
         skipped = builder.mul(builder.sub(low, first), i64(width * contraction.k))
-        place = offset(builder, b, plan.panel, skipped)
+        address = offset(builder, b, plan.panel, skipped)
         to = offset(builder, c, accumulator, builder.mul(low, i64(width)))
-        given = [i64(contraction.k), a_tile, i64(a_stride), place, to, c_stride, count, i64(valid)]
+        given = [i64(contraction.k), a_tile, i64(a_stride), address, to, c_stride, count, i64(valid)]
         builder.call(kernel, given)
 
     def strip(height: int) -> None:
@@ -156,12 +156,12 @@ def _emit_kernel(function: Function, tile: Tile, dtype: str, form: str, masked: 
         nothing = [zero(dtype, lanes)] * (tile.rows * tile.vectors)
         for at, value in enumerate(loop(builder, i64(0), k, 1, term, nothing)):
             row, vector = divmod(at, tile.vectors)
-            place = offset(builder, to, dtype, builder.mul(out_stride, i64(row)), vector * lanes)
+            address = offset(builder, to, dtype, builder.mul(out_stride, i64(row)), vector * lanes)
             is_last = vector == tile.vectors - 1
-            store(builder, value, place, dtype, mask if is_last else None)
+            store(builder, value, address, dtype, mask if is_last else None)
             if not masked:
                 # The end of the same vector of the next panel: of rows that begin within a line, the beginning is there already.
-                later = offset(builder, place, dtype, width + lanes - 1)
+                later = offset(builder, address, dtype, width + lanes - 1)
                 prefetch(builder, later, write=True)
 
     loop(builder, i64(0), count, 1, one_panel)

@@ -297,10 +297,10 @@ def _part_target(code: Code, product: Product, first: int) -> Target:
     dtype = _accumulator(product)
 
     def straight(batch: Value) -> Pointer:
-        place = indices.mul(
+        position = indices.mul(
             indices.add(batch, first * contraction.batch), contraction.m * contraction.n
         )
-        return offset(builder, code.shared, dtype, i64(place))
+        return offset(builder, code.shared, dtype, i64(position))
 
     def write(values: Value, batch: Value, row: Value, column: Value, mask: Value | None) -> None:
         within = indices.add(indices.mul(row, contraction.n), column)
@@ -326,13 +326,13 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
         if contraction.n % lanes:
             mask = lane_mask(builder, builder.sub(i64(contraction.n), i64(column)), lanes)
         line = indices.add(indices.mul(batch, contraction.m), row)
-        place = i64(indices.add(indices.mul(line, contraction.n), column))
+        position = i64(indices.add(indices.mul(line, contraction.n), column))
 
         def add(part: Value, totals: Sequence[Value]) -> list[Value]:
-            at = offset(builder, code.shared, dtype, builder.mul(part, i64(size)), place)
+            at = offset(builder, code.shared, dtype, builder.mul(part, i64(size)), position)
             return [builder.fadd(totals[0], load(builder, at, dtype, lanes, mask))]
 
-        first = load(builder, offset(builder, code.shared, dtype, place), dtype, lanes, mask)
+        first = load(builder, offset(builder, code.shared, dtype, position), dtype, lanes, mask)
         (total,) = loop(builder, i64(1), i64(parts.all), 1, add, [first])
         write(total, i64(batch), i64(row), i64(column), mask)
 
@@ -385,9 +385,9 @@ def _reads(code: Code, product: Product) -> Callable[[Value, Value, Value], list
         return None
 
     def places(batch: Value, row: Value, column: Value) -> list[Pointer]:
-        place = i64(_place(code, product, batch, row, column))
+        position = i64(_place(code, product, batch, row, column))
         return [
-            offset(code.builder, code.operand_of(leaf), leaf.dtype.name, place) for leaf in leaves
+            offset(code.builder, code.operand_of(leaf), leaf.dtype.name, position) for leaf in leaves
         ]
 
     return places
@@ -410,16 +410,16 @@ def _writer(code: Code, product: Product) -> Write:
 
     def write(values: Value, batch: Index, row: Index, column: Index, mask: Value | None) -> None:
         lanes = values.type.count
-        place = _place(code, product, batch, row, column)
+        address = _place(code, product, batch, row, column)
         if _is_plain(code.spec, product):
-            at = offset(builder, code.results[0], dtype, i64(place))
+            at = offset(builder, code.results[0], dtype, i64(address))
             store_strided(builder, values, at, dtype, Spacing(across), mask)
             return
         elements = Elements.of(code, mask)
         elements.give(product.node, narrow(builder, values, dtype))
         if product.contraction.c_panels is not None:
             for leaf in _read_leaves(code.spec, product):
-                at = offset(builder, code.operand_of(leaf), dtype, i64(place))
+                at = offset(builder, code.operand_of(leaf), dtype, i64(address))
                 elements.give(leaf, load(builder, at, dtype, lanes, mask))
         columns = Lanes(column, lanes, 1, lanes)
         index = _index(elements.indices, product, batch, row, columns)
@@ -427,7 +427,7 @@ def _writer(code: Code, product: Product) -> Write:
         found = [elements.at(output, index) for output in body.outputs]
         for output, value, pointer in zip(body.outputs, found, code.results, strict=True):
             elements.registers.store(
-                value, pointer, Lanes(place, lanes, across), output.dtype, mask
+                value, pointer, Lanes(address, lanes, across), output.dtype, mask
             )
 
     return write

@@ -36,8 +36,8 @@ def sum_rows(builder: Builder, plan: Cut, columns: Columns) -> None:
 
     def clear(column: Value, _: Sequence[Value]) -> None:
         for row in range(contraction.m):
-            place = offset(builder, sums, accumulator, column, row * plan.chunk)
-            store(builder, zero(accumulator, lanes), place, accumulator)
+            address = offset(builder, sums, accumulator, column, row * plan.chunk)
+            store(builder, zero(accumulator, lanes), address, accumulator)
 
     width = builder.sub(stop, first)
     loop(builder, i64(0), width, lanes, clear)
@@ -50,8 +50,8 @@ def sum_rows(builder: Builder, plan: Cut, columns: Columns) -> None:
         for row in range(contraction.m):
             for step in range(count):
                 at = builder.mul(builder.add(index, i64(step)), i64(k_stride))
-                place = offset(builder, a, dtype, at, row * row_stride)
-                factors.append(broadcast(builder, load(builder, place, dtype, 1), lanes))
+                address = offset(builder, a, dtype, at, row * row_stride)
+                factors.append(broadcast(builder, load(builder, address, dtype, 1), lanes))
         starts = [
             offset(
                 builder,
@@ -73,12 +73,12 @@ def sum_rows(builder: Builder, plan: Cut, columns: Columns) -> None:
                 for start in starts
             ]
             for row in range(contraction.m):
-                place = offset(builder, sums, accumulator, column, row * plan.chunk)
-                total = load(builder, place, accumulator, lanes)
+                address = offset(builder, sums, accumulator, column, row * plan.chunk)
+                total = load(builder, address, accumulator, lanes)
                 for step, value in enumerate(values):
                     factor = factors[row * count + step]
                     total = fused_multiply_add(builder, factor, value, total, lanes)
-                store(builder, total, place, accumulator)
+                store(builder, total, address, accumulator)
 
         loop(builder, i64(0), whole, lanes, lambda column, _: vector(column, None))
         if contraction.n % lanes:

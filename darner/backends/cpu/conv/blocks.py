@@ -155,8 +155,8 @@ class Reader:
             to = builder.sub(pixel, first)
 
             def emit_element(i: Value, _: Sequence[Value]) -> None:
-                place = builder.gep(self.table, [builder.add(to, i)], source_etype=word)
-                builder.store(builder.add(here, i), place)
+                address = builder.gep(self.table, [builder.add(to, i)], source_etype=word)
+                builder.store(builder.add(here, i), address)
 
             loop(builder, i64(0), length, 1, emit_element)
             return builder.add(pixel, length), held

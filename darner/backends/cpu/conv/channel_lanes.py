@@ -336,8 +336,8 @@ class Driver:
             ReaderRoom(self.planes, layout.plane, self.places),
         )
 
-    def _byte(self, pointer: Pointer, place: int) -> Pointer:
-        return self.builder.gep(pointer, [i64(place)], source_etype=ir().IntType(8))
+    def _byte(self, pointer: Pointer, position: int) -> Pointer:
+        return self.builder.gep(pointer, [i64(position)], source_etype=ir().IntType(8))
 
     def emit(self) -> None:
         """Everything."""

@@ -216,10 +216,10 @@ class Driver:
         if full < width:
             vector(i64(full), lane_mask(self.builder, i64(width - full), self.lanes))
 
-    def _read(self, place: Index) -> Value:
+    def _read(self, position: Index) -> Value:
         """A vector of the plane, its lanes a step apart; those past the end of a row are what comes next."""
         builder, lanes, step = self.builder, self.lanes, self.patches.steps[-1]
-        start = offset(builder, self.plane, self.accumulator, place)
+        start = offset(builder, self.plane, self.accumulator, position)
         if step != 2:
             return load(builder, start, self.accumulator, lanes, None, step)
         low = load(builder, start, self.accumulator, lanes)
@@ -233,13 +233,13 @@ class Driver:
         layout, patches = self.layout, self.patches
         found = []
         for index in product(*(range(taps.count) for taps in phase.axes)):
-            number = place = 0
+            number = position = 0
             for axis, i in enumerate(index):
                 taps = phase.axes[axis]
                 number = number * patches.kernel[axis] + taps.kernel + i * patches.spacing[axis]
                 shift = taps.offset + i * patches.deltas[axis] - layout.low[axis]
-                place = place * layout.sizes[axis] + shift
-            found.append((number, place))
+                position = position * layout.sizes[axis] + shift
+            found.append((number, position))
         return found
 
     def _corner(self, index: Sequence[Value]) -> Index:
@@ -320,14 +320,14 @@ class Driver:
         column = -1
         factors: dict[int, Value] = {}
         read: tuple[int, Any] = (-1, None)
-        for across, place, number, row in meetings:
+        for across, position, number, row in meetings:
             if across != column:
                 column, factors = across, {}
             if number not in factors:
                 weight = offset(builder, weights, self.dtype, number)
                 factors[number] = broadcast(builder, load(builder, weight, self.dtype, 1), lanes)
-            if place != read[0]:
-                read = place, self._read(self.code.indices.add(corner, place))
+            if position != read[0]:
+                read = position, self._read(self.code.indices.add(corner, position))
             totals[row] = fused_multiply_add(builder, read[1], factors[number], totals[row], lanes)
         return totals
 
@@ -349,8 +349,8 @@ class Driver:
 
             sums = loop(builder, i64(0), i64(patches.batch), 1, image, sums)
             for (tap, _), value in zip(some, sums, strict=True):
-                place = offset(builder, self.result, self.accumulator, tap)
-                builder.store(lane_sum(builder, value), place, align=self.layout.size)
+                address = offset(builder, self.result, self.accumulator, tap)
+                builder.store(lane_sum(builder, value), address, align=self.layout.size)
 
         def vector(at: Value, mask: Value | None) -> None:
             sums = load(
@@ -387,8 +387,8 @@ class Driver:
             corner = self._corner([*index, at])
             nothing = zero(self.accumulator, lanes)
             following = []
-            for (_, place), total in zip(taps, sums, strict=True):
-                value = self._read(indices.add(corner, place))
+            for (_, position), total in zip(taps, sums, strict=True):
+                value = self._read(indices.add(corner, position))
                 if mask is not None:
                     # Zero times what comes next is not zero where that is infinite.
                     value = builder.select(mask, value, nothing)

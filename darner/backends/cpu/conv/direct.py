@@ -176,8 +176,8 @@ class Driver:
         byte = ir().IntType(8)
         self.sums = self.builder.gep(code.own, [i64(layout.plane_bytes)], source_etype=byte)
         self.copier = Copier(self.builder, grid, self.patches.batch, layout.dtype, self.tile.lanes)
-        place = layout.plane_bytes + layout.sum_bytes
-        self.distances = self.builder.gep(code.own, [i64(place)], source_etype=byte)
+        position = layout.plane_bytes + layout.sum_bytes
+        self.distances = self.builder.gep(code.own, [i64(position)], source_etype=byte)
 
     def emit(self) -> None:
         """Everything."""
@@ -265,11 +265,11 @@ class Driver:
         stop = minimum(builder, builder.add(first, i64(self.tile.width)), i64(layout.places))
         abreast, width = layout.abreast, patches.result[-1]
 
-        def run(place: Value, held: Value) -> tuple[Value, Value]:
-            image, index = place_of(builder, place, grid.pitches)
+        def run(address: Value, held: Value) -> tuple[Value, Value]:
+            image, index = place_of(builder, address, grid.pitches)
             column = i64(index[-1])
             rest = minimum(
-                builder, builder.sub(i64(grid.pitches[-1]), column), builder.sub(stop, place)
+                builder, builder.sub(i64(grid.pitches[-1]), column), builder.sub(stop, address)
             )
             # Of the result's row: what is left of it, and what these places have.
             begin = i64(indices.mul(column, abreast))
@@ -287,7 +287,7 @@ class Driver:
 
             def vectors(at: Value, _: Sequence[Value]) -> None:
                 """The vectors of ``lanes`` places, from ``at`` on."""
-                here = builder.add(builder.sub(place, first), at)
+                here = builder.add(builder.sub(address, first), at)
                 done = indices.mul(at, abreast)
                 left = builder.sub(length, i64(done))
                 masks = [
@@ -311,6 +311,6 @@ class Driver:
 
             places_left = builder.udiv(builder.add(length, i64(abreast - 1)), i64(abreast))
             loop(builder, i64(0), places_left, lanes, vectors)
-            return builder.add(place, rest), held
+            return builder.add(address, rest), held
 
         walk(builder, first, stop, run, i64(0))

@@ -165,8 +165,8 @@ def dots_kernel(module: Module, dtype: str, lanes: int, rows: int, columns: int)
     places, distances, a, b, b_pitch, out, out_pitch, keep = function.args
     lines = []
     for row in range(rows):
-        place = builder.gep(distances, [i64(row)], source_etype=word)
-        lines.append(offset(builder, a, dtype, builder.load(place, typ=word)))
+        address = builder.gep(distances, [i64(row)], source_etype=word)
+        lines.append(offset(builder, a, dtype, builder.load(address, typ=word)))
     others = [offset(builder, b, dtype, builder.mul(b_pitch, i64(j))) for j in range(columns)]
 
     def step(at: Value, sums: Sequence[Value]) -> list[Value]:
@@ -237,8 +237,8 @@ class Driver:
         self.copier = Copier(
             self.builder, layout.grid, self.patches.batch, layout.dtype, layout.lanes
         )
-        place = layout.gradient_bytes + layout.plane_bytes
-        self.distances = self.builder.gep(code.own, [i64(place)], source_etype=byte)
+        position = layout.gradient_bytes + layout.plane_bytes
+        self.distances = self.builder.gep(code.own, [i64(position)], source_etype=byte)
 
     def emit(self) -> None:
         """Everything: the sums, then their way to the result."""
@@ -350,10 +350,10 @@ class Driver:
             mask = lane_mask(builder, builder.sub(i64(layout.rows), row), lanes)
             total = zero(layout.accumulator, lanes)
             for split in range(layout.splits if layout.blocks else 0):
-                place = offset(
+                address = offset(
                     builder, self.code.shared, layout.accumulator, at, split * layout.part
                 )
-                value = load(builder, place, layout.accumulator, lanes, mask)
+                value = load(builder, address, layout.accumulator, lanes, mask)
                 total = value if not split else builder.fadd(total, value)
             self.finish.emit(self.code, total, [out, row], lanes, mask)
 

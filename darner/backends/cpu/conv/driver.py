@@ -240,8 +240,8 @@ class Driver:
             start, end = piece.rows
 
             def one_tile(row: Value, _: Sequence[Value]) -> None:
-                place = builder.mul(builder.sub(row, start), pitch)
-                out = offset(builder, base, self.accumulator, place)
+                position = builder.mul(builder.sub(row, start), pitch)
+                out = offset(builder, base, self.accumulator, position)
                 self._multiply(piece, row, c, length, self.block, (out, pitch))
 
             loop(builder, start, end, plan.tile.rows, one_tile)
@@ -259,8 +259,8 @@ class Driver:
         def block_of(panel: Value) -> Pointer:
             if self.cut.together == 1:
                 return self.block
-            place = builder.mul(builder.sub(panel, first), i64(layout.panel_bytes))
-            return builder.gep(self.block, [place], source_etype=byte)
+            position = builder.mul(builder.sub(panel, first), i64(layout.panel_bytes))
+            return builder.gep(self.block, [position], source_etype=byte)
 
         def pack(panel: Value, _: Sequence[Value]) -> None:
             piece = self._piece(grid, group, panel, rows)
@@ -388,14 +388,14 @@ class Driver:
 
             def one_row(row: Value, _: Sequence[Value]) -> None:
                 channel = indices.add(indices.mul(group, plan.rows), row)
-                place = builder.mul(builder.sub(row, start), i64(piece.width))
-                place = builder.add(place, builder.sub(column, first))
+                position = builder.mul(builder.sub(row, start), i64(piece.width))
+                position = builder.add(position, builder.sub(column, first))
 
                 def vector(at: Value, _: Sequence[Value]) -> None:
                     mask = lane_mask(builder, builder.sub(length, at), lanes)
                     sums = load(
                         builder,
-                        offset(builder, self.sums, self.accumulator, place, at),
+                        offset(builder, self.sums, self.accumulator, position, at),
                         self.accumulator,
                         lanes,
                     )
@@ -433,8 +433,8 @@ class Driver:
 
             def vector(at: Value, _: object) -> None:
                 mask = lane_mask(builder, builder.sub(i64(pixels), at), lanes)
-                place = offset(builder, self.raw, self.accumulator, start, at)
-                sums = load(builder, place, self.accumulator, lanes, mask)
+                address = offset(builder, self.raw, self.accumulator, start, at)
+                sums = load(builder, address, self.accumulator, lanes, mask)
                 self.finish.emit(self.code, sums, [image, channel, at], lanes, mask)
 
             loop(builder, i64(0), i64(pixels), lanes, vector)

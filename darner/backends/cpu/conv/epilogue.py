@@ -97,8 +97,8 @@ class Finish:
             dtype = seen.base.dtype
             start = offset(code.builder, code.operand_of(seen.base), dtype.name, at, seen.offset)
             for line in range(0, count * dtype.itemsize, LINE):
-                place = offset(code.builder, start, dtype.name, line // dtype.itemsize)
-                prefetch(code.builder, place)
+                address = offset(code.builder, start, dtype.name, line // dtype.itemsize)
+                prefetch(code.builder, address)
 
     @property
     def wide(self) -> list[Strided]:
@@ -148,8 +148,8 @@ def each_turned(
         store(builder, value, offset(builder, square, accumulator, lane * lanes), accumulator)
 
     def emit_lane(lane: Value, _: Sequence[Value]) -> None:
-        place = offset(builder, square, accumulator, builder.mul(lane, i64(lanes)))
-        body(lane, load(builder, place, accumulator, lanes))
+        address = offset(builder, square, accumulator, builder.mul(lane, i64(lanes)))
+        body(lane, load(builder, address, accumulator, lanes))
 
     loop(builder, i64(0), count, 1, emit_lane)
 

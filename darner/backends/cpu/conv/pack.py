@@ -83,8 +83,8 @@ def grid_of(builder: Builder, patches: Patches, table: Pointer | None, phase: In
         start = builder.mul(i64(phase), i64(size))
         fields = []
         for number in range(size):
-            place = builder.gep(table, [builder.add(start, i64(number))], source_etype=word)
-            fields.append(builder.load(place, typ=word))
+            address = builder.gep(table, [builder.add(start, i64(number))], source_etype=word)
+            fields.append(builder.load(address, typ=word))
     pixels, starts, count, offsets, kernel = (
         [fields[FIELDS * axis + k] for axis in range(rank)] for k in range(FIELDS)
     )
@@ -202,10 +202,10 @@ class Packer:
                     target = indices.add(indices.mul(following, pitch), builder.sub(column, first))
                     row = builder.mul(builder.add(entry, i64(following)), i64(ENTRY))
                     for field, value in enumerate((here, target, read, written)):
-                        place = builder.gep(
+                        address = builder.gep(
                             self.table, [builder.add(row, i64(field))], source_etype=word
                         )
-                        builder.store(i64(value), place)
+                        builder.store(i64(value), address)
 
                 loop(builder, i64(0), i64(grid.count[axis]), 1, emit_element)
 

@@ -169,8 +169,8 @@ def write_distances(
 
             def emit_tap(tap: Value, _: Sequence[Value]) -> None:
                 value = builder.load(builder.gep(taps, [tap], source_etype=word), typ=word)
-                place = builder.gep(table, [builder.add(row, tap)], source_etype=word)
-                builder.store(builder.add(start, value), place)
+                address = builder.gep(table, [builder.add(row, tap)], source_etype=word)
+                builder.store(builder.add(start, value), address)
 
             loop(builder, i64(0), i64(count), 1, emit_tap)
 
@@ -262,11 +262,11 @@ class Copier:
         end = builder.add(start, i64(places[1]))
         step, area = plane.steps[-1], prod(sizes)
 
-        def row(place: Value, held: Value) -> tuple[Value, Value]:
-            number, index = place_of(builder, place, grid.pitches)
+        def row(address: Value, held: Value) -> tuple[Value, Value]:
+            number, index = place_of(builder, address, grid.pitches)
             column = i64(index[-1])
             length = builder.sub(i64(grid.pitches[-1]), column)
-            length = minimum(builder, length, builder.sub(end, place))
+            length = minimum(builder, length, builder.sub(end, address))
             number = builder.sub(i64(number), i64(1))
             inside = builder.icmp_unsigned("<", number, i64(self.batch))
             at: Index = 0
@@ -281,7 +281,7 @@ class Copier:
             at = builder.select(inside, i64(at), i64(0))
             left = builder.sub(i64(plane.sizes[-1]), column)
             left = builder.select(inside, maximum(builder, left, i64(0)), i64(0))
-            to = builder.sub(place, start)
+            to = builder.sub(address, start)
 
             def vector(done: Value, _: Sequence[Value]) -> None:
                 count = builder.sub(left, done)
@@ -296,7 +296,7 @@ class Copier:
                     store(builder, value, write, accumulator)
 
             loop(builder, i64(0), length, lanes, vector)
-            return builder.add(place, length), held
+            return builder.add(address, length), held
 
         walk(builder, start, end, row, i64(0))
 

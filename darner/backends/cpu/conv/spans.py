@@ -183,5 +183,5 @@ class Spans:
         return self.builder.load(self.builder.gep(table, [at], source_etype=word), typ=word)
 
     def _store(self, value: Value, table: Pointer, at: Value) -> None:
-        place = self.builder.gep(table, [at], source_etype=ir().IntType(64))
-        self.builder.store(i64(value), place)
+        address = self.builder.gep(table, [at], source_etype=ir().IntType(64))
+        self.builder.store(i64(value), address)

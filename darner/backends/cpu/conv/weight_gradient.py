@@ -90,8 +90,8 @@ def turning_kernel(module: Module, dtype: str, tile: Tile, past: bool = False) -
             ]
             corner = builder.add(builder.mul(first, i64(width)), at)
             for lane, value in enumerate(transpose(builder, values)):
-                place = offset(builder, panel, accumulator, corner, lane * width)
-                store(builder, value, place, accumulator, non_temporal=past)
+                address = offset(builder, panel, accumulator, corner, lane * width)
+                store(builder, value, address, accumulator, non_temporal=past)
 
         loop(builder, i64(0), pixels, lanes, square)
 
@@ -198,8 +198,8 @@ class Driver:
         builder, layout = self.builder, self.layout
         self.panels = code.own
         self.rows = builder.gep(code.own, [i64(layout.panel_bytes)], source_etype=byte)
-        place = layout.panel_bytes + layout.patch_bytes
-        table = builder.gep(code.own, [i64(place)], source_etype=byte)
+        position = layout.panel_bytes + layout.patch_bytes
+        table = builder.gep(code.own, [i64(position)], source_etype=byte)
         lanes, dtype = self.tile.lanes, layout.dtype
         if layout.plane:
             self.starts = table
@@ -349,8 +349,8 @@ class Driver:
                     starts = builder.gep(self.starts, [row], source_etype=ir().IntType(64))
                     more = [starts, self.places]
                 else:
-                    place = builder.mul(row, i64(layout.block))
-                    form, a = "rows", offset(builder, self.rows, layout.accumulator, place)
+                    position = builder.mul(row, i64(layout.block))
+                    form, a = "rows", offset(builder, self.rows, layout.accumulator, position)
                     more = []
 
                 def call(count: int) -> None:
@@ -384,8 +384,8 @@ class Driver:
                 total = zero(layout.accumulator, lanes)
                 for split in range(layout.splits if layout.blocks else 0):
                     at = split * layout.part + lane * layout.padded
-                    place = offset(builder, self.code.shared, layout.accumulator, start, at)
-                    value = load(builder, place, layout.accumulator, lanes)
+                    address = offset(builder, self.code.shared, layout.accumulator, start, at)
+                    value = load(builder, address, layout.accumulator, lanes)
                     total = value if not split else builder.fadd(total, value)
                 values.append(total)
             mask = lane_mask(builder, builder.sub(i64(layout.rows), row), lanes)

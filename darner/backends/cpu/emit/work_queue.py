@@ -115,8 +115,8 @@ class Claims:
         with b.if_then(b.icmp_signed("==", before, last)):
             places = list(range(MARKS, MARKS + MOST_MARKS // 64)) if marks else []
             places += [LINE_WORDS * (1 + queue) for queue in range(QUEUES)]
-            for place in (*places, ENDED):
-                b.atomic_rmw("xchg", self._word(place), i64(0), "release")
+            for position in (*places, ENDED):
+                b.atomic_rmw("xchg", self._word(position), i64(0), "release")
 
     def each(self, pieces: int, body: Callable[[Value], None]) -> None:
         """``body(piece)`` for the pieces that this thread claims, one after another, as long as there are any."""
@@ -156,12 +156,12 @@ class Claims:
     def _mark(self, number: Value) -> tuple[Pointer, Value]:
         """The word of a mark, and its bit."""
         b = self.builder
-        place = b.add(i64(MARKS), b.lshr(number, i64(6)))
-        return self._word(place), b.shl(i64(1), b.and_(number, i64(63)))
+        position = b.add(i64(MARKS), b.lshr(number, i64(6)))
+        return self._word(position), b.shl(i64(1), b.and_(number, i64(63)))
 
     def _word(self, number: Index) -> Pointer:
-        place = i64(number)
-        return self.builder.gep(self.words, [place], source_etype=ir().IntType(64))
+        position = i64(number)
+        return self.builder.gep(self.words, [position], source_etype=ir().IntType(64))
 
 
 def _claim_function(module: Module) -> Function:
@@ -187,8 +187,8 @@ def _claim_function(module: Module) -> Function:
     b.cbranch(b.icmp_unsigned("<", count, queues), some, none)
     b.position_at_end(some)
     queue = b.urem(b.add(own, count), queues)
-    place = b.mul(b.add(queue, i64(1)), i64(LINE_WORDS))
-    counter = b.gep(words, [place], source_etype=word)
+    position = b.mul(b.add(queue, i64(1)), i64(LINE_WORDS))
+    counter = b.gep(words, [position], source_etype=word)
     number = b.atomic_rmw("add", counter, i64(1), "acq_rel")
     start = division.before(queue)
     length = b.sub(division.before(b.add(queue, i64(1))), start)

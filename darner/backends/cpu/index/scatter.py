@@ -372,11 +372,11 @@ class _Sums:
             start = indices.sub(0, begin)
             self._sum(row, begin, end, low, high, (self.code.own, start, block, kept))
 
-            def round_one(place: Value) -> None:
-                base = indices.mul(indices.add(indices.mul(row, self.size), place), self.inner)
+            def round_one(address: Value) -> None:
+                base = indices.mul(indices.add(indices.mul(row, self.size), address), self.inner)
 
                 def emit_column(column: Value) -> None:
-                    at = indices.add(indices.add(indices.mul(place, block), start), column)
+                    at = indices.add(indices.add(indices.mul(address, block), start), column)
                     total = cast(b, Registers(b).load(self.code.own, at, kept), kept, self.dtype)
                     Registers(b).store(total, result, indices.add(base, column), self.dtype)
 
@@ -401,26 +401,26 @@ class _Sums:
         pointer, start, stride, kept = target
         lead = indices.split(row, self.lead) if self.lead else []
 
-        def offset(place: Value, column: Value) -> Index:
-            return indices.add(indices.add(start, indices.mul(place, stride)), column)
+        def offset(address: Value, column: Value) -> Index:
+            return indices.add(indices.add(start, indices.mul(address, stride)), column)
 
-        def cleared(place: Value) -> None:
+        def cleared(address: Value) -> None:
             zero = constant(b, 0, kept)
             each(
-                b, first, last, lambda c: Registers(b).store(zero, pointer, offset(place, c), kept)
+                b, first, last, lambda c: Registers(b).store(zero, pointer, offset(address, c), kept)
             )
 
         def added(number: Value) -> None:
             def emit_column(column: Value) -> None:
-                place = self.indices.integer([*lead, number], column)
-                self.code.check(self.node, place, self.size)
+                position = self.indices.integer([*lead, number], column)
+                self.code.check(self.node, position, self.size)
                 inside = b.and_(
-                    b.icmp_signed(">=", place, i64(low)),
-                    b.icmp_signed("<", place, i64(high)),
+                    b.icmp_signed(">=", position, i64(low)),
+                    b.icmp_signed("<", position, i64(high)),
                 )
                 with b.if_then(inside):
                     value = cast(b, self.source.at([*lead, number], column), self.dtype, kept)
-                    at = offset(place, column)
+                    at = offset(position, column)
                     total = emit(
                         "add", b, [Registers(b).load(pointer, at, kept), value], [kept, kept], kept
                     )

@@ -283,11 +283,11 @@ class _Emission:
     def _before(self, line: Value) -> Value:
         """How many slices go to the lines before one."""
         b = self.builder
-        place = b.mul(line, i64(self.lines.rows))
+        position = b.mul(line, i64(self.lines.rows))
 
         def holds(found: Value) -> Value:
             last = self.slices.place_of(b.sub(found, i64(1)))
-            return b.icmp_unsigned("<", last, place)
+            return b.icmp_unsigned("<", last, position)
 
         return self._most(self.lines.count, holds)
 
@@ -324,31 +324,31 @@ class _Emission:
             done = b.mul(number, blocks)
             low = b.mul(maximum(b, b.sub(start, done), i64(0)), i64(lines.block))
             high = b.mul(minimum(b, b.sub(stop, done), blocks), i64(lines.block))
-            place = b.mul(line, i64(lines.rows))
-            rows = minimum(b, i64(lines.rows), b.sub(i64(lines.size), place))
+            within = b.mul(line, i64(lines.rows))
+            rows = minimum(b, i64(lines.rows), b.sub(i64(lines.size), within))
             high = minimum(b, high, b.mul(rows, i64(lines.inner)))
             # The slices of a line are behind those of the line before; every outer index has them all again.
             first_line = b.icmp_unsigned("==", line, i64(0))
             position = b.select(first_line, i64(0), held[0])
-            after = self.slices.until(position, b.add(place, i64(lines.rows)))
-            self._line(outer, place, low, high, position, after)
+            after = self.slices.until(position, b.add(within, i64(lines.rows)))
+            self._line(outer, within, low, high, position, after)
             return [after]
 
         loop(b, begin, end, 1, emit_line, [self._before(b.urem(begin, i64(lines.lines)))])
 
     def _line(
-        self, outer: Value, place: Value, low: Value, high: Value, begin: Value, end: Value
+        self, outer: Value, address: Value, low: Value, high: Value, begin: Value, end: Value
     ) -> None:
         """The elements of a line from ``low`` to before ``high``, from the slices at positions ``begin`` to before ``end``."""
         b, lines = self.builder, self.lines
-        row = b.add(b.mul(outer, i64(lines.size)), place)
+        row = b.add(b.mul(outer, i64(lines.size)), address)
         start = b.mul(row, i64(lines.inner))
         some = b.icmp_unsigned("<", begin, end)
 
         def chunk(first: Value, last: Value) -> None:
             with b.if_else(some) as (summed, zero):
                 with summed:
-                    self._sum(outer, place, first, last, begin, end)
+                    self._sum(outer, address, first, last, begin, end)
                     self._finish(start, first, last, self.code.own)
                 with zero:
                     self._finish(start, first, last, None)
@@ -363,7 +363,7 @@ class _Emission:
         loop(b, low, high, HELD, emit_block)
 
     def _sum(
-        self, outer: Value, place: Value, first: Value, last: Value, begin: Value, end: Value
+        self, outer: Value, address: Value, first: Value, last: Value, begin: Value, end: Value
     ) -> None:
         """Add up the columns of a line from ``first`` to before ``last``, slice by slice in their own order."""
         b, indices, lines, kept = self.builder, self.places, self.lines, self.kept
@@ -371,7 +371,7 @@ class _Emission:
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
         def add_slice(position: Value) -> None:
-            row = b.sub(self.slices.place_of(position), place)
+            row = b.sub(self.slices.place_of(position), address)
             base = b.sub(b.mul(row, i64(lines.inner)), first)
             number = self.slices.number_of(position)
 

@@ -144,8 +144,8 @@ class Tables:
         with b.goto_entry_block():
             table = b.alloca(ir.PointerType(), size=i64(len(operands)))
         for number, operand in enumerate(operands):
-            place = b.gep(table, [i64(number)], source_etype=ir.PointerType())
-            b.store(operand, place)
+            address = b.gep(table, [i64(number)], source_etype=ir.PointerType())
+            b.store(operand, address)
         return table
 
     def start(self, part: Section, piece: Index) -> Value:
@@ -161,8 +161,8 @@ class Tables:
             return
         for leaf, numbers in part.operands:
             number = self._looked_up("darner.operands", numbers, piece)
-            place = b.gep(self._pointers, [number], source_etype=ir.PointerType())
-            elements.leaves[leaf.id] = b.load(place, typ=ir.PointerType()), leaf
+            address = b.gep(self._pointers, [number], source_etype=ir.PointerType())
+            elements.leaves[leaf.id] = b.load(address, typ=ir.PointerType()), leaf
 
     def _looked_up(self, name: str, numbers: Sequence[int], piece: Index) -> Value:
         from llvmlite import ir

@@ -58,8 +58,8 @@ def lanes_for(body: Graph, width: int, length: int, counted: Collection[int] | N
 def _emit(code: Code) -> None:
     code = replace(code, spec=collapsed(code.spec))
     groups: dict[tuple[int, ...], list[tuple[Node, Any]]] = {}
-    for output, place in zip(code.body.outputs, code.results, strict=True):
-        groups.setdefault(tuple(sizes(output)), []).append((output, place))
+    for output, position in zip(code.body.outputs, code.results, strict=True):
+        groups.setdefault(tuple(sizes(output)), []).append((output, position))
     for shape, outputs in groups.items():
         if prod(shape):
             _emit_either(code, shape, outputs)

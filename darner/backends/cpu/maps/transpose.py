@@ -131,12 +131,12 @@ def turning(spec: Spec) -> Turning | None:
         return None
     own = [axis for axis, size in enumerate(shape) if size != 1]
     merged = [(shape[own[0]], [view.strides[own[0]] for view in views])]
-    for place in own[1:]:
-        steps, before = [view.strides[place] for view in views], merged[-1]
-        if before[1] == [step * shape[place] for step in steps]:
-            merged[-1] = before[0] * shape[place], steps
+    for position in own[1:]:
+        steps, before = [view.strides[position] for view in views], merged[-1]
+        if before[1] == [step * shape[position] for step in steps]:
+            merged[-1] = before[0] * shape[position], steps
         else:
-            merged.append((shape[place], steps))
+            merged.append((shape[position], steps))
     lengths = tuple(size for size, _ in merged)
     views = [
         View(view.node, view.leaf, view.offset, tuple(steps[i] for _, steps in merged))
@@ -391,16 +391,16 @@ class _Turned:
         for view, value in zip(plan.turned, values, strict=True):
             e.give(view.node, value)
         for view in plan.plain:
-            place = self.place(block, number, view.offset, view.strides)
+            address = self.place(block, number, view.offset, view.strides)
             pointer = self.code.operand_of(view.leaf)
             mask = e.mask if view.strides[-1] else None
-            e.give(view.node, self.registers.load(pointer, place, view.leaf.dtype, mask))
+            e.give(view.node, self.registers.load(pointer, address, view.leaf.dtype, mask))
         found = [e.at(node, [0] * node.rank) for node in self.code.body.outputs]
-        place = self.place(block, number, 0, row_major(plan.sizes))
+        address = self.place(block, number, 0, row_major(plan.sizes))
         for node, pointer, value in zip(
             self.code.body.outputs, self.code.results, found, strict=True
         ):
-            self.registers.store(value, pointer, place, node.dtype, e.mask, past=self.past)
+            self.registers.store(value, pointer, address, node.dtype, e.mask, past=self.past)
 
     def place(self, block: _Block, number: Index, offset: int, strides: Sequence[int]) -> Index:
         """Where the elements of a vector lie in something that is not turned."""

@@ -203,9 +203,9 @@ class Maxima(Writer):
             for i, along in zip(index, outer[1:], strict=True)
         ]
         total: Index = layout.axes[-1].front
-        for place, along in zip([position, *inner], outer, strict=True):
-            slot = indices.div(place, along.stride)
-            phase = indices.sub(place, indices.mul(slot, along.stride))
+        for within, along in zip([position, *inner], outer, strict=True):
+            slot = indices.div(within, along.stride)
+            phase = indices.sub(within, indices.mul(slot, along.stride))
             total = indices.add(total, indices.mul(slot, along.unit))
             total = indices.add(total, indices.mul(phase, along.flat))
         return total
@@ -254,10 +254,10 @@ class Maxima(Writer):
             step = indices.mul(indices.sub(begin, layout.back), first.stride)
 
         def row(index: list[Index]) -> None:
-            place = self._place(indices.add(index[0], lead), index[1:])
+            address = self._place(indices.add(index[0], lead), index[1:])
             pixel, is_in = self._inside(indices.add(index[0], step), first.axis.size)
             begin = indices.mul(indices.offset([pixel, *index[1:]], sizes), plan.last.size)
-            to = indices.mul(place, last.stride)
+            to = indices.mul(address, last.stride)
             target = elements, to
             self._row_in((source, begin), target, plan.last.size, self.dtype, is_in, float("-inf"))
 
@@ -274,12 +274,12 @@ class Maxima(Writer):
         step = 0 if layout.bands == 1 else indices.add(begin, first.front - layout.back)
 
         def row(index: list[Index]) -> None:
-            place: Index = 0
+            position: Index = 0
             for i, along in zip(index, outer, strict=True):
-                place = indices.add(place, indices.mul(i, along.unit))
+                position = indices.add(position, indices.mul(i, along.unit))
             window, is_in = self._inside(indices.add(index[0], step), first.axis.count)
             begin = indices.mul(indices.offset([window, *index[1:]], counts), plan.last.count)
-            self._row_in((gradient, begin), (given, place), plan.last.count, self.dtype, is_in, 0.0)
+            self._row_in((gradient, begin), (given, position), plan.last.count, self.dtype, is_in, 0.0)
 
         self._rows(layout.windows, counts[1:], row)
 
@@ -339,13 +339,13 @@ class Maxima(Writer):
         layout, indices = self.layout, self.indices
         last = layout.axes[-1]
         value = self._strided(self.scratch(layout.elements), indices.mul(at, last.stride), phase)
-        place = indices.add(at, phase * last.flat)
-        self.store(value, self.scratch(layout.phases), place)
+        position = indices.add(at, phase * last.flat)
+        self.store(value, self.scratch(layout.phases), position)
 
     def _strided(self, pointer: Pointer, at: Index, phase: int) -> Value:
         """Some elements of a phase, which lie as far apart as windows do."""
-        place = Lanes(self.indices.add(at, phase), self.lanes, self.layout.axes[-1].stride)
-        return self.registers.every_few(pointer, place, self.kept)
+        position = Lanes(self.indices.add(at, phase), self.lanes, self.layout.axes[-1].stride)
+        return self.registers.every_few(pointer, position, self.kept)
 
     def _compare(
         self,
@@ -364,8 +364,8 @@ class Maxima(Writer):
                 begin = indices.mul(indices.add(at, step * along.unit), distance)
                 value = self._strided(values, begin, phase)
             else:
-                place = indices.add(at, phase * along.flat + step * along.unit)
-                value = self.load(values, place, self.kept)
+                position = indices.add(at, phase * along.flat + step * along.unit)
+                value = self.load(values, position, self.kept)
             here = registers.constant(number, self._word, self.lanes)
             if most is None:
                 most, found = value, here
@@ -411,11 +411,11 @@ class Maxima(Writer):
         for number, (own, step) in enumerate(along.taps):
             if own != phase:
                 continue
-            place = indices.sub(at, step * along.unit)
-            found = registers.load(taps, Lanes(place, self.lanes), self._word)
+            position = indices.sub(at, step * along.unit)
+            found = registers.load(taps, Lanes(position, self.lanes), self._word)
             here = registers.constant(number, self._word, self.lanes)
             chosen = builder.icmp_signed("==", found, here)
-            more = builder.fadd(total, self.load(given, place, self.kept))
+            more = builder.fadd(total, self.load(given, position, self.kept))
             total = builder.select(chosen, more, total)
         return total
 

@@ -93,18 +93,18 @@ class Means(Writer):
         def write(values: Sequence[Value], at: Index) -> None:
             """The rows of some vectors that lie side by side."""
 
-            def write_phase(value: Value, place: Index, mask: Value, i: Value) -> None:
-                pixel = indices.add(indices.mul(i, last.size), place)
+            def write_phase(value: Value, position: Index, mask: Value, i: Value) -> None:
+                pixel = indices.add(indices.mul(i, last.size), position)
                 self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
 
             for number, value in enumerate(values):
-                place = indices.add(at, number * self.lanes)
-                left = builder.sub(i64(last.size), i64(place))
+                position = indices.add(at, number * self.lanes)
+                left = builder.sub(i64(last.size), i64(position))
                 # A store of nothing takes long where there is no memory.
                 with builder.if_then(builder.icmp_signed(">", left, i64(0))):
                     mask = lane_mask(builder, left, self.lanes)
-                    self.between(top, seen, partial(write_phase, value, place, mask))
-                    self.between(seen, bottom, partial(write_phase, nothing, place, mask))
+                    self.between(top, seen, partial(write_phase, value, position, mask))
+                    self.between(seen, bottom, partial(write_phase, nothing, position, mask))
 
         def vector(at: Value) -> None:
             mask = lane_mask(builder, builder.sub(i64(last.count), at), self.lanes)
@@ -143,13 +143,13 @@ class Means(Writer):
             for phase in range(last.stride):
                 total = registers.constant(0.0, self.kept, self.lanes)
                 for number, _ in enumerate(range(phase, last.window, last.stride)):
-                    place = indices.add(at, layout.before - number)
-                    value = self.load(self.given, place, self.kept)
+                    position = indices.add(at, layout.before - number)
+                    value = self.load(self.given, position, self.kept)
                     total = self.builder.fadd(total, value) if number else value
                 phases.append(total)
-            place = indices.add(to, indices.mul(at, last.stride))
+            position = indices.add(to, indices.mul(at, last.stride))
             for number, value in enumerate(self.interleaved(phases)):
-                self.store(value, self.spread, indices.add(place, number * self.lanes))
+                self.store(value, self.spread, indices.add(position, number * self.lanes))
 
         self.loop(layout.steps, vector, self.lanes)
 
@@ -159,10 +159,10 @@ class Means(Writer):
         own = indices.split(number, [axis.size for axis in plan.outer])
         ranges = []
         for axis, i in zip(plan.outer, own, strict=True):
-            place = indices.add(i, axis.low)
+            position = indices.add(i, axis.low)
             # The last window that begins here or before, and the first that ends behind.
-            final = indices.clamp(indices.div(place, axis.stride), 0, axis.count - 1)
-            early = indices.add(place, axis.stride - axis.window)
+            final = indices.clamp(indices.div(position, axis.stride), 0, axis.count - 1)
+            early = indices.add(position, axis.stride - axis.window)
             first = indices.div(indices.clamp(early, 0, axis.reach + axis.stride), axis.stride)
             ranges.append((i64(first), i64(indices.add(final, 1))))
 
@@ -174,8 +174,8 @@ class Means(Writer):
                         self.builder, low, high, 1, lambda i, t: level([*chosen, i], t), totals
                     )
                 row = indices.offset(chosen, [axis.count for axis in plan.outer])
-                place = indices.add(indices.mul(row, layout.pitch), plan.last.low)
-                value = self.load(self.spread, indices.add(place, at), self.kept)
+                position = indices.add(indices.mul(row, layout.pitch), plan.last.low)
+                value = self.load(self.spread, indices.add(position, at), self.kept)
                 return [self.builder.fadd(totals[0], value)]
 
             (total,) = level([], [self.registers.constant(0.0, self.kept, self.lanes)])

@@ -77,7 +77,7 @@ class Forward(Writer):
         index = indices.split(number, [axis.count for axis in plan.outer])
         pointers = []
         for taps in plan.taps():
-            place: Index = 0
+            position: Index = 0
             inside: Value | None = None
             for axis, i, tap in zip(plan.outer, index, taps, strict=True):
                 own = indices.add(indices.mul(i, axis.stride), tap * axis.dilation - axis.low)
@@ -87,9 +87,9 @@ class Forward(Writer):
                         "<", indices.plain(own), indices.plain(axis.size)
                     )
                     inside = within if inside is None else self.builder.and_(inside, within)
-                place = indices.add(indices.mul(place, axis.size), own)
+                position = indices.add(indices.mul(position, axis.size), own)
             pointer = offset(
-                self.builder, start, self.dtype.name, indices.mul(place, plan.last.size)
+                self.builder, start, self.dtype.name, indices.mul(position, plan.last.size)
             )
             if inside is not None:
                 pointer = self.builder.select(inside, pointer, self.nothing)
@@ -114,8 +114,8 @@ class Forward(Writer):
             begin = indices.add(start, indices.mul(at, last.stride))
             total = self.load(self.combined, begin, self.kept, None, last.stride)
             for tap in range(1, last.window):
-                place = indices.add(begin, tap * last.dilation)
-                value = self.load(self.combined, place, self.kept, None, last.stride)
+                position = indices.add(begin, tap * last.dilation)
+                value = self.load(self.combined, position, self.kept, None, last.stride)
                 total = registers.merge(self.reduction, total, value, self.kept)
             if self.divisor is not None:
                 total = self.divisor.divide(total, number, at)

@@ -181,8 +181,8 @@ class _End:
         for (run, count), done in zip(self.runs, taken, strict=True):
             over.append(b.icmp_signed(">=", done, count))
             # Of a run that is over its last vector is looked at once more, and not taken.
-            place = self._at(count, b.select(over[-1], b.sub(count, lanes), done))
-            places.append(network.place(run, place))
+            position = self._at(count, b.select(over[-1], b.sub(count, lanes), done))
+            places.append(network.place(run, position))
             offset = i64(0 if self.end > 0 else network.lanes - 1)
             heads.append(network.number(places[-1], offset))
         first = b.icmp_unsigned("<=" if self.end > 0 else ">=", *heads)
@@ -214,9 +214,9 @@ def comparisons(count: int) -> Iterator[tuple[int, int]]:
         apart = run
         while apart:
             for first in range(apart % run, count - apart, 2 * apart):
-                for place in range(first, min(first + apart, count - apart)):
-                    if place // (2 * run) == (place + apart) // (2 * run):
-                        yield place, place + apart
+                for position in range(first, min(first + apart, count - apart)):
+                    if position // (2 * run) == (position + apart) // (2 * run):
+                        yield position, position + apart
             apart //= 2
         run *= 2
 
@@ -306,8 +306,8 @@ class _Network:
             pairs = range(0, vectors, 2 * width)
             found = [value for i in pairs for value in self.merged(found[i : i + 2 * width])]
             width *= 2
-        for place, value in zip(places, found, strict=True):
-            self.write(value, data, place)
+        for position, value in zip(places, found, strict=True):
+            self.write(value, data, position)
 
     def sorted(self, value: Value) -> Value:
         """One vector in order."""

@@ -88,21 +88,21 @@ class _Row:
             for output, pointer in zip(code.body.outputs, code.results, strict=True)
         ]
 
-    def index(self, row: Index, place: Index) -> list[Index]:
+    def index(self, row: Index, position: Index) -> list[Index]:
         """The index of an element of a row."""
         outer = self.code.indices.split(row, self.outer) if self.outer else []
-        return [*outer[: self.axis], place, *outer[self.axis :]]
+        return [*outer[: self.axis], position, *outer[self.axis :]]
 
-    def value(self, row: Index, place: Index) -> Value:
+    def value(self, row: Index, position: Index) -> Value:
         """An element of a row."""
         code = self.code
-        return Elements.of(code).at(self.x, self.index(row, place))
+        return Elements.of(code).at(self.x, self.index(row, position))
 
-    def item(self, row: Index, place: Value) -> Value:
+    def item(self, row: Index, address: Value) -> Value:
         """An element as what is sorted."""
         b = self.code.builder
-        key = sort_keys.key_of(b, self.value(row, place), self.x.dtype, self.descending)
-        return sort_keys.item(b, key, place, self.bits)
+        key = sort_keys.key_of(b, self.value(row, address), self.x.dtype, self.descending)
+        return sort_keys.item(b, key, address, self.bits)
 
     def fill(self, row: Index, data: Pointer, first: Index, last: Index) -> None:
         """Write what is sorted of a part of a row to ``data``."""

@@ -146,8 +146,8 @@ def _transform_some(
             else:
                 line = indices.add(indices.mul(out, form.channels), channel)
             read = offset(builder, weights, DTYPE, i64(indices.mul(line, TAPS)))
-            place = indices.add(indices.mul(builder.sub(channel, first), width), at)
-            write = offset(builder, target.start, DTYPE, i64(place))
+            position = indices.add(indices.mul(builder.sub(channel, first), width), at)
+            write = offset(builder, target.start, DTYPE, i64(position))
             distances = i64(width), target.point_distance
             builder.call(kernel, [count, left, read, i64(distance), write, *distances])
 
@@ -219,8 +219,8 @@ class Driver:
     # ------------------------------------------------------------- the way in
 
     def _source_of(self, block: Index) -> Pointer:
-        place = self.indices.mul(block, self.layout.source // SIZE)
-        return offset(self.builder, self.source, DTYPE, i64(place))
+        position = self.indices.mul(block, self.layout.source // SIZE)
+        return offset(self.builder, self.source, DTYPE, i64(position))
 
     def _share_of_source(self, number: Value) -> None:
         block, vector = divided(self.builder, number, self.layout.images.vectors)

@@ -185,8 +185,8 @@ def fill_kernel(module: Module, lanes: int) -> Function:
 
     def write(at: Value, values: list[Value]) -> None:
         for lane, value in enumerate(transpose(builder, values)):
-            place = offset(builder, target, DTYPE, builder.mul(at, i64(lanes)), lane * lanes)
-            store(builder, value, place, DTYPE)
+            address = offset(builder, target, DTYPE, builder.mul(at, i64(lanes)), lane * lanes)
+            store(builder, value, address, DTYPE)
 
     def address(at: Value, lane: int) -> Pointer:
         return offset(builder, source, DTYPE, builder.mul(distance, i64(lane)), at)
@@ -257,8 +257,8 @@ def source_kernel(
         to = offset(builder, target, DTYPE, builder.mul(number, square_distance))
         for i in range(ends):
             for j, value in enumerate(along([column[i] for column in columns])):
-                place = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, non_temporal=past)
+                position = builder.mul(point_distance, i64(i * ends + j))
+                store(builder, value, offset(builder, to, DTYPE, position), DTYPE, non_temporal=past)
 
     loop(builder, i64(0), squares, 1, square)
     builder.ret_void()
@@ -284,8 +284,8 @@ def result_kernel(module: Module, side: int, lanes: int) -> Function:
         for j in range(ends):
             read = []
             for i in range(ends):
-                place = builder.mul(point_distance, i64(i * ends + j))
-                read.append(load(builder, offset(builder, sums, DTYPE, start, place), DTYPE, lanes))
+                position = builder.mul(point_distance, i64(i * ends + j))
+                read.append(load(builder, offset(builder, sums, DTYPE, start, position), DTYPE, lanes))
             columns.append(line.result(read))
         left = builder.mul(number, i64(side * lanes))
         for i in range(side):
@@ -338,8 +338,8 @@ def weight_kernel(
         to = offset(builder, target, DTYPE, builder.mul(number, channel_distance))
         for i in range(ends):
             for j, value in enumerate(line.weight([column[i] for column in values])):
-                place = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, non_temporal=past)
+                position = builder.mul(point_distance, i64(i * ends + j))
+                store(builder, value, offset(builder, to, DTYPE, position), DTYPE, non_temporal=past)
 
     loop(builder, i64(0), count, 1, channel)
     builder.ret_void()
@@ -396,8 +396,8 @@ def turn_kernel(module: Module, lanes: int) -> Function:
             for i in range(lanes)
         ]
         for i, value in enumerate(transpose(builder, rows)):
-            place = builder.mul(pitch, i64(i))
-            store(builder, value, offset(builder, target, DTYPE, place, at), DTYPE)
+            position = builder.mul(pitch, i64(i))
+            store(builder, value, offset(builder, target, DTYPE, position, at), DTYPE)
 
     loop(builder, i64(0), columns, lanes, square)
     builder.ret_void()

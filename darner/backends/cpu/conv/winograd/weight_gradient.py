@@ -234,10 +234,10 @@ class Driver:
             def emit_unit(number: Value, _: Sequence[Value]) -> None:
                 line = offset(builder, self.turned, DTYPE, builder.mul(number, i64(layout.run)))
 
-                def piece(place: Value, _: Sequence[Value]) -> None:
-                    mask = lane_mask(builder, builder.sub(length, place), lanes)
-                    values = load(builder, offset(builder, line, DTYPE, place), DTYPE, lanes)
-                    index = [builder.add(out, number), builder.add(row, place)]
+                def piece(address: Value, _: Sequence[Value]) -> None:
+                    mask = lane_mask(builder, builder.sub(length, address), lanes)
+                    values = load(builder, offset(builder, line, DTYPE, address), DTYPE, lanes)
+                    index = [builder.add(out, number), builder.add(row, address)]
                     self.finish.emit(self.code, values, index, lanes, mask)
 
                 loop(builder, i64(0), length, lanes, piece)
