@@ -24,7 +24,7 @@ from .index.scatter_epilogue import SCATTER_ENDS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
 from .maps.template import ELEMENTS
-from .maps.transpose import TURNED
+from .maps.transpose import TRANSPOSED
 from .pooling.template import POOLING
 from .rows.template import ROWS
 from .runtime.jit import CompileError, Machine, compile_modules
@@ -48,7 +48,7 @@ TEMPLATES: tuple[Template, ...] = (
     UPDATES,
     SOLVING,
     ROWS,
-    TURNED,
+    TRANSPOSED,
     ELEMENTS,
 )
 """The families of kernels, those with the best code first."""

@@ -24,21 +24,21 @@ def arg_reduce(e: Elements, node: Node, index: list[Index]) -> Value:
     if axis is not None and node.attrs.get("keepdims"):
         outer.pop(axis)
 
-    def place(i: Index) -> list[Index]:
+    def index_at(i: Index) -> list[Index]:
         if axis is None:
             return e.indices.split(i, sizes(x))
         return [*outer[:axis], i, *outer[axis:]]
 
     single = all(lane_count(i) is None for i in index)
     if single and looks_along(node) and length >= e.width:
-        return _arg_reduce_along(e, node, length, place)
-    first = e.at(x, place(0))
+        return _arg_reduce_along(e, node, length, index_at)
+    first = e.at(x, index_at(0))
     count = lane_count(first)
     start = e.indices.plain(0) if count is None else e.indices.vector(0, count)
 
     def keep_better(i: Index, values: list[Value]) -> Sequence[Value]:
         best, where = values
-        value = e.at(x, place(i))
+        value = e.at(x, index_at(i))
         better = e.registers.beats(node.op.name, value, best, x.dtype)
         here = i64(i) if count is None else e.indices.vector(i, count)
         return [e.registers.choose(better, value, best), e.registers.choose(better, here, where)]

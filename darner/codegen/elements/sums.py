@@ -22,7 +22,7 @@ def reduce(e: Elements, node: Node, index: list[Index]) -> Value:
     kept = [k for k in range(x.rank) if k not in axes]
     outer = [index[k] for k in kept] if node.attrs["keepdims"] else list(index)
 
-    def place(inner: Sequence[Index]) -> list[Index]:
+    def operand_index(inner: Sequence[Index]) -> list[Index]:
         result: list[Index] = [0] * x.rank
         pairs = itertools.chain(zip(kept, outer, strict=True), zip(axes, inner, strict=True))
         for axis, i in pairs:
@@ -30,7 +30,7 @@ def reduce(e: Elements, node: Node, index: list[Index]) -> Value:
         return result
 
     def combined(inner: Sequence[Index], total: Value) -> Value:
-        value = e.at(x, place(inner))
+        value = e.at(x, operand_index(inner))
         following = e.registers.combine(name, total, value, x.dtype, node.dtype)
         if e.mask is None or lane_count(following) is None:
             return following

@@ -91,13 +91,13 @@ class Registers:
         """The same where only the lanes of a mask may be read."""
 
         def read(part: int, _: int) -> Value:
-            place = self._place_of_part(pointer, offset, part, dtype)
+            place = self._address_of_part(pointer, offset, part, dtype)
             some = spread(self.builder, mask, offset.stride, part)
             return self._masked("load", kind, [place], some, dtype)
 
         return collect(self.builder, kind, offset.stride, read)
 
-    def _place_of_part(self, pointer: Memory, offset: Lanes, part: int, dtype: DType) -> Pointer:
+    def _address_of_part(self, pointer: Memory, offset: Lanes, part: int, dtype: DType) -> Pointer:
         """Where the ``part``-th of the vectors begins in which the lanes of ``offset`` lie."""
         first = i64(self.indices.add(offset.start, part * offset.count))
         return self.builder.gep(pointer, [first], source_etype=memory_type(dtype))
@@ -110,9 +110,9 @@ class Registers:
         dtype: DType,
         mask: Value | None = None,
         *,
-        past: bool = False,
+        non_temporal: bool = False,
     ) -> None:
-        """Write elements, only in the lanes of ``mask``; ``past`` the cache, where they lie at a multiple of 64 bytes.
+        """Write elements, only in the lanes of ``mask``; ``non_temporal`` the cache, where they lie at a multiple of 64 bytes.
 
         A vector whose offset is that of its first lane is written to neighbours.
         """
@@ -134,7 +134,7 @@ class Registers:
                 one, some = (
                     spread(self.builder, item, offset.stride, part) for item in (value, mask)
                 )
-                place = self._place_of_part(pointer, offset, part, dtype)
+                place = self._address_of_part(pointer, offset, part, dtype)
                 self._masked("store", None, [one, place], some, dtype)
             return
         if not isinstance(offset, Lanes) or offset.stride != 1:
@@ -143,7 +143,7 @@ class Registers:
             self._masked("scatter", None, [value, places], mask, dtype)
             return
         place = self.builder.gep(pointer, [i64(offset.start)], source_etype=element)
-        if mask is None and past and count * dtype.itemsize % 64 == 0:
+        if mask is None and non_temporal and count * dtype.itemsize % 64 == 0:
             from llvmlite import ir
 
             written = self.builder.store(value, place, align=64)

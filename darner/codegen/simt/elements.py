@@ -138,7 +138,7 @@ class ShaderRegisters(Registers):
         dtype: DType,
         mask: Any = None,
         *,
-        past: bool = False,
+        non_temporal: bool = False,
     ) -> None:
         """Write the element at an offset; one that shares a word takes only its own bits of it."""
         text = self.places.text(offset)

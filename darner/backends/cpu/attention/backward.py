@@ -18,10 +18,10 @@ from ....codegen.problems.attention import GRADIENTS
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from .bias import emit_bias
-from .forward import turned_room
+from .forward import transposed_room
 from .panel import OpenPanel
 from .parts import Parts
-from .plan import STRIP_BYTES, Attention, Room, made_places
+from .plan import STRIP_BYTES, Attention, Room, made_offsets
 
 PARTS = 16
 """Pieces of work that the gradients of keys and values are worth cutting into."""
@@ -65,7 +65,7 @@ class BackwardRoom:
     values: int
     statistics: int
     sums_of_bias: int
-    turned: dict[str, int]
+    transposed: dict[str, int]
     bytes: int
 
 
@@ -101,7 +101,7 @@ def backward_room(spec: Spec, attention: Attention, shared: Room) -> BackwardRoo
         values=home.take(copies * attention.keys * wide_value, size),
         statistics=shared.take(statistics if "bias" in results else 0, size),
         sums_of_bias=own.take(attention.block * width if "bias" in results else 0, size),
-        turned=turned_room(attention, own),
+        transposed=transposed_room(attention, own),
         bytes=own.bytes,
     )
 
@@ -112,7 +112,7 @@ class Gradients:
     def __init__(self, parts: Parts) -> None:
         self.parts, self.attention, self.builder = parts, parts.attention, parts.builder
         shared = Room()
-        made_places(parts.code.spec, parts.attention, shared)
+        made_offsets(parts.code.spec, parts.attention, shared)
         self.room = backward_room(parts.code.spec, parts.attention, shared)
         self.wide = {
             "k": self.attention.padded(self.attention.width),

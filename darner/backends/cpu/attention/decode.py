@@ -28,7 +28,7 @@ from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane, function_of, mangled
 from ....codegen.ir.types import Builder, LoopBody, Pointer, Value
 from .parts import Parts
-from .plan import Attention, Room, made_places
+from .plan import Attention, Room, made_offsets
 
 MOST_VECTORS = 4
 """Vectors of a result that are summed in one pass over the values."""
@@ -80,7 +80,7 @@ def emit_decode(parts: Parts) -> None:
     """Parts of keys, shared out among the threads, then the sum of parts."""
     attention, code = parts.attention, parts.code
     shared = Room()
-    made_places(code.spec, attention, shared)
+    made_offsets(code.spec, attention, shared)
     room = decode_room(attention, shared)
     sizes = (attention.batch, attention.kv_heads, attention.parts)
 

@@ -26,7 +26,7 @@ from .decode import (
     visible_range,
 )
 from .parts import Parts
-from .plan import Attention, Room, made_places
+from .plan import Attention, Room, made_offsets
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class FewGradients:
     def __init__(self, parts: Parts) -> None:
         self.parts, self.attention, self.builder = parts, parts.attention, parts.builder
         shared = Room()
-        made_places(parts.code.spec, parts.attention, shared)
+        made_offsets(parts.code.spec, parts.attention, shared)
         self.room = few_room(parts.code.spec, parts.attention, shared)
         self.rows = (self.attention.batch, self.attention.heads, self.attention.queries)
 
@@ -114,7 +114,9 @@ class FewGradients:
 
         loop(self.builder, i64(0), i64(attention.group * attention.queries), 1, emit_unit)
 
-    def _place(self, start: int, row: Index, part: Index, elements: int, at: Index = 0) -> Pointer:
+    def _address(
+        self, start: int, row: Index, part: Index, elements: int, at: Index = 0
+    ) -> Pointer:
         indices = self.parts.indices
         number = indices.add(indices.mul(row, self.attention.parts), part)
         distance = indices.add(indices.mul(number, elements), at)
@@ -124,10 +126,10 @@ class FewGradients:
         """The scores (or slopes) of a part from the key ``low`` on."""
         length = self.attention.part
         begin = i64(self.parts.indices.mul(part, length))
-        return self._place(start, row, part, length, self.builder.sub(low, begin))
+        return self._address(start, row, part, length, self.builder.sub(low, begin))
 
     def _record(self, row: Index, part: Index, item: int) -> Pointer:
-        return self._place(self.room.records, row, part, self.attention.lanes, item)
+        return self._address(self.room.records, row, part, self.attention.lanes, item)
 
     # ------------------------------------------------------------- the first pass
 
@@ -140,7 +142,7 @@ class FewGradients:
         def emit_head(head: Value, query: Index, row: Value) -> None:
             for position in (room.scores, room.slopes):
                 # Keys that are not seen have no gradient.
-                parts.clear(self._place(position, row, part, attention.part), attention.part)
+                parts.clear(self._address(position, row, part, attention.part), attention.part)
             scores = self._scores(room.scores, row, part, low)
             slopes = self._scores(room.slopes, row, part, low)
             top = emit_scores(parts, Query(batch, head, kv_head, query), start, keys, scores)
@@ -204,7 +206,7 @@ class FewGradients:
 
             loop(b, i64(0), b.sub(high, low), attention.lanes, block)
             if "q" in room.results:
-                record = self._place(room.queries, row, part, wide)
+                record = self._address(room.queries, row, part, wide)
                 emit_sums(parts, "k", (batch, kv_head), keys, slopes, record)
 
         self._each_row(batch, kv_head, emit_head)
@@ -271,7 +273,7 @@ class FewGradients:
 
         def value_at(column: Index) -> Lane:
             def add(part: Value, held: Sequence[Value]) -> list[Value]:
-                address = self._place(self.room.queries, row, part, wide)
+                address = self._address(self.room.queries, row, part, wide)
                 return [(Lane(b, held[0]) + parts.vector(address, column)).value]
 
             zero = parts.number(0.0).value

@@ -10,7 +10,7 @@ from ....codegen.ir.emit import ir, lane_mask, load, loop, minimum, offset
 from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.types import Pointer, Value
-from .masks import turn_kernel
+from .masks import transpose_kernel
 from .parts import Parts
 from .plan import Attention, Room
 
@@ -38,7 +38,7 @@ class ForwardRoom:
     rows: int
     keys: int
     values: int
-    turned: dict[str, int]
+    transposed: dict[str, int]
     bytes: int
 
 
@@ -55,17 +55,17 @@ def forward_room(attention: Attention) -> ForwardRoom:
         rows=room.take(wide_value * attention.panel, size),
         keys=room.take(copied * wide, size),
         values=room.take(copied * wide_value, size),
-        turned=turned_room(attention, room),
+        transposed=transposed_room(attention, room),
         bytes=room.bytes,
     )
 
 
-def turned_room(attention: Attention, room: Room) -> dict[str, int]:
+def transposed_room(attention: Attention, room: Room) -> dict[str, int]:
     """Where a block of the mask and of the bias is put, one row for each key."""
     return {
         name: room.take(attention.block * attention.panel, size)
         for name, size in (("mask", 1), ("bias", attention.size))
-        if attention.is_turned(name)
+        if attention.is_transposed(name)
     }
 
 
@@ -90,8 +90,8 @@ class PanelQueries(NamedTuple):
 class PanelScores:
     """The scores of one panel of queries, finished and exponentiated in place."""
 
-    def __init__(self, parts: Parts, queries: PanelQueries, turned: dict[str, int]) -> None:
-        self.parts, self.turned = parts, turned
+    def __init__(self, parts: Parts, queries: PanelQueries, transposed: dict[str, int]) -> None:
+        self.parts, self.transposed = parts, transposed
         self.batch, self.head, first, self.valid, start = queries
         self.first = first
         attention = parts.attention
@@ -115,9 +115,9 @@ class PanelScores:
     def _turn(self, key: Value, keys: Value) -> None:
         """Turn the mask and the bias of a block of keys."""
         parts, attention = self.parts, self.parts.attention
-        for name, position in self.turned.items():
+        for name, position in self.transposed.items():
             item = attention.operands[name]
-            turn = turn_kernel(parts.code.module, item.dtype, attention.panel, attention.lanes)
+            turn = transpose_kernel(parts.code.module, item.dtype, attention.panel, attention.lanes)
             source = parts.address(name, self.batch, self.head, self.first, key)
             stride = i64(item.strides[2])
             parts.builder.call(turn, [keys, self.valid, source, stride, parts.own(position)])
@@ -129,8 +129,8 @@ class PanelScores:
         if item is None:
             return [None] * len(self.vectors)
         lanes = attention.lanes
-        if name in self.turned:
-            block = parts.own(self.turned[name])
+        if name in self.transposed:
+            block = parts.own(self.transposed[name])
             base = parts.indices.mul(row, attention.panel)
             if item.dtype != "bool":
                 return [parts.vector(block, base, c * lanes) for c in self.vectors]
@@ -249,7 +249,7 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Index, head: Index, pane
         parts.transposed_panel("q", attention.width, (batch, head, first), valid, queries)
         low, high = parts.key_range(start, first, indices.add(first, valid))
     parts.clear(sums, attention.value_width * width)
-    work = PanelScores(parts, PanelQueries(batch, head, first, valid, start), room.turned)
+    work = PanelScores(parts, PanelQueries(batch, head, first, valid, start), room.transposed)
     count = attention.tile.vectors
     lowest, nothing = parts.lowest(), parts.number(0.0)
 
@@ -276,7 +276,7 @@ def _emit_panel(parts: Parts, room: ForwardRoom, batch: Index, head: Index, pane
     ends = parts.each_block(low, high, block, [lowest] * count + [nothing] * count)
     _scale_rows(parts, sums, attention.value_width, [parts.inverse(end) for end in ends[count:]])
     rows = parts.own(room.rows)
-    parts.turned_back(attention.value_width, sums, rows)
+    parts.transposed_back(attention.value_width, sums, rows)
     wide = attention.padded(attention.value_width)
 
     def row(i: Value, _: Sequence[Value]) -> None:

@@ -10,7 +10,7 @@ from ....codegen.ir.types import ACCUMULATOR, STORAGE_BYTES, Function, Module, P
 from ..contract.pack import transpose
 
 
-def turn_kernel(module: Module, dtype: str, width: int, lanes: int) -> Function:
+def transpose_kernel(module: Module, dtype: str, width: int, lanes: int) -> Function:
     """The function that turns a block of a mask or bias, emitted once per module.
 
     Its signature is ``(keys, valid, source*, stride, target*)``: ``target[key][query]`` becomes ``source[query][key]``

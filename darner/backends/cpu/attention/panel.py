@@ -39,7 +39,7 @@ class OpenPanel:
         end = indices.add(self.first, self.valid)
         self.low, self.high = parts.key_range(start, self.first, end)
         place = (batch, head, self.first, self.valid, start)
-        self.scores = PanelScores(parts, PanelQueries(*place), room.turned)
+        self.scores = PanelScores(parts, PanelQueries(*place), room.transposed)
         self.vectors = range(attention.tile.vectors)
 
     def _strip(self, position: int, key: Value) -> Pointer:
@@ -255,7 +255,7 @@ class OpenPanel:
     def _write_queries(self, result: Pointer) -> None:
         parts, attention = self.parts, self.attention
         rows = parts.own(self.work.room.rows)
-        parts.turned_back(attention.width, result, rows)
+        parts.transposed_back(attention.width, result, rows)
         wide = self.work.wide["k"]
 
         def row(i: Value, _: Sequence[Value]) -> None:

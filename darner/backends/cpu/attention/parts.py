@@ -161,7 +161,7 @@ class Parts(Writer):
         self.builder.call(pack, [count, i64(width), source, stride, i64(1), room])
         return room, wide
 
-    def turned_back(self, width: int, source: Pointer, target: Pointer) -> None:
+    def transposed_back(self, width: int, source: Pointer, target: Pointer) -> None:
         """A transposed result, one column for each query, as rows."""
         wide = self.attention.padded(width)
         kernel = PackKernel(self.dtype, self.dtype, wide, self.attention.lanes, "k")
@@ -342,7 +342,12 @@ class Parts(Writer):
         def emit_column(column: Index, count: int, mask: Value | None) -> None:
             position = self.indices.add(row, column)
             self.write(
-                value_at(column), self.code.results[number], position, output.dtype.name, mask, count
+                value_at(column),
+                self.code.results[number],
+                position,
+                output.dtype.name,
+                mask,
+                count,
             )
 
         self.write_row(width, emit_column)

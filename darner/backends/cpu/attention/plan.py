@@ -100,7 +100,7 @@ class Attention(Described):
         """Pieces of work of one key head, where there are few queries."""
         return ceil_div(self.keys, self.part)
 
-    def is_turned(self, name: str) -> bool:
+    def is_transposed(self, name: str) -> bool:
         """Whether a mask or bias is turned block by block: it has an element for each query and key."""
         item = self.operands.get(name)
         return item is not None and item.strides[2] != 0 and item.strides[3] != 0
@@ -209,7 +209,7 @@ def made_bases(spec: Spec, attention: Attention) -> list[Node]:
     return list(found.values())
 
 
-def made_places(spec: Spec, attention: Attention, room: Room) -> dict[int, int]:
+def made_offsets(spec: Spec, attention: Attention, room: Room) -> dict[int, int]:
     """Where those are put in shared memory, in bytes."""
     return {
         base.id: room.take(prod(int(n) for n in base.shape), max(1, base.dtype.bits // 8))

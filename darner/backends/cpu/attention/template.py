@@ -17,7 +17,7 @@ from .decode import decode_room, emit_decode
 from .decode_backward import emit_few, few_room, suits_few
 from .forward import emit_forward, forward_room
 from .parts import Parts
-from .plan import Attention, Room, describe, made_places, stacked
+from .plan import Attention, Room, describe, made_offsets, stacked
 
 
 def _cut(node: Node, machine: Machine) -> Attention:
@@ -32,7 +32,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         return Scratch()
     attention = _cut(node, machine)
     shared = Room()
-    made_places(spec, attention, shared)
+    made_offsets(spec, attention, shared)
     if node.op.name == BACKWARD and suits_few(spec, attention):
         few_room(spec, attention, shared)
         own = 0

@@ -17,7 +17,7 @@ from ....codegen.problems.attention import Operand
 from ....graph import dtypes
 from ....graph.node import Node
 from ..emit.template import Code
-from .plan import Attention, Room, made_bases, made_places
+from .plan import Attention, Room, made_bases, made_offsets
 
 
 class Writer:
@@ -37,7 +37,7 @@ class Writer:
     def make_bases(self) -> None:
         """Write what operands are views of and is no buffer into shared memory, before all else."""
         room = Room()
-        places = made_places(self.code.spec, self.attention, room)
+        places = made_offsets(self.code.spec, self.attention, room)
         bases = made_bases(self.code.spec, self.attention)
         for base in bases:
             pointer = self.shared(places[base.id])

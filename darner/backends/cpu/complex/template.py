@@ -59,7 +59,7 @@ def _arena(plan: Plan) -> int:
 
 def _emit(code: Code) -> None:
     plan = _inner(code.spec)
-    places = [_place(code, plan, number) for number in range(len(plan.buffers))]
+    places = [_address_of(code, plan, number) for number in range(len(plan.buffers))]
     rest = moved(code.builder, code.shared, _arena(plan))
     for kernel in plan.kernels:
         spec = plan.spec(kernel)
@@ -79,7 +79,7 @@ def _emit(code: Code) -> None:
     _copy_out(code, plan, places)
 
 
-def _place(code: Code, plan: Plan, number: int) -> Any:
+def _address_of(code: Code, plan: Plan, number: int) -> Any:
     buffer = plan.buffers[number]
     if buffer.place == "input":
         return code.operands[operand_number(buffer)]

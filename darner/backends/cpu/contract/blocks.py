@@ -134,7 +134,7 @@ class _Block:
         sums = offset(builder, driver.own_sums, driver.accumulator, within)
         terms = Terms(position, length, length, i64(0), sums)
         later = self.later(number, rows)
-        panel = self.place(number, position)
+        panel = self.piece_address(number, position)
         driver.panel(PanelWork(batch, a, panel, rows, number, terms, self.rows[0], later))
 
     def rows_of(self, number: Value) -> tuple[Value, Value]:
@@ -158,7 +158,7 @@ class _Block:
         top = builder.select(is_first, row(share.skipped), start)
         return top, builder.select(is_last, row(share.over), end)
 
-    def place(self, number: Value, position: Value) -> Pointer:
+    def piece_address(self, number: Value, position: Value) -> Pointer:
         """Where a piece lies packed."""
         driver = self.driver
         builder, plan = driver.builder, driver.plan
@@ -175,7 +175,7 @@ class _Block:
         driver = self.driver
         builder, plan = driver.builder, driver.plan
         piece = self.piece_after(number)
-        address = self.place(piece.number, piece.position)
+        address = self.piece_address(piece.number, piece.position)
         following = Following(driver, address)
         if driver.packed_b:
             return following

@@ -150,11 +150,11 @@ class Driver:
             before = builder.mul(index, i64(each))
             low = maximum(builder, builder.sub(start, before), i64(0))
             high = minimum(builder, builder.sub(stop, before), i64(each))
-            self.one_batch(index, low, high)
+            self.emit_batch(index, low, high)
 
         loop(builder, first, last, 1, batch)
 
-    def one_batch(self, batch: Value, low: Value, high: Value) -> None:
+    def emit_batch(self, batch: Value, low: Value, high: Value) -> None:
         """Units ``low`` to ``high`` of one batch."""
         builder, plan, contraction = self.builder, self.plan, self.contraction
         a_offset, b_offset = self.offsets(batch)
@@ -303,7 +303,7 @@ class Driver:
                 within = builder.mul(builder.sub(number, skipped), i64(size))
                 at = offset(builder, base, plan.panel, within)
 
-                def one_pass(terms: Terms, _: Sequence[Value]) -> None:
+                def emit_pass(terms: Terms, _: Sequence[Value]) -> None:
                     piece = self.piece(at, number, terms.position)
                     width = self.width_of(number)
                     following = offset(builder, piece, plan.panel, builder.mul(terms.length, width))
@@ -311,7 +311,7 @@ class Driver:
                     work = PanelWork(batch, a, piece, (start, end), number, terms, start, later)
                     self.panel(work)
 
-                self.each_pass(one_pass)
+                self.each_pass(emit_pass)
 
             loop(builder, panels[0], panels[1], 1, panel)
 
@@ -396,7 +396,7 @@ class Driver:
             source = builder.select(ends, turn.following_b, turn.b)
             return Piece(which, position, length, there), source
 
-        def one_pass(terms: Terms, carried: Sequence[Value]) -> list[Value]:
+        def emit_pass(terms: Terms, carried: Sequence[Value]) -> list[Value]:
             other = builder.xor(carried[0], i64(1))
             position = builder.add(terms.position, terms.length)
             piece, source = piece_after(position)
@@ -408,7 +408,7 @@ class Driver:
             self.panel(work)
             return [other]
 
-        return self.each_pass(one_pass, ring)
+        return self.each_pass(emit_pass, ring)
 
     def pack_rows(
         self,
@@ -416,11 +416,11 @@ class Driver:
         start: Value,
         end: Value,
         span: tuple[Value, Value] | None = None,
-        past: Callable[[Function, Function], Pointer] | None = None,
+        choose: Callable[[Function, Function], Pointer] | None = None,
     ) -> None:
         """Pack rows ``start`` to ``end`` of A, tile by tile; of a span of k, its first and its length.
 
-        ``past`` chooses the function that does so: of a plain one, and one that writes past the cache.
+        ``choose`` chooses the function that does so: of a plain one, and one that writes past the cache.
         """
         builder, plan, contraction = self.builder, self.plan, self.contraction
         _, down, across = contraction.a_strides
@@ -431,9 +431,9 @@ class Driver:
             PackKernel(*kinds, height, plan.tile.lanes, contiguous, non_temporal=beyond).function(
                 builder.module
             )
-            for beyond in (False, past is not None)
+            for beyond in (False, choose is not None)
         )
-        pack = plain if past is None else past(plain, other)
+        pack = plain if choose is None else choose(plain, other)
 
         begin, length = span or (i64(0), i64(contraction.k))
 

@@ -165,8 +165,8 @@ def _pack_transposed(kernel: PackKernel, builder: Builder, arguments: Sequence[V
                 first = builder.add(builder.mul(column_stride, at), index)
                 read = offset(builder, start, source, first)
                 write = offset(builder, panel, target, corner)
-                turned = _square(kernel, builder.module)
-                builder.call(turned, [read, column_stride, write, i64(width)])
+                transposed = _square(kernel, builder.module)
+                builder.call(transposed, [read, column_stride, write, i64(width)])
                 return
 
             def column(lane: int) -> Value:
@@ -263,11 +263,11 @@ def transposed_in_quarters(builder: Builder, addresses: list[Pointer], dtype: st
                 mask = [16 + i if first <= i < first + 4 else i for i in range(16)]
                 vector = builder.shuffle_vector(vector, wide, lane_numbers(mask))
             vectors.append(vector)
-        columns += _turned_quarters(builder, vectors)
+        columns += _transposed_quarters(builder, vectors)
     return columns
 
 
-def _turned_quarters(builder: Builder, rows: list[Value]) -> list[Value]:
+def _transposed_quarters(builder: Builder, rows: list[Value]) -> list[Value]:
     """Four vectors whose quarters are the rows of blocks of 4 x 4, as those of the columns of these."""
 
     def pairs(a: Value, b: Value, picks: tuple[int, int, int, int]) -> Value:

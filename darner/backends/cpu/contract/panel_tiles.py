@@ -50,7 +50,7 @@ class PanelTiles:
         if self.mixed and not plan.full_panels:
             self.straight, self.mixed = None, False
         self.is_straight = builder.icmp_signed("<", work.number, i64(plan.full_panels))
-        self.one_pass = plan.block >= self.contraction.k
+        self.emit_pass = plan.block >= self.contraction.k
         self.again = builder.icmp_signed(">", work.terms.position, i64(0))
 
     def emit(self) -> None:
@@ -91,7 +91,7 @@ class PanelTiles:
     def _sums_of(self, row: Value) -> Sums:
         """Where a tile's sums go: to memory of the thread's own, or straight into C."""
         builder, driver, work = self.builder, self.driver, self.work
-        kept_row = i64(0) if self.one_pass else builder.sub(row, work.first_packed)
+        kept_row = i64(0) if self.emit_pass else builder.sub(row, work.first_packed)
         out = offset(
             builder, work.terms.sums, driver.accumulator, builder.mul(kept_row, self.width)
         )
@@ -118,7 +118,7 @@ class PanelTiles:
         builder, driver, target = self.builder, self.driver, self.driver.target
         if driver.streamed:
             driver.ask_for_reads(self.work.batch, row, self.column)
-        elif self.straight is not None or not self.one_pass or target.written is None:
+        elif self.straight is not None or not self.emit_pass or target.written is None:
             size = STORAGE_BYTES[driver.accumulator]
             driver.asks.writes(builder, sums.out, builder.mul(sums.stride, i64(size)))
         else:

@@ -80,13 +80,13 @@ def _claim_panels(driver: Driver, code: Code) -> None:
     units = pieces.units
     size = plan.tile.width * contraction.k
 
-    def place(piece: Value) -> tuple[Value, Pointer, Pointer]:
+    def operands_of(piece: Value) -> tuple[Value, Pointer, Pointer]:
         """The batch of a piece, and where its A and B lie."""
         batch = pieces.block(piece) if contraction.batch > 1 else i64(0)
         return batch, *_operands(driver, batch)
 
     def start(piece: Value) -> None:
-        _, a, b = place(piece)
+        _, a, b = operands_of(piece)
         if plan.pack_a:
             driver.pack_rows(a, i64(0), i64(contraction.m))
         if plan.rolling:
@@ -94,9 +94,9 @@ def _claim_panels(driver: Driver, code: Code) -> None:
 
     def use_piece(piece: Value, later: Value, turn: Sequence[Value]) -> Sequence[Value]:
         rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
-        batch, a, b = place(piece)
+        batch, a, b = operands_of(piece)
         if plan.rolling:
-            _, _, after = place(later)
+            _, _, after = operands_of(later)
             left = builder.icmp_unsigned("<", later, units)
             panel = Turn(batch, a, rows, number, b, following, after, left, i64(0))
             return driver.roll(panel, turn)
@@ -104,7 +104,7 @@ def _claim_panels(driver: Driver, code: Code) -> None:
         def packed(number: Value) -> Pointer:
             return offset(builder, b, plan.panel, builder.mul(number, i64(size)))
 
-        def one_pass(terms: Terms, _: Sequence[Value]) -> None:
+        def emit_pass(terms: Terms, _: Sequence[Value]) -> None:
             end = builder.add(terms.position, terms.length)
             ends = builder.icmp_signed("==", end, i64(contraction.k))
             panel = packed(number)
@@ -113,7 +113,7 @@ def _claim_panels(driver: Driver, code: Code) -> None:
             piece_at = driver.piece(panel, number, terms.position)
             driver.panel(PanelWork(batch, a, piece_at, rows, number, terms, i64(0), next_one))
 
-        driver.each_pass(one_pass)
+        driver.each_pass(emit_pass)
         return turn
 
     while_claimed(claims, division, use_piece, [i64(0)], start)

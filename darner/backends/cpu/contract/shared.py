@@ -73,7 +73,7 @@ def claim_blocks(driver: Driver, code: Code, a: Pointer, b: Pointer) -> None:
     own = builder.gep(own, [i64(_own_sums(plan))], source_etype=byte)
     group = plan.panels if driver.packed_b else plan.shared_group
 
-    def one_pass(position: Value, _: Sequence[Value]) -> None:
+    def emit_pass(position: Value, _: Sequence[Value]) -> None:
         length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
         if plan.pack_a:
             _pack_rows(driver, code, a, (position, length))
@@ -87,7 +87,7 @@ def claim_blocks(driver: Driver, code: Code, a: Pointer, b: Pointer) -> None:
 
         loop(builder, i64(0), i64(plan.panels), group, use_group)
 
-    loop(builder, i64(0), i64(k), plan.block, one_pass)
+    loop(builder, i64(0), i64(k), plan.block, emit_pass)
 
 
 def _pack_rows(driver: Driver, code: Code, a: Pointer, span: tuple[Value, Value]) -> None:
@@ -104,7 +104,7 @@ def _pack_rows(driver: Driver, code: Code, a: Pointer, span: tuple[Value, Value]
 
     code.claims.each(count, pack_piece)
     driver.own_rows = packed
-    code.barrier(past=True)
+    code.barrier(non_temporal=True)
 
 
 @dataclass(frozen=True)
@@ -147,23 +147,25 @@ class _Shared:
         def start(piece: Value) -> None:
             with builder.if_then(pieces.begins(piece)):
                 number = pieces.panel(piece)
-                self.pack(number, self.place(number))
+                self.pack(number, self.panel_address(number))
                 mark(number)
 
         def use_piece(piece: Value, later: Value, _: Sequence[Value]) -> Sequence[Value]:
             rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
-            place = self.place(number)
+            panel_address = self.panel_address(number)
             if packing:
                 mine = pieces.begins(piece)
                 seen = claims.marked(builder.sub(number, self.panels[0]))
                 there = builder.or_(mine, seen)
                 with builder.if_then(builder.not_(there), likely=False):
                     self.pack(number, self.own)
-                place = builder.select(there, place, self.own)
+                panel_address = builder.select(there, panel_address, self.own)
             first = pieces.begins(later)
             meanwhile = self.meanwhile(rows, following, first)
             terms = Terms(*self.terms, self.terms[1], i64(0), self.sums_of(number))
-            work = PanelWork(i64(0), self.given[0], place, rows, number, terms, i64(0), meanwhile)
+            work = PanelWork(
+                i64(0), self.given[0], panel_address, rows, number, terms, i64(0), meanwhile
+            )
             driver.panel(work)
             if packing:
                 with builder.if_then(first):
@@ -173,7 +175,7 @@ class _Shared:
         first = start if packing else None
         while_claimed(claims, division, use_piece, [], first, packing)
 
-    def place(self, number: Value) -> Pointer:
+    def panel_address(self, number: Value) -> Pointer:
         """Where the terms of a panel lie packed."""
         driver = self.driver
         builder, plan = driver.builder, driver.plan
@@ -192,7 +194,7 @@ class _Shared:
 
     def meanwhile(self, rows: tuple[Value, Value], following: Value, packing: Value) -> Meanwhile:
         """What is done for the next panel: it is packed slice by slice, or asked for."""
-        driver, address = self.driver, self.place(following)
+        driver, address = self.driver, self.panel_address(following)
         asking = Following(driver, address)
         if driver.packed_b:
             return asking

@@ -76,7 +76,16 @@ def emit_strip(
         skipped = builder.mul(builder.sub(low, first), i64(width * contraction.k))
         address = offset(builder, b, plan.panel, skipped)
         to = offset(builder, c, accumulator, builder.mul(low, i64(width)))
-        given = [i64(contraction.k), a_tile, i64(a_stride), address, to, c_stride, count, i64(valid)]
+        given = [
+            i64(contraction.k),
+            a_tile,
+            i64(a_stride),
+            address,
+            to,
+            c_stride,
+            count,
+            i64(valid),
+        ]
         builder.call(kernel, given)
 
     def strip(height: int) -> None:
@@ -128,13 +137,13 @@ def _emit_kernel(function: Function, tile: Tile, dtype: str, form: str, masked: 
     lanes, width = tile.lanes, tile.width
     mask = lane_mask(builder, valid, lanes) if masked else None
 
-    def place_of(index: Value, row: int) -> Pointer:
+    def unravelled(index: Value, row: int) -> Pointer:
         """Where A has a term of a row."""
         if form == "columns":
             return offset(builder, a, dtype, builder.mul(index, a_stride), row)
         return offset(builder, a, dtype, builder.mul(a_stride, i64(row)), index)
 
-    def one_panel(number: Value, _: Sequence[Value]) -> None:
+    def emit_panel(number: Value, _: Sequence[Value]) -> None:
         columns = offset(builder, b, dtype, builder.mul(number, builder.mul(k, i64(width))))
         to = offset(builder, out, dtype, builder.mul(number, i64(width)))
 
@@ -146,7 +155,7 @@ def _emit_kernel(function: Function, tile: Tile, dtype: str, form: str, masked: 
             ]
             following = []
             for row in range(tile.rows):
-                value = load(builder, place_of(index, row), dtype, 1)
+                value = load(builder, unravelled(index, row), dtype, 1)
                 value = broadcast(builder, value, lanes)
                 for vector, column in enumerate(vectors):
                     total = sums[row * tile.vectors + vector]
@@ -164,5 +173,5 @@ def _emit_kernel(function: Function, tile: Tile, dtype: str, form: str, masked: 
                 later = offset(builder, address, dtype, width + lanes - 1)
                 prefetch(builder, later, write=True)
 
-    loop(builder, i64(0), count, 1, one_panel)
+    loop(builder, i64(0), count, 1, emit_panel)
     builder.ret_void()

@@ -264,20 +264,22 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         driver.emit(*fair_share(builder, code.share, plan))
 
 
-def _place(code: Code, product: Product, batch: Index, row: Index = 0, column: Index = 0) -> Index:
+def _offset_of(
+    code: Code, product: Product, batch: Index, row: Index = 0, column: Index = 0
+) -> Index:
     """The place of an element of the product in row-major order, or in panels."""
     indices = code.indices
     _, down, across = product.contraction.c_strides
     panels = product.contraction.c_panels
     if panels is not None:
-        return _place_in_panels(indices, panels, row, column)
+        return _offset_in_panels(indices, panels, row, column)
     total = indices.add(indices.mul(row, down), indices.mul(column, across))
     for number, axis in zip(indices.split(batch, product.shape), product.loops, strict=True):
         total = indices.add(total, indices.mul(number, axis.c))
     return total
 
 
-def _place_in_panels(indices: IndexMath, panels: Panels, row: Index, column: Index) -> Index:
+def _offset_in_panels(indices: IndexMath, panels: Panels, row: Index, column: Index) -> Index:
     """The place of an element of a matrix that lies in panels."""
     width = panels.width
     number = indices.div(column, width)
@@ -360,7 +362,9 @@ def _straight(code: Code, product: Product) -> Callable[[Value], Pointer] | None
     builder, dtype = code.builder, product.node.dtype.name
     if not _goes_straight(code.spec, product):
         return None
-    return lambda batch: offset(builder, code.results[0], dtype, i64(_place(code, product, batch)))
+    return lambda batch: offset(
+        builder, code.results[0], dtype, i64(_offset_of(code, product, batch))
+    )
 
 
 def _read_leaves(spec: Spec, product: Product) -> list[Node]:
@@ -384,13 +388,14 @@ def _reads(code: Code, product: Product) -> Callable[[Value, Value, Value], list
     if not leaves or product.contraction.c_strides[2] != 1:
         return None
 
-    def places(batch: Value, row: Value, column: Value) -> list[Pointer]:
-        position = i64(_place(code, product, batch, row, column))
+    def read_addresses(batch: Value, row: Value, column: Value) -> list[Pointer]:
+        position = i64(_offset_of(code, product, batch, row, column))
         return [
-            offset(code.builder, code.operand_of(leaf), leaf.dtype.name, position) for leaf in leaves
+            offset(code.builder, code.operand_of(leaf), leaf.dtype.name, position)
+            for leaf in leaves
         ]
 
-    return places
+    return read_addresses
 
 
 def _written(code: Code, product: Product) -> Callable[[Value, Value, Value], Pointer] | None:
@@ -399,7 +404,7 @@ def _written(code: Code, product: Product) -> Callable[[Value, Value, Value], Po
     if product.contraction.c_strides[2] != 1 or dtype not in STORAGE_BYTES:
         return None
     return lambda batch, row, column: offset(
-        code.builder, code.results[0], dtype, i64(_place(code, product, batch, row, column))
+        code.builder, code.results[0], dtype, i64(_offset_of(code, product, batch, row, column))
     )
 
 
@@ -410,7 +415,7 @@ def _writer(code: Code, product: Product) -> Write:
 
     def write(values: Value, batch: Index, row: Index, column: Index, mask: Value | None) -> None:
         lanes = values.type.count
-        address = _place(code, product, batch, row, column)
+        address = _offset_of(code, product, batch, row, column)
         if _is_plain(code.spec, product):
             at = offset(builder, code.results[0], dtype, i64(address))
             store_strided(builder, values, at, dtype, Spacing(across), mask)
@@ -442,7 +447,7 @@ def _index(
     turn = count + len(product.a.outer)
     rows = [*around[count:turn], *indices.split(row, product.a.inner)]
     columns = [*around[turn:], *indices.split(column, product.b.inner)]
-    both = (columns, rows) if product.turned else (rows, columns)
+    both = (columns, rows) if product.transposed else (rows, columns)
     return [*around[:count], *both[0], *both[1]]
 
 
@@ -463,14 +468,16 @@ def _panels_of(spec: Spec, machine: Machine) -> Offer:
     together: dict[int, Panels] = {}
     if _can_pack_b(spec, product) and contraction.m >= FEWEST_ROWS and not b.offset:
         within = contraction.b_strides[1:]
-        turned = within == (1, contraction.k)
-        rows, columns = (contraction.n, contraction.k) if turned else (contraction.k, contraction.n)
+        transposed = within == (1, contraction.k)
+        rows, columns = (
+            (contraction.n, contraction.k) if transposed else (contraction.k, contraction.n)
+        )
         whole = math.prod(sizes(b.leaf)) == rows * columns and within in (
             (columns, 1),
             (1, columns),
         )
         # What was packed before is not cut into parts of sums, which few tiles want.
-        if whole and (turned or _parts(contraction, machine, False) is None):
+        if whole and (transposed or _parts(contraction, machine, False) is None):
             alone[operand_number(b.leaf)] = _panels_for(machine, dtype, rows, columns)
     beside = _read_leaves(spec, product)
     alike = all(may_share(spec, operand_number(leaf), 0) for leaf in beside)
@@ -561,11 +568,11 @@ def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:
     """How B is read back from its panels, where they hold all of the operand as it is."""
     one = plan.contraction
     dense = {(one.n, 1): False, (1, one.k): True}
-    turned = dense.get((one.b_strides[1], one.b_strides[2]))
+    transposed = dense.get((one.b_strides[1], one.b_strides[2]))
     whole = not first and math.prod(sizes(leaf)) == one.k * one.n
-    if turned is None or not whole or not leaf.dtype.name == one.dtype == plan.panel:
+    if transposed is None or not whole or not leaf.dtype.name == one.dtype == plan.panel:
         return None
-    return Panels(one.k, one.n, plan.tile.width, plan.last.width, turned)
+    return Panels(one.k, one.n, plan.tile.width, plan.last.width, transposed)
 
 
 CONTRACT = Template("contract", _fits, _emit, _scratch, _packing, _panels_of)

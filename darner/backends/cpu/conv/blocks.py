@@ -17,7 +17,7 @@ from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.conv import Patches
 from ....graph.integers import ceil_div, round_up
 from ..emit.template import Code
-from .pack import divided, place_of, walk
+from .pack import divided, unravelled, walk
 from .planes import Channels, Copier, Grid
 
 
@@ -135,23 +135,23 @@ class Reader:
         patches = blocks.patches
         self.copier = Copier(code.builder, blocks.grid, patches.batch, dtype, lanes)
 
-    def write_places(self, first: Value, stop: Value) -> Value:
+    def write_offsets(self, first: Value, stop: Value) -> Value:
         """Write down how far behind the first pixel of a block each lies; returns the place of the first."""
         builder, indices = self.code.builder, self.code.indices
         patches, pitches = self.blocks.patches, self.blocks.grid.pitches
         word = ir().IntType(64)
 
-        def place_at(pixel: Value) -> Index:
-            image, index = place_of(builder, pixel, patches.result)
+        def offset_at(pixel: Value) -> Index:
+            image, index = unravelled(builder, pixel, patches.result)
             return indices.offset([image, *index], [patches.batch, *pitches])
 
-        start = i64(place_at(first))
+        start = i64(offset_at(first))
 
         def row(pixel: Value, held: Value) -> tuple[Value, Value]:
             _, column = divided(builder, pixel, patches.result[-1])
             left = builder.sub(i64(patches.result[-1]), i64(column))
             length = minimum(builder, left, builder.sub(stop, pixel))
-            here = builder.sub(i64(place_at(pixel)), start)
+            here = builder.sub(i64(offset_at(pixel)), start)
             to = builder.sub(pixel, first)
 
             def emit_element(i: Value, _: Sequence[Value]) -> None:

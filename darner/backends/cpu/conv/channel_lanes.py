@@ -23,13 +23,13 @@ from ..emit.non_temporal import LINE
 from ..emit.template import Code, Packing, Scratch
 from .blocks import Blocks, Reader, ReaderRoom, blocks_of
 from .driver import in_lines
-from .epilogue import Finish, each_turned
+from .epilogue import Finish, each_transposed
 from .pack import divided, walk
 from .plan import SHARED, rows_cycles, tile_cycles, tiles_of
 from .planes import grid_of_planes, write_distances
 from .schedule import call_with_rows
 from .spans import WORTH, Spans, share_of_taps
-from .weight_gradient import IN_PLACE, TURNED, turning_kernel
+from .weight_gradient import IN_PLACE, TRANSPOSED, transpose_panel_kernel
 
 PLANES_BYTES = 256 << 10
 """Of the cache next to a core: what the planes of some channels may take."""
@@ -166,7 +166,7 @@ class Layout:
         terms = self.length
         if self.backward:
             terms = patches.channels * ceil_div(self.taps, lanes) * lanes
-        each = TURNED
+        each = TRANSPOSED
         if parts * patches.groups == 1:
             each += SHARED if self.backward else PAST
         return total + patches.groups * terms * vectors * each / 2
@@ -221,7 +221,7 @@ def packing(main: Node, machine: Machine, operand: int) -> Packing:
     tile, patches = layout.cut.tile, layout.patches
 
     def emit(code: Code) -> None:
-        _Panels(code, layout, code.operands[0], code.results[0], past=False).emit(1)
+        _Panels(code, layout, code.operands[0], code.results[0], non_temporal=False).emit(1)
 
     sizes = f"{patches.groups}, {layout.rows}, {patches.channels}, {layout.taps}"
     key = f"lanes of {tile}, {sizes}, {layout.dtype}, {layout.backward}"
@@ -240,10 +240,10 @@ class _Panels:
     """
 
     def __init__(
-        self, code: Code, layout: Layout, weights: Pointer, target: Pointer, past: bool
+        self, code: Code, layout: Layout, weights: Pointer, target: Pointer, non_temporal: bool
     ) -> None:
         self.code, self.builder, self.layout = code, code.builder, layout
-        self.weights, self.target, self.past = weights, target, past
+        self.weights, self.target, self.non_temporal = weights, target, non_temporal
         self.tile, self.groups = layout.cut.tile, layout.patches.groups
 
     def emit(self, parts: int) -> None:
@@ -278,10 +278,10 @@ class _Panels:
         valid = minimum(builder, i64(tile.width), builder.sub(i64(layout.rows), row))
         number = indices.add(indices.mul(group, layout.panels), panel)
         start = i64(indices.mul(number, layout.panel))
-        pack: Value = turning_kernel(builder.module, dtype, tile)
-        if self.past:
-            past = turning_kernel(builder.module, dtype, tile, past=True)
-            pack = self.code.for_others(pack, past)
+        pack: Value = transpose_panel_kernel(builder.module, dtype, tile)
+        if self.non_temporal:
+            non_temporal = transpose_panel_kernel(builder.module, dtype, tile, non_temporal=True)
+            pack = self.code.for_others(pack, non_temporal)
 
         def pack_terms(count: Value, at: Index, distance: int, term: Value) -> None:
             source = offset(builder, self.weights, dtype, at)
@@ -348,9 +348,9 @@ class Driver:
         if not self.code.packed:
             # Where there are no parts or groups, all threads read all panels. What the squares of a few taps write too much would go past the cache twice.
             lines = self.tile.lanes * layout.size == LINE
-            past = lines and parts * patches.groups == 1 and not layout.backward
-            _Panels(self.code, layout, self.weights, self.packed, past).emit(parts)
-            self.code.barrier(past)
+            non_temporal = lines and parts * patches.groups == 1 and not layout.backward
+            _Panels(self.code, layout, self.weights, self.packed, non_temporal).emit(parts)
+            self.code.barrier(non_temporal)
         self.code.each(patches.groups * self.blocks.count * parts, self._unit)
 
     def _order(self, channels: Value) -> None:
@@ -365,7 +365,7 @@ class Driver:
         part, group = divided(builder, rest, patches.groups)
         first, stop = self.blocks.bounds(self.code, i64(block))
         if self.spans is None:
-            start = self.reader.write_places(first, stop)
+            start = self.reader.write_offsets(first, stop)
         else:
             start = self.spans.write(first, stop, self.places)
         low = i64(indices.mul(part, layout.each))
@@ -407,7 +407,7 @@ class Driver:
             b = offset(builder, self.packed, layout.accumulator, at)
             column = builder.mul(number, i64(tile.width))
 
-            def one_tile(row: Value, _: Sequence[Value]) -> None:
+            def emit_tile(row: Value, _: Sequence[Value]) -> None:
                 out = builder.add(builder.mul(row, i64(layout.padded)), column)
                 out = offset(builder, self.sums, layout.accumulator, out)
                 starts = builder.gep(self.places, [row], source_etype=word)
@@ -425,7 +425,7 @@ class Driver:
                 left = builder.sub(pixels, row)
                 call_with_rows(builder, left, tile.rows, self.blocks.lengths, call)
 
-            loop(builder, i64(0), pixels, tile.rows, one_tile)
+            loop(builder, i64(0), pixels, tile.rows, emit_tile)
 
         low, high = panels
         if full:
@@ -490,7 +490,9 @@ class Driver:
                         index = [image, line, indices.add(inner, at)]
                         self.finish.emit(self.code, sums, index, lanes, mask)
 
-                    each_turned(builder, values, self.square, layout.accumulator, count, emit_lane)
+                    each_transposed(
+                        builder, values, self.square, layout.accumulator, count, emit_lane
+                    )
 
                 loop(builder, low, high, lanes, across)
 

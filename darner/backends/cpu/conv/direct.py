@@ -24,7 +24,7 @@ from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.template import Code, Scratch
 from .driver import in_lines
 from .epilogue import Finish
-from .pack import divided, phase_table, place_of, walk
+from .pack import divided, phase_table, unravelled, walk
 from .plan import pieces_of, rows_cycles, shared, tiles_of, uneven
 from .planes import MOST_PLANES, Channels, Copier, grid_of_planes, write_distances
 from .schedule import call_with_rows
@@ -266,7 +266,7 @@ class Driver:
         abreast, width = layout.abreast, patches.result[-1]
 
         def run(address: Value, held: Value) -> tuple[Value, Value]:
-            image, index = place_of(builder, address, grid.pitches)
+            image, index = unravelled(builder, address, grid.pitches)
             column = i64(index[-1])
             rest = minimum(
                 builder, builder.sub(i64(grid.pitches[-1]), column), builder.sub(stop, address)
@@ -295,7 +295,7 @@ class Driver:
                     for number in range(min(abreast, ceil_div(width, lanes)))
                 ]
 
-                def one_row(number: Value, _: Sequence[Value]) -> None:
+                def emit_row(number: Value, _: Sequence[Value]) -> None:
                     channel = indices.add(indices.mul(group, layout.rows), builder.add(row, number))
                     from_ = builder.add(builder.mul(number, i64(self.tile.width)), here)
                     values = [
@@ -307,7 +307,7 @@ class Driver:
                         full = [image, channel, at_pixel]
                         self.finish.emit(self.code, value, full, lanes, masks[vector])
 
-                loop(builder, i64(0), i64(height), 1, one_row)
+                loop(builder, i64(0), i64(height), 1, emit_row)
 
             places_left = builder.udiv(builder.add(length, i64(abreast - 1)), i64(abreast))
             loop(builder, i64(0), places_left, lanes, vectors)

@@ -301,7 +301,7 @@ class Driver:
         height = layout.tile[0]
         word = ir().IntType(64)
 
-        def one_tile(row: Value, _: object) -> None:
+        def emit_tile(row: Value, _: object) -> None:
             distances = builder.gep(self.distances, [row], source_etype=word)
 
             def with_rows(count: int) -> None:
@@ -336,7 +336,7 @@ class Driver:
 
             call_with_rows(builder, builder.sub(rows, row), height, layout.heights, with_rows)
 
-        loop(builder, i64(0), rows, height, one_tile)
+        loop(builder, i64(0), rows, height, emit_tile)
 
     def _finish(self) -> None:
         """Add up what the splits have summed, and take it to the results."""

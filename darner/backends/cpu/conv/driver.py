@@ -29,7 +29,7 @@ from ....graph.node import Node
 from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.template import Code, Scratch
 from .epilogue import Finish
-from .pack import Grid, Packer, divided, grid_of, phase_table, place_of, table_bytes, walk
+from .pack import Grid, Packer, divided, grid_of, phase_table, table_bytes, unravelled, walk
 from .plan import Cut, cut
 from .weight_rows import copied_cycles, copy_weights
 
@@ -239,12 +239,12 @@ class Driver:
             length = self._pack(piece, entries, c, count, self.block)
             start, end = piece.rows
 
-            def one_tile(row: Value, _: Sequence[Value]) -> None:
+            def emit_tile(row: Value, _: Sequence[Value]) -> None:
                 position = builder.mul(builder.sub(row, start), pitch)
                 out = offset(builder, base, self.accumulator, position)
                 self._multiply(piece, row, c, length, self.block, (out, pitch))
 
-            loop(builder, start, end, plan.tile.rows, one_tile)
+            loop(builder, start, end, plan.tile.rows, emit_tile)
 
         loop(builder, i64(0), i64(patches.channels), plan.channels, channels)
         self._finish_unless(straight, piece)
@@ -270,7 +270,7 @@ class Driver:
         loop(builder, first, stop, 1, pack)
         length = i64(self.code.indices.mul(grid.taps, patches.channels))
 
-        def one_tile(row: Value, _: Sequence[Value]) -> None:
+        def emit_tile(row: Value, _: Sequence[Value]) -> None:
             end = minimum(builder, builder.add(row, i64(self.tile.rows)), rows[1])
 
             def panel_of(panel: Value, _: Sequence[Value]) -> None:
@@ -282,7 +282,7 @@ class Driver:
 
             loop(builder, first, stop, 1, panel_of)
 
-        loop(builder, rows[0], rows[1], self.tile.rows, one_tile)
+        loop(builder, rows[0], rows[1], self.tile.rows, emit_tile)
 
     def _target(self, piece: Piece) -> tuple[Value | None, Pointer, Value]:
         """Where sums are kept: in the result itself where a whole panel lies in one image; whether so, the place, the distance of rows."""
@@ -361,11 +361,11 @@ class Driver:
             return
         image, pixel = divided(builder, piece.columns[0], piece.grid.area)
 
-        def one_row(row: Value, _: Sequence[Value]) -> None:
+        def emit_row(row: Value, _: Sequence[Value]) -> None:
             channel = indices.add(indices.mul(piece.group, plan.rows), row)
             self.finish.announce(self.code, [image, channel, pixel], self.tile.width)
 
-        loop(builder, *piece.rows, 1, one_row)
+        loop(builder, *piece.rows, 1, emit_row)
 
     def _finish_unless(self, straight: Value | None, piece: Piece) -> None:
         if straight is None:
@@ -382,11 +382,11 @@ class Driver:
         rows = self.patches.groups * plan.rows
 
         def run(column: Value, held: Value) -> tuple[Value, Value]:
-            image, index = place_of(builder, column, grid.pixels if apart else [grid.area])
+            image, index = unravelled(builder, column, grid.pixels if apart else [grid.area])
             length = builder.sub(i64(grid.pixels[-1] if apart else grid.area), i64(index[-1]))
             length = minimum(builder, length, builder.sub(stop, column))
 
-            def one_row(row: Value, _: Sequence[Value]) -> None:
+            def emit_row(row: Value, _: Sequence[Value]) -> None:
                 channel = indices.add(indices.mul(group, plan.rows), row)
                 position = builder.mul(builder.sub(row, start), i64(piece.width))
                 position = builder.add(position, builder.sub(column, first))
@@ -417,7 +417,7 @@ class Driver:
 
                 loop(builder, i64(0), length, lanes, vector)
 
-            loop(builder, start, end, 1, one_row)
+            loop(builder, start, end, 1, emit_row)
             return builder.add(column, length), held
 
         walk(builder, first, stop, run, i64(0))

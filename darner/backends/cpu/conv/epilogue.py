@@ -131,7 +131,7 @@ class Finish:
             elements.registers.store(value, pointer, Lanes(at, lanes), output.dtype, mask)
 
 
-def each_turned(
+def each_transposed(
     builder: Builder,
     values: Sequence[Value],
     square: Pointer,

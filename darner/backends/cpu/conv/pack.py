@@ -102,7 +102,9 @@ def divided(builder: Builder, number: Index, by: Index) -> tuple[Index, Index]:
     return quotient, builder.sub(number, builder.mul(quotient, by))
 
 
-def place_of(builder: Builder, column: Value, sizes: Sequence[Index]) -> tuple[Index, list[Index]]:
+def unravelled(
+    builder: Builder, column: Value, sizes: Sequence[Index]
+) -> tuple[Index, list[Index]]:
     """The image of a column, and the indices of its pixel."""
     index: list[Index] = []
     rest: Index = column
@@ -169,7 +171,7 @@ class Packer:
             strides[axis] = strides[axis + 1] * patches.sizes[axis + 1]
 
         def segment(column: Value, entry: Value) -> tuple[Value, Value]:
-            image, index = place_of(builder, column, grid.pixels)
+            image, index = unravelled(builder, column, grid.pixels)
             length = minimum(
                 builder,
                 i64(indices.sub(grid.pixels[-1], index[-1])),

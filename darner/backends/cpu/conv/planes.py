@@ -28,7 +28,7 @@ from ....codegen.ir.index import Index, IndexMath, i64
 from ....codegen.ir.types import Builder, LoopBody, Pointer, Value
 from ....codegen.problems.conv import Patches, Taps
 from ....graph.integers import ceil_div
-from .pack import place_of, walk
+from .pack import unravelled, walk
 
 TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
@@ -263,7 +263,7 @@ class Copier:
         step, area = plane.steps[-1], prod(sizes)
 
         def row(address: Value, held: Value) -> tuple[Value, Value]:
-            number, index = place_of(builder, address, grid.pitches)
+            number, index = unravelled(builder, address, grid.pitches)
             column = i64(index[-1])
             length = builder.sub(i64(grid.pitches[-1]), column)
             length = minimum(builder, length, builder.sub(end, address))

@@ -16,7 +16,7 @@ from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.conv import Patches
 from ..emit.template import Code
 from .blocks import Blocks
-from .pack import divided, place_of
+from .pack import divided, unravelled
 
 WORTH = 0.95
 """The share of all taps that may be met at the most for the rest to be left out."""
@@ -91,7 +91,7 @@ class Spans:
         loop(builder, i64(0), builder.sub(stop, first), self.rows, tile)
         if whole:
             self._rank(images)
-        return self._places(first, stop, images, addresses)
+        return self._write_offsets(first, stop, images, addresses)
 
     def _met(self, row: Index) -> tuple[Value, Value]:
         """As ``met``, for a number of the code."""
@@ -118,16 +118,16 @@ class Spans:
 
         loop(builder, i64(0), i64(self.patches.pixels), 1, pixel)
 
-    def _places(self, first: Value, stop: Value, images: Index, table: Pointer) -> Value:
+    def _write_offsets(self, first: Value, stop: Value, images: Index, table: Pointer) -> Value:
         """Write down how far behind the first pixel of a block each lies, in the order of tiles; returns the place of the first."""
         builder, numbers, patches = self.builder, self.code.indices, self.patches
         pitches = self.blocks.grid.pitches
 
-        def place_at(pixel: Index) -> Value:
-            image, index = place_of(builder, i64(pixel), patches.result)
+        def offset_at(pixel: Index) -> Value:
+            image, index = unravelled(builder, i64(pixel), patches.result)
             return i64(numbers.offset([image, *index], [patches.batch, *pitches]))
 
-        start = place_at(first)
+        start = offset_at(first)
 
         def emit_vector(at: Value, _: Sequence[Value]) -> None:
             pixel: Index = at
@@ -136,7 +136,7 @@ class Spans:
                 row, image = divided(builder, rest, images)
                 line = numbers.add(numbers.mul(image, patches.result[0]), row)
                 pixel = numbers.add(numbers.mul(line, self.inner), inner)
-            here = place_at(numbers.add(first, pixel))
+            here = offset_at(numbers.add(first, pixel))
             self._store(builder.sub(here, start), table, at)
 
         loop(builder, i64(0), builder.sub(stop, first), 1, emit_vector)

@@ -33,7 +33,7 @@ from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.template import Code, Scratch
 from .blocks import Reader, ReaderRoom, blocks_of
 from .driver import in_lines
-from .epilogue import Finish, each_turned
+from .epilogue import Finish, each_transposed
 from .pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
 from .plan import tile_cycles, tiles_of
 from .planes import grid_of_planes, write_distances
@@ -51,19 +51,21 @@ PACKED = 10.0
 """Cycles for a piece of a row of patches, of a vector at most, that is packed where as many channels go together as can."""
 IN_PLACE = 1.08
 """What it adds to the products that rows of patches are read where they lie."""
-TURNED = 7.0
+TRANSPOSED = 7.0
 """Cycles for a vector of the gradient that is packed."""
 
 
-def turning_kernel(module: Module, dtype: str, tile: Tile, past: bool = False) -> Function:
+def transpose_panel_kernel(
+    module: Module, dtype: str, tile: Tile, non_temporal: bool = False
+) -> Function:
     """The function that packs rows of pixels into a panel ``[pixel][row]``, emitted once per module.
 
     Its signature is ``(pixels, rows, source*, distance, panel*)``. It writes whole squares: what lies behind the last pixel is to be written later,
-    or room that is spare, and columns behind the last row are anything. ``past`` has vectors go past the cache: panels lie at multiples of one.
+    or room that is spare, and columns behind the last row are anything. ``non_temporal`` has vectors go past the cache: panels lie at multiples of one.
     """
     types = ir()
     accumulator, lanes, width = accumulator_of(dtype), tile.lanes, tile.width
-    name = f"darner.turn.patches.{dtype}.{lanes}.{width}{'.past' if past else ''}"
+    name = f"darner.turn.patches.{dtype}.{lanes}.{width}{'.past' if non_temporal else ''}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -91,7 +93,7 @@ def turning_kernel(module: Module, dtype: str, tile: Tile, past: bool = False) -
             corner = builder.add(builder.mul(first, i64(width)), at)
             for lane, value in enumerate(transpose(builder, values)):
                 address = offset(builder, panel, accumulator, corner, lane * width)
-                store(builder, value, address, accumulator, non_temporal=past)
+                store(builder, value, address, accumulator, non_temporal=non_temporal)
 
         loop(builder, i64(0), pixels, lanes, square)
 
@@ -161,7 +163,7 @@ class Layout:
         patches, lanes = self.patches, self.tile.lanes
         pixels = patches.batch * patches.pixels
         cycles = pixels * self.rows * self._cycles(self.tile)
-        cycles += pixels * self.padded / lanes * TURNED
+        cycles += pixels * self.padded / lanes * TRANSPOSED
         if self.plane:
             places, planes = (
                 self.cut.span + self.grid.halo,
@@ -238,7 +240,7 @@ class Driver:
         first, stop = layout.cut.bounds(self.code, index)
         self._pack_gradient(group, section, first, stop)
         if layout.plane:
-            described = self.reader.write_places(first, stop)
+            described = self.reader.write_offsets(first, stop)
         else:
             described = self.packer.describe(self.phase, first, stop, layout.block)
         length = builder.sub(stop, first)
@@ -291,7 +293,7 @@ class Driver:
         def panel(tile: Tile, within: Value, number: Value) -> None:
             width = self.tile.width
             valid = width if tile is self.tile else layout.columns % width
-            pack = turning_kernel(builder.module, layout.dtype, tile)
+            pack = transpose_panel_kernel(builder.module, layout.dtype, tile)
             target = offset(
                 builder,
                 self.panels,
@@ -342,7 +344,7 @@ class Driver:
             b = offset(builder, self.panels, layout.accumulator, at)
             column = builder.mul(number, i64(width))
 
-            def one_tile(row: Value, _: Sequence[Value]) -> None:
+            def emit_tile(row: Value, _: Sequence[Value]) -> None:
                 out = offset(builder, sums, layout.accumulator, builder.mul(row, pitch), column)
                 if layout.plane:
                     form, a = "placed", self.rows
@@ -361,7 +363,7 @@ class Driver:
 
                 call_with_rows(builder, builder.sub(rows, row), height, layout.heights, call)
 
-            loop(builder, i64(0), rows, height, one_tile)
+            loop(builder, i64(0), rows, height, emit_tile)
 
         self._each_panel(section, panel)
 
@@ -396,6 +398,6 @@ class Driver:
                 out = builder.add(out, builder.add(column, lane))
                 self.finish.emit(self.code, sums, [out, row], lanes, mask)
 
-            each_turned(builder, values, self.panels, layout.accumulator, count, emit_lane)
+            each_transposed(builder, values, self.panels, layout.accumulator, count, emit_lane)
 
         self.code.each(self.patches.groups * down * across, unit)

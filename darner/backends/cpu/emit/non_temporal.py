@@ -39,8 +39,8 @@ def either(
         emit(False)
         return
     b = code.builder
-    with b.if_else(_can(code, results)) as (past, plain):
-        with past:
+    with b.if_else(_can(code, results)) as (non_temporal, plain):
+        with non_temporal:
             emit(True)
             _seen(code)
         with plain:

@@ -47,7 +47,7 @@ class Panels(NamedTuple):
     columns: int
     width: int
     last: int
-    turned: bool
+    transposed: bool
 
     def unpacked(self, packed: Bytes, like: Array) -> Array:
         """The operand as it was, of the shape and type of another array."""
@@ -73,8 +73,8 @@ class Panels(NamedTuple):
 
     def _pairs(self, packed: Bytes, operand: Array) -> Iterator[tuple[Array, Array]]:
         """Each panel, as far as it holds columns, and the same columns of an operand."""
-        rows, columns, width, last, turned = self
-        matrix = operand.reshape(columns, rows).T if turned else operand.reshape(rows, columns)
+        rows, columns, width, last, transposed = self
+        matrix = operand.reshape(columns, rows).T if transposed else operand.reshape(rows, columns)
         elements, start = packed.view(operand.dtype), 0
         for first in range(0, columns, width):
             wide = width if first + width <= columns else last

@@ -103,19 +103,19 @@ class Code:
         """The address of an input of the body."""
         return self.operands[operand_number(leaf)]
 
-    def for_others(self, plain: Value, past: Value) -> Pointer:
-        """Of two functions that write the same the one that does so ``past`` the cache, where there are other threads to read it.
+    def for_others(self, plain: Value, non_temporal: Value) -> Pointer:
+        """Of two functions that write the same the one that does so ``non_temporal`` the cache, where there are other threads to read it.
 
         What these have read before they hold in their caches, and a plain store waits until each has let go of its line.
         """
         several = self.builder.icmp_signed(">", self.threads, i64(1))
-        return self.builder.select(several, past, plain)
+        return self.builder.select(several, non_temporal, plain)
 
-    def barrier(self, past: bool = False) -> None:
-        """Wait until every thread has come here; what any wrote before, ``past`` the cache where that is said, is then seen by all."""
+    def barrier(self, non_temporal: bool = False) -> None:
+        """Wait until every thread has come here; what any wrote before, ``non_temporal`` the cache where that is said, is then seen by all."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
-        if past:
+        if non_temporal:
             self.builder.fence("seq_cst")
 
         found = self.module.globals.get(BARRIER)

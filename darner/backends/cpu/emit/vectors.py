@@ -33,7 +33,7 @@ def lanes_of(machine: Machine, dtype: DType) -> int:
 # --------------------------------------------------------------------------- memory
 
 
-def memory_place(builder: Builder, pointer: Pointer, offset: Index, dtype: DType) -> Pointer:
+def element_address(builder: Builder, pointer: Pointer, offset: Index, dtype: DType) -> Pointer:
     """The address of an element."""
     return builder.gep(pointer, [i64(offset)], source_etype=memory_type(dtype))
 
@@ -172,7 +172,7 @@ class Source:
     def address(self, index: Sequence[Index], column: Index) -> Pointer:
         """Where an element lies, of an operand that is ``wide``."""
         offset = self._offset(index, column)
-        return memory_place(self._code.builder, self._pointer, offset, self._node.dtype)
+        return element_address(self._code.builder, self._pointer, offset, self._node.dtype)
 
     def at(self, index: Sequence[Index], column: Index, lanes: int = 1) -> Value:
         """The elements of a row from a column on."""

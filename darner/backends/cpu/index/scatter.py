@@ -166,7 +166,7 @@ class Slices:
         function = sorters.sort_function(code.module, 64, bytes_)
         b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), i64(self.count)])
 
-    def place_of(self, position: Value) -> Value:
+    def unravelled(self, position: Value) -> Value:
         """The index of a slice in that order."""
         b = self.code.builder
         return b.lshr(sorters.read(b, self.code.shared, position, 64), i64(sort_keys.INDEX_BITS))
@@ -181,9 +181,9 @@ class Slices:
         b = self.code.builder
 
         def emit_run(position: Value) -> None:
-            index = self.place_of(position)
+            index = self.unravelled(position)
             before = b.select(b.icmp_signed(">", position, i64(0)), b.sub(position, i64(1)), i64(0))
-            begins = b.icmp_signed("!=", self.place_of(before), index)
+            begins = b.icmp_signed("!=", self.unravelled(before), index)
             begins = b.or_(begins, b.icmp_signed("==", position, i64(0)))
             begins = b.and_(begins, b.icmp_signed("<", index, i64(self.size)))
             with b.if_then(begins):
@@ -205,7 +205,7 @@ class Slices:
         b.cbranch(b.icmp_signed("<", at, i64(self.count)), test, after)
         b.position_at_end(test)
         at.add_incoming(b.add(at, i64(1)), test)
-        b.cbranch(b.icmp_signed("<", self.place_of(at), index), head, after)
+        b.cbranch(b.icmp_signed("<", self.unravelled(at), index), head, after)
         b.position_at_end(after)
         return at
 
@@ -407,7 +407,10 @@ class _Sums:
         def cleared(address: Value) -> None:
             zero = constant(b, 0, kept)
             each(
-                b, first, last, lambda c: Registers(b).store(zero, pointer, offset(address, c), kept)
+                b,
+                first,
+                last,
+                lambda c: Registers(b).store(zero, pointer, offset(address, c), kept),
             )
 
         def added(number: Value) -> None:

@@ -90,7 +90,7 @@ def _emit_lines(code: Code, lines: _Lines, slices: Slices) -> None:
         code,
         written if whole else 0,
         code.results,
-        lambda past: _Emission(code, lines, slices, past).all(),
+        lambda non_temporal: _Emission(code, lines, slices, non_temporal).all(),
     )
 
 
@@ -220,10 +220,10 @@ def _tail(body: Graph, node: Node) -> Graph:
 
 
 class _Emission:
-    """The code that goes through the lines; ``past`` has it write past the cache."""
+    """The code that goes through the lines; ``non_temporal`` has it write past the cache."""
 
-    def __init__(self, code: Code, lines: _Lines, slices: Slices, past: bool) -> None:
-        self.code, self.lines, self.slices, self.past = code, lines, slices, past
+    def __init__(self, code: Code, lines: _Lines, slices: Slices, non_temporal: bool) -> None:
+        self.code, self.lines, self.slices, self.non_temporal = code, lines, slices, non_temporal
         self.builder, self.places = code.builder, code.indices
         self.kept = accumulator_type(lines.node.dtype)
         operands = [*code.operands, None]
@@ -286,7 +286,7 @@ class _Emission:
         position = b.mul(line, i64(self.lines.rows))
 
         def holds(found: Value) -> Value:
-            last = self.slices.place_of(b.sub(found, i64(1)))
+            last = self.slices.unravelled(b.sub(found, i64(1)))
             return b.icmp_unsigned("<", last, position)
 
         return self._most(self.lines.count, holds)
@@ -371,7 +371,7 @@ class _Emission:
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
         def add_slice(position: Value) -> None:
-            row = b.sub(self.slices.place_of(position), address)
+            row = b.sub(self.slices.unravelled(position), address)
             base = b.sub(b.mul(row, i64(lines.inner)), first)
             number = self.slices.number_of(position)
 
@@ -415,7 +415,7 @@ class _Emission:
             values = [elements.at(output, index) for output in outputs]
             for output, pointer, value in zip(outputs, self.code.results, values, strict=True):
                 elements.registers.store(
-                    value, pointer, at, output.dtype, elements.mask, past=self.past
+                    value, pointer, at, output.dtype, elements.mask, non_temporal=self.non_temporal
                 )
             return []
 

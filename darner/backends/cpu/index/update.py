@@ -11,7 +11,7 @@ from ....codegen.ir.types import Value
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Template
-from ..emit.vectors import Source, copy_bytes, each, memory_place, same_pointer, tiles
+from ..emit.vectors import Source, copy_bytes, each, element_address, same_pointer, tiles
 from .scatter import prepare_result
 
 BLOCK = 256
@@ -55,7 +55,7 @@ def _emit(code: Code) -> None:
         moved = [indices.add(i, start) for i, start in zip(index, begin, strict=False)]
         at = indices.offset([*moved, *begin[lead:]], whole)
         if source.wide:
-            target = memory_place(b, result, indices.add(at, first), x.dtype)
+            target = element_address(b, result, indices.add(at, first), x.dtype)
             count = indices.mul(indices.sub(last, first), x.dtype.itemsize)
             copy_bytes(b, target, source.address(index, first), count)
             return

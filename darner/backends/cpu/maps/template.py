@@ -105,27 +105,32 @@ def _emit_either(
     whole = plain and (length % lanes == 0 or length == prod(shape) or ragged)
     nbytes = prod(shape) * sum(node.dtype.itemsize for node, _ in outputs) if whole else 0
     places = [place for _, place in outputs]
-    partly(code, nbytes, places, lambda own, past: _emit_results(own, shape, outputs, past))
+    partly(
+        code,
+        nbytes,
+        places,
+        lambda own, non_temporal: _emit_results(own, shape, outputs, non_temporal),
+    )
 
 
 def _emit_results(
-    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]], past: bool
+    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]], non_temporal: bool
 ) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
-    _ResultLoops(code, shape, outputs, past).emit()
+    _ResultLoops(code, shape, outputs, non_temporal).emit()
 
 
 class _ResultLoops:
-    """The loops over the elements of results of one shape; ``past`` has them written past the cache."""
+    """The loops over the elements of results of one shape; ``non_temporal`` has them written past the cache."""
 
     def __init__(
         self,
         code: Code,
         shape: tuple[int, ...],
         outputs: Sequence[tuple[Node, Pointer]],
-        past: bool,
+        non_temporal: bool,
     ) -> None:
-        self.code, self.shape, self.outputs, self.past = code, shape, outputs, past
+        self.code, self.shape, self.outputs, self.non_temporal = code, shape, outputs, non_temporal
         self.shared = Elements.of(code)
         self.length = shape[-1] if shape else 1
         self.seams = _seams(code.body, shape, self.shared.width)
@@ -199,7 +204,12 @@ class _ResultLoops:
             offset = indices.add(first, column)
             for (node, pointer), value in zip(outputs, values, strict=True):
                 elements.registers.store(
-                    value, pointer, offset, node.dtype, elements.mask, past=self.past
+                    value,
+                    pointer,
+                    offset,
+                    node.dtype,
+                    elements.mask,
+                    non_temporal=self.non_temporal,
                 )
             return []
 

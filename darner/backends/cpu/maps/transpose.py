@@ -85,7 +85,7 @@ class Turning:
     sizes: tuple[int, ...]
     axis: int
     behind: int
-    turned: tuple[View, ...]
+    transposed: tuple[View, ...]
     plain: tuple[View, ...]
 
     @property
@@ -113,7 +113,7 @@ class Turning:
 
     def lanes(self, machine: Machine, outputs: Sequence[Node]) -> int:
         """The side of a block."""
-        widest = max(node.dtype.itemsize for node in [*outputs, *(v.leaf for v in self.turned)])
+        widest = max(node.dtype.itemsize for node in [*outputs, *(v.leaf for v in self.transposed)])
         return machine.vector_bytes // max(4, widest)
 
 
@@ -142,16 +142,16 @@ def turning(spec: Spec) -> Turning | None:
         View(view.node, view.leaf, view.offset, tuple(steps[i] for _, steps in merged))
         for i, view in enumerate(views)
     ]
-    turned = tuple(view for view in views if view.strides[-1] not in (0, 1, -1))
-    plain = tuple(view for view in views if view not in turned)
-    axes = {_near(view, lengths) for view in turned}
+    transposed = tuple(view for view in views if view.strides[-1] not in (0, 1, -1))
+    plain = tuple(view for view in views if view not in transposed)
+    axes = {_near(view, lengths) for view in transposed}
     axis = axes.pop() if len(axes) == 1 else None
     if axis is None:
         return None
     behind = len(lengths) - 1 - axis
     if any(_step(view, lengths, behind) is None for view in plain):
         behind = 1
-    found = Turning(lengths, axis, behind, turned, plain)
+    found = Turning(lengths, axis, behind, transposed, plain)
     return found if found.columns >= LEAST or found.is_interleaved else None
 
 
@@ -228,19 +228,19 @@ class _Block:
     columns: int
 
 
-class _Turned:
+class _Transposed:
     """The code of one kernel."""
 
-    def __init__(self, code: Code, plan: Turning, past: bool) -> None:
+    def __init__(self, code: Code, plan: Turning, non_temporal: bool) -> None:
         self.code = code
         self.plan = plan
-        self.past = past
+        self.non_temporal = non_temporal
         self.elements = Elements.of(code)
         self.indices: IndexMath = self.elements.indices
         self.registers: Registers = self.elements.registers
         self.lanes = plan.lanes(code.machine, code.body.outputs)
         operations = sum("elementwise" in node.op.traits for node in code.body.nodes)
-        plain = all(view.stored is view.leaf.dtype for view in plan.turned)
+        plain = all(view.stored is view.leaf.dtype for view in plan.transposed)
         self.unrolled = plain and operations <= FEW
 
     def emit(self) -> None:
@@ -280,7 +280,7 @@ class _Turned:
         """Up to ``count`` rows of some columns, a block at a time; where the operands' lines begin is the same for all."""
         plan, indices, e = self.plan, self.indices, self.elements
         starts = []
-        for view in plan.turned:
+        for view in plan.transposed:
             split = [
                 indices.split(indices.add(column, lane), plan.sizes[-plan.behind :])
                 for lane in range(columns)
@@ -319,17 +319,17 @@ class _Turned:
         mask = self.first_lanes(block.rows)
         lines = [
             [self.line(view, block, start, mask) for start in own]
-            for view, own in zip(plan.turned, starts, strict=True)
+            for view, own in zip(plan.transposed, starts, strict=True)
         ]
         if not plan.is_interleaved:
-            turned = [transpose(b, _filled(own)) for own in lines]
-            self.vectors(block, turned, range(block.rows), self.first_lanes(block.columns))
+            transposed = [transpose(b, _filled(own)) for own in lines]
+            self.vectors(block, transposed, range(block.rows), self.first_lanes(block.columns))
             return
-        turned = [interleaved(b, own) for own in lines]
+        transposed = [interleaved(b, own) for own in lines]
         whole, rest = divmod(block.rows * block.columns, self.lanes)
-        self.vectors(block, turned, range(whole), None)
+        self.vectors(block, transposed, range(whole), None)
         if rest:
-            self.vectors(block, turned, range(whole, whole + 1), self.first_lanes(rest))
+            self.vectors(block, transposed, range(whole, whole + 1), self.first_lanes(rest))
 
     def line(self, view: View, block: _Block, start: Index, mask: Value | None) -> Value:
         """A vector along the axis of an operand's neighbours."""
@@ -348,27 +348,31 @@ class _Turned:
         return ir.Constant(kind, [int(lane < count) for lane in range(self.lanes)])
 
     def vectors(
-        self, block: _Block, turned: Sequence[Sequence[Value]], numbers: range, mask: Value | None
+        self,
+        block: _Block,
+        transposed: Sequence[Sequence[Value]],
+        numbers: range,
+        mask: Value | None,
     ) -> None:
         """Some vectors of the result: the map is emitted for each, or once where it is long."""
         self.elements.mask = mask
         if self.unrolled or len(numbers) == 1:
             for number in numbers:
                 with self.elements.scope():
-                    self.vector(block, number, [own[number] for own in turned])
+                    self.vector(block, number, [own[number] for own in transposed])
         elif numbers:
-            self.through_memory(block, turned, numbers)
+            self.through_memory(block, transposed, numbers)
         self.elements.mask = None
 
     def through_memory(
-        self, block: _Block, turned: Sequence[Sequence[Value]], numbers: range
+        self, block: _Block, transposed: Sequence[Sequence[Value]], numbers: range
     ) -> None:
         """Write vectors down, and go through them."""
-        views = self.plan.turned
-        for number, (view, own) in enumerate(zip(views, turned, strict=True)):
+        views = self.plan.transposed
+        for number, (view, own) in enumerate(zip(views, transposed, strict=True)):
             for i in numbers:
-                place = Lanes(self.slot(number, view) + i * self.lanes, self.lanes)
-                self.registers.store(own[i], self.code.own, place, view.stored)
+                within = Lanes(self.slot(number, view) + i * self.lanes, self.lanes)
+                self.registers.store(own[i], self.code.own, within, view.stored)
 
         def emit_row(i: Index, _: object) -> Sequence[Value]:
             values = []
@@ -388,21 +392,23 @@ class _Turned:
     def vector(self, block: _Block, number: Index, values: Sequence[Value]) -> None:
         """A vector of the results."""
         plan, e = self.plan, self.elements
-        for view, value in zip(plan.turned, values, strict=True):
+        for view, value in zip(plan.transposed, values, strict=True):
             e.give(view.node, value)
         for view in plan.plain:
-            address = self.place(block, number, view.offset, view.strides)
+            position = self.offset_of(block, number, view.offset, view.strides)
             pointer = self.code.operand_of(view.leaf)
             mask = e.mask if view.strides[-1] else None
-            e.give(view.node, self.registers.load(pointer, address, view.leaf.dtype, mask))
+            e.give(view.node, self.registers.load(pointer, position, view.leaf.dtype, mask))
         found = [e.at(node, [0] * node.rank) for node in self.code.body.outputs]
-        address = self.place(block, number, 0, row_major(plan.sizes))
+        position = self.offset_of(block, number, 0, row_major(plan.sizes))
         for node, pointer, value in zip(
             self.code.body.outputs, self.code.results, found, strict=True
         ):
-            self.registers.store(value, pointer, address, node.dtype, e.mask, past=self.past)
+            self.registers.store(
+                value, pointer, position, node.dtype, e.mask, non_temporal=self.non_temporal
+            )
 
-    def place(self, block: _Block, number: Index, offset: int, strides: Sequence[int]) -> Index:
+    def offset_of(self, block: _Block, number: Index, offset: int, strides: Sequence[int]) -> Index:
         """Where the elements of a vector lie in something that is not turned."""
         indices, step = self.indices, strides[-1]
         total: Index = indices.add(offset, indices.mul(block.column, step))
@@ -435,7 +441,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     if plan is None:
         return Scratch()
     lanes = plan.lanes(machine, spec.body.outputs)
-    return Scratch(own=len(plan.turned) * _room(lanes))
+    return Scratch(own=len(plan.transposed) * _room(lanes))
 
 
 def _emit(code: Code) -> None:
@@ -447,7 +453,13 @@ def _emit(code: Code) -> None:
     length = plan.rows if plan.is_interleaved else plan.columns
     whole = length % plan.lanes(code.machine, outputs) == 0
     nbytes = prod(plan.sizes) * sum(node.dtype.itemsize for node in outputs) if whole else 0
-    either(code, nbytes, code.results, lambda past: _Turned(code, plan, past).emit(), PAST)
+    either(
+        code,
+        nbytes,
+        code.results,
+        lambda non_temporal: _Transposed(code, plan, non_temporal).emit(),
+        PAST,
+    )
 
 
-TURNED = Template("turned", _fits, _emit, _scratch)
+TRANSPOSED = Template("turned", _fits, _emit, _scratch)

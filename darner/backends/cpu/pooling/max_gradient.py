@@ -194,7 +194,7 @@ class Maxima(Writer):
 
         self.loop(self.indices.mul(first, inner), emit_unit)
 
-    def _place(self, position: Index, index: Sequence[Index]) -> Index:
+    def _scratch_offset(self, position: Index, index: Sequence[Index]) -> Index:
         """Where a row of elements begins, one slot taken as one; the first axis by its place in the band."""
         indices, layout = self.indices, self.layout
         outer = layout.axes[:-1]
@@ -254,7 +254,7 @@ class Maxima(Writer):
             step = indices.mul(indices.sub(begin, layout.back), first.stride)
 
         def row(index: list[Index]) -> None:
-            address = self._place(indices.add(index[0], lead), index[1:])
+            address = self._scratch_offset(indices.add(index[0], lead), index[1:])
             pixel, is_in = self._inside(indices.add(index[0], step), first.axis.size)
             begin = indices.mul(indices.offset([pixel, *index[1:]], sizes), plan.last.size)
             to = indices.mul(address, last.stride)
@@ -279,7 +279,9 @@ class Maxima(Writer):
                 position = indices.add(position, indices.mul(i, along.unit))
             window, is_in = self._inside(indices.add(index[0], step), first.axis.count)
             begin = indices.mul(indices.offset([window, *index[1:]], counts), plan.last.count)
-            self._row_in((gradient, begin), (given, position), plan.last.count, self.dtype, is_in, 0.0)
+            self._row_in(
+                (gradient, begin), (given, position), plan.last.count, self.dtype, is_in, 0.0
+            )
 
         self._rows(layout.windows, counts[1:], row)
 
@@ -297,7 +299,9 @@ class Maxima(Writer):
         result = self.scratch(layout.result)
 
         def row(inner: list[Index]) -> None:
-            start = indices.mul(self._place(indices.add(inner[0], lead), inner[1:]), last.stride)
+            start = indices.mul(
+                self._scratch_offset(indices.add(inner[0], lead), inner[1:]), last.stride
+            )
             number = indices.offset([indices.add(inner[0], step), *inner[1:]], sizes)
             begin = indices.mul(number, plan.last.size)
 

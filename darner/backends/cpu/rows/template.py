@@ -89,10 +89,10 @@ class _RowElements(Elements):
 class _Rows:
     """The code of one kernel."""
 
-    def __init__(self, code: Code, program: RowProgram, past: bool) -> None:
+    def __init__(self, code: Code, program: RowProgram, non_temporal: bool) -> None:
         self.code = code
         self.program = program
-        self.past = past
+        self.non_temporal = non_temporal
         self.elements = _RowElements.of(code)
         self.elements.space = program.space
         self.fresh: set[int] = set()
@@ -107,8 +107,8 @@ class _Rows:
         summed = {node.id for node in program.columns}
         self.columns = [pair for pair in self.outputs if pair[0].id in summed]
         self.single = [
-            (node, place)
-            for node, place in self.outputs
+            (node, pointer)
+            for node, pointer in self.outputs
             if tuple(sizes(node)) != program.space and node.id not in summed
         ]
 
@@ -132,7 +132,7 @@ class _Rows:
             and held * leaf.dtype.itemsize <= MOST_AHEAD
         ]
 
-    def ask_ahead(self, index: list[Index], level: int) -> None:
+    def prefetch_ahead(self, index: list[Index], level: int) -> None:
         """Ask for the elements below these, in the second pass; for those beside them, in the first, where lanes are rows."""
         program = self.program
         if level != self.asks:
@@ -144,7 +144,7 @@ class _Rows:
 
     # ------------------------------------------------------------- where elements are
 
-    def place(self, row: Sequence[Index], inner: Sequence[Index]) -> list[Index]:
+    def full_index(self, row: Sequence[Index], inner: Sequence[Index]) -> list[Index]:
         """The index of an element: of its row, and within it."""
         result: list[Index] = [0] * len(self.program.space)
         for axis, number in zip(self.program.others, row, strict=True):
@@ -190,14 +190,14 @@ class _Rows:
         ) -> Sequence[Value]:
             if not program.across:
                 at = Lanes(indices.mul(number, program.lanes), program.lanes)
-                return body(self.place(row, outer), at, values)
+                return body(self.full_index(row, outer), at, values)
             first = indices.mul(number, whole)
 
             def reduce_lanes(lanes: Lanes, held: list[Value]) -> Sequence[Value]:
-                return body(self.place(row, [*outer, lanes]), indices.add(first, lanes), held)
+                return body(self.full_index(row, [*outer, lanes]), indices.add(first, lanes), held)
 
             if line > 1 and length % program.lanes:
-                begin = indices.offset(self.place(row, [*outer, 0]), program.space)
+                begin = indices.offset(self.full_index(row, [*outer, 0]), program.space)
                 e.blocks_at_lines(*ends, program.lanes, reduce_lanes, begin, line)
                 return []
             return e.blocks(*ends, program.lanes, reduce_lanes, values)
@@ -249,7 +249,7 @@ class _Rows:
             index: list[Index], position: Index, totals: list[Value]
         ) -> Sequence[Value]:
             self._begin(position)
-            self.ask_ahead(index, level)
+            self.prefetch_ahead(index, level)
             following = []
             for node, total in zip(nodes, totals, strict=True):
                 (x,) = node.operands
@@ -283,7 +283,7 @@ class _Rows:
     def of_row(self, node: Node, row: Sequence[Index]) -> Value:
         """What a row has one of; axes that were reduced and kept have size 1, and stand at 0."""
         whole = node.rank != len(row)
-        index = self.place(row, [0] * len(self.program.axes)) if whole else list(row)
+        index = self.full_index(row, [0] * len(self.program.axes)) if whole else list(row)
         return self.elements.at(node, index)
 
     def one_of(
@@ -353,7 +353,7 @@ class _Rows:
 
         def add_rest(number: Index, held: Sequence[Value]) -> list[Value]:
             at = Lanes(indices.mul(number, program.lanes), program.lanes)
-            return list(body(self.place(row, [number]), at, list(held)))
+            return list(body(self.full_index(row, [number]), at, list(held)))
 
         def add_to_chains(number: Index, held: list[Value]) -> Sequence[Value]:
             return [
@@ -414,7 +414,9 @@ class _Rows:
             # Those of the last block of the row: another element may be asked for.
             self.elements.forget(kept)
         for node, pointer in self.single:
-            index = row if node.rank == len(row) else self.place(row, [0] * len(self.program.axes))
+            index = (
+                row if node.rank == len(row) else self.full_index(row, [0] * len(self.program.axes))
+            )
             value = self.elements.at(node, index)
             offset = self.indices.offset(index, sizes(node))
             self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
@@ -427,18 +429,23 @@ class _Rows:
 
         def write_elements(index: list[Index], position: Index, _: list[Value]) -> Sequence[Value]:
             self._begin(position)
-            self.ask_ahead(index, level)
+            self.prefetch_ahead(index, level)
             # All are computed before any is written: a result may lie where an operand does.
             values = [self.value(node, index, level) for node, _ in self.full]
             self.add_to_columns(index, level)
             offset = self.indices.offset(index, self.program.space)
             for (node, pointer), value in zip(self.full, values, strict=True):
                 self.registers.store(
-                    value, pointer, offset, node.dtype, self.elements.mask, past=self.past
+                    value,
+                    pointer,
+                    offset,
+                    node.dtype,
+                    self.elements.mask,
+                    non_temporal=self.non_temporal,
                 )
             return []
 
-        line = LINE // self.full[0][0].dtype.itemsize if self.past else 1
+        line = LINE // self.full[0][0].dtype.itemsize if self.non_temporal else 1
         self.each_element(row, piece, write_elements, line=line)
 
     # ------------------------------------------------------------- the kernel
@@ -453,9 +460,9 @@ class _Rows:
         offset = 0
         self.kept_at: dict[int, Value] = {}
         for node in self.program.kept:
-            place = [i64(offset)]
+            at = [i64(offset)]
             self.kept_at[node.id] = self.code.builder.gep(
-                self.code.own, place, source_etype=ir.IntType(8)
+                self.code.own, at, source_etype=ir.IntType(8)
             )
             offset += room(self.program.row_elements + self.program.lanes, node.dtype.itemsize)
 
@@ -647,8 +654,8 @@ def _emit(code: Code) -> None:
     if program is None:
         return
     full = [
-        (node, place)
-        for node, place in zip(code.body.outputs, code.results, strict=True)
+        (node, pointer)
+        for node, pointer in zip(code.body.outputs, code.results, strict=True)
         if tuple(sizes(node)) == program.space
     ]
     # Only where most vectors of a row are whole.
@@ -657,11 +664,18 @@ def _emit(code: Code) -> None:
     whole = length % program.lanes == 0 or (ragged and length >= 4 * program.lanes)
     whole = whole and program.across
     nbytes = prod(program.space) * sum(node.dtype.itemsize for node, _ in full) if whole else 0
-    places = [place for _, place in full]
+    addresses = [pointer for _, pointer in full]
     if program.columns or program.pieces > 1:
-        either(code, nbytes, places, lambda past: _Rows(code, program, past).emit())
+        either(
+            code, nbytes, addresses, lambda non_temporal: _Rows(code, program, non_temporal).emit()
+        )
     else:
-        partly(code, nbytes, places, lambda own, past: _Rows(own, program, past).emit())
+        partly(
+            code,
+            nbytes,
+            addresses,
+            lambda own, non_temporal: _Rows(own, program, non_temporal).emit(),
+        )
 
 
 ROWS = Template("rows", _fits, _emit, _scratch)

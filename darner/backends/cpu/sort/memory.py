@@ -21,7 +21,7 @@ SMALL = 48
 """Up to so many are sorted by insertion."""
 
 
-def place(builder: Builder, pointer: Pointer, index: Index, bits: int) -> Pointer:
+def item_address(builder: Builder, pointer: Pointer, index: Index, bits: int) -> Pointer:
     """The address of an item."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -32,12 +32,12 @@ def read(builder: Builder, pointer: Pointer, index: Index, bits: int) -> Value:
     """An item."""
     from llvmlite import ir
 
-    return builder.load(place(builder, pointer, index, bits), typ=ir.IntType(bits), align=4)
+    return builder.load(item_address(builder, pointer, index, bits), typ=ir.IntType(bits), align=4)
 
 
 def write(builder: Builder, value: Value, pointer: Pointer, index: Index, bits: int) -> None:
     """Write an item."""
-    builder.store(value, place(builder, pointer, index, bits), align=4)
+    builder.store(value, item_address(builder, pointer, index, bits), align=4)
 
 
 def sort_function(module: Module, bits: int, bytes_: int) -> Function:
@@ -126,7 +126,7 @@ def _radix_function(module: Module, bits: int, bytes_: int) -> Function:
         def cell(number: Value) -> Pointer:
             return b.gep(counts, [number], source_etype=wide)
 
-        def one_pass(number: Value, held: Sequence[Pointer]) -> Sequence[Pointer]:
+        def emit_pass(number: Value, held: Sequence[Pointer]) -> Sequence[Pointer]:
             source, target = held
             shift = b.add(b.mul(number, i64(8)), i64(INDEX_BITS))
             shift = shift if bits == 64 else b.zext(shift, kind)
@@ -150,15 +150,15 @@ def _radix_function(module: Module, bits: int, bytes_: int) -> Function:
                 def move(i: Value, _: Sequence[Value]) -> None:
                     value = read(b, source, i, bits)
                     at = cell(digit(value, shift))
-                    target_place = b.load(at, typ=wide)
-                    write(b, value, target, target_place, bits)
-                    b.store(b.add(target_place, i64(1)), at)
+                    target_offset = b.load(at, typ=wide)
+                    write(b, value, target, target_offset, bits)
+                    b.store(b.add(target_offset, i64(1)), at)
 
                 loop(b, i64(0), i64(256), 1, running, [i64(0)])
                 loop(b, i64(0), count, 1, move)
             return [b.select(differs, target, source), b.select(differs, source, target)]
 
-        found, _ = loop(b, i64(0), i64(bytes_), 1, one_pass, [data, other])
+        found, _ = loop(b, i64(0), i64(bytes_), 1, emit_pass, [data, other])
         from_other = b.icmp_unsigned("==", b.ptrtoint(found, wide), b.ptrtoint(other, wide))
         with b.if_then(from_other):
             copy_bytes(b, data, other, b.mul(count, i64(bits // 8)))
@@ -204,9 +204,14 @@ def merge_function(module: Module, bits: int) -> Value:
         b.position_at_end(done)
         size = i64(bits // 8)
         rest = b.mul(b.sub(left_count, i), size)
-        copy_bytes(b, place(b, to, b.add(i, j), bits), place(b, left, i, bits), rest)
+        copy_bytes(b, item_address(b, to, b.add(i, j), bits), item_address(b, left, i, bits), rest)
         rest = b.mul(b.sub(right_count, j), size)
-        copy_bytes(b, place(b, to, b.add(left_count, j), bits), place(b, right, j, bits), rest)
+        copy_bytes(
+            b,
+            item_address(b, to, b.add(left_count, j), bits),
+            item_address(b, right, j, bits),
+            rest,
+        )
         b.ret_void()
 
     kinds = [pointer, wide, pointer, wide, pointer]

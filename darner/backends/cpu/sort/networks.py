@@ -81,7 +81,7 @@ def sort_function(module: Module, bits: int, lanes: int, most: int) -> Function:
             middle = minimum(b, b.add(first, width), count)
             last = minimum(b, b.add(first, both), count)
             left, right, to = (
-                network.place(memory, at)
+                network.address(memory, at)
                 for memory, at in ((source, first), (source, middle), (target, first))
             )
             sizes = b.sub(middle, first), b.sub(last, middle)
@@ -182,12 +182,12 @@ class _End:
             over.append(b.icmp_signed(">=", done, count))
             # Of a run that is over its last vector is looked at once more, and not taken.
             position = self._at(count, b.select(over[-1], b.sub(count, lanes), done))
-            places.append(network.place(run, position))
+            places.append(network.address(run, position))
             offset = i64(0 if self.end > 0 else network.lanes - 1)
             heads.append(network.number(places[-1], offset))
         first = b.icmp_unsigned("<=" if self.end > 0 else ">=", *heads)
         first = b.and_(b.or_(first, over[1]), b.not_(over[0]))
-        found = network.turned(network.read(b.select(first, *places), i64(0)))
+        found = network.transposed(network.read(b.select(first, *places), i64(0)))
         low, high = network.ordered(kept, found)
         written, kept = (low, high) if self.end > 0 else (high, low)
         total = b.add(self.runs[0][1], self.runs[1][1])
@@ -234,21 +234,21 @@ class _Network:
 
     # ------------------------------------------------------------- vectors
 
-    def place(self, data: Pointer, at: Value) -> Pointer:
+    def address(self, data: Pointer, at: Value) -> Pointer:
         """The address of a number."""
         return self.builder.gep(data, [at], source_etype=self.element)
 
     def number(self, data: Pointer, at: Value) -> Value:
         """One number."""
-        return self.builder.load(self.place(data, at), typ=self.element, align=self._align)
+        return self.builder.load(self.address(data, at), typ=self.element, align=self._align)
 
     def read(self, data: Pointer, at: Value) -> Value:
         """A vector."""
-        return self.builder.load(self.place(data, at), typ=self.kind, align=self._align)
+        return self.builder.load(self.address(data, at), typ=self.kind, align=self._align)
 
     def write(self, value: Value, data: Pointer, at: Value) -> None:
         """Write a vector."""
-        self.builder.store(value, self.place(data, at), align=self._align)
+        self.builder.store(value, self.address(data, at), align=self._align)
 
     @property
     def _align(self) -> int:
@@ -270,7 +270,7 @@ class _Network:
             found.append(self.builder.call(function, [a, b]))
         return found[0], found[1]
 
-    def turned(self, value: Value) -> Value:
+    def transposed(self, value: Value) -> Value:
         """The lanes backwards."""
         return self.picked(value, value, range(self.lanes - 1, -1, -1))
 
@@ -295,7 +295,7 @@ class _Network:
         """Sort the numbers of some vectors, a power of two, in registers."""
         b = self.builder
         places = [b.add(at, i64(i * self.lanes)) for i in range(vectors)]
-        found = [self.read(data, place) for place in places]
+        found = [self.read(data, address) for address in places]
         if vectors % self.lanes:
             found = [self.sorted(value) for value in found]
         else:
@@ -336,7 +336,7 @@ class _Network:
     def merged(self, vectors: list[Value]) -> list[Value]:
         """Two sorted runs of vectors as one: the second backwards is compared with the first, then halves of halves."""
         half = len(vectors) // 2
-        backwards = [self.turned(value) for value in reversed(vectors[half:])]
+        backwards = [self.transposed(value) for value in reversed(vectors[half:])]
         pairs = [self.ordered(a, b) for a, b in zip(vectors[:half], backwards, strict=True)]
         found = [low for low, _ in pairs] + [high for _, high in pairs]
         apart = half // 2

@@ -365,20 +365,20 @@ def _divided_row(row: _Row, number: Value) -> None:
     data = code.shared
     other = moved(b, data, parts * part_size * bits // 8)
 
-    def one_part(part: Value) -> None:
+    def emit_part(part: Value) -> None:
         first = b.mul(part, i64(part_size))
         last = code.indices.clamp(b.add(first, i64(part_size)), 0, row.length)
         begin = code.indices.clamp(first, 0, row.length)
         room = moved(b, code.own, _room(bits, code.machine, part_size))
         row.fill(number, code.own, begin, last)
-        target = sorters.place(b, data, first, bits)
+        target = sorters.item_address(b, data, first, bits)
         count = b.sub(i64(last), i64(begin))
         found = row.sort(code.own, room, count, part_size)
         copy_bytes(b, target, found, b.mul(count, i64(bits // 8)))
         end = moved(b, target, b.mul(count, i64(bits // 8)))
         clear_bytes(b, end, b.mul(b.sub(i64(part_size), count), i64(bits // 8)), 255)
 
-    code.each(parts, one_part)
+    code.each(parts, emit_part)
     code.barrier()
     source, target, width = data, other, part_size
     while width < parts * part_size:
@@ -399,9 +399,9 @@ def _merge_runs(row: _Row, source: Pointer, target: Pointer, width: int, pairs: 
 
     def merge(pair: Value, function: Value) -> None:
         first = b.mul(pair, i64(2 * width))
-        left = sorters.place(b, source, first, bits)
-        right = sorters.place(b, left, width, bits)
-        to = sorters.place(b, target, first, bits)
+        left = sorters.item_address(b, source, first, bits)
+        right = sorters.item_address(b, left, width, bits)
+        to = sorters.item_address(b, target, first, bits)
         b.call(function, [left, i64(width), right, i64(width), to])
 
     if bits > 64:
@@ -413,13 +413,13 @@ def _merge_runs(row: _Row, source: Pointer, target: Pointer, width: int, pairs: 
         return
     ends = [networks.merge_function(code.module, bits, row.lanes, [end]) for end in (1, -1)]
 
-    def one_end(end: Value) -> None:
+    def emit_end(end: Value) -> None:
         with b.if_else(b.icmp_signed("==", end, i64(0))) as branches:
             for branch, function in zip(branches, ends, strict=True):
                 with branch:
                     merge(i64(0), function)
 
-    code.each(2, one_end)
+    code.each(2, emit_end)
 
 
 # --------------------------------------------------------------------------- the first few
@@ -542,12 +542,12 @@ def _divided_selection(row: _Row, number: Value) -> None:
     def begin(part: Value) -> Value:
         return b.udiv(b.mul(part, i64(row.length)), i64(PARTS))
 
-    def one_part(part: Value) -> None:
+    def emit_part(part: Value) -> None:
         found = _select(row, number, begin(part), begin(b.add(part, i64(1))))
-        target = sorters.place(b, data, b.mul(part, i64(row.count)), bits)
+        target = sorters.item_address(b, data, b.mul(part, i64(row.count)), bits)
         copy_bytes(b, target, found, row.count * bits // 8)
 
-    code.each(PARTS, one_part)
+    code.each(PARTS, emit_part)
     code.barrier()
     with code.alone():
         other = moved(b, data, _room(bits, code.machine, most))

@@ -26,10 +26,10 @@ from .source import (
     lines_of,
     moved,
     multiply,
-    place_of_line,
+    position_of_line,
     width_of,
 )
-from .transforms import DTYPE, TAPS, result_kernel, source_kernel, turn_kernel, weight_kernel
+from .transforms import DTYPE, TAPS, result_kernel, source_kernel, transpose_kernel, weight_kernel
 
 CHUNK_BYTES = 640 << 10
 """Of the cache next to a core: transformed weights of some channels that are used at once."""
@@ -47,7 +47,7 @@ class Layout:
         pixels = self.width if form.parts > 1 else form.side * self.width
         # Not a power of two apart, or all channels would lie in one set of the cache.
         self.run = round_up(pixels, lanes) + lanes
-        self.turned = in_lines(lanes * self.run)
+        self.transposed = in_lines(lanes * self.run)
         self.sums = in_lines(form.points * form.rows * form.tile.width)
         self.source = in_lines(form.source_elements)
         # Weights are transformed in chunks where they are used once, else all of them first.
@@ -58,7 +58,7 @@ class Layout:
 
     def scratch(self, form: Winograd) -> Scratch:
         """The memory it needs."""
-        own = self.images.ring_bytes + self.pixels + self.turned + self.sums
+        own = self.images.ring_bytes + self.pixels + self.transposed + self.sums
         if form.shared:
             return Scratch(own + self.chunk_bytes, self.source * form.blocks)
         return Scratch(own + self.source, self.weights)
@@ -129,8 +129,8 @@ def _transform_some(
     builder, indices, lanes = code.builder, code.indices, form.tile.lanes
     kernel: Value = weight_kernel(code.module, form.side, lanes, form.flipped)
     if target.for_others and form.in_lines:
-        past = weight_kernel(code.module, form.side, lanes, form.flipped, past=True)
-        kernel = code.for_others(kernel, past)
+        non_temporal = weight_kernel(code.module, form.side, lanes, form.flipped, non_temporal=True)
+        kernel = code.for_others(kernel, non_temporal)
     distance = TAPS * (form.out if form.flipped else form.channels)
     first, stop = channels
     _, width = width_of(builder, form, panel)
@@ -168,17 +168,17 @@ class Driver:
         layout = self.layout
         place = layout.images.ring_bytes
         found = []
-        for size in (layout.pixels, layout.turned, layout.sums):
+        for size in (layout.pixels, layout.transposed, layout.sums):
             found.append(moved(self.builder, code.own, place))
             place += size
-        self.pixels, self.turned, self.sums = found
+        self.pixels, self.transposed, self.sums = found
         rest = moved(self.builder, code.own, place)
         self.chunk = rest
         self.source = code.shared if form.shared else rest
         kernel: Value = source_kernel(code.module, form.side, form.tile.lanes)
         if form.shared and form.in_lines:
-            past = source_kernel(code.module, form.side, form.tile.lanes, past=True)
-            kernel = code.for_others(kernel, past)
+            non_temporal = source_kernel(code.module, form.side, form.tile.lanes, non_temporal=True)
+            kernel = code.for_others(kernel, non_temporal)
         self.reader = Reader(code, layout.images, images, code.own, kernel)
 
     def emit(self) -> None:
@@ -191,7 +191,7 @@ class Driver:
         if form.shared:
             code.each(form.blocks * self.layout.images.vectors, self._share_of_source)
         if form.shared or not code.packed:
-            code.barrier(past=form.in_lines)
+            code.barrier(non_temporal=form.in_lines)
         code.each(form.units, self._unit)
 
     def _unit(self, number: Value) -> None:
@@ -314,7 +314,7 @@ class Driver:
             channel = builder.add(start, at)
             channels = minimum(builder, builder.sub(count, at), i64(lanes))
 
-            def one_line(line: Value, _: Sequence[Value]) -> None:
+            def emit_line(line: Value, _: Sequence[Value]) -> None:
                 square = indices.mul(builder.sub(line, first), form.across)
                 read = i64(indices.add(indices.mul(square, width), at))
                 arguments = [
@@ -328,14 +328,14 @@ class Driver:
                 builder.call(kernel, arguments)
                 self._write_line(line, channel, channels)
 
-            loop(builder, first, stop, 1, one_line)
+            loop(builder, first, stop, 1, emit_line)
 
         loop(builder, i64(0), count, lanes, vector)
 
     def _write_line(self, line: Value, channel: Value, channels: Value) -> None:
         """The pixels of a line: all at once where its rows follow each other in the result."""
         form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
-        image, part, down = place_of_line(builder, form, line)
+        image, part, down = position_of_line(builder, form, line)
         height, width = form.result
         top = i64(indices.mul(down, form.side))
         rows = minimum(builder, builder.sub(i64(height), top), i64(form.side))
@@ -346,12 +346,12 @@ class Driver:
         left = indices.mul(part, layout.width)
         length = minimum(builder, i64(indices.sub(width, left)), i64(layout.width))
 
-        def one_row(row: Value, _: object) -> None:
+        def emit_row(row: Value, _: object) -> None:
             pixel = indices.add(indices.mul(builder.add(top, row), width), left)
             start = i64(indices.mul(row, layout.width))
             self._write_run(image, channel, channels, start, pixel, length)
 
-        loop(builder, i64(0), rows, 1, one_row)
+        loop(builder, i64(0), rows, 1, emit_row)
 
     def _write_run(
         self,
@@ -364,13 +364,13 @@ class Driver:
     ) -> None:
         """Neighbouring pixels of some channels: turned around, and then finished a channel after the other, as they lie in the result."""
         builder, indices, lanes = self.builder, self.indices, self.form.tile.lanes
-        turn = turn_kernel(self.code.module, lanes)
+        turn = transpose_kernel(self.code.module, lanes)
         pixels = offset(builder, self.pixels, DTYPE, builder.mul(start, i64(lanes)))
         pitch = i64(self.layout.run)
-        builder.call(turn, [length, pixels, self.turned, pitch])
+        builder.call(turn, [length, pixels, self.transposed, pitch])
 
-        def one_channel(number: Value, _: Sequence[Value]) -> None:
-            row = offset(builder, self.turned, DTYPE, builder.mul(number, pitch))
+        def emit_channel(number: Value, _: Sequence[Value]) -> None:
+            row = offset(builder, self.transposed, DTYPE, builder.mul(number, pitch))
 
             def piece(at: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(builder, builder.sub(length, at), lanes)
@@ -380,4 +380,4 @@ class Driver:
 
             loop(builder, i64(0), length, lanes, piece)
 
-        loop(builder, i64(0), channels, 1, one_channel)
+        loop(builder, i64(0), channels, 1, emit_channel)

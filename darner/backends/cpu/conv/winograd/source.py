@@ -124,8 +124,8 @@ class Reader:
         fill = fill_kernel(self.code.module, lanes)
         first, stop = lines
 
-        def one_line(line: Value, _: Sequence[Value]) -> None:
-            image, part, down = place_of_line(builder, form, line)
+        def emit_line(line: Value, _: Sequence[Value]) -> None:
+            image, part, down = position_of_line(builder, form, line)
             plane = indices.add(indices.mul(image, images.channels), channel)
             top = i64(indices.mul(down, form.side))
             # What the line above has read already is still there.
@@ -137,7 +137,7 @@ class Reader:
             left = indices.sub(indices.mul(part, form.side * form.across), images.low[1])
             left = indices.add(left, images.first)
 
-            def one_row(i: Value, _: Sequence[Value]) -> None:
+            def emit_row(i: Value, _: Sequence[Value]) -> None:
                 row = builder.add(top, i)
                 y = builder.sub(row, i64(images.low[0]))
                 inside = builder.icmp_unsigned("<", y, i64(height))
@@ -152,14 +152,14 @@ class Reader:
                 arguments = [i64(images.copied), low, high, exist, read, i64(height * width), to]
                 builder.call(fill, arguments)
 
-            loop(builder, begin, i64(images.reach), 1, one_row)
+            loop(builder, begin, i64(images.reach), 1, emit_row)
             square = indices.mul(builder.sub(line, first), form.across)
             to = offset(builder, target, DTYPE, i64(indices.mul(square, square_distance)))
             distances = i64(square_distance), i64(point_distance)
             arguments = [i64(form.across), self.ring, i64(images.pitch), top, to, *distances]
             builder.call(self.kernel, arguments)
 
-        loop(builder, first, stop, 1, one_line)
+        loop(builder, first, stop, 1, emit_line)
 
 
 def lines_of(builder: Builder, form: Winograd, block: Value) -> tuple[Value, Value]:
@@ -168,7 +168,7 @@ def lines_of(builder: Builder, form: Winograd, block: Value) -> tuple[Value, Val
     return first, minimum(builder, builder.add(first, i64(form.lines)), i64(form.all_lines))
 
 
-def place_of_line(builder: Builder, form: Winograd, line: Value) -> tuple[Index, Index, Index]:
+def position_of_line(builder: Builder, form: Winograd, line: Value) -> tuple[Index, Index, Index]:
     """The image, the part of the width, and the number from above of a line."""
     rest, down = divided(builder, line, form.down)
     image, part = divided(builder, rest, form.parts)

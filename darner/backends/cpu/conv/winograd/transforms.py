@@ -225,15 +225,15 @@ def _between(builder: Builder, low: Value, high: Value, lanes: int) -> Value:
 
 
 def source_kernel(
-    module: Module, side: int, lanes: int, gradient: bool = False, past: bool = False
+    module: Module, side: int, lanes: int, gradient: bool = False, non_temporal: bool = False
 ) -> Function:
     """Takes a line of squares of one vector of channels to their values at the points.
 
     Its signature is ``(squares, rows*, pitch, slot, target*, square_distance, point_distance)``. ``rows`` is a ring of ``2 * side`` rows ``[column][channel]``,
     ``pitch`` elements apart; ``slot`` is the place of the first that is read. With ``gradient`` a square is of the result's gradient, and reads no neighbours.
-    ``past`` has vectors go past the cache.
+    ``non_temporal`` has vectors go past the cache.
     """
-    kind = f"{'gradient' if gradient else 'source'}{'.past' if past else ''}"
+    kind = f"{'gradient' if gradient else 'source'}{'.past' if non_temporal else ''}"
     function, builder = _function(module, f"darner.winograd.{kind}.{side}.{lanes}", "npnnpnn")
     if builder is None:
         return function
@@ -258,7 +258,13 @@ def source_kernel(
         for i in range(ends):
             for j, value in enumerate(along([column[i] for column in columns])):
                 position = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, position), DTYPE, non_temporal=past)
+                store(
+                    builder,
+                    value,
+                    offset(builder, to, DTYPE, position),
+                    DTYPE,
+                    non_temporal=non_temporal,
+                )
 
     loop(builder, i64(0), squares, 1, square)
     builder.ret_void()
@@ -285,7 +291,9 @@ def result_kernel(module: Module, side: int, lanes: int) -> Function:
             read = []
             for i in range(ends):
                 position = builder.mul(point_distance, i64(i * ends + j))
-                read.append(load(builder, offset(builder, sums, DTYPE, start, position), DTYPE, lanes))
+                read.append(
+                    load(builder, offset(builder, sums, DTYPE, start, position), DTYPE, lanes)
+                )
             columns.append(line.result(read))
         left = builder.mul(number, i64(side * lanes))
         for i in range(side):
@@ -299,15 +307,15 @@ def result_kernel(module: Module, side: int, lanes: int) -> Function:
 
 
 def weight_kernel(
-    module: Module, side: int, lanes: int, flipped: bool, past: bool = False
+    module: Module, side: int, lanes: int, flipped: bool, non_temporal: bool = False
 ) -> Function:
     """Takes the kernels of up to ``lanes`` channels of the source, for a vector of the result's channels, to their values at the points.
 
     Its signature is ``(count, channels, weights*, distance, target*, channel_distance, point_distance)``: ``count`` channels of the source, ``channels`` of the
     lanes. The kernels of a channel of the result follow each other and are ``distance`` elements after those of the channel before; where
-    ``flipped``, it is the other way around, and taps count from the last. ``past`` has vectors go past the cache.
+    ``flipped``, it is the other way around, and taps count from the last. ``non_temporal`` has vectors go past the cache.
     """
-    name = f"darner.winograd.weight.{side}.{lanes}.{flipped}{'.past' if past else ''}"
+    name = f"darner.winograd.weight.{side}.{lanes}.{flipped}{'.past' if non_temporal else ''}"
     function, builder = _function(module, name, "nnpnpnn")
     if builder is None:
         return function
@@ -317,18 +325,18 @@ def weight_kernel(
     exist = builder.select(builder.icmp_signed("<", channels, i64(lanes)), channels, i64(lanes))
     columns = TAPS if flipped else TAPS * lanes
     # Taps are turned by whole squares, the last of which may be larger than what is left.
-    turned = builder.alloca(vector_type(DTYPE, lanes), round_up(columns, lanes))
+    transposed = builder.alloca(vector_type(DTYPE, lanes), round_up(columns, lanes))
     if not flipped:
         taps = builder.mul(count, i64(TAPS))
-        builder.call(fill, [taps, i64(0), taps, exist, weights, distance, turned])
+        builder.call(fill, [taps, i64(0), taps, exist, weights, distance, transposed])
 
     def channel(number: Value, _: Sequence[Value]) -> None:
-        start: Pointer = turned
+        start: Pointer = transposed
         if flipped:
             read = offset(builder, weights, DTYPE, builder.mul(number, distance))
-            builder.call(fill, [i64(TAPS), i64(0), i64(TAPS), exist, read, i64(TAPS), turned])
+            builder.call(fill, [i64(TAPS), i64(0), i64(TAPS), exist, read, i64(TAPS), transposed])
         else:
-            start = offset(builder, turned, DTYPE, builder.mul(number, i64(TAPS * lanes)))
+            start = offset(builder, transposed, DTYPE, builder.mul(number, i64(TAPS * lanes)))
 
         def tap(i: int) -> Value:
             place = (TAPS - 1 - i if flipped else i) * lanes
@@ -339,7 +347,13 @@ def weight_kernel(
         for i in range(ends):
             for j, value in enumerate(line.weight([column[i] for column in values])):
                 position = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, position), DTYPE, non_temporal=past)
+                store(
+                    builder,
+                    value,
+                    offset(builder, to, DTYPE, position),
+                    DTYPE,
+                    non_temporal=non_temporal,
+                )
 
     loop(builder, i64(0), count, 1, channel)
     builder.ret_void()
@@ -379,7 +393,7 @@ def taps_kernel(module: Module, side: int, lanes: int) -> Function:
     return function
 
 
-def turn_kernel(module: Module, lanes: int) -> Function:
+def transpose_kernel(module: Module, lanes: int) -> Function:
     """Takes ``[column][channel]`` to ``[channel][column]``, a square at a time.
 
     Its signature is ``(columns, source*, target*, pitch)``: channels are ``pitch`` elements apart, and columns are written in whole squares.

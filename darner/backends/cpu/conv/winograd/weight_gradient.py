@@ -17,7 +17,7 @@ from ..epilogue import Finish
 from ..pack import divided
 from .plan import Winograd
 from .source import SIZE, Images, Reader, in_lines, lines_of, moved, multiply, width_of
-from .transforms import DTYPE, TAPS, source_kernel, taps_kernel, turn_kernel
+from .transforms import DTYPE, TAPS, source_kernel, taps_kernel, transpose_kernel
 
 
 class Layout:
@@ -35,14 +35,14 @@ class Layout:
         self.split = in_lines(form.panels * self.source.vectors * self.each) // SIZE
         self.taps_bytes = in_lines(TAPS * lanes * lanes)
         self.run = TAPS * lanes + lanes
-        self.turned_bytes = in_lines(lanes * self.run)
+        self.transposed_bytes = in_lines(lanes * self.run)
         self.rings = self.source.ring_bytes, self.gradient.ring_bytes
         self.operands = self.source_bytes + self.gradient_bytes
         self.sums_bytes = in_lines(form.group * self.each)
 
     def scratch(self, form: Winograd) -> Scratch:
         """The memory it needs."""
-        own = sum(self.rings) + self.taps_bytes + self.turned_bytes
+        own = sum(self.rings) + self.taps_bytes + self.transposed_bytes
         if form.shared:
             return Scratch(own + self.sums_bytes, self.operands)
         return Scratch(own + self.operands, form.splits * self.split * SIZE)
@@ -64,8 +64,8 @@ class Driver:
         builder, layout = self.builder, self.layout
         place = sum(layout.rings)
         self.taps = moved(builder, code.own, place)
-        self.turned = moved(builder, code.own, place + layout.taps_bytes)
-        rest = moved(builder, code.own, place + layout.taps_bytes + layout.turned_bytes)
+        self.transposed = moved(builder, code.own, place + layout.taps_bytes)
+        rest = moved(builder, code.own, place + layout.taps_bytes + layout.transposed_bytes)
         start, self.sums = (code.shared, rest) if form.shared else (rest, code.shared)
         self.source, self.gradient = start, moved(builder, start, layout.source_bytes)
         rings = code.own, moved(builder, code.own, layout.rings[0])
@@ -82,7 +82,7 @@ class Driver:
         plain = source_kernel(*about)
         if not (form.shared and form.in_lines):
             return plain
-        return code.for_others(plain, source_kernel(*about, past=True))
+        return code.for_others(plain, source_kernel(*about, non_temporal=True))
 
     def emit(self) -> None:
         """Everything."""
@@ -93,7 +93,7 @@ class Driver:
         if form.shared:
             code.each(layout.source.vectors, lambda vector: self._read(0, vector, everything))
             code.each(layout.gradient.vectors, lambda vector: self._read(1, vector, everything))
-            code.barrier(past=form.in_lines)
+            code.barrier(non_temporal=form.in_lines)
             code.each(form.panels * form.groups, self._group)
             return
         code.each(form.splits, self._split)
@@ -153,7 +153,7 @@ class Driver:
         stop = builder.udiv(after, i64(form.splits))
         sums = offset(builder, self.sums, DTYPE, builder.mul(split, i64(layout.split)))
 
-        def one_block(block: Value, _: Sequence[Value]) -> None:
+        def emit_block(block: Value, _: Sequence[Value]) -> None:
             lines = lines_of(builder, form, block)
             for which, images in enumerate((layout.source, layout.gradient)):
                 self._read_all(which, images.vectors, lines)
@@ -168,7 +168,7 @@ class Driver:
 
             loop(builder, i64(0), i64(form.panels), 1, panel_of)
 
-        loop(builder, first, stop, 1, one_block)
+        loop(builder, first, stop, 1, emit_block)
 
     def _multiply(
         self, panel: Index, first: Value, count: Value, squares: Value, sums: Pointer, keep: Value
@@ -210,7 +210,7 @@ class Driver:
         form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         lanes, tile = form.tile.lanes, form.tile
         kernel = taps_kernel(self.code.module, form.side, lanes)
-        turn = turn_kernel(self.code.module, lanes)
+        turn = transpose_kernel(self.code.module, lanes)
         _, width = width_of(builder, form, panel)
         channel = builder.mul(vector, i64(lanes))
         channels = minimum(builder, builder.sub(i64(form.channels), channel), i64(lanes))
@@ -221,18 +221,18 @@ class Driver:
             out = builder.add(i64(indices.mul(panel, tile.width)), at)
             count = minimum(builder, builder.sub(i64(form.out), out), i64(lanes))
 
-            def one_channel(i: Value, _: Sequence[Value]) -> None:
+            def emit_channel(i: Value, _: Sequence[Value]) -> None:
                 read = offset(builder, sums, DTYPE, builder.mul(i, i64(tile.width)), at)
                 write = offset(builder, self.taps, DTYPE, builder.mul(i, i64(TAPS * lanes)))
                 distances = i64(layout.split), i64(lanes * tile.width)
                 builder.call(kernel, [i64(splits), read, *distances, write])
 
-            loop(builder, i64(0), channels, 1, one_channel)
+            loop(builder, i64(0), channels, 1, emit_channel)
 
-            builder.call(turn, [length, self.taps, self.turned, i64(layout.run)])
+            builder.call(turn, [length, self.taps, self.transposed, i64(layout.run)])
 
             def emit_unit(number: Value, _: Sequence[Value]) -> None:
-                line = offset(builder, self.turned, DTYPE, builder.mul(number, i64(layout.run)))
+                line = offset(builder, self.transposed, DTYPE, builder.mul(number, i64(layout.run)))
 
                 def piece(address: Value, _: Sequence[Value]) -> None:
                     mask = lane_mask(builder, builder.sub(length, address), lanes)
