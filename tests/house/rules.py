@@ -280,6 +280,8 @@ def count(module: Module) -> Counter[str]:
             found["ceil_div by hand"] += 1
         elif is_call(node, "int") and is_call(node.args[0], "str"):
             found["int(str())"] += 1
+    if "type: ignore" not in module.text and "noqa" not in module.text:
+        return found
     for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
         if token.type == tokenize.COMMENT:
             found["type: ignore"] += "type: ignore" in token.string
