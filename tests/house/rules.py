@@ -22,7 +22,6 @@ MODULE_LINES = 600
 FUNCTION_LINES = 80
 PARAMETERS = 6
 NAMELESS = frozenset({"do", "go", "inside", "it", "one", "some"})
-DEVICES = frozenset({"cpu", "cuda", "gpu", "reference", "wgpu"})
 
 Modules = Mapping[str, Module]
 
@@ -229,37 +228,6 @@ def nameless_functions(modules: Modules) -> Iterator[Offence]:
                     f"{module.path}:{function.lineno}",
                     f"{function.name!r} says nothing: name it after its role, as in emit_tile or body",
                 )
-
-
-@rule("device_names")
-def device_names(modules: Modules) -> Iterator[Offence]:
-    """Outside ``backends`` no module compares a device with a name."""
-    for module in modules.values():
-        if module.name.split(".")[1:2] == ["backends"]:
-            continue
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Compare):
-                compared = ast.walk(node)
-            elif isinstance(node, ast.MatchValue) or is_start(node):
-                compared = ast.iter_child_nodes(node)
-            else:
-                continue
-            texts = [n.value for n in compared if isinstance(n, ast.Constant)]
-            for device in sorted({str(text).removesuffix(":") for text in texts} & DEVICES):
-                yield Offence(
-                    f"{module.path} {device}",
-                    f"{module.path}:{node.lineno}",
-                    f"asks for the device {device!r} by its name: ask its row of the registry",
-                )
-
-
-def is_start(node: ast.AST) -> TypeGuard[ast.Call]:
-    """Whether a node asks what a text starts with."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "startswith"
-    )
 
 
 COUNTS = ("Any", "ceil_div by hand", "int(str())", "type: ignore", "noqa")

@@ -8,7 +8,6 @@ from tests.house.rules import (
     Offence,
     count,
     cycles_of_modules,
-    device_names,
     imports_between_layers,
     long_functions,
     long_modules,
@@ -126,14 +125,9 @@ def test_parameters():
     assert keys(many_parameters, op) == ["darner/low/a.py::f"]
 
 
-def test_names_of_functions_and_devices():
+def test_names_of_functions():
     text = "def f():\n    def one(): ...\n    def some_of(): ...\ndef _it(): ...\n"
     assert keys(nameless_functions, text) == ["darner/low/a.py::f.one", "darner/low/a.py::_it"]
-    asks = "if device == 'gpu' or kind in ('cpu', 'tpu'): ...\nx = 'gpu'\nmatch d:\n    case 'cuda': ...\n"
-    asks += "d.startswith('wgpu:')\n"
-    named = ("cpu", "cuda", "gpu", "wgpu")
-    assert sorted(keys(device_names, asks)) == [f"darner/low/a.py {name}" for name in named]
-    assert keys(device_names, asks, "darner.backends.base.registry") == []
 
 
 def test_what_is_counted():
