@@ -41,13 +41,17 @@ class Copy:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
 
-    def add_behind(self, path: str, line: str, text: str) -> None:
-        """Write behind the one line of a file that ends so."""
+    def replace(self, path: str, old: str, new: str) -> None:
+        """Replace a text that a file has once."""
         target = self.folder / path
         before = target.read_text(encoding="utf-8")
-        if before.count(f"{line}\n") != 1:
-            raise LookupError(f"{path} has the line {line!r} {before.count(line)} times, not once")
-        target.write_text(before.replace(f"{line}\n", f"{line}\n{text}"), encoding="utf-8")
+        if before.count(old) != 1:
+            raise LookupError(f"{path} has {old!r} {before.count(old)} times, not once")
+        target.write_text(before.replace(old, new), encoding="utf-8")
+
+    def add_behind(self, path: str, line: str, text: str) -> None:
+        """Write behind a line that a file has once."""
+        self.replace(path, f"{line}\n", f"{line}\n{text}")
 
     @property
     def touched(self) -> set[str]:

@@ -182,7 +182,7 @@ CUBES = Template("cubes", _fits, _emit)
 def test_a_kernel_family_is_one_folder_and_one_row(copy):
     copy.create("darner/backends/cpu/cubes/__init__.py", FAMILY)
     kernels = "darner/backends/cpu/kernels.py"
-    copy.add_behind(kernels, "from .cache import ObjectCache", "from .cubes import CUBES\n")
+    copy.add_behind(kernels, "from .complex.template import COMPLEX", "from .cubes import CUBES\n")
     copy.add_behind(kernels, "TEMPLATES: tuple[Template, ...] = (", "    CUBES,\n")
     assert copy.touched == {"darner/backends/cpu/cubes/__init__.py", kernels}
     printed = copy.run(
@@ -200,3 +200,52 @@ with darner.build_inference_session(g) as session:
 """
     )
     assert printed == "cubes\n"
+
+
+BACKEND = '''"""The oracle by another name: the shortest backend there is."""
+
+from ..reference.backend import ReferenceBackend
+
+
+class ToyBackend(ReferenceBackend):
+    """A device that runs everything, slowly."""
+
+    name = "toy"
+    target = "toy"
+    spelling = "toy"
+
+
+BACKEND = ToyBackend()
+'''
+
+
+def test_a_backend_is_one_folder_and_one_row(copy):
+    registry = "darner/backends/base/registry.py"
+    copy.create("darner/backends/toy/__init__.py", '"""A backend that was added."""\n')
+    copy.create("darner/backends/toy/backend.py", BACKEND)
+    copy.replace(registry, '"gpu": "wgpu"}', '"gpu": "wgpu", "toy": "toy"}')
+    folder = "darner/backends/toy"
+    assert copy.touched == {registry, f"{folder}/__init__.py", f"{folder}/backend.py"}
+    printed = copy.run(
+        """
+import numpy as np
+
+def trained(device):
+    g = darner.Graph("model")
+    x, w = g.input("x", (3, 5)), g.parameter("w", (5, 7), init="kaiming")
+    g.set_outputs([((x @ w).relu() ** 2).mean()])
+    with darner.build(g, device=device, optimizer=darner.optim.Adam(0.1)) as session:
+        session.set_input("x", np.linspace(-1, 1, 15, dtype=np.float32).reshape(3, 5))
+        for _ in range(3):
+            session.step()
+        return np.array(session.get_parameter("w"))
+
+np.testing.assert_array_equal(trained("toy"), trained("reference"))
+try:
+    darner.build(darner.Graph("none"), device="toyy")
+except darner.ArgumentError as error:
+    print("toy" in str(error))
+print([d.name for d in darner.devices() if d.name == "toy"])
+"""
+    )
+    assert printed.split() == ["True", "['toy']"]
