@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, maximum, minimum, offset
-from ....codegen.ir.index import i64
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.types import Builder, Function, Pointer, Value
 from .blocks import emit_blocked
 from .columns import Columns
@@ -33,7 +33,7 @@ TERMS_PACKED = 32
 Share = Callable[[Builder, Value, Value, int, Callable[[Value, Value], None]], None]
 """``(builder, thread, threads, units, work)``: emits calls of ``work(start, stop)`` over this thread's units."""
 
-Write = Callable[[Value, Value, Value, Value, Value | None], None]
+Write = Callable[[Value, Index, Index, Index, Value | None], None]
 """``(sums, batch, row, column, mask)``: takes a vector of sums to where it goes, each vector once."""
 
 Offsets = Callable[[Value], tuple[Value, Value]]

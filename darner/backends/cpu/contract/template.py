@@ -298,13 +298,13 @@ def _part_target(code: Code, product: Product, first: int) -> Target:
     builder, indices, contraction = code.builder, code.indices, product.contraction
     dtype = _accumulator(product)
 
-    def straight(batch: Value) -> Pointer:
+    def straight(batch: Index) -> Pointer:
         position = indices.mul(
             indices.add(batch, first * contraction.batch), contraction.m * contraction.n
         )
         return offset(builder, code.shared, dtype, i64(position))
 
-    def write(values: Value, batch: Value, row: Value, column: Value, mask: Value | None) -> None:
+    def write(values: Value, batch: Index, row: Index, column: Index, mask: Value | None) -> None:
         within = indices.add(indices.mul(row, contraction.n), column)
         at = offset(builder, straight(batch), dtype, i64(within))
         store(builder, values, at, dtype, mask)
@@ -336,7 +336,7 @@ def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
 
         first = load(builder, offset(builder, code.shared, dtype, position), dtype, lanes, mask)
         (total,) = loop(builder, i64(1), i64(parts.all), 1, add, [first])
-        write(total, i64(batch), i64(row), i64(column), mask)
+        write(total, batch, row, column, mask)
 
     code.each(contraction.batch * contraction.m * vectors, emit_unit)
 
