@@ -1,4 +1,4 @@
-"""Places of extremes: ``argmax`` and ``argmin``, an element at a time or a vector."""
+"""``argmax`` and ``argmin``: the index of an extreme, an element at a time or a vector."""
 
 from __future__ import annotations
 

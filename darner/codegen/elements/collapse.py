@@ -1,7 +1,7 @@
-"""Fewer, longer axes: those that every value of a kernel has together are one.
+"""Merged axes: axes that every value of a kernel has together become one.
 
-A bias over the channels of an image has no height and no width, and all else has both: they are gone through as one axis, without a division and with whole
-vectors. Values lie densely in memory, so that merging axes changes no place.
+A bias over the channels of an image has no height and no width, and everything else has both: they are one axis, without a division and with whole
+vectors. Values are dense in memory, so merging axes changes no offset.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Elements of a kernel's values, as code: every node is computed where it is read.
+"""The elements of a kernel's values as code: every node is computed where it is read.
 
-``Elements.at(node, index)`` emits what a node's element at an index is, from the elements of its operands; where the index has lanes, that many elements at
-once. Views are other indices, a reduction or a product of matrices is a loop. What does not depend on the lane is computed once for all lanes, and
+``Elements.at(node, index)`` emits a node's element at an index, from the elements of its operands; where the index has lanes, that many elements at
+once. A view is another index; a reduction or matrix product is a loop. What does not depend on the lane is computed once for all lanes, and
 within one block of code an element is computed once.
 """
 

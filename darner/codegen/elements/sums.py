@@ -1,4 +1,4 @@
-"""Elements that are sums of others: reductions, products of matrices and folded windows, as loops within the code of an element."""
+"""Reductions, matrix products and folded windows as loops within the code of an element."""
 
 from __future__ import annotations
 

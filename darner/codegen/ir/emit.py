@@ -1,6 +1,6 @@
-"""Small helpers that write the IR of contractions: loops, addresses, vectors, storage types.
+"""Loops, addresses, vectors and storage types: the helpers that kernels are written with.
 
-Loops are written with phi nodes and vectors explicitly, so that the code is good without an optimizer's passes;
+Loops have phi nodes and vectors are explicit, so that the code is good without an optimizer's passes;
 code generation is then all that compiling costs.
 """
 

@@ -1,6 +1,6 @@
-"""Faults that only the data shows, such as an index outside its axis: how native code tells of them.
+"""Faults that depend on data, such as an index out of range, and how native code reports them.
 
-A kernel writes what it found beside its arguments, and goes on with what it may take instead; the program looks where its plan commits, and raises.
+A kernel writes what it found beside its arguments and goes on with a value that is safe; the program looks where its plan commits, and raises.
 """
 
 from __future__ import annotations

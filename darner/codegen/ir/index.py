@@ -1,6 +1,6 @@
-"""Numbers of generated code: indices and what is computed with them, for one lane or many.
+"""Index arithmetic of generated code, for one lane or many.
 
-A number that is known while generating stays a Python ``int``, so that a stride of 1 and an axis of size 1 leave no instruction behind. ``Lanes`` are numbers
+A number that is known while code is generated stays a Python ``int``, so that a stride of 1 and an axis of size 1 emit nothing. ``Lanes`` are numbers
 at equal distances, one for each lane of a vector: as long as an index is one of these, elements are read with plain loads. All others are 64-bit values of
 the code, or vectors of them.
 """

@@ -1,6 +1,6 @@
-"""Lanes that lie a few elements apart in memory: read and written by vectors of all that lies between, and not one by one.
+"""Strided lanes: read and written as vectors of everything between them, not one by one.
 
-Gathering and scattering take a cycle or two for every lane, more on some processors. A vector of lanes two apart is two vectors of neighbours, every other of which is masked.
+A gather or scatter takes a cycle or two for every lane, more on some processors. A vector of lanes two elements apart is two vectors of neighbours, every other lane of which is masked.
 """
 
 from __future__ import annotations

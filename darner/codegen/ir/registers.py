@@ -1,4 +1,4 @@
-"""Values in registers: how each element type is loaded, stored, combined, in one lane or many.
+"""Values in registers: how each element type is loaded, stored and combined, in one lane or many.
 
 Sums of 16-bit floats are kept in f32, those of small integers in the type of the result, as the reference does.
 """

@@ -1,8 +1,8 @@
 """Exact remainders: of an angle by a quarter turn, and of one float by another.
 
-Nearly every operand is within reach of a few fused multiply-adds. For the rest there is a scalar function with
-integer arithmetic, which is called lane by lane, and only if some lane needs it. Both ways stand in one function
-of the module, so that whoever emits a call keeps a single basic block.
+For nearly every operand a few fused multiply-adds are enough. For the rest there is a scalar function with
+integer arithmetic, which is called lane by lane, and only if some lane needs it. Both paths are in one function
+of the module, so that a caller keeps a single basic block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The gradients of attention: the scores of a panel of queries once more, then all that comes of them.
+"""The gradients of attention: recomputes the scores of a panel of queries, then everything that follows from them.
 
-A panel's scores and their gradients stay in the thread's own memory while they are used for queries, keys and values; only
-where there are very many keys are they computed twice. Query heads and panels that add to the same keys are cut into parts
-by shape alone; each part sums in order, and the parts are added in order.
+Scores and their gradients stay in the thread's own memory while queries, keys and values use them; with very many keys they are computed twice.
+Query heads and panels that add to the same keys are split into parts that depend on shapes alone. Each part sums in order, and parts are added in order.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class BackwardRoom:
         keys: sums of the gradients of keys, and ``values`` of values; in shared memory where there are parts.
         statistics: shared: maximum, inverse total and mean slope of every query, where the bias has a gradient.
         sums_of_bias: a block of its gradient.
-        turned: a block of the mask and of the bias, one row for each key.
+        transposed: a block of the mask and of the bias, one row for each key.
         bytes: of a thread's memory.
     """
 

@@ -1,6 +1,6 @@
-"""The gradient of attention's bias: that of the scores, summed over the axes along which the bias is repeated.
+"""The gradient of attention's bias: the gradient of the scores, summed over the axes along which the bias is broadcast.
 
-Every thread has its own elements of the result, and goes through all heads that use them in order.
+Each thread owns some elements of the result and goes through all heads that use them in order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Attention of a few queries over many keys, as when decoding: lanes are keys for scores, and widths for results.
+"""Attention of a few queries over many keys, as in decoding. Lanes are keys while scores are computed, and columns of the result afterwards.
 
-The keys of each head are cut into parts, whose sums are put together in order once all are there.
+The keys of each head are split into parts; when all parts are done, their sums are combined in order.
 """
 
 from __future__ import annotations

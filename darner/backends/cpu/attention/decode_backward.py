@@ -1,7 +1,7 @@
-"""The gradients of attention of a few queries: as in decoding, lanes are keys for scores and widths for results.
+"""The gradients of attention of a few queries. As in decoding, lanes are keys for scores and columns for results.
 
-A part of the keys computes its exponentials first. Once all parts have, each knows the totals; it then has the gradients of
-its own keys and values whole, and its share of the queries', which are added in order at the end.
+Each part of the keys computes its exponentials first. When all parts are done, each knows the totals. It then computes the gradients of
+its own keys and values, and its share of the queries' gradients; the shares are added in order at the end.
 """
 
 from __future__ import annotations

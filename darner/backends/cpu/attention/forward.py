@@ -1,4 +1,4 @@
-"""Attention's result: a panel of queries meets block after block of keys, and keeps a running softmax."""
+"""The forward pass of attention: a panel of queries goes over blocks of keys and keeps an online softmax."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ForwardRoom:
         rows: the result, one row for each query.
         keys: a block of keys as numbers to compute with, where they are stored narrower.
         values: likewise of values.
-        turned: a block of the mask and of the bias, one row for each key.
+        transposed: a block of the mask and of the bias, one row for each key.
         bytes: all of it.
     """
 

@@ -1,4 +1,4 @@
-"""Masks and biases turned so that a row is one key: the order in which scores are kept."""
+"""Masks and biases, transposed so that a row is one key. Scores are stored in this order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that the kernels of attention share: products over panels, which keys are seen, results."""
+"""Code that all attention kernels share: products with panels, which keys a query may see, and stores of results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What an attention kernel computes, and how it is cut into panels of queries and blocks of keys.
+"""An attention problem, and how it is cut into panels of queries and blocks of keys.
 
-Scores are kept transposed: a row is one key, and its lanes are queries. So keys and values are read where they lie, the
-maxima and sums of a softmax run down the lanes, and the probabilities are at once the panel that the next product reads.
+Scores are stored transposed: a row is one key, and its lanes are queries. So keys and values are read in place, the
+maxima and sums of a softmax run down the lanes, and the probabilities already are the panel that the next product reads.
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ def stacked(attention: Attention, machine: Machine) -> Attention:
     if attention.has_few_queries and 2 * queries <= lanes:
         return attention  # a query after the other is less work
     tile = query_tile(machine, lanes, queries, keys)
-    apart = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
+    separate = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
     panels = attention.batch * attention.kv_heads * ceil_div(queries, tile.width)
     together = _cost(tile.width, lanes, queries, keys, causal=False)
-    if panels < FEWEST_PANELS or together > STACKING * group * apart:
+    if panels < FEWEST_PANELS or together > STACKING * group * separate:
         return attention
     return replace(attention, heads=attention.kv_heads, queries=queries, tile=tile, stack=group)
 

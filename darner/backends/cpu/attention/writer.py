@@ -1,4 +1,4 @@
-"""What all code of attention is written with: addresses of operands and scratch memory, vectors of numbers, loops."""
+"""What all attention code is written with: addresses of operands and of scratch memory, vectors, and loops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kernels of complex numbers: a plan of their own over real and imaginary parts, run inside the kernel.
+"""Kernels of complex numbers: a plan of their own over real and imaginary parts, which runs inside the kernel.
 
-The values between its kernels lie in shared scratch memory, and all threads wait between one and the next.
+Values between its kernels are in shared scratch memory, and all threads wait between one kernel and the next.
 """
 
 from __future__ import annotations

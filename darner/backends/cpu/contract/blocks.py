@@ -1,8 +1,8 @@
-"""Products whose A does not fit the cache: blocks of rows and of k that do, and panels of B that go past each of them.
+"""Products whose A does not fit the cache. A is cut into blocks of rows and of k that do fit, and panels of B stream past each block.
 
-B is packed while the first rows use it, one piece during the piece before, and stays packed for the others. Threads have panels of their
-own; one that two of them share is cut in every block of rows, so that no block is packed for it alone. This is for batches and for few
-panels; other products of many rows have their panels claimed (``gemm_shared``).
+B is packed while the first block uses it, one piece ahead, and stays packed for the other blocks. Each thread has panels of its
+own; a panel that two threads share is split in every block of rows, so that no block is packed for it alone. This form serves batches and products of few
+panels; in other products of many rows, threads claim panels (``shared``).
 """
 
 from __future__ import annotations

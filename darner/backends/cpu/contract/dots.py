@@ -1,7 +1,7 @@
-"""Products with few rows whose columns have contiguous terms: dot products side by side, in registers.
+"""Products with few rows where the columns of B are contiguous: dot products side by side, in registers.
 
-Nothing is packed. A few rows and a few columns are multiplied vector by vector along k, so that each vector that is loaded serves several
-sums; lanes are added up at the end. Columns come from memory in a handful of streams, rows stay in the cache.
+Nothing is packed. A few rows and a few columns are multiplied vector by vector along k, so that each loaded vector serves several
+sums; lanes are added at the end. Columns stream from memory, rows stay in the cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loops of a contraction's function: groups of panels, blocks of rows, panels, tiles, and the way to C."""
+"""The loop nest of a contraction: groups of panels, blocks of rows, panels, tiles, and the stores to C."""
 
 from __future__ import annotations
 
@@ -448,7 +448,7 @@ class Driver:
                 write = offset(builder, target, self.accumulator, builder.mul(first, i64(height)))
                 builder.call(pack, [count, valid, read, i64(across), i64(down), write])
 
-            if contraction.apart:
+            if contraction.strided_terms:
                 together = i64(contraction.together)
                 each_run(
                     builder, contraction, lambda terms, at, _: pack_terms(terms, at, _, together)
@@ -457,7 +457,7 @@ class Driver:
             first, count = terms or (i64(0), length)
             pack_terms(first, builder.mul(builder.add(begin, first), i64(across)), None, count)
 
-        if contiguous != "columns" or contraction.apart:
+        if contiguous != "columns" or contraction.strided_terms:
             loop(builder, start, end, height, lambda row, _: tile(row))
             return
 

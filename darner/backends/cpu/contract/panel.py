@@ -1,4 +1,4 @@
-"""Panels of B: packed all at once, or slice by slice while the panel before is used; and what of the next is asked for meanwhile."""
+"""Packing of panels of B: all at once, or slice by slice while the panel before is used; and what is prefetched meanwhile."""
 
 from __future__ import annotations
 
@@ -126,10 +126,10 @@ def each_run(
     """``body(terms, a, b)`` for each run of terms that follow each other: how many come before, and where it begins."""
 
     def nest(axis: int, number: Value, a: Value, b: Value) -> None:
-        if axis == len(contraction.apart):
+        if axis == len(contraction.strided_terms):
             body(builder.mul(number, i64(contraction.together)), a, b)
             return
-        size, a_stride, b_stride = contraction.apart[axis]
+        size, a_stride, b_stride = contraction.strided_terms[axis]
 
         def descend(index: Value, _: Sequence[Value]) -> None:
             nest(

@@ -1,7 +1,7 @@
 """Pieces of a product that threads claim one by one.
 
-A thread claims one piece ahead, so that what it needs can come, or be packed, while it works on the one before. Which thread computes a
-tile changes nothing in it.
+A thread claims one piece ahead, so that its operands can be prefetched or packed while it works on the piece before. Which thread computes a
+tile does not change the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a contraction is, and how it is cut into panels, blocks and scratch memory."""
+"""A contraction as sizes and strides, and how it is cut into panels, blocks and scratch memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Contraction:
         b_strides: of two batches, two rows (k) and two columns (n) of B.
         c_strides: of two batches, two rows and two columns of C.
         accumulate: whether the sums are added to what stands in C.
-        apart: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
+        strided_terms: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
         b_panels: how the transpose of B lies, where that is in panels; ``b_strides`` are those within one.
         c_panels: how C lies, where that is in panels; ``c_strides`` are those within one.
 
@@ -87,7 +87,7 @@ class Contraction:
     b_strides: Strides
     c_strides: Strides
     accumulate: bool = False
-    apart: tuple[Strides, ...] = ()
+    strided_terms: tuple[Strides, ...] = ()
     b_panels: Panels | None = None
     c_panels: Panels | None = None
 
@@ -129,7 +129,7 @@ class Contraction:
     @property
     def together(self) -> int:
         """Terms that follow each other: all but for axes that lie apart."""
-        return self.k // max(1, prod(size for size, _, _ in self.apart))
+        return self.k // max(1, prod(size for size, _, _ in self.strided_terms))
 
     @property
     def empty(self) -> bool:
@@ -320,7 +320,12 @@ def cut(
     size = STORAGE_BYTES[accumulator]
     path = "tiles"
     chunk = min(LONGEST_CHUNK, round_up(n, tile.lanes))
-    few = 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes and not contraction.apart
+    few = (
+        0 < m <= min(FEW_ROWS, tile.rows)
+        and k > 0
+        and n > tile.lanes
+        and not contraction.strided_terms
+    )
     if few and not packed_b:
         _, down, across = contraction.b_strides
         path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
@@ -338,7 +343,7 @@ def cut(
     narrow = strips and panels == 1 and tiles > DIRECT_TILES and contraction.c_panels is None
     direct = readable and not narrow and _reads_directly(contraction, tile)
     whole = fits_rolling(m, k, block, tile, size)
-    movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.apart)
+    movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.strided_terms)
     rolling = movable and whole and not packed_b and panels > 1 and tiles >= FEWEST_SLICES
     blocked = movable and not whole
     if path != "tiles" or m * streams < k:
@@ -364,7 +369,7 @@ def cut(
     # Rows that lie side by side are read as they lie where they serve few panels.
     short = runs and k <= FEW_TERMS
     plain = across == 1 or (down == 1 and (short or (panels <= FEW_PANELS and not by_rows)))
-    pack_a = not plain or storage != accumulator or bool(contraction.apart)
+    pack_a = not plain or storage != accumulator or bool(contraction.strided_terms)
     # Some terms of many rows, which may lie a power of two apart, would not all stay in the cache.
     pack_a = pack_a or (blocked and block < k)
     return Cut(
@@ -445,14 +450,18 @@ def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
 
 def _sums_dots(contraction: Contraction) -> bool:
     """Whether sums are so long, and rows so few, that adding up lanes costs less than packing columns whose terms are contiguous."""
-    if contraction.b_strides[1] != 1 or contraction.apart or contraction.b_panels is not None:
+    if (
+        contraction.b_strides[1] != 1
+        or contraction.strided_terms
+        or contraction.b_panels is not None
+    ):
         return False
     return 0 < contraction.m <= min(MOST_DOT_ROWS, contraction.k // TERMS_OF_DOT_ROW)
 
 
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:
     """Whether a tile can read B as it lies."""
-    if contraction.b_strides[2] != 1 or contraction.apart or contraction.k == 0:
+    if contraction.b_strides[2] != 1 or contraction.strided_terms or contraction.k == 0:
         return False
     # Machines with narrow vectors have no loads of some lanes.
     return not contraction.n % tile.lanes or machine.vector_bytes >= 32

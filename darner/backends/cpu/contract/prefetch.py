@@ -1,8 +1,8 @@
-"""What a micro-kernel asks memory for while it computes, so that it is in the cache when its turn comes.
+"""What a micro-kernel prefetches while it computes.
 
-A line of cache or two are asked for in each turn of the loop over k: all at once, they would hold up the loads of the tile itself, which wait in the
-same few places for lines that are on their way. One is enough wherever there are turns enough. Where they lie is said by an ``Asks``, a few words in
-memory that every turn reads again: kept in registers, they would push out the addresses of A.
+Each iteration of the loop over k prefetches one or two cache lines. All at once, they would hold up the loads of the tile itself, which wait for the
+same few line-fill buffers. One line is enough wherever there are enough iterations. An ``Asks`` says where the lines are: a few words in
+memory that every iteration reads again. Kept in registers, they would push out the addresses of A.
 """
 
 from __future__ import annotations

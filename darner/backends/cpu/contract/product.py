@@ -1,4 +1,4 @@
-"""A ``dot_general`` of views as a contraction of matrices: which axes are rows, columns and sums, and how all of them lie."""
+"""A ``dot_general`` of views as a contraction of matrices: which axes are rows, columns and sums, and their strides."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Side:
         inner: sizes of the axes that only this operand has, those of ``outer`` left out.
         free: the stride of ``inner``, taken as one axis.
         summed: the stride of the summed axes that are one, the innermost.
-        apart: the strides of the other summed axes.
+        strided_terms: the strides of the other summed axes.
     """
 
     leaf: Node
@@ -44,7 +44,7 @@ class Side:
     inner: tuple[int, ...]
     free: int
     summed: int
-    apart: tuple[int, ...]
+    strided_terms: tuple[int, ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Product:
         b: the operand whose free axes are the columns.
         loops: the axes around the matrices: the batch, then what is left of rows and of columns.
         contraction: the sizes, and strides of rows, columns and sums.
-        turned: whether the body's first operand is ``b``.
+        transposed: whether the body's first operand is ``b``.
     """
 
     node: Node
@@ -101,7 +101,7 @@ def _side(node: Node, operand: Node, letter: str, together: int) -> Side | None:
     free = [axis for axis in range(operand.rank) if axis not in (*summed, *batch)]
     last = _follow(free, shape, seen.strides)
     outer, inner = free[: len(free) - last], free[len(free) - last :]
-    apart, whole = summed[: len(summed) - together], summed[len(summed) - together :]
+    strided_terms, whole = summed[: len(summed) - together], summed[len(summed) - together :]
 
     def merged(axes: Sequence[int]) -> int:
         return merged_stride([shape[i] for i in axes], [seen.strides[i] for i in axes]) or 0
@@ -114,7 +114,7 @@ def _side(node: Node, operand: Node, letter: str, together: int) -> Side | None:
         tuple(shape[i] for i in inner),
         merged(inner),
         merged(whole),
-        tuple(seen.strides[i] for i in apart),
+        tuple(seen.strides[i] for i in strided_terms),
     )
 
 
@@ -154,8 +154,8 @@ def product_of(spec: Spec) -> Product | None:
     if a is None or b is None or a.leaf.dtype is not b.leaf.dtype:
         return None
     summed = [sizes(left)[i] for i in node.attrs["a_contract"]]
-    apart = summed[: len(summed) - together]
-    transposed = _is_better_transposed(a, b, 0 if apart else prod(summed))
+    strided_terms = summed[: len(summed) - together]
+    transposed = _is_better_transposed(a, b, 0 if strided_terms else prod(summed))
     if transposed:
         a, b = b, a
     loops = _loops(node, left, a, b, transposed)
@@ -169,7 +169,7 @@ def product_of(spec: Spec) -> Product | None:
         (0, a.free, a.summed),
         (0, b.summed, b.free),
         (m * n, 1, prod(a.sizes)) if transposed else (m * n, prod(b.sizes), 1),
-        apart=tuple(zip(apart, a.apart, b.apart, strict=True)),
+        strided_terms=tuple(zip(strided_terms, a.strided_terms, b.strided_terms, strict=True)),
     )
     return _with_rows_of_batch(Product(node, a, b, loops, contraction, transposed))
 

@@ -1,4 +1,4 @@
-"""Products whose panels threads claim one by one: all of them while the rows stay in the cache, or some rows of a group in long runs."""
+"""Products whose panels threads claim one by one: all panels while A stays in the cache, or some rows of a group of panels in long runs."""
 
 from __future__ import annotations
 

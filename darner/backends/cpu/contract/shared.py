@@ -1,7 +1,7 @@
 """Products of many rows whose operands threads pack for each other, and whose panels they claim one by one.
 
-Rows of A go through the cache in blocks, and sums of many terms in passes. B is packed by who has its panels with the first block of rows, for
-all: each while the panel before is used. Nobody waits for that: who comes to a panel that is not there yet packs it for itself.
+A goes through the cache in blocks of rows, and long sums in several passes. The thread that has a panel with the first block of rows packs it for
+all, while it uses the panel before. Nobody waits: a thread that finds a panel not yet packed packs it for itself.
 """
 
 from __future__ import annotations

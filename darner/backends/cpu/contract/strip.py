@@ -1,8 +1,7 @@
-"""Strips of C: a few rows over many columns, written in order, for sums of few terms.
+"""Strips of C for short sums: a few rows over many columns, written in order.
 
-Such a sum takes less time than what is around it: a call and some decisions for each tile, and lines of C that have to come. Here one
-call makes a whole strip, asks for the lines of the next panel as it writes those of one, and writes what is left of a
-vector at the end of a row by itself.
+A short sum takes less time than what surrounds it: a call and some branches for each tile, and cache lines of C to be fetched. Here one
+call makes a whole strip, prefetches the lines of the next panel while it writes those of one, and handles the partial vector at the end of a row itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Products of matrices as kernels: ``dot_general`` through the tiles of contractions, element-wise nodes where sums are written.
+"""Matrix products as kernels: ``dot_general`` through the tiles of contractions, with element-wise nodes as epilogues.
 
-The operands are views of what lies in memory, so every layout is a matter of strides; the axes of a side that are not summed are
-one row axis (or column axis), those that are summed are one, and those of the batch may lie anywhere.
+Operands are strided views, so every layout is a matter of strides. The axes of an operand that are not summed are merged
+into one row (or column) axis, those that are summed into another, and batch axes may have any strides.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Parts:
 
 def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> Parts | None:
     """The parts of long sums that make few elements; None where they stay whole. ``packing`` says that B is not packed before."""
-    if contraction.apart:
+    if contraction.strided_terms:
         return None
     whole = cut(contraction, machine)
     tiles = contraction.batch * whole.tiles * whole.panels
@@ -524,7 +524,7 @@ def _can_pack_b(spec: Spec, product: Product) -> bool:
     """Whether B is one matrix for the whole product and nothing else reads it."""
     contraction, b = product.contraction, product.b
     repeated = any(axis.b for axis in product.loops)
-    if contraction.empty or repeated or contraction.apart:
+    if contraction.empty or repeated or contraction.strided_terms:
         return False
     uses = [node for node in spec.body.nodes if b.leaf.id in node.inputs]
     return len(uses) == 1 and product.a.leaf.id != b.leaf.id

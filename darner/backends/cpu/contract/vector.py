@@ -1,7 +1,6 @@
-"""Products with a few rows: B is read once, from where it stands, at the speed of memory.
+"""Products with a few rows where the rows of B are contiguous: B is read once, in place, at the speed of memory.
 
-Where B's columns are contiguous, several of its rows are added at a time into the sums, which stay in the nearest
-cache: a handful of streams keeps memory busy. Where its k are contiguous, see ``gemm_dots``.
+Several rows of B are added at a time into the sums, which stay in the nearest cache. Where B's columns are contiguous, see ``dots``.
 """
 
 from __future__ import annotations

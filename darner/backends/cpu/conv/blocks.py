@@ -1,7 +1,7 @@
-"""Blocks of pixels whose patches are read where they lie: some images, or a piece of one.
+"""Blocks of pixels whose patches are read in place: some images, or a piece of one.
 
-What the pixels of a block meet is copied to planes (``conv_planes``), some channels at a time; the place of each pixel is written down, and with the distance of each tap
-that gives every element of every patch.
+What the pixels of a block read is copied to planes (``planes``), some channels at a time. The offset of each pixel is written to a table; with the offset of each tap
+it gives every element of every patch.
 """
 
 from __future__ import annotations

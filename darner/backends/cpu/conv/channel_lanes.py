@@ -1,8 +1,8 @@
-"""Convolutions, and their gradients towards the input, with channels of the result in lanes: no patch is ever written down.
+"""Convolutions, and their gradients towards the input, with channels of the result in lanes. No patch is stored.
 
-What some pixels meet is copied to where every tap has a fixed distance from its pixel (``conv_blocks``). A tile has a few pixels as rows, read one element at a time wherever they
-lie, and channels of the result as columns; weights are packed into panels once for all pixels, and the sums are turned around where they go to the result. It pays where
-images are small: a vector of their pixels would take several rows, and zeros between rows would be much of the work.
+What some pixels read is copied to where every tap has a fixed offset from its pixel (``blocks``). A tile has a few pixels as rows, read one element at a time
+through a table of offsets, and channels of the result as columns. Weights are packed into panels once for all pixels, and sums are transposed on their way to the result. This pays where
+images are small: a vector of their pixels would span several rows, and padding between rows would be much of the work.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class _Panels:
         layout: of the product.
         weights: their address.
         target: where the panels go.
-        past: whether they may go past the cache.
+        non_temporal: whether they may go past the cache.
     """
 
     def __init__(

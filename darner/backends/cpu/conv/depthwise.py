@@ -1,7 +1,7 @@
-"""Convolutions of every channel by itself, and their gradients: rows of images, shifted, weighted and added.
+"""Depthwise convolutions and their gradients: rows of images are shifted, weighted and added.
 
-There is nothing to multiply matrices for. A plane (one channel of one image) is copied into the thread's own memory with zeros around it, so that every tap can be
-read without asking where it lies.
+A plane (one channel of one image) is copied into the thread's own memory with zero padding around it, so that every tap can be
+read without a bounds check.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Layout:
         spare = 2 * self.lanes * patches.steps[-1]
         self.plane = prod(self.sizes) + spare
         self.plane_bytes = in_lines(self.plane * self.size)
-        self.apart = len(patches.phases) > 1
+        self.several_phases = len(patches.phases) > 1
         self.result_bytes = 0
-        if self.apart:
+        if self.several_phases:
             self.result_bytes = in_lines((patches.pixels + self.lanes) * self.size)
         elif main.op.name == "conv_weight_grad":
             self.result_bytes = in_lines((prod(patches.kernel) + self.lanes) * self.size)
@@ -282,7 +282,7 @@ class Driver:
                     for row, total in enumerate(totals):
                         here = [*index[:-1], builder.add(index[-1], i64(row))] if row else index
                         pixel = self._pixel(phase, [*here, at])
-                        if self.layout.apart:
+                        if self.layout.several_phases:
                             to = offset(builder, self.result, self.accumulator, pixel)
                             spacing = Spacing(patches.strides[-1])
                             store_strided(builder, total, to, self.accumulator, spacing, mask)
@@ -292,7 +292,7 @@ class Driver:
                 self._vectors(phase.axes[-1].pixels, vector)
 
             self._rows(phase, rows)
-        if self.layout.apart:
+        if self.layout.several_phases:
 
             def whole(at: Value, mask: Value | None) -> None:
                 sums = load(

@@ -1,9 +1,9 @@
-"""Convolutions and their gradients towards the input whose patches are never written down: a tile reads the images themselves.
+"""Convolutions, and their gradients towards the input, that read images in place: no patch is stored.
 
-Images are copied to where every tap has a fixed distance from its pixel (``conv_planes``), once for all taps and all channels of the result. Pixels that stand next to each
-other there are the columns of a tile, and zeros between rows are computed along and left out at the end. Where a stride gives the gradient several phases, all of them read the same
-copy, and those that lie between each other in a row are interleaved on their way to the result. ``conv_driver`` packs all patches instead, which pays
-where many channels of the result use them, or where images are so small that the zeros between them would be much of the work.
+Images are copied once, for all taps and all channels of the result, to where every tap has a fixed offset from its pixel (``planes``). Neighbouring pixels
+are the columns of a tile; padding between rows is computed too and left out at the end. Where a stride gives the gradient several phases, all phases read the same
+copy, and results that alternate within a row are interleaved on their way out. ``driver`` packs all patches instead, which pays
+where many channels of the result use them, or where images are so small that padding would be much of the work.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Driver:
             rest, part = divided(builder, number, layout.cut.parts)
             group, block = divided(builder, rest, layout.blocks)
         else:
-            # As in ``conv_driver``: threads have rows of their own, whose weights they copied.
+            # As in ``driver``: threads have rows of their own, whose weights they copied.
             rest, block = divided(builder, number, layout.blocks)
             group, part = divided(builder, rest, layout.cut.parts)
         first = builder.mul(i64(block), i64(layout.block))

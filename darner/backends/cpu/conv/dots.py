@@ -1,8 +1,8 @@
-"""The gradient of a convolution towards its weight where channels are few: vectors run along the pixels.
+"""The gradient of a convolution towards its weight where channels are few: vectors run along pixels.
 
-An element of it is the scalar product of two long rows, the source as a tap sees it and the result's gradient. Laid out on one grid of places (``conv_planes``), both are read
-as they lie: a tile keeps a vector of sums for some taps and some channels, and adds its lanes up at the end of a block. So any number of channels fills the
-vectors, where ``conv_weights`` has channels in lanes, and no patch is ever written down.
+Each element of it is the dot product of two long rows: the source as a tap sees it, and the gradient of the result. Laid out on one grid (``planes``), both are read
+in place. A tile keeps a vector of sums for some taps and some channels, and adds its lanes at the end of a block. So any number of channels fills the
+vectors, where ``weight_gradient`` has channels in lanes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convolutions and their gradients towards the input: a matrix of weights times patches that are packed on the way.
 
-Threads share pieces of the product: a panel of pixels, as wide as the tile that is kept in registers, and some rows (channels of the result). The sums of
+Threads share pieces of the product: a panel of pixels, as wide as a register tile, and some rows (channels of the result). The sums of
 a piece go over blocks of channels; each block is packed into the thread's own memory and used by all rows of the piece.
 """
 
@@ -68,9 +68,11 @@ class Layout:
         self.weight_bytes = 0 if self.as_they_are else in_lines(weights * self.size)
         # Pixels of one phase have gaps between them, so vectors of the result are made when all phases are done.
         self.direct = plain and same
-        self.apart = len(self.patches.phases) > 1
+        self.several_phases = len(self.patches.phases) > 1
         elements = prod(int(size) for size in main.shape)
-        self.raw_bytes = 0 if self.direct or not self.apart else in_lines(elements * self.size)
+        self.raw_bytes = (
+            0 if self.direct or not self.several_phases else in_lines(elements * self.size)
+        )
 
     @property
     def cycles(self) -> float:
@@ -156,9 +158,9 @@ class Driver:
             self.weights = self.code.shared
             self.code.barrier()
         # Phases differ in their taps: who is done with a piece takes the next.
-        each = self.code.claims.each if self.layout.apart else self.code.each
+        each = self.code.claims.each if self.layout.several_phases else self.code.each
         each(self.cut.units(self.patches), self._unit)
-        if self.layout.apart and not self.layout.direct:
+        if self.layout.several_phases and not self.layout.direct:
             self.code.barrier()
             self._finish_all()
 
@@ -287,7 +289,7 @@ class Driver:
     def _target(self, piece: Piece) -> tuple[Value | None, Pointer, Value]:
         """Where sums are kept: in the result itself where a whole panel lies in one image; whether so, the place, the distance of rows."""
         builder, patches, indices = self.builder, self.patches, self.code.indices
-        if not self.layout.direct or self.layout.apart or patches.pixels < self.tile.lanes:
+        if not self.layout.direct or self.layout.several_phases or patches.pixels < self.tile.lanes:
             return None, self.sums, i64(piece.width)
         first, stop = piece.columns
         width = i64(piece.width)
@@ -357,7 +359,7 @@ class Driver:
     def _announce(self, piece: Piece) -> None:
         """Ask for what a tile's results are made of besides its sums, before these are computed."""
         builder, indices, plan = self.builder, self.code.indices, self.cut
-        if not self.finish.wide or self.layout.apart:
+        if not self.finish.wide or self.layout.several_phases:
             return
         image, pixel = divided(builder, piece.columns[0], piece.grid.area)
 
@@ -377,13 +379,17 @@ class Driver:
     def _finish(self, piece: Piece) -> None:
         """Take the sums of a panel to the results: piece by piece of an image, or of a row where a phase has gaps."""
         builder, plan, indices, lanes = self.builder, self.cut, self.code.indices, self.tile.lanes
-        apart, grid, group = self.layout.apart, piece.grid, piece.group
+        several_phases, grid, group = self.layout.several_phases, piece.grid, piece.group
         (first, stop), (start, end) = piece.columns, piece.rows
         rows = self.patches.groups * plan.rows
 
         def run(column: Value, held: Value) -> tuple[Value, Value]:
-            image, index = unravelled(builder, column, grid.pixels if apart else [grid.area])
-            length = builder.sub(i64(grid.pixels[-1] if apart else grid.area), i64(index[-1]))
+            image, index = unravelled(
+                builder, column, grid.pixels if several_phases else [grid.area]
+            )
+            length = builder.sub(
+                i64(grid.pixels[-1] if several_phases else grid.area), i64(index[-1])
+            )
             length = minimum(builder, length, builder.sub(stop, column))
 
             def emit_row(row: Value, _: Sequence[Value]) -> None:
@@ -399,7 +405,7 @@ class Driver:
                         self.accumulator,
                         lanes,
                     )
-                    if not apart:
+                    if not several_phases:
                         full = [image, channel, indices.add(index[-1], at)]
                         self.finish.emit(self.code, sums, full, lanes, mask)
                         return

@@ -1,4 +1,4 @@
-"""The way of a convolution's sums to its results: what is computed element by element after it, and the stores."""
+"""The epilogue of a convolution: element-wise nodes after its sums, and the stores."""
 
 from __future__ import annotations
 

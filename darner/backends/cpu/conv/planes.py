@@ -1,7 +1,7 @@
-"""Images laid out so that every tap of a kernel reads them at a fixed distance: rows with zeros between them, one after the other.
+"""Images laid out so that every tap of a kernel reads them at a fixed offset: rows one after the other, with zeros between them.
 
-A pixel of any image has one number, its *place*, and the element that a tap meets there lies at that place plus a number that is the tap's own. A row's zeros serve on both its
-sides: what is read before a row lies behind the one before. Where pixels are several elements apart, the elements of each phase of the stride are a plane by themselves.
+Each pixel of any image has a position, and the element that a tap reads there lies at that position plus an offset of the tap. A row's zeros serve both
+sides: what is read before a row lies behind the row before. Where pixels are several elements apart, each phase of the stride is a plane of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How threads share the gradient of a convolution towards its weight: turns of channels, and blocks of pixels that are summed one after the other."""
+"""How threads share the gradient of a convolution towards its weight: groups of channels, and blocks of pixels that are summed in order."""
 
 from __future__ import annotations
 

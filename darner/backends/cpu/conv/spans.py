@@ -1,7 +1,7 @@
-"""Taps that some pixels meet: near the edge of an image those of the first axis that lie outside of it are left out.
+"""Which taps some pixels need: near the edge of an image, taps of the first axis that lie outside are skipped.
 
-Pixels of a block are taken in the order of that axis, those of all its images together, so that a tile has pixels which the same taps meet. Terms of the product are
-taken in the order of the taps of the axis, so that those which a tile needs lie side by side: a few tables say where they are.
+Pixels of a block are ordered along that axis, over all its images, so that the pixels of a tile need the same taps. Terms of the product are
+ordered by the taps of that axis, so that those which a tile needs are contiguous. Tables say where they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Convolutions and both their gradients as native code.
 
-All are products of matrices in which one operand, the patches of an image, is never stored whole. ``conv_driver`` packs a few of them at a time, and ``conv_weights`` does for the
-gradient towards the weight; where channels are few, ``conv_direct`` and ``conv_dots`` read the images themselves, and where images are small, ``conv_lanes`` does. Where every channel is convolved by itself, ``conv_depthwise`` goes
-over the rows of images instead; where a 3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
+All are matrix products in which one operand, the patches of an image, is never stored whole. ``driver`` packs a few patches at a time, and ``weight_gradient`` does for the
+gradient towards the weight. Where channels are few, ``direct`` and ``dots`` read the images in place, and where images are small, ``channel_lanes`` does. ``depthwise``
+goes over the rows of images, and ``winograd`` computes 3x3 convolutions of many channels with a quarter of the products.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The gradient of a convolution towards its weight: patches times the result's gradient, summed over all pixels of all images.
 
-The product is ``sums[channel * taps + tap][out] = sum over pixels of patch * gradient``. Images are copied to where every tap has a fixed distance from its pixel
-(``conv_planes``), so that patches are read there and never written down; where a stride has too many phases for that, they are packed. The gradient is packed into
-panels once for all rows, and the sums are turned around where they go to the result. Threads share rows; where those are few, pixels are shared too, in a fixed
-number of pieces whose sums are added up in order at the end.
+The product is ``sums[channel * taps + tap][out] = sum over pixels of patch * gradient``. Images are copied to where every tap has a fixed offset from its pixel
+(``planes``), so that patches are read in place; where a stride has too many phases for that, they are packed. The gradient is packed into
+panels once for all rows, and sums are transposed on their way to the result. Threads share rows; where rows are few, pixels are shared too, in a fixed
+number of pieces whose sums are added in order at the end.
 """
 
 from __future__ import annotations

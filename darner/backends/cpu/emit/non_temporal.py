@@ -1,9 +1,9 @@
-"""Writing past the cache: results too large to be found there again.
+"""Non-temporal stores for results too large to stay in the cache.
 
-A plain store reads the line that it writes to, and what it leaves behind drives other values out. Where a kernel moves ``LARGE`` bytes, its results are not in the cache
-when they are read next, so writing them past it costs nothing and saves that reading. Where all that a kernel has to do is shared out, as much of its results is written to the cache as
-there is room for beside what it reads, ``KEPT`` bytes in all, and the rest past it. It does not pay where a result lies in its operand's place,
-whose lines are there already, and needs places at multiples of a line: both are known when the kernel runs.
+A plain store first reads the line it writes, and evicts other values. Where a kernel moves ``LARGE`` bytes, its results will not be in the cache
+when they are read next, so non-temporal stores cost nothing and save that read. Where all work of a kernel is shared out evenly, ``KEPT`` bytes of results, less what it reads, are
+written to the cache and the rest past it. It does not pay where a result overwrites its operand, whose lines are in the cache already, and it needs
+addresses at multiples of a line: both are known when the kernel runs.
 """
 
 from __future__ import annotations

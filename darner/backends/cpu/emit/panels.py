@@ -1,4 +1,4 @@
-"""Matrices in panels, and back: who has one packed need not keep it as it was given."""
+"""Matrices stored in panels, and how to unpack them: whoever holds the packed form need not keep the original."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Panels(NamedTuple):
         rows, columns: its sizes.
         width: columns of a panel.
         last: columns that the last panel has room for, if it is not a whole one; else 0.
-        turned: whether the operand has the columns one after the other, not the rows.
+        transposed: whether the operand has the columns one after the other, not the rows.
 
     >>> import numpy as np
     >>> packed = np.array([1, 2, 4, 5, 3, 0, 6, 0], np.int32).view(np.uint8)

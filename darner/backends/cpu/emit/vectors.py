@@ -1,7 +1,7 @@
-"""Elements side by side: what kernels that go by index read, write and share out.
+"""Contiguous elements: loads, stores and work sharing for kernels that go by index.
 
-A kernel of this kind sees a tensor as rows of columns. ``tiles`` shares the columns of all rows out among the threads, ``sweep`` goes
-along them a vector at a time, and ``Source`` reads an operand there, as vectors where its elements lie side by side.
+Such a kernel sees a tensor as rows of columns. ``tiles`` shares the columns of all rows among the threads, ``sweep`` goes
+along them a vector at a time, and ``Source`` reads an operand there, as vectors where its elements are contiguous.
 """
 
 from __future__ import annotations

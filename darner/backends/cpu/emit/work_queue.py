@@ -1,7 +1,7 @@
-"""Pieces of work that threads claim one by one: who is held up by something else leaves more to the others.
+"""Work queues: threads claim pieces of work, so that a thread that is held up leaves more to the others.
 
-Each thread has a queue of its own, the same in every step: what it wrote in one step it finds in its cache in the next. Lines that another core has
-written are costly, and lines that another core has read are more so to write: each such store waits for the other to let go. Who has come to the end of
+Each thread has its own queue, the same in every step: what it wrote in one step is in its cache in the next. Cache lines that another core has
+written are slow to read, and lines that another core has read are slower to write. A thread that reaches the end of
 its queue goes on with others'. Where there are more threads than queues, neighbours share one.
 """
 

@@ -1,8 +1,8 @@
-"""Kernels that write where an index says: ``scatter``, ``scatter_add`` and ``scatter_add_along_axis``.
+"""Kernels that write by index: ``scatter``, ``scatter_add`` and ``scatter_add_along_axis``.
 
-A tensor is seen as [outer, size, inner], the slices of ``src`` as [outer, count, inner]. Slices are put in the order of their indices first, so that all
-that go to one place stand side by side, in their own order: each place is written once, and sums of 16-bit floats are kept in f32. Short slices are
-taken as they come. Threads share the columns, or the places where there are few columns. An index outside is left out.
+A tensor is seen as [outer, size, inner], the slices of ``src`` as [outer, count, inner]. Slices are sorted by index first, so that all
+that go to one row are adjacent, in their own order: each row is written once, and sums of 16-bit floats are kept in f32. Short slices are
+taken unsorted. Threads share the columns, or the rows where there are few columns. Indices out of range are skipped.
 """
 
 from __future__ import annotations

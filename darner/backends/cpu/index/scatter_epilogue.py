@@ -1,8 +1,8 @@
-"""Kernels that add up slices by index and go on: ``scatter_add`` with what is element-wise after it, as an embedding's gradient with its optimizer's update.
+"""``scatter_add`` with an element-wise epilogue, such as an embedding's gradient with its optimizer's update.
 
-All places are gone through in order, and the sums of each are made when it is reached: they are never in memory. Where nothing goes to a place they are the
-constant 0, in a loop of its own. A *line* is a place, or several where slices are short. Threads claim pieces that move as many bytes each, whatever the
-indices are; so a piece may begin and end within a line.
+All rows are gone through in order, and the sum of each is made when it is reached: sums are never in memory. Rows that no slice goes to have a sum of
+0, in a loop of their own. A *line* is a row, or several where slices are short. Threads claim pieces that move equal numbers of bytes, whatever the
+indices; so a piece may begin and end within a line.
 """
 
 from __future__ import annotations

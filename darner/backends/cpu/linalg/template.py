@@ -1,7 +1,7 @@
 """Linear algebra: ``solve``, ``triangular_solve``, ``cholesky`` and ``slogdet``, for each matrix of a batch.
 
-Matrices are worked on in scratch memory, in rows that are whole vectors, in f32 or f64. Threads share the batch; a large matrix that is alone is shared by
-its rows. A pivot of 0, or a root of what is not positive, is told of as a fault of the matrix.
+Matrices are copied to scratch memory, in rows of whole vectors, in f32 or f64. Threads share the batch; a single large matrix is shared by
+its rows. A pivot of 0, or the root of a number that is not positive, is reported as a fault of the matrix.
 """
 
 from __future__ import annotations

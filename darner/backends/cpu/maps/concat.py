@@ -1,7 +1,7 @@
-"""Concatenations cut into their pieces, each of which has code of its own; of very many pieces, those that are computed alike share it.
+"""Concatenations as sections, each with code of its own; where there are very many, sections that are computed alike share one loop.
 
-Code for a piece knows where the piece begins and what it reads. Where hundreds lie side by side, as the steps of a recurrence do, a loop for each would take
-seconds to compile: one loop then goes over all that differ only in which operands they read, and finds those in a table.
+Code for a section knows where it begins and what it reads. Where there are hundreds, as with the steps of a recurrence, a loop for each would take
+seconds to compile: one loop then covers all that differ only in their operands, and reads those from a table.
 """
 
 from __future__ import annotations

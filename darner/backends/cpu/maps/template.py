@@ -1,6 +1,6 @@
-"""Kernels written element by element: every result in loops over its own shape, a vector at a time, shared out among the threads.
+"""Element-wise kernels: each result has a loop nest over its shape, a vector at a time, shared among the threads.
 
-What an element is made of is emitted by ``Elements``.
+``Elements`` emits the code of an element.
 """
 
 from __future__ import annotations

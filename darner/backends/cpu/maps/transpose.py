@@ -1,9 +1,9 @@
-"""Maps that read an operand across: transposed copies, and what is computed of them element by element.
+"""Element-wise kernels that read an operand across: transposed copies, and what is computed from them.
 
-Where neighbours of the result are not neighbours of an operand, but those of another axis are, blocks of the operand are read along that axis and
-turned in registers. All axes of the result behind that one are gone through as one, its columns: so a block is square however short the last axis is. Where
-there are few columns in all, rows of the result are shorter than a vector, and what is read is interleaved instead, to vectors of whole rows.
-Blocks are gone through along the operand's lines, a strip at a time. What the map is made of is emitted by ``Elements``, for a vector at a time.
+Where neighbours of the result are neighbours of an operand along another axis, blocks of the operand are read along that axis and
+transposed in registers. All axes of the result behind that one are merged into one, its columns: so a block is square however short the last axis is. Where
+there are few columns, rows of the result are shorter than a vector, and operands are interleaved instead, to vectors of whole rows.
+Blocks follow the operand's lines, a strip at a time. ``Elements`` emits the code, for a vector at a time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Turning:
         sizes: of the axes, merged where every value has them side by side; the last is that of the results' neighbours.
         axis: the axis along which the turned operands have their neighbours.
         behind: how many of the last axes are the columns.
-        turned: what is read along that axis.
+        transposed: what is read along that axis.
         plain: what is read along the columns.
     """
 

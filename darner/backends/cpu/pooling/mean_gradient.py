@@ -1,6 +1,6 @@
-"""The gradient of mean pooling: what windows hand down to the elements they saw, along rows first, then over rows.
+"""The gradient of mean pooling: each window adds its share to the elements it covers, along rows first, then across rows.
 
-A plane is one thread's work, so that all that its elements receive is added in one order.
+A plane is one thread's work, so that everything an element receives is added in one order.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Means(Writer):
         plan = self.plan
         if not plan.pooled_rows:
             return False
-        apart = all(
+        disjoint = all(
             axis.window <= axis.stride and not axis.low for axis in (*plan.outer, plan.last)
         )
-        return apart and len(plan.outer) == 1 and plan.last.stride <= MOST_ABREAST
+        return disjoint and len(plan.outer) == 1 and plan.last.stride <= MOST_ABREAST
 
     def _plane(self, plane: Value) -> None:
         plan, indices = self.plan, self.indices

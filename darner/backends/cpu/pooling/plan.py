@@ -1,6 +1,6 @@
-"""What kernels of pooling are about: planes (one channel of one image), the rows they consist of, and the windows over them.
+"""The geometry of pooling: planes (one channel of one image), their rows, and the windows over them.
 
-All axes of a plane but the last are taken together as its rows. So there are two ways to go: over rows, and along one.
+All axes of a plane but the last are merged into rows. So there are two directions: across rows, and along one.
 """
 
 from __future__ import annotations

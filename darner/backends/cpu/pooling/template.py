@@ -1,7 +1,7 @@
 """Pooling and its gradients as native code.
 
-Windows are pooled in two steps: rows onto each other, then along the rows that this makes. So a window of 5 x 5 takes 10 steps for each vector and not 25, and all that
-is read from far is read in whole vectors. The gradients are in ``pooling_backward`` and ``pooling_maxima``.
+Windows are pooled in two steps: rows onto each other, then along the resulting row. So a window of 5 x 5 takes 10 steps for each vector and not 25, and
+memory is read in whole vectors. The gradients are in ``mean_gradient`` and ``max_gradient``.
 """
 
 from __future__ import annotations

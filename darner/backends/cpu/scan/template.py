@@ -1,7 +1,7 @@
-"""Kernels that go along an axis in order: running sums, products, maxima and minima.
+"""Scans along an axis: cumulative sums, products, maxima and minima.
 
 A tensor is seen as [outer, length, inner]. Columns of the inner axes are taken a vector at a time; along the last axis each row is one chain. 16-bit
-floats are summed in f32, each result rounded once.
+floats are summed in f32, and each result is rounded once.
 """
 
 from __future__ import annotations

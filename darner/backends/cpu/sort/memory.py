@@ -1,7 +1,7 @@
-"""Sorting of whole numbers in memory, as functions that kernels share.
+"""Sorting of integers in memory, as functions that kernels share.
 
-What is sorted is a key with the number of its element below it: no two are equal, so every way of sorting gives the same order,
-which is the stable one, whatever the threads divide among them.
+What is sorted is a key with the index of its element in the low bits. No two are equal, so every algorithm gives the same order,
+which is the stable one, however threads divide the work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sorting by networks: vectors are compared with vectors, whatever is in them, so that nothing depends on a branch.
+"""Sorting networks: vectors are compared with vectors, whatever they hold, so that nothing depends on a branch.
 
-As many vectors as fit the registers are a block. Its columns are sorted by comparing vectors with each other, and are made vectors themselves; sorted vectors are
-merged two by two within the registers. Blocks are then merged in memory, a vector at a time and from both ends at once: neither end waits for the other.
+As many vectors as fit the registers are a block. Its columns are sorted by comparing vectors with each other, and are then transposed; sorted vectors are
+merged in pairs within the registers. Blocks are then merged in memory, a vector at a time and from both ends at once: neither end waits for the other.
 """
 
 from __future__ import annotations
@@ -211,13 +211,13 @@ def comparisons(count: int) -> Iterator[tuple[int, int]]:
     """
     run = 1
     while run < count:
-        apart = run
-        while apart:
-            for first in range(apart % run, count - apart, 2 * apart):
-                for position in range(first, min(first + apart, count - apart)):
-                    if position // (2 * run) == (position + apart) // (2 * run):
-                        yield position, position + apart
-            apart //= 2
+        distance = run
+        while distance:
+            for first in range(distance % run, count - distance, 2 * distance):
+                for position in range(first, min(first + distance, count - distance)):
+                    if position // (2 * run) == (position + distance) // (2 * run):
+                        yield position, position + distance
+            distance //= 2
         run *= 2
 
 
@@ -321,16 +321,18 @@ class _Network:
         """As many vectors as there are lanes: their columns, each in order."""
         for i, j in comparisons(len(vectors)):
             vectors[i], vectors[j] = self.ordered(vectors[i], vectors[j])
-        lanes, apart = range(self.lanes), self.lanes // 2
-        while apart:
+        lanes, distance = range(self.lanes), self.lanes // 2
+        while distance:
             for i in lanes:
-                if i & apart:
+                if i & distance:
                     continue
-                a, b = vectors[i], vectors[i | apart]
-                low = [self.lanes + (lane ^ apart) if lane & apart else lane for lane in lanes]
-                high = [self.lanes + lane if lane & apart else lane | apart for lane in lanes]
-                vectors[i], vectors[i | apart] = self.picked(a, b, low), self.picked(a, b, high)
-            apart //= 2
+                a, b = vectors[i], vectors[i | distance]
+                low = [
+                    self.lanes + (lane ^ distance) if lane & distance else lane for lane in lanes
+                ]
+                high = [self.lanes + lane if lane & distance else lane | distance for lane in lanes]
+                vectors[i], vectors[i | distance] = self.picked(a, b, low), self.picked(a, b, high)
+            distance //= 2
         return vectors
 
     def merged(self, vectors: list[Value]) -> list[Value]:
@@ -339,10 +341,10 @@ class _Network:
         backwards = [self.transposed(value) for value in reversed(vectors[half:])]
         pairs = [self.ordered(a, b) for a, b in zip(vectors[:half], backwards, strict=True)]
         found = [low for low, _ in pairs] + [high for _, high in pairs]
-        apart = half // 2
-        while apart:
+        distance = half // 2
+        while distance:
             for i in range(len(found)):
-                if not i & apart:
-                    found[i], found[i | apart] = self.ordered(found[i], found[i | apart])
-            apart //= 2
+                if not i & distance:
+                    found[i], found[i | distance] = self.ordered(found[i], found[i | distance])
+            distance //= 2
         return [self.halves(value, self.lanes) for value in found]

@@ -1,8 +1,8 @@
 """Kernels that put elements in order: ``sort``, ``argsort`` and ``top_k``.
 
-Rows are shared out among the threads. Where there are few long ones, each is divided into parts that do not depend on the number of threads; the
-parts are sorted side by side and merged. Where only values of 32 bits are asked for, they are sorted by themselves, without the numbers of their elements.
-Of a few largest, what is no better than the last of the best so far is passed over.
+Rows are shared among the threads. Where there are few long rows, each is divided into parts that do not depend on the number of threads; the
+parts are sorted in parallel and merged. Where only values of 32 bits are needed, they are sorted without the indices of their elements.
+``top_k`` skips elements that are no better than the worst of the best so far.
 """
 
 from __future__ import annotations

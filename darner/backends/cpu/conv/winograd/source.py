@@ -1,4 +1,4 @@
-"""The way into Winograd's form: rows of images are turned so that vectors run over channels, and lines of squares are transformed from there."""
+"""The input transform of Winograd convolutions: rows of images are transposed so that vectors run over channels, and lines of squares are transformed from there."""
 
 from __future__ import annotations
 
