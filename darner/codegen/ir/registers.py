@@ -319,8 +319,8 @@ class Registers:
 
     def neutral(self, name: str, operand: DType, result: DType, lanes: int | None = None) -> Value:
         """What a reduction of nothing is."""
-        kept = accumulator_type(result)
-        return self.constant(_neutral(name, kept), kept, lanes)
+        running = accumulator_type(result)
+        return self.constant(_neutral(name, running), running, lanes)
 
     def least(self, name: str, dtype: DType, lanes: int | None = None) -> Value:
         """What nothing but NaN loses against, looking for a place."""
@@ -330,17 +330,17 @@ class Registers:
         self, name: str, total: Value, value: Value, operand: DType, result: DType
     ) -> Value:
         """One more element of a reduction."""
-        kept = accumulator_type(result)
-        return self.merge(name, total, self.cast(value, operand, kept), result)
+        running = accumulator_type(result)
+        return self.merge(name, total, self.cast(value, operand, running), result)
 
     def merge(self, name: str, total: Value, other: Value, result: DType) -> Value:
         """Two running results as one."""
-        kept = accumulator_type(result)
+        running = accumulator_type(result)
         count = lane_count(total) or lane_count(other)
         if count is not None:
             total, other = self.indices.spread(total, count), self.indices.spread(other, count)
         # The running result comes last: a maximum looks for NaN in its first operand, which need not wait for it.
-        return emit(_COMBINES[name], self.builder, [other, total], [kept, kept], kept, {})
+        return emit(_COMBINES[name], self.builder, [other, total], [running, running], running, {})
 
     def across(self, name: str, total: Value, result: DType) -> Value:
         """The running results of all lanes as one: halves onto halves."""
@@ -360,16 +360,16 @@ class Registers:
         self, total: Value, a: Value, b: Value, operand: DType, result: DType
     ) -> Value:
         """One more product of a contraction."""
-        kept = accumulator_type(result)
-        a, b = self.cast(a, operand, kept), self.cast(b, operand, kept)
+        running = accumulator_type(result)
+        a, b = self.cast(a, operand, running), self.cast(b, operand, running)
         count = lane_count(a) or lane_count(b) or lane_count(total)
         if count is not None:
             a, b, total = (self.indices.spread(item, count) for item in (a, b, total))
-        if kept.kind == "float":
+        if running.kind == "float":
             made = getattr(self.builder, "lane", Lane)
             return made(self.builder, a).fma(*(made(self.builder, x) for x in (b, total))).value
-        product = emit("mul", self.builder, [a, b], [kept, kept], kept, {})
-        return emit("add", self.builder, [total, product], [kept, kept], kept, {})
+        product = emit("mul", self.builder, [a, b], [running, running], running, {})
+        return emit("add", self.builder, [total, product], [running, running], running, {})
 
     def reduced(self, name: str, total: Value, result: DType) -> Value:
         """A running result as an element."""
@@ -398,16 +398,16 @@ class Registers:
         return emit("is_nan", self.builder, [value], [dtype], dtypes.bool_, {})
 
 
-def _neutral(name: str, kept: DType) -> float:
+def _neutral(name: str, running: DType) -> float:
     if name in ("sum", "any"):
         return 0
     if name in ("prod", "all"):
         return 1
-    if kept.kind == "float":
+    if running.kind == "float":
         return -np.inf if name == "max" else np.inf
-    if kept.kind == "bool":
+    if running.kind == "bool":
         return name == "min"
-    low, high = kept.limits
+    low, high = running.limits
     return low if name == "max" else high
 
 

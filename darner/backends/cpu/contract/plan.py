@@ -318,19 +318,7 @@ def cut(
     usual = packed_b or contraction.c_panels is not None
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
-    path = "tiles"
-    chunk = min(LONGEST_CHUNK, round_up(n, tile.lanes))
-    few = (
-        0 < m <= min(FEW_ROWS, tile.rows)
-        and k > 0
-        and n > tile.lanes
-        and not contraction.strided_terms
-    )
-    if few and not packed_b:
-        _, down, across = contraction.b_strides
-        path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
-    elif not packed_b and _sums_dots(contraction):
-        path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
+    path, chunk = _path(contraction, tile, packed_b)
     block = _block(contraction, tile)
     panels = max(1, ceil_div(n, tile.width))
     tiles = max(1, ceil_div(m, tile.rows))
@@ -392,6 +380,25 @@ def cut(
         # Zen 4 foresees so few streams itself, and what comes too early drives out of the nearest cache what is used now.
         m > FEW_FORESEEN or machine.multiplies > 1,
     )
+
+
+def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, int]:
+    """The path of a contraction, and the columns of C that the paths for a few rows hold at a time."""
+    m, n, k = contraction.m, contraction.n, contraction.k
+    path = "tiles"
+    chunk = min(LONGEST_CHUNK, round_up(n, tile.lanes))
+    few = (
+        0 < m <= min(FEW_ROWS, tile.rows)
+        and k > 0
+        and n > tile.lanes
+        and not contraction.strided_terms
+    )
+    if few and not packed_b:
+        _, down, across = contraction.b_strides
+        path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
+    elif not packed_b and _sums_dots(contraction):
+        path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
+    return path, chunk
 
 
 def _blocked_rows(

@@ -221,7 +221,7 @@ class Slices:
     ) -> None:
         """Write the columns of one place from all slices that go there."""
         code, b, indices = self.code, self.code.builder, self.code.indices
-        dtype, kept = self.node.dtype, accumulator_type(self.node.dtype)
+        dtype, accumulator = self.node.dtype, accumulator_type(self.node.dtype)
         (result,) = code.results
         row = indices.mul(indices.add(indices.mul(outer, self.size), index), self.inner)
 
@@ -235,19 +235,22 @@ class Slices:
                 Registers(b).store(value, result, offset, dtype)
                 return
             if self.fresh:
-                total = constant(b, 0, kept, width)
+                total = constant(b, 0, accumulator, width)
             else:
                 total = cast(
-                    b, Registers(b).load(result, neighbours(offset, width), dtype), dtype, kept
+                    b,
+                    Registers(b).load(result, neighbours(offset, width), dtype),
+                    dtype,
+                    accumulator,
                 )
 
             def combine_slice(position: Value, held: Sequence[Value]) -> Sequence[Value]:
-                value = cast(b, slice_at(position, column, width), dtype, kept)
+                value = cast(b, slice_at(position, column, width), dtype, accumulator)
                 op = COMBINES[self.mode]
-                return [emit(op, b, [held[0], value], [kept, kept], kept)]
+                return [emit(op, b, [held[0], value], [accumulator, accumulator], accumulator)]
 
             (total,) = loop(b, begin, end, 1, combine_slice, [total])
-            Registers(b).store(cast(b, total, kept, dtype), result, offset, dtype)
+            Registers(b).store(cast(b, total, accumulator, dtype), result, offset, dtype)
 
         sweep(b, first, last, self.lanes, columns)
 
@@ -368,16 +371,21 @@ class _Sums:
             begin = indices.add(first, indices.mul(number, block))
             end = b.add(i64(begin), i64(block))
             end = b.select(b.icmp_signed("<", end, i64(last)), end, i64(last))
-            kept = accumulator_type(self.dtype)
+            accumulator = accumulator_type(self.dtype)
             start = indices.sub(0, begin)
-            self._sum(row, begin, end, low, high, (self.code.own, start, block, kept))
+            self._sum(row, begin, end, low, high, (self.code.own, start, block, accumulator))
 
             def round_one(address: Value) -> None:
                 base = indices.mul(indices.add(indices.mul(row, self.size), address), self.inner)
 
                 def emit_column(column: Value) -> None:
                     at = indices.add(indices.add(indices.mul(address, block), start), column)
-                    total = cast(b, Registers(b).load(self.code.own, at, kept), kept, self.dtype)
+                    total = cast(
+                        b,
+                        Registers(b).load(self.code.own, at, accumulator),
+                        accumulator,
+                        self.dtype,
+                    )
                     Registers(b).store(total, result, indices.add(base, column), self.dtype)
 
                 each(b, begin, end, emit_column)
@@ -398,19 +406,19 @@ class _Sums:
     ) -> None:
         """Zeros, then every element of the columns where it belongs: at ``start + place * stride + column``."""
         b, indices = self.code.builder, self.code.indices
-        pointer, start, stride, kept = target
+        pointer, start, stride, accumulator = target
         lead = indices.split(row, self.lead) if self.lead else []
 
         def offset(address: Value, column: Value) -> Index:
             return indices.add(indices.add(start, indices.mul(address, stride)), column)
 
         def cleared(address: Value) -> None:
-            zero = constant(b, 0, kept)
+            zero = constant(b, 0, accumulator)
             each(
                 b,
                 first,
                 last,
-                lambda c: Registers(b).store(zero, pointer, offset(address, c), kept),
+                lambda c: Registers(b).store(zero, pointer, offset(address, c), accumulator),
             )
 
         def added(number: Value) -> None:
@@ -422,12 +430,18 @@ class _Sums:
                     b.icmp_signed("<", position, i64(high)),
                 )
                 with b.if_then(inside):
-                    value = cast(b, self.source.at([*lead, number], column), self.dtype, kept)
+                    value = cast(
+                        b, self.source.at([*lead, number], column), self.dtype, accumulator
+                    )
                     at = offset(position, column)
                     total = emit(
-                        "add", b, [Registers(b).load(pointer, at, kept), value], [kept, kept], kept
+                        "add",
+                        b,
+                        [Registers(b).load(pointer, at, accumulator), value],
+                        [accumulator, accumulator],
+                        accumulator,
                     )
-                    Registers(b).store(total, pointer, at, kept)
+                    Registers(b).store(total, pointer, at, accumulator)
 
             each(b, first, last, emit_column)
 

@@ -146,8 +146,8 @@ class _Lines:
     @property
     def held_bytes(self) -> int:
         """Bytes of the sums that a thread has at a time."""
-        kept = accumulator_type(self.node.dtype).itemsize
-        return round_up(min(self.length, HELD) * kept, 64)
+        accumulator = accumulator_type(self.node.dtype).itemsize
+        return round_up(min(self.length, HELD) * accumulator, 64)
 
     @property
     def line_cost(self) -> int:
@@ -224,8 +224,8 @@ class _Emission:
 
     def __init__(self, code: Code, lines: _Lines, slices: Slices, non_temporal: bool) -> None:
         self.code, self.lines, self.slices, self.non_temporal = code, lines, slices, non_temporal
-        self.builder, self.places = code.builder, code.indices
-        self.kept = accumulator_type(lines.node.dtype)
+        self.builder, self.indices = code.builder, code.indices
+        self.accumulator = accumulator_type(lines.node.dtype)
         operands = [*code.operands, None]
         self.elements = Elements.of(code, body=lines.tail, operands=operands)
         self.given = lines.tail.inputs[str(len(code.operands))]
@@ -366,8 +366,8 @@ class _Emission:
         self, outer: Value, address: Value, first: Value, last: Value, begin: Value, end: Value
     ) -> None:
         """Add up the columns of a line from ``first`` to before ``last``, slice by slice in their own order."""
-        b, indices, lines, kept = self.builder, self.places, self.lines, self.kept
-        clear_bytes(b, self.code.own, b.mul(b.sub(last, first), i64(kept.itemsize)))
+        b, indices, lines, accumulator = self.builder, self.indices, self.lines, self.accumulator
+        clear_bytes(b, self.code.own, b.mul(b.sub(last, first), i64(accumulator.itemsize)))
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
         def add_slice(position: Value) -> None:
@@ -377,11 +377,11 @@ class _Emission:
 
             def columns(column: Index, width: int) -> None:
                 value = self.slices.take(outer, number, column, width)
-                value = cast(b, value, lines.node.dtype, kept)
+                value = cast(b, value, lines.node.dtype, accumulator)
                 at = indices.add(base, column)
-                total = Registers(b).load(self.code.own, neighbours(at, width), kept)
-                total = emit("add", b, [total, value], [kept, kept], kept)
-                Registers(b).store(total, self.code.own, at, kept)
+                total = Registers(b).load(self.code.own, neighbours(at, width), accumulator)
+                total = emit("add", b, [total, value], [accumulator, accumulator], accumulator)
+                Registers(b).store(total, self.code.own, at, accumulator)
 
             sweep(b, low, high, self.slices.lanes, columns)
 
@@ -392,7 +392,7 @@ class _Emission:
 
         Their sums are at ``held``, or 0 where that is None.
         """
-        elements, indices, outputs = self.elements, self.places, self.lines.tail.outputs
+        elements, indices, outputs = self.elements, self.indices, self.lines.tail.outputs
         dtype, along = self.lines.node.dtype, self.shape[-1]
         if along % self.lines.inner == 0:
             lead = indices.split(indices.div(start, along), self.shape[:-1])
@@ -408,8 +408,8 @@ class _Emission:
                 sums = elements.registers.constant(0, dtype, column.count)
             else:
                 at_hand = indices.sub(column, first)
-                sums = elements.registers.load(held, at_hand, self.kept, elements.mask)
-                sums = cast(self.builder, sums, self.kept, dtype)
+                sums = elements.registers.load(held, at_hand, self.accumulator, elements.mask)
+                sums = cast(self.builder, sums, self.accumulator, dtype)
             elements.give(self.given, sums)
             # All are computed before any is written: a result may lie where an operand does.
             values = [elements.at(output, index) for output in outputs]

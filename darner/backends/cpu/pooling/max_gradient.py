@@ -145,7 +145,7 @@ class _Memory:
 
     def _take(self, count: int, before: int, behind: int, number: float | None = None) -> int:
         """Memory of some elements, with more on either side; the byte of the first of them."""
-        size = self.plan.kept.itemsize
+        size = self.plan.accumulator.itemsize
         start = self.total + in_lines(before * size)
         end = start + in_lines((count + behind) * size)
         if number is not None:
@@ -168,7 +168,7 @@ class Maxima(Writer):
         """Everything: threads share bands of planes."""
         layout = self.layout
         for first, end, number in layout.filled:
-            self.fill(self.scratch(first), (end - first) // self.kept.itemsize, number)
+            self.fill(self.scratch(first), (end - first) // self.accumulator.itemsize, number)
         self.code.each(self.plan.batch * self.plan.channels * layout.bands, self._band)
 
     def _band(self, number: Value) -> None:
@@ -214,8 +214,8 @@ class Maxima(Writer):
         """A number below ``size``, and whether it is the given one, where that may be another."""
         if self.layout.bands == 1:
             return number, None
-        kept = self.indices.clamp(number, 0, size - 1)
-        return kept, self.builder.icmp_signed("==", i64(kept), i64(number))
+        accumulator = self.indices.clamp(number, 0, size - 1)
+        return accumulator, self.builder.icmp_signed("==", i64(accumulator), i64(number))
 
     def _row_in(
         self,
@@ -228,7 +228,7 @@ class Maxima(Writer):
     ) -> None:
         """Copy a row into scratch memory, or fill it with a number; both are an address and the index of the first element."""
         indices = self.indices
-        nothing = self.registers.constant(other, self.kept, self.lanes)
+        nothing = self.registers.constant(other, self.accumulator, self.lanes)
 
         def vector(at: Value, mask: Value | None) -> None:
             value = self.load(source[0], indices.add(source[1], at), dtype, mask)
@@ -306,7 +306,7 @@ class Maxima(Writer):
             begin = indices.mul(number, plan.last.size)
 
             def vector(at: Value, mask: Value | None) -> None:
-                value = self.load(result, indices.add(start, at), self.kept, mask)
+                value = self.load(result, indices.add(start, at), self.accumulator, mask)
                 pixel = indices.add(begin, at)
                 self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
 
@@ -349,7 +349,7 @@ class Maxima(Writer):
     def _strided(self, pointer: Pointer, at: Index, phase: int) -> Value:
         """Some elements of a phase, which lie as far apart as windows do."""
         position = Lanes(self.indices.add(at, phase), self.lanes, self.layout.axes[-1].stride)
-        return self.registers.every_few(pointer, position, self.kept)
+        return self.registers.every_few(pointer, position, self.accumulator)
 
     def _compare(
         self,
@@ -369,12 +369,12 @@ class Maxima(Writer):
                 value = self._strided(values, begin, phase)
             else:
                 position = indices.add(at, phase * along.flat + step * along.unit)
-                value = self.load(values, position, self.kept)
+                value = self.load(values, position, self.accumulator)
             here = registers.constant(number, self._word, self.lanes)
             if most is None:
                 most, found = value, here
                 continue
-            better = registers.beats("argmax", value, most, self.kept)
+            better = registers.beats("argmax", value, most, self.accumulator)
             most = builder.select(better, value, most)
             found = builder.select(better, here, found)
         registers.store(found, taps, Lanes(at, self.lanes), self._word)
@@ -384,7 +384,7 @@ class Maxima(Writer):
     @property
     def _word(self) -> DType:
         """Integers as wide as elements."""
-        return dtypes.i64 if self.kept is dtypes.f64 else dtypes.i32
+        return dtypes.i64 if self.accumulator is dtypes.f64 else dtypes.i32
 
     def _hand_down(self) -> None:
         """From windows to elements, axis by axis from the first on."""
@@ -410,8 +410,8 @@ class Maxima(Writer):
         """What some elements of a phase receive along an axis."""
         builder, indices, registers = self.builder, self.indices, self.registers
         if along.is_trivial:
-            return self.load(given, at, self.kept)
-        total = registers.constant(0.0, self.kept, self.lanes)
+            return self.load(given, at, self.accumulator)
+        total = registers.constant(0.0, self.accumulator, self.lanes)
         for number, (own, step) in enumerate(along.taps):
             if own != phase:
                 continue
@@ -419,7 +419,7 @@ class Maxima(Writer):
             found = registers.load(taps, Lanes(position, self.lanes), self._word)
             here = registers.constant(number, self._word, self.lanes)
             chosen = builder.icmp_signed("==", found, here)
-            more = builder.fadd(total, self.load(given, position, self.kept))
+            more = builder.fadd(total, self.load(given, position, self.accumulator))
             total = builder.select(chosen, more, total)
         return total
 
@@ -432,7 +432,7 @@ class Maxima(Writer):
     def _spread(self, along: _Along, given: Pointer, taps: Pointer, to: Pointer, at: Value) -> None:
         """All phases of the last axis, in turn as they lie in a row."""
         indices, stride = self.indices, along.stride
-        nothing = self.registers.constant(0.0, self.kept, self.lanes)
+        nothing = self.registers.constant(0.0, self.accumulator, self.lanes)
         values = {phase: self._received(along, given, taps, phase, at) for phase in along.phases}
         begin = indices.mul(at, stride)
         phases = [values.get(phase, nothing) for phase in range(stride)]

@@ -27,7 +27,7 @@ class _MeansMemory:
     """Rows of gradients with zeros around them, and rows of what they hand down."""
 
     def __init__(self, plan: Pooling) -> None:
-        last, lanes, size = plan.last, plan.lanes, plan.kept.itemsize
+        last, lanes, size = plan.last, plan.lanes, plan.accumulator.itemsize
         self.before = ceil_div(last.window, last.stride) - 1
         vectors = ceil_div(last.reach, lanes * last.stride)
         self.steps = vectors * lanes
@@ -87,7 +87,7 @@ class Means(Writer):
         following = builder.add(top, i64(outer.stride))
         is_last = builder.icmp_signed("==", row, i64(plan.pooled_rows - 1))
         bottom = builder.select(is_last, i64(outer.size), following)
-        nothing = self.registers.constant(0.0, self.kept, self.lanes)
+        nothing = self.registers.constant(0.0, self.accumulator, self.lanes)
         begin = indices.mul(row, last.count)
 
         def write(values: Sequence[Value], at: Index) -> None:
@@ -141,10 +141,10 @@ class Means(Writer):
         def vector(at: Value) -> None:
             phases = []
             for phase in range(last.stride):
-                total = registers.constant(0.0, self.kept, self.lanes)
+                total = registers.constant(0.0, self.accumulator, self.lanes)
                 for number, _ in enumerate(range(phase, last.window, last.stride)):
                     position = indices.add(at, layout.before - number)
-                    value = self.load(self.given, position, self.kept)
+                    value = self.load(self.given, position, self.accumulator)
                     total = self.builder.fadd(total, value) if number else value
                 phases.append(total)
             position = indices.add(to, indices.mul(at, last.stride))
@@ -175,10 +175,10 @@ class Means(Writer):
                     )
                 row = indices.offset(chosen, [axis.count for axis in plan.outer])
                 position = indices.add(indices.mul(row, layout.pitch), plan.last.low)
-                value = self.load(self.spread, indices.add(position, at), self.kept)
+                value = self.load(self.spread, indices.add(position, at), self.accumulator)
                 return [self.builder.fadd(totals[0], value)]
 
-            (total,) = level([], [self.registers.constant(0.0, self.kept, self.lanes)])
+            (total,) = level([], [self.registers.constant(0.0, self.accumulator, self.lanes)])
             pixel = indices.add(indices.mul(number, plan.last.size), at)
             self.finish.emit(self.code, total, [*index, pixel], self.lanes, mask)
 

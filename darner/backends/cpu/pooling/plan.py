@@ -49,8 +49,8 @@ class Pooling:
         self.outer = axes[:-1] or [Axis(1, 1, 1, 1, 1, 0, 0)]
         self.last = axes[-1]
         self.main, self.dtype = main, main.dtype
-        self.kept: DType = dtypes.f32 if main.dtype.is_half else main.dtype
-        self.lanes = machine.vector_bytes // self.kept.itemsize
+        self.accumulator: DType = dtypes.f32 if main.dtype.is_half else main.dtype
+        self.lanes = machine.vector_bytes // self.accumulator.itemsize
         self.batch, self.channels = sizes(main)[:2]
         self.is_max = main.op.name.startswith("max_pool")
 
@@ -83,7 +83,11 @@ class Writer:
         self.plan = Pooling(main, code.machine)
         self.indices = IndexMath(code.builder)
         self.registers = Registers(code.builder)
-        self.lanes, self.kept, self.dtype = self.plan.lanes, self.plan.kept, self.plan.dtype
+        self.lanes, self.accumulator, self.dtype = (
+            self.plan.lanes,
+            self.plan.accumulator,
+            self.plan.dtype,
+        )
 
     def scratch(self, nbytes: int) -> Pointer:
         """This thread's memory from a byte on."""
@@ -124,15 +128,15 @@ class Writer:
             value = self.registers.every_few(pointer, offset, dtype)
         else:
             value = self.registers.load(pointer, offset, dtype, mask)
-        return self.registers.cast(value, dtype, self.kept)
+        return self.registers.cast(value, dtype, self.accumulator)
 
     def store(self, value: Value, pointer: Pointer, at: Index, mask: Value | None = None) -> None:
         """Write a vector to scratch memory."""
-        self.registers.store(value, pointer, Lanes(at, self.lanes), self.kept, mask)
+        self.registers.store(value, pointer, Lanes(at, self.lanes), self.accumulator, mask)
 
     def fill(self, pointer: Pointer, count: int, number: float, dtype: DType | None = None) -> None:
         """Set ``count`` elements, a multiple of the lanes, to a number."""
-        dtype = dtype or self.kept
+        dtype = dtype or self.accumulator
         value = self.registers.constant(number, dtype, self.lanes)
 
         def vector(at: Value) -> None:
@@ -169,7 +173,7 @@ class Writer:
 
         module = self.code.module
         rest = self.whole_vectors(len(numbers)) - len(numbers)
-        element = ir.DoubleType() if self.kept is dtypes.f64 else ir.FloatType()
+        element = ir.DoubleType() if self.accumulator is dtypes.f64 else ir.FloatType()
         kind = ir.ArrayType(element, len(numbers) + rest)
         values = [float(number) for number in (*numbers, *[1] * rest)]
         found = ir.GlobalVariable(module, kind, module.get_unique_name("held"))
@@ -191,16 +195,18 @@ class Divisor:
     def divide(self, sums: Value, row: Index, at: Value) -> Value:
         """The means of the windows of a row from ``at`` on."""
         writer = self.writer
-        builder, registers, lanes, kept = (
+        builder, registers, lanes, accumulator = (
             writer.builder,
             writer.registers,
             writer.lanes,
-            writer.kept,
+            writer.accumulator,
         )
         if self.number is None:
-            factor = writer.indices.spread(registers.load(self.rows, row, kept), lanes)
-            return builder.fdiv(sums, builder.fmul(writer.load(self.columns, at, kept), factor))
+            factor = writer.indices.spread(registers.load(self.rows, row, accumulator), lanes)
+            return builder.fdiv(
+                sums, builder.fmul(writer.load(self.columns, at, accumulator), factor)
+            )
         if self.number & (self.number - 1):
-            return builder.fdiv(sums, registers.constant(self.number, kept, lanes))
+            return builder.fdiv(sums, registers.constant(self.number, accumulator, lanes))
         # The inverse of a power of two is exact.
-        return builder.fmul(sums, registers.constant(1 / self.number, kept, lanes))
+        return builder.fmul(sums, registers.constant(1 / self.number, accumulator, lanes))

@@ -100,7 +100,7 @@ class Forward(Writer):
             total = self.load(pointers[0], at, self.dtype, mask)
             for pointer in pointers[1:]:
                 value = self.load(pointer, at, self.dtype, mask)
-                total = registers.merge(self.reduction, total, value, self.kept)
+                total = registers.merge(self.reduction, total, value, self.accumulator)
             self.store(total, self.combined, indices.add(to, at), mask)
 
         self.vectors(plan.last.size, vector)
@@ -112,11 +112,11 @@ class Forward(Writer):
 
         def vector(at: Value, mask: Value | None) -> None:
             begin = indices.add(start, indices.mul(at, last.stride))
-            total = self.load(self.combined, begin, self.kept, None, last.stride)
+            total = self.load(self.combined, begin, self.accumulator, None, last.stride)
             for tap in range(1, last.window):
                 position = indices.add(begin, tap * last.dilation)
-                value = self.load(self.combined, position, self.kept, None, last.stride)
-                total = registers.merge(self.reduction, total, value, self.kept)
+                value = self.load(self.combined, position, self.accumulator, None, last.stride)
+                total = registers.merge(self.reduction, total, value, self.accumulator)
             if self.divisor is not None:
                 total = self.divisor.divide(total, number, at)
             pixel = indices.add(indices.mul(number, last.count), at)
@@ -133,9 +133,9 @@ class Layout:
         whole = round_up(last.count, lanes)
         seen = whole * last.stride + (last.window - 1) * last.dilation
         self.pitch = round_up(max(seen, last.reach), lanes)
-        self.rows = min(plan.pooled_rows, max(1, BLOCK // (self.pitch * plan.kept.itemsize)))
+        self.rows = min(plan.pooled_rows, max(1, BLOCK // (self.pitch * plan.accumulator.itemsize)))
         self.nothing = round_up(last.size, lanes)
-        self.block_bytes = in_lines(self.rows * self.pitch * plan.kept.itemsize)
+        self.block_bytes = in_lines(self.rows * self.pitch * plan.accumulator.itemsize)
         nothing_bytes = in_lines(self.nothing * plan.dtype.itemsize)
         self.scratch = Scratch(self.block_bytes + nothing_bytes)
 

@@ -43,7 +43,7 @@ def _emit(code: Code) -> None:
     lead, length, inner = whole[:axis], whole[axis], prod(whole[axis + 1 :])
     reduction, op = NAMES[node.op.name]
     exclusive, reverse = node.attrs.get("exclusive", False), node.attrs["reverse"]
-    kept = accumulator_type(node.dtype)
+    accumulator = accumulator_type(node.dtype)
     source = Source(code, x, axis + 1)
     lanes = source.lanes(lanes_of(code.machine, node.dtype))
 
@@ -54,9 +54,9 @@ def _emit(code: Code) -> None:
         def columns(column: Index, width: int) -> None:
             def add_step(step: Value, totals: Sequence[Value]) -> Sequence[Value]:
                 at = indices.sub(length - 1, step) if reverse else step
-                value = cast(b, source.at([*outer, at], column, width), x.dtype, kept)
-                total = emit(op, b, [totals[0], value], [kept, kept], kept)
-                shown = cast(b, totals[0] if exclusive else total, kept, node.dtype)
+                value = cast(b, source.at([*outer, at], column, width), x.dtype, accumulator)
+                total = emit(op, b, [totals[0], value], [accumulator, accumulator], accumulator)
+                shown = cast(b, totals[0] if exclusive else total, accumulator, node.dtype)
                 offset = indices.add(indices.add(start, indices.mul(at, inner)), column)
                 Registers(b).store(shown, result, offset, node.dtype)
                 return [total]
