@@ -103,7 +103,7 @@ def same_in_lanes(kind: Type, number: float, count: int) -> Value:
 
 
 _MOST = 4096
-_same: dict[tuple[str, str, int], Any] = {}
+_same: dict[tuple[str, str, int], Value] = {}
 
 
 def neighbours(first: Index, count: int) -> Index:

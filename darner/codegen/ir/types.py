@@ -101,6 +101,10 @@ class Module(Protocol):
     def globals(self) -> dict[str, Any]:
         """All of them, by name."""
 
+    @property
+    def metadata(self) -> Sequence[object]:
+        """All nodes that instructions are marked with."""
+
     def get_unique_name(self, name: str) -> str:
         """A name that nothing has yet."""
 

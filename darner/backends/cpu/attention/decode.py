@@ -5,10 +5,10 @@ The keys of each head are split into parts; when all parts are done, their sums 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,13 +99,13 @@ def emit_decode(parts: Parts) -> None:
     )
 
 
-def strided_loop(parts: Parts, total: int, inside: Any) -> None:
-    """``inside(i)`` for every ``threads``-th number from this thread's own on."""
+def strided_loop(parts: Parts, total: int, body: Callable[[Value, Sequence[Value]], None]) -> None:
+    """``body(i, carried)`` for every ``threads``-th number from this thread's own on."""
     b, code = parts.builder, parts.code
     turns = b.udiv(b.sub(b.add(i64(total), code.threads), b.add(code.thread, i64(1))), code.threads)
 
     def turn(number: Value, held: Sequence[Value]) -> None:
-        inside(b.add(code.thread, b.mul(number, code.threads)), held)
+        body(b.add(code.thread, b.mul(number, code.threads)), held)
 
     loop(b, i64(0), turns, 1, turn)
 

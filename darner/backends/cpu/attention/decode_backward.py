@@ -6,9 +6,8 @@ its own keys and values, and its share of the queries' gradients; the shares are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....codegen.ir.emit import broadcast, ir, load, loop, minimum, offset
 from ....codegen.ir.index import Index, i64
@@ -103,14 +102,16 @@ class FewGradients:
 
     # ------------------------------------------------------------- places
 
-    def _each_row(self, batch: Index, kv_head: Index, inside: Any) -> None:
-        """``inside(head, query, row)`` for the queries that share a key head."""
+    def _each_row(
+        self, batch: Index, kv_head: Index, body: Callable[[Index, Index, Index], None]
+    ) -> None:
+        """``body(head, query, row)`` for the queries that share a key head."""
         attention, indices = self.attention, self.parts.indices
 
         def emit_unit(number: Value, _: Sequence[Value]) -> None:
             member, query = indices.split(number, (attention.group, attention.queries))
             head = indices.add(indices.mul(kv_head, attention.group), member)
-            inside(head, query, indices.offset((batch, head, query), self.rows))
+            body(head, query, indices.offset((batch, head, query), self.rows))
 
         loop(self.builder, i64(0), i64(attention.group * attention.queries), 1, emit_unit)
 
@@ -139,7 +140,7 @@ class FewGradients:
         keys = visible_range(parts, start, part)
         low, high = keys
 
-        def emit_head(head: Value, query: Index, row: Value) -> None:
+        def emit_head(head: Index, query: Index, row: Index) -> None:
             for position in (room.scores, room.slopes):
                 # Keys that are not seen have no gradient.
                 parts.clear(self._address(position, row, part, attention.part), attention.part)
@@ -193,7 +194,7 @@ class FewGradients:
         low, high = keys
         wide = attention.padded(attention.width)
 
-        def emit_head(head: Value, query: Index, row: Value) -> None:
+        def emit_head(head: Index, query: Index, row: Index) -> None:
             factor, mean = self._statistics(row, part)
             scores = self._scores(room.scores, row, part, low)
             slopes = self._scores(room.slopes, row, part, low)

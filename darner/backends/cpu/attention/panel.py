@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....codegen.ir.emit import loop, minimum, offset
 from ....codegen.ir.index import Index, i64
@@ -101,7 +101,7 @@ class OpenPanel:
         lowest, nothing = parts.lowest(), parts.number(0.0)
         if self.work.room.is_long:
 
-            def online(key: Value, keys: Any, held: list[Lane]) -> list[Lane]:
+            def online(key: Value, keys: Value, held: list[Lane]) -> list[Lane]:
                 tops = held[:count]
                 raised = self.score(key, keys, tops)
                 self.slope(key, keys)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from ....codegen.elements.complex_pairs import in_pairs, is_complex
 from ....codegen.ir.index import i64
-from ....codegen.ir.types import Value
+from ....codegen.ir.types import Pointer, Value
 from ....graph.data import Array
 from ....graph.integers import round_up
 from ....lower.lower import lower
@@ -79,7 +78,7 @@ def _emit(code: Code) -> None:
     _copy_out(code, plan, places)
 
 
-def _address_of(code: Code, plan: Plan, number: int) -> Any:
+def _address_of(code: Code, plan: Plan, number: int) -> Pointer:
     buffer = plan.buffers[number]
     if buffer.place == "input":
         return code.operands[operand_number(buffer)]
@@ -88,7 +87,7 @@ def _address_of(code: Code, plan: Plan, number: int) -> Any:
     return moved(code.builder, code.shared, buffer.offset or 0)
 
 
-def _constant(code: Code, array: Array) -> Any:
+def _constant(code: Code, array: Array) -> Pointer:
     """The address of an array that is part of the code."""
     from llvmlite import ir  # type: ignore[import-untyped]
 

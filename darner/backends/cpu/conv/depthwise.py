@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import (
     Spacing,
@@ -319,16 +318,16 @@ class Driver:
         )
         column = -1
         factors: dict[int, Value] = {}
-        read: tuple[int, Any] = (-1, None)
+        last_read, value = -1, zero(self.accumulator, lanes)
         for across, position, number, row in meetings:
             if across != column:
                 column, factors = across, {}
             if number not in factors:
                 weight = offset(builder, weights, self.dtype, number)
                 factors[number] = broadcast(builder, load(builder, weight, self.dtype, 1), lanes)
-            if position != read[0]:
-                read = position, self._read(self.code.indices.add(corner, position))
-            totals[row] = fused_multiply_add(builder, read[1], factors[number], totals[row], lanes)
+            if position != last_read:
+                last_read, value = position, self._read(self.code.indices.add(corner, position))
+            totals[row] = fused_multiply_add(builder, value, factors[number], totals[row], lanes)
         return totals
 
     # ------------------------------------------------------------- weights

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import (
     accumulator_of,
@@ -295,7 +294,7 @@ class Driver:
 
         loop(builder, *turns, 1, turn)
 
-    def _multiply(self, rows: Any, sums: Value, keep: Value) -> None:
+    def _multiply(self, rows: Value, sums: Value, keep: Value) -> None:
         """Add the products of a turn's rows with all columns to their sums."""
         builder, layout = self.builder, self.layout
         height = layout.tile[0]
@@ -312,7 +311,7 @@ class Driver:
                     )
 
                     def emit_row(
-                        i: Value, _: object, kernel: Any = kernel, width: int = width
+                        i: Value, _: object, kernel: Value = kernel, width: int = width
                     ) -> None:
                         b = offset(
                             builder,

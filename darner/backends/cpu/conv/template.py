@@ -8,7 +8,7 @@ goes over the rows of images, and ``winograd`` computes 3x3 convolutions of many
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from types import ModuleType
 
 from ....codegen.ir.emit import offset
 from ....codegen.ir.types import ACCUMULATOR, Pointer
@@ -79,22 +79,22 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
         return _weights_form(main, machine).Layout(main, machine).scratch
-    form = _form(main, machine, packed)
-    if form is conv_driver:
+    way = _form(main, machine, packed)
+    if way is conv_driver:
         return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
-    if form is conv_lanes:
+    if way is conv_lanes:
         return conv_lanes.Layout(main, machine, packed).scratch
     return conv_direct.Layout(main, machine).scratch
 
 
-def _weights_form(main: Node, machine: Machine) -> Any:
+def _weights_form(main: Node, machine: Machine) -> ModuleType:
     """Who computes a gradient towards the weight: with channels in lanes, or with pixels."""
     dots = conv_dots.Layout(main, machine)
     quicker = dots.cycles < conv_weights.Layout(main, machine).cycles
     return conv_dots if dots.grid.possible and quicker else conv_weights
 
 
-def _form(main: Node, machine: Machine, packed: bool) -> Any:
+def _form(main: Node, machine: Machine, packed: bool) -> ModuleType:
     """Who computes a convolution, or its gradient towards the input: patches are packed, or images read in place, with pixels in lanes or with channels.
 
     Where weights are ``packed`` before, it is who packed them.

@@ -8,9 +8,8 @@ number of pieces whose sums are added in order at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import (
     accumulator_of,
@@ -267,8 +266,8 @@ class Driver:
 
         loop(builder, *turns, 1, turn)
 
-    def _each_panel(self, section: Index, inside: Any) -> None:
-        """``inside(tile, number within the section, number)`` for the panels of a section."""
+    def _each_panel(self, section: Index, emit_panel: Callable[[Tile, Value, Value], None]) -> None:
+        """``emit_panel(tile, number within the section, number)`` for the panels of a section."""
         builder, layout = self.builder, self.layout
         indices = self.code.indices
         first = i64(indices.mul(section, layout.together))
@@ -277,13 +276,13 @@ class Driver:
         rest = layout.columns % self.tile.width
 
         def body(number: Value, _: Sequence[Value]) -> None:
-            inside(self.tile, builder.sub(number, first), number)
+            emit_panel(self.tile, builder.sub(number, first), number)
 
         loop(builder, first, minimum(builder, stop, i64(full)), 1, body)
         if rest:
             last = Tile(self.tile.rows, ceil_div(rest, self.tile.lanes), self.tile.lanes)
             with builder.if_then(builder.icmp_signed(">", stop, i64(full))):
-                inside(last, builder.sub(i64(full), first), i64(full))
+                emit_panel(last, builder.sub(i64(full), first), i64(full))
 
     def _pack_gradient(self, group: Index, section: Index, first: Value, stop: Value) -> None:
         """Panels ``[pixel][channel]`` of the gradient, image by image."""

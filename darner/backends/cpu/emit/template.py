@@ -7,13 +7,13 @@ results, and ``emit`` writes the code into a ``Code``: the body of a function th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 from ....codegen.ir.emit import loop
 from ....codegen.ir.faults import Faults
 from ....codegen.ir.index import Index, IndexMath, i64
-from ....codegen.ir.types import Builder, Module, Pointer, Value
+from ....codegen.ir.types import Block, Builder, Module, Pointer, Value
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.plan import Spec
@@ -159,7 +159,7 @@ class Code:
 
         loop(self.builder, first, last, 1, emit_index)
 
-    def alone(self) -> Any:
+    def alone(self) -> AbstractContextManager[Block]:
         """A context in which only the first thread runs, for what is too small to share."""
         return self.builder.if_then(self.builder.icmp_signed("==", self.thread, i64(0)))
 

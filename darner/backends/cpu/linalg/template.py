@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
@@ -16,7 +17,7 @@ from ....codegen.ir.index import Index, i64, neighbours
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import Builder, Value, accumulator_type
+from ....codegen.ir.types import Block, Builder, Value, accumulator_type
 from ....graph.dtypes import DType
 from ....graph.integers import round_up
 from ....graph.node import Node
@@ -184,7 +185,7 @@ class _Work:
 
     # ------------------------------------------------------------- threads
 
-    def alone(self) -> Any:
+    def alone(self) -> AbstractContextManager[Block | None]:
         """A context for one thread, where several work on a matrix."""
         return self.code.alone() if self.shape.shared else contextlib.nullcontext()
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any
 
 from ....codegen.elements.argmax import looks_along
 from ....codegen.elements.collapse import collapsed
@@ -57,7 +56,7 @@ def lanes_for(body: Graph, width: int, length: int, counted: Collection[int] | N
 
 def _emit(code: Code) -> None:
     code = replace(code, spec=collapsed(code.spec))
-    groups: dict[tuple[int, ...], list[tuple[Node, Any]]] = {}
+    groups: dict[tuple[int, ...], list[tuple[Node, Pointer]]] = {}
     for output, position in zip(code.body.outputs, code.results, strict=True):
         groups.setdefault(tuple(sizes(output)), []).append((output, position))
     for shape, outputs in groups.items():

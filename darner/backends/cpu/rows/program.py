@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from ....codegen.elements.collapse import REDUCTIONS
+from ....graph.graph import Graph
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
@@ -210,7 +210,7 @@ def passes(spec: Spec, *, places: bool = False) -> Passes | None:
 
 
 def _guard(
-    body: Any,
+    body: Graph,
     nodes: Sequence[Node],
     number: int,
     level: Mapping[int, int],
@@ -247,7 +247,7 @@ def _guard(
     return None if made else guard
 
 
-def _unguarded(body: Any, found: Passes) -> set[int]:
+def _unguarded(body: Graph, found: Passes) -> set[int]:
     """The nodes that are computed for each element in all rows, of a body with passes that are not."""
     stack = list(body.outputs)
     guarded = {
@@ -319,7 +319,7 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
 
 
 def _reads_its_row(
-    body: Any, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[str]
+    body: Graph, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[str]
 ) -> bool:
     """Whether no node reads another's elements elsewhere than in its own row: through no view but of its row's value."""
     inner = {

@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import reduce
 from math import prod
 from operator import or_
-from typing import Any
 
 from ....codegen.elements.collapse import REDUCTIONS, collapsed
 from ....codegen.elements.elements import Elements, can_emit
@@ -42,7 +41,7 @@ MOST_AHEAD = 1 << 18
 CHAINS = 4
 """Sums of one vector that grow beside each other: an addition takes as many cycles until the next can have its result."""
 
-Inside = Callable[[list[Index], Index, list[Value]], Sequence[Any]]
+Inside = Callable[[list[Index], Index, list[Value]], Sequence[Value]]
 
 
 def _width(machine: Machine) -> int:
@@ -616,7 +615,7 @@ class _Rows:
 
     def _partial(
         self, level: int, slot: int, row: Index, piece: Index, value: Value | None = None
-    ) -> Any:
+    ) -> Value:
         """Write a partial result, or read one."""
         program, indices = self.program, self.indices
         node = program.levels[level][slot]
@@ -630,7 +629,7 @@ class _Rows:
         if value is None:
             return self.registers.load(self.code.shared, offset, kept)
         self.registers.store(value, self.code.shared, offset, kept)
-        return None
+        return value
 
     def _gathered(self, level: int, row: Index) -> list[Value]:
         """A row's results of an earlier pass, from its pieces in their order."""

@@ -272,7 +272,7 @@ def _side_by_side(name: str, *arguments: Any) -> Any:
     return getattr(locked, "_cfn", locked)(*arguments)
 
 
-def _emitted(machine: Any, module: Module) -> bytes:
+def _emitted(machine: Any, module: Any) -> bytes:
     """Object code of a module, as ``machine.emit_object`` makes it."""
     import llvmlite.binding.ffi as ffi
 

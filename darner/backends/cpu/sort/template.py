@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir import sort_keys
@@ -323,7 +322,7 @@ def _emit(code: Code) -> None:
     selects, divided = _ways(node)
     row = _Row(code, node)
     rows = prod(row.outer)
-    ways: dict[tuple[bool, bool], Callable[[_Row, Any], None]] = {
+    ways: dict[tuple[bool, bool], Callable[[_Row, Value], None]] = {
         (False, False): _sorted_row,
         (False, True): _divided_row,
         (True, False): _selected_row,
