@@ -57,7 +57,7 @@ def program(things, blocks, extra, ahead):
 
     if ahead:
         division = claims.division(i64(things), blocks, extra)
-        while_claimed(b, claims, division, inside, [])
+        while_claimed(claims, division, inside, [])
     else:
         claims.each(things, note)
     b.ret_void()

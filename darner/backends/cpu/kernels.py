@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from ...codegen.ir.index import i64
 from ...codegen.ir.lanes import note_target
+from ...codegen.ir.types import Module, Type, Value
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Kernel, Plan, Spec
-from ..keys import source_digest
-from ..sections import join, split
+from ..base.cache import ObjectCache
+from ..base.keys import source_digest
+from ..base.sections import join, split
 from .attention.template import ATTENTION
-from .cache import ObjectCache
 from .complex.template import COMPLEX
 from .contract.template import CONTRACT
 from .conv.template import CONV
@@ -24,12 +25,13 @@ from .index.scatter_epilogue import SCATTER_ENDS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
 from .maps.template import ELEMENTS
-from .maps.transpose import TURNED
+from .maps.transpose import TRANSPOSED
 from .model import CpuModel
 from .pooling.template import POOLING
 from .rows.template import ROWS
 from .runtime.jit import CompileError, Machine, compile_modules
 from .runtime.modules import PART, Parts
+from .runtime.object_key import object_key
 from .runtime.steps import FIXED
 from .runtime.stored import leaves_in_panels
 from .scan.template import SCANS
@@ -48,7 +50,7 @@ TEMPLATES: tuple[Template, ...] = (
     UPDATES,
     SOLVING,
     ROWS,
-    TURNED,
+    TRANSPOSED,
     ELEMENTS,
 )
 """The families of kernels, those with the best code first."""
@@ -183,7 +185,7 @@ def _templates_of(plan: Plan) -> dict[str, Template]:
     return templates
 
 
-def emit_module(plan: Plan, functions: Functions, machine: Machine) -> Any:
+def emit_module(plan: Plan, functions: Functions, machine: Machine) -> Module:
     """LLVM IR of a plan's functions, each ``(thread, threads, arguments)``."""
     module = _empty_module(machine)
     for _ in _emitted(module, plan, functions, machine):
@@ -191,7 +193,7 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine) -> Any:
     return module
 
 
-def _empty_module(machine: Machine) -> Any:
+def _empty_module(machine: Machine) -> Module:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     module = ir.Module("plan")
@@ -199,7 +201,7 @@ def _empty_module(machine: Machine) -> Any:
     return module
 
 
-def _emitted(module: Any, plan: Plan, functions: Functions, machine: Machine) -> Iterator[str]:
+def _emitted(module: Module, plan: Plan, functions: Functions, machine: Machine) -> Iterator[str]:
     """Write functions into a module one by one, and tell the name of each; those first that LLVM's optimiser has no part in."""
     for name, function in sorted(functions.all.items(), key=lambda one: _is_optimised(one[1])):
         spec = plan.specs[function.digest]
@@ -229,7 +231,7 @@ def compiled(
         raise CompileError(f"{machine.cpu} without AVX-512 has no vectors of 64 bytes")
     target = {"cpu": machine.cpu, "features": machine.features}
     kept = cache or ObjectCache(None)
-    key = kept.key(functions.key, machine=machine, passes=True)
+    key = object_key(functions.key, machine, passes=True)
     found = kept.get(key)
     if found is not None:
         return tuple(split(found))
@@ -269,7 +271,7 @@ def _release(value: Any) -> None:
 
 
 def _code(
-    module: Any, name: str, spec: Spec, counts: tuple[int, int], machine: Machine, packed: bool
+    module: Module, name: str, spec: Spec, counts: tuple[int, int], machine: Machine, packed: bool
 ) -> Code:
     """A new function of so many operands and results, to be written."""
     from llvmlite import ir
@@ -280,7 +282,7 @@ def _code(
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     thread, threads, arguments = function.args
 
-    def argument(number: int, kind: Any = pointer) -> Any:
+    def argument(number: int, kind: Type = pointer) -> Value:
         place = builder.gep(arguments, [i64(number)], source_etype=pointer)
         return builder.load(place, typ=kind)
 

@@ -53,14 +53,14 @@ class Cycles:
         described: writing down what such a piece reads, for all channels.
         copied: a piece of a row of an image that is copied to where taps have fixed distances; twice as many where half a vector is multiplied, and moved, at a time.
         moved: a vector of the taps of one channel that is copied.
-        turned: a vector that is packed across rows.
+        transposed: a vector that is packed across rows.
         ordered: a term that is put in the order of the first axis of taps.
         streamed: a vector of weights that every block of pixels reads from afar.
         finished: a piece of a row on its way from sums to the result.
         finished_apart: the same where others come to lie between its pixels.
         finished_places: the same where zeros between rows are left out.
         interleaved: the same where it is interleaved with others as well.
-        finished_lanes: a vector of sums that is turned around on its way to the result.
+        finished_lanes: a vector of sums that is transposed on its way to the result.
         called: calling a tile.
         called_dots: calling a tile of scalar products.
         lanes_added: adding up the lanes of a sum.
@@ -78,7 +78,7 @@ class Cycles:
     described: float = 5.0
     copied: float = 6.0
     moved: float = 22.0
-    turned: float = 7.0
+    transposed: float = 7.0
     ordered: float = 4.0
     streamed: float = 2.0
     finished: float = 1.5

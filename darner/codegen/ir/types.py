@@ -5,7 +5,7 @@ llvmlite's ``IRBuilder`` has these instructions and no type hints of its own. A 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
@@ -47,6 +47,9 @@ class Value(Protocol):
 Pointer: TypeAlias = Value
 """A value that is an address."""
 
+LoopBody: TypeAlias = Callable[[Value, Sequence[Value]], Sequence[Value] | None]
+"""What ``emit.loop`` repeats: the index and the carried values, to the next carried values."""
+
 Mask: TypeAlias = Value
 """A value with one bit for each lane."""
 
@@ -65,6 +68,12 @@ class Stored(Value, Protocol):
         """Mark it; a node is what ``Module.add_metadata`` gave."""
 
 
+class Room(Value, Protocol):
+    """Memory of a function's own."""
+
+    align: int | None
+
+
 class Block(Protocol):
     """A basic block."""
 
@@ -78,11 +87,23 @@ class Block(Protocol):
 
 
 class Module(Protocol):
-    """Where functions and variables are put."""
+    """Where functions and variables are put.
+
+    Attributes:
+        vector_bytes: how wide the vectors of its target are; see ``lanes.note_target``.
+        converts_halves: whether that has instructions between f16 and f32.
+    """
+
+    vector_bytes: int
+    converts_halves: bool
 
     @property
     def globals(self) -> dict[str, Any]:
         """All of them, by name."""
+
+    @property
+    def metadata(self) -> Sequence[object]:
+        """All nodes that instructions are marked with."""
 
     def get_unique_name(self, name: str) -> str:
         """A name that nothing has yet."""
@@ -92,9 +113,15 @@ class Module(Protocol):
 
 
 class Function(Value, Protocol):
-    """A function: declared, or written block by block."""
+    """A function: declared, or written block by block.
+
+    Attributes:
+        linkage: who may call it.
+        ftype: its type, which has ``return_type`` and ``args``.
+    """
 
     linkage: str
+    ftype: Any
 
     @property
     def module(self) -> Module:
@@ -265,7 +292,7 @@ class Builder(Protocol):
     def store(self, value: Value, pointer: Pointer, align: int | None = None) -> Stored:
         """Write to an address."""
 
-    def alloca(self, kind: Type, size: Value | int | None = None) -> Pointer:
+    def alloca(self, kind: Type, size: Value | int | None = None) -> Room:
         """Memory of the function's own."""
 
     def load_atomic(
@@ -289,7 +316,7 @@ class Builder(Protocol):
 
     def call(
         self,
-        function: Function,
+        function: Value,
         arguments: Sequence[Value],
         *,
         fastmath: Flags = (),
@@ -329,3 +356,10 @@ class Builder(Protocol):
         tuple[AbstractContextManager[Block], AbstractContextManager[Block]]
     ]:
         """Two contexts, of which one runs."""
+
+
+ElementBuilder: TypeAlias = Any
+"""A ``Builder``, or a printer of GPU code, which has its instructions for values, none for memory and branches, and text of its own."""
+
+Memory: TypeAlias = Any
+"""An address, or the buffer that a printer of GPU code has bound instead of one."""

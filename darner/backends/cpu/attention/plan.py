@@ -1,7 +1,7 @@
-"""What an attention kernel computes, and how it is cut into panels of queries and blocks of keys.
+"""An attention problem, and how it is cut into panels of queries and blocks of keys.
 
-Scores are kept transposed: a row is one key, and its lanes are queries. So keys and values are read where they lie, the
-maxima and sums of a softmax run down the lanes, and the probabilities are at once the panel that the next product reads.
+Scores are stored transposed: a row is one key, and its lanes are queries. So keys and values are read in place, the
+maxima and sums of a softmax run down the lanes, and the probabilities already are the panel that the next product reads.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Attention(Described):
         """Pieces of work of one key head, where there are few queries."""
         return ceil_div(self.keys, self.part)
 
-    def is_turned(self, name: str) -> bool:
+    def is_transposed(self, name: str) -> bool:
         """Whether a mask or bias is turned block by block: it has an element for each query and key."""
         item = self.operands.get(name)
         return item is not None and item.strides[2] != 0 and item.strides[3] != 0
@@ -175,11 +175,11 @@ def stacked(attention: Attention, machine: Machine) -> Attention:
     if attention.has_few_queries and 2 * queries <= lanes:
         return attention  # a query after the other is less work
     tile = query_tile(machine, lanes, queries, keys)
-    apart = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
+    separate = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
     panels = attention.batch * attention.kv_heads * ceil_div(queries, tile.width)
     together = _cost(tile.width, lanes, queries, keys, causal=False)
     fewest = max(FEWEST_PANELS, PANELS_OF_THREAD * attention.model.threads)
-    if panels < fewest or together > STACKING * group * apart:
+    if panels < fewest or together > STACKING * group * separate:
         return attention
     return replace(attention, heads=attention.kv_heads, queries=queries, tile=tile, stack=group)
 
@@ -214,7 +214,7 @@ def made_bases(spec: Spec, attention: Attention) -> list[Node]:
     return list(found.values())
 
 
-def made_places(spec: Spec, attention: Attention, room: Room) -> dict[int, int]:
+def made_offsets(spec: Spec, attention: Attention, room: Room) -> dict[int, int]:
     """Where those are put in shared memory, in bytes."""
     return {
         base.id: room.take(prod(int(n) for n in base.shape), max(1, base.dtype.bits // 8))

@@ -1,4 +1,4 @@
-"""What a contraction is, and how it is cut into panels, blocks and scratch memory."""
+"""A contraction as sizes and strides, and how it is cut into panels, blocks and scratch memory."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Contraction:
         b_strides: of two batches, two rows (k) and two columns (n) of B.
         c_strides: of two batches, two rows and two columns of C.
         accumulate: whether the sums are added to what stands in C.
-        apart: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
+        strided_terms: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
         b_panels: how the transpose of B lies, where that is in panels; ``b_strides`` are those within one.
         c_panels: how C lies, where that is in panels; ``c_strides`` are those within one.
 
@@ -94,7 +94,7 @@ class Contraction:
     b_strides: Strides
     c_strides: Strides
     accumulate: bool = False
-    apart: tuple[Strides, ...] = ()
+    strided_terms: tuple[Strides, ...] = ()
     b_panels: Panels | None = None
     c_panels: Panels | None = None
 
@@ -113,6 +113,7 @@ class Contraction:
                     f"{size} times; sum over {name} instead"
                 )
 
+    # What is asked of it differs from test to test and call to call: each by its name.
     @classmethod
     def dense(
         cls,
@@ -135,7 +136,7 @@ class Contraction:
     @property
     def together(self) -> int:
         """Terms that follow each other: all but for axes that lie apart."""
-        return self.k // max(1, prod(size for size, _, _ in self.apart))
+        return self.k // max(1, prod(size for size, _, _ in self.strided_terms))
 
     @property
     def empty(self) -> bool:
@@ -323,19 +324,12 @@ def cut(
     storage, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
     m, n, k = contraction.m, contraction.n, contraction.k
     model = CpuModel.of(machine)
-    streamed, most_grouped = model.of_l2(STREAMED), model.of_own_last(GROUP)
+    streamed = model.of_l2(STREAMED)
     # What is packed once serves products of any number of rows.
     usual = packed_b or contraction.c_panels is not None
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
-    path = "tiles"
-    chunk = min(LONGEST_CHUNK, round_up(n, tile.lanes))
-    few = 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes and not contraction.apart
-    if few and not packed_b:
-        _, down, across = contraction.b_strides
-        path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
-    elif not packed_b and _sums_dots(contraction):
-        path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
+    path, chunk = _path(contraction, tile, packed_b)
     block = _block(contraction, tile)
     panels = max(1, ceil_div(n, tile.width))
     tiles = max(1, ceil_div(m, tile.rows))
@@ -349,7 +343,7 @@ def cut(
     direct = readable and not narrow and _reads_directly(contraction, tile, model)
     # Whether the cache holds all rows of A, a piece of a panel, and the next one that is packed meanwhile.
     whole = (m * k + 2 * tile.width * block) * size <= model.of_l2(ROLLING)
-    movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.apart)
+    movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.strided_terms)
     rolling = movable and whole and not packed_b and panels > 1 and tiles >= FEWEST_SLICES
     blocked = movable and not whole
     if path != "tiles" or m * streams < k:
@@ -368,24 +362,14 @@ def cut(
         rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
     elif blocked:
         block = k if k <= LONGEST_PASS else block
-        rows = _rows_of_block(tiles, block, tile, size, model)
-        bound = most_grouped // (k * size * tile.width)
-        if packed_b:
-            bound = panels if block >= k else most_grouped // (rows * size * tile.width)
-        group = _evenly(panels, max(1, bound))
+        rows, group = _blocked_rows(contraction, tile, block, packed_b, model)
     else:
-        # Most of the cache for rows of A, so that panels stream past them.
-        held = max(1, model.of_l2(BLOCK) // max(1, k * size * tile.rows))
-        rows = tiles * tile.rows if whole else min(tiles, held) * tile.rows
-        # A panel is used as soon as it is packed, by all rows that use it.
-        group = 1
-        if rows < m:
-            group = min(panels, max(1, most_grouped // max(1, k * size * tile.width)))
+        rows, group = _cached_rows(contraction, tile, whole, model)
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
     short = runs and k <= FEW_TERMS
     plain = across == 1 or (down == 1 and (short or (panels <= FEW_PANELS and not by_rows)))
-    pack_a = not plain or storage != accumulator or bool(contraction.apart)
+    pack_a = not plain or storage != accumulator or bool(contraction.strided_terms)
     # Some terms of many rows, which may lie a power of two apart, would not all stay in the cache.
     pack_a = pack_a or (blocked and block < k)
     return Cut(
@@ -409,6 +393,56 @@ def cut(
         m > FEW_FORESEEN or machine.multiplies > 1,
         model=model,
     )
+
+
+def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, int]:
+    """The path of a contraction, and the columns of C that the paths for a few rows hold at a time."""
+    m, n, k = contraction.m, contraction.n, contraction.k
+    path = "tiles"
+    chunk = min(LONGEST_CHUNK, round_up(n, tile.lanes))
+    few = (
+        0 < m <= min(FEW_ROWS, tile.rows)
+        and k > 0
+        and n > tile.lanes
+        and not contraction.strided_terms
+    )
+    if few and not packed_b:
+        _, down, across = contraction.b_strides
+        path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
+    elif not packed_b and _sums_dots(contraction):
+        path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
+    return path, chunk
+
+
+def _blocked_rows(
+    contraction: Contraction, tile: Tile, block: int, packed_b: bool, model: CpuModel
+) -> tuple[int, int]:
+    """Rows of a block of A, and panels that go past it together, where A does not fit the cache."""
+    size, k = STORAGE_BYTES[accumulator_of(contraction.dtype)], contraction.k
+    panels = max(1, ceil_div(contraction.n, tile.width))
+    rows = _rows_of_block(max(1, ceil_div(contraction.m, tile.rows)), block, tile, size, model)
+    most = model.of_own_last(GROUP)
+    bound = most // (k * size * tile.width)
+    if packed_b:
+        bound = panels if block >= k else most // (rows * size * tile.width)
+    return rows, _evenly(panels, max(1, bound))
+
+
+def _cached_rows(
+    contraction: Contraction, tile: Tile, whole: bool, model: CpuModel
+) -> tuple[int, int]:
+    """Rows of A that are used together, which stay in the cache, and panels that are packed for them; ``whole`` where all rows fit."""
+    size, k = STORAGE_BYTES[accumulator_of(contraction.dtype)], contraction.k
+    tiles = max(1, ceil_div(contraction.m, tile.rows))
+    # Most of the cache for rows of A, so that panels stream past them.
+    held = max(1, model.of_l2(BLOCK) // max(1, k * size * tile.rows))
+    rows = tiles * tile.rows if whole else min(tiles, held) * tile.rows
+    # A panel is used as soon as it is packed, by all rows that use it.
+    if rows >= contraction.m:
+        return rows, 1
+    panels = max(1, ceil_div(contraction.n, tile.width))
+    most = model.of_own_last(GROUP)
+    return rows, min(panels, max(1, most // max(1, k * size * tile.width)))
 
 
 def _block(contraction: Contraction, tile: Tile) -> int:
@@ -435,14 +469,18 @@ def _rows_of_block(tiles: int, block: int, tile: Tile, size: int, model: CpuMode
 
 def _sums_dots(contraction: Contraction) -> bool:
     """Whether sums are so long, and rows so few, that adding up lanes costs less than packing columns whose terms are contiguous."""
-    if contraction.b_strides[1] != 1 or contraction.apart or contraction.b_panels is not None:
+    if (
+        contraction.b_strides[1] != 1
+        or contraction.strided_terms
+        or contraction.b_panels is not None
+    ):
         return False
     return 0 < contraction.m <= min(MOST_DOT_ROWS, contraction.k // TERMS_OF_DOT_ROW)
 
 
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:
     """Whether a tile can read B as it lies."""
-    if contraction.b_strides[2] != 1 or contraction.apart or contraction.k == 0:
+    if contraction.b_strides[2] != 1 or contraction.strided_terms or contraction.k == 0:
         return False
     # Machines with narrow vectors have no loads of some lanes.
     return not contraction.n % tile.lanes or machine.vector_bytes >= 32

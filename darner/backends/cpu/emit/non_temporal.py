@@ -1,18 +1,18 @@
-"""Writing past the cache: results too large to be found there again.
+"""Non-temporal stores for results too large to stay in the cache.
 
-A plain store reads the line that it writes to, and what it leaves behind drives other values out. Where a kernel moves ``LARGE`` of the last cache, its results are not in the cache
-when they are read next, so writing them past it costs nothing and saves that reading. Where all that a kernel has to do is shared out, as much of its results is written to the cache as
-there is room for beside what it reads, ``KEPT`` of that cache in all, and the rest past it. It does not pay where a result lies in its operand's place,
-whose lines are there already, and needs places at multiples of a line: both are known when the kernel runs.
+A plain store first reads the line it writes, and evicts other values. Where a kernel moves ``LARGE`` of the last cache, its results will not be there
+when they are read next, so non-temporal stores cost nothing and save that read. Where all work of a kernel is shared out evenly, ``KEPT`` of that cache, less what it reads, is
+written to the cache and the rest past it. It does not pay where a result overwrites its operand, whose lines are in the cache already, and it needs
+addresses at multiples of a line: both are known when the kernel runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ....codegen.ir.index import i64
+from ....codegen.ir.types import Pointer, Value
 from ..model import LINE, CpuModel
 from .template import WHOLE, Code
 
@@ -26,7 +26,7 @@ KEPT = 7 / 8
 def either(
     code: Code,
     nbytes: int,
-    results: Sequence[Any],
+    results: Sequence[Pointer],
     emit: Callable[[bool], None],
     least: float | None = None,
 ) -> None:
@@ -40,8 +40,8 @@ def either(
         emit(False)
         return
     b = code.builder
-    with b.if_else(_can(code, results)) as (past, plain):
-        with past:
+    with b.if_else(_can(code, results)) as (non_temporal, plain):
+        with non_temporal:
             emit(True)
             _seen(code)
         with plain:
@@ -49,7 +49,7 @@ def either(
 
 
 def partly(
-    code: Code, nbytes: int, results: Sequence[Any], emit: Callable[[Code, bool], None]
+    code: Code, nbytes: int, results: Sequence[Pointer], emit: Callable[[Code, bool], None]
 ) -> None:
     """Emit code that writes ``nbytes`` to these places: ``emit(code, True)`` has it write its portion past the cache.
 
@@ -76,7 +76,7 @@ def _read(code: Code, nbytes: int) -> int:
     return sum(min(leaf.dtype.itemsize * int(leaf.size), nbytes) for leaf in code.spec.inputs)
 
 
-def _can(code: Code, results: Sequence[Any]) -> Any:
+def _can(code: Code, results: Sequence[Pointer]) -> Value:
     """Whether all results lie at multiples of a line, and none where an operand does."""
     from llvmlite import ir  # type: ignore[import-untyped]
 

@@ -1,22 +1,23 @@
 """Linear algebra: ``solve``, ``triangular_solve``, ``cholesky`` and ``slogdet``, for each matrix of a batch.
 
-Matrices are worked on in scratch memory, in rows that are whole vectors, in f32 or f64. Threads share the batch; a large matrix that is alone is shared by
-its rows. A pivot of 0, or a root of what is not positive, is told of as a fault of the matrix.
+Matrices are copied to scratch memory, in rows of whole vectors, in f32 or f64. Threads share the batch; a single large matrix is shared by
+its rows. A pivot of 0, or the root of a number that is not positive, is reported as a fault of the matrix.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import broadcast, loop
-from ....codegen.ir.index import Number, i64, neighbours
+from ....codegen.ir.index import Index, i64, neighbours
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import accumulator_type
+from ....codegen.ir.types import Block, Builder, Value, accumulator_type
 from ....graph.dtypes import DType
 from ....graph.integers import round_up
 from ....graph.node import Node
@@ -96,61 +97,61 @@ class _Work:
 
     # ------------------------------------------------------------- elements and rows
 
-    def offset(self, row: Number, column: Number) -> Number:
+    def offset(self, row: Index, column: Index) -> Index:
         """The place of an element in scratch memory."""
-        places = self.code.places
-        return places.add(places.mul(row, self.shape.width), column)
+        indices = self.code.indices
+        return indices.add(indices.mul(row, self.shape.width), column)
 
-    def get(self, row: Number, column: Number, lanes: int = 1) -> Any:
+    def get(self, row: Index, column: Index, lanes: int = 1) -> Value:
         """Elements of the matrix."""
         return Registers(self.b).load(
             self.memory, neighbours(self.offset(row, column), lanes), self.dtype
         )
 
-    def put(self, value: Any, row: Number, column: Number) -> None:
+    def put(self, value: Value, row: Index, column: Index) -> None:
         """Write elements of the matrix."""
         Registers(self.b).store(value, self.memory, self.offset(row, column), self.dtype)
 
-    def given(self, operand: int, number: Any, row: Number, column: Number) -> Any:
+    def given(self, operand: int, number: Value, row: Index, column: Index) -> Value:
         """An element of an operand, in the type that is computed in."""
-        lead = self.code.places.split(number, self.shape.lead) if self.shape.lead else []
+        lead = self.code.indices.split(number, self.shape.lead) if self.shape.lead else []
         value = self.operands[operand].at([*lead, row], column)
         return cast(self.b, value, self.kinds[operand], self.dtype)
 
-    def vectors(self, first: Number, last: int, inside: Callable[[Any], None]) -> None:
-        """``inside(column)`` for every vector that has elements from ``first`` to before ``last``."""
+    def vectors(self, first: Index, last: int, body: Callable[[Value], None]) -> None:
+        """``body(column)`` for every vector that has elements from ``first`` to before ``last``."""
         lanes = self.shape.lanes
         start = self.b.and_(i64(first), i64(-lanes))
 
-        def one(column: Any, _: Sequence[Any]) -> None:
-            inside(column)
+        def emit_column(column: Value, _: Sequence[Value]) -> None:
+            body(column)
 
-        loop(self.b, start, i64(last), lanes, one)
+        loop(self.b, start, i64(last), lanes, emit_column)
 
-    def subtract(self, row: Any, other: Any, factor: Any, first: Number) -> None:
+    def subtract(self, row: Value, other: Value, factor: Value, first: Index) -> None:
         """``row -= factor * other`` from a column on; what stands before it in its vector is not needed any more."""
         lanes = self.shape.lanes
         wide = broadcast(self.b, self.b.fneg(factor), lanes)
 
-        def one(column: Any) -> None:
+        def emit_column(column: Value) -> None:
             total, value = self.get(row, column, lanes), self.get(other, column, lanes)
             self.put(
                 Lane(self.b, value).fma(Lane(self.b, wide), Lane(self.b, total)).value, row, column
             )
 
-        self.vectors(first, self.shape.width, one)
+        self.vectors(first, self.shape.width, emit_column)
 
-    def fill(self, number: Any, operand: int, start: int) -> None:
+    def fill(self, number: Value, operand: int, start: int) -> None:
         """Copy an operand to the columns from ``start`` on."""
         columns = self.shape.order if operand == 0 else self.shape.sides
 
-        def row(i: Any) -> None:
+        def row(i: Value) -> None:
             each(
                 self.b,
                 0,
                 columns,
                 lambda j: self.put(
-                    self.given(operand, number, i, j), i, self.code.places.add(j, start)
+                    self.given(operand, number, i, j), i, self.code.indices.add(j, start)
                 ),
             )
 
@@ -160,31 +161,33 @@ class _Work:
         """Zeros in all scratch memory of the matrix."""
         clear_bytes(self.b, self.memory, self.shape.nbytes)
 
-    def write(self, number: Any, columns: int, value: Callable[[Any, Any], Any], to: DType) -> None:
+    def write(
+        self, number: Value, columns: int, value: Callable[[Value, Value], Value], to: DType
+    ) -> None:
         """Write all rows of a result."""
-        places = self.code.places
+        indices = self.code.indices
         order = self.shape.order
         (result,) = self.code.results
 
-        def row(i: Any) -> None:
-            start = places.mul(places.add(places.mul(number, order), i), columns)
+        def row(i: Value) -> None:
+            start = indices.mul(indices.add(indices.mul(number, order), i), columns)
 
-            def element(j: Any) -> None:
+            def element(j: Value) -> None:
                 found = cast(self.b, value(i, j), self.dtype, to)
-                Registers(self.b).store(found, result, places.add(start, j), to)
+                Registers(self.b).store(found, result, indices.add(start, j), to)
 
             each(self.b, 0, columns, element)
 
         first, last = self.code.share(order) if self.shape.shared else (0, order)
         each(self.b, first, last, row)
 
-    def refuse(self, wrong: Any, node: Node, number: Any) -> None:
+    def refuse(self, wrong: Value, node: Node, number: Value) -> None:
         """Tell of a matrix that a node cannot take, where ``wrong`` holds."""
         self.code.faults.tell_if(self.b, wrong, node, number)
 
     # ------------------------------------------------------------- threads
 
-    def alone(self) -> Any:
+    def alone(self) -> AbstractContextManager[Block | None]:
         """A context for one thread, where several work on a matrix."""
         return self.code.alone() if self.shape.shared else contextlib.nullcontext()
 
@@ -193,21 +196,21 @@ class _Work:
         if self.shape.shared:
             self.code.barrier()
 
-    def below(self, row: Any, inside: Callable[[Any], None]) -> None:
-        """``inside(i)`` for this thread's part of the rows below one."""
+    def below(self, row: Value, body: Callable[[Value], None]) -> None:
+        """``body(i)`` for this thread's part of the rows below one."""
         b = self.b
         first = b.add(row, i64(1))
         if not self.shape.shared:
-            each(b, first, self.shape.order, inside)
+            each(b, first, self.shape.order, body)
             return
         low, high = self.code.share(b.sub(i64(self.shape.order), first))
-        each(b, b.add(first, low), b.add(first, high), inside)
+        each(b, b.add(first, low), b.add(first, high), body)
 
 
 # --------------------------------------------------------------------------- elimination
 
 
-def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> None:
+def _eliminate(work: _Work, singular: Callable[[Value], None] | None = None) -> None:
     """Make the matrix upper triangular, each step by the largest element that is left in its column.
 
     ``singular(wrong)`` is told whether that is 0.
@@ -216,7 +219,7 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
     with work.alone():
         Registers(b).store(constant(b, 1, work.dtype), work.memory, shape.elements, work.dtype)
 
-    def step(k: Any) -> None:
+    def step(k: Value) -> None:
         with work.alone():
             _pivot(work, k)
         work.wait()
@@ -226,7 +229,7 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
             singular(b.not_(usable))
         with b.if_then(usable):
 
-            def row(i: Any) -> None:
+            def row(i: Value) -> None:
                 factor = b.fdiv(work.get(i, k), pivot)
                 work.subtract(i, k, factor, k)
 
@@ -236,12 +239,12 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
     each(b, 0, shape.order, step)
 
 
-def _pivot(work: _Work, k: Any) -> None:
+def _pivot(work: _Work, k: Value) -> None:
     """Exchange row ``k`` for the one with the first largest element of its column."""
     b, shape = work.b, work.shape
     first = Lane(b, work.get(k, k)).absolute().value
 
-    def row(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+    def row(i: Value, held: Sequence[Value]) -> Sequence[Value]:
         size = Lane(b, work.get(i, k)).absolute().value
         larger = b.fcmp_ordered(">", size, held[0])
         return [b.select(larger, size, held[0]), b.select(larger, i, held[1])]
@@ -250,7 +253,7 @@ def _pivot(work: _Work, k: Any) -> None:
     _, best = loop(b, start, i64(shape.order), 1, row, [first, k])
     with b.if_then(b.icmp_signed("!=", best, k)):
 
-        def exchange(column: Any) -> None:
+        def exchange(column: Value) -> None:
             one, other = work.get(k, column, shape.lanes), work.get(best, column, shape.lanes)
             work.put(other, k, column)
             work.put(one, best, column)
@@ -262,15 +265,15 @@ def _pivot(work: _Work, k: Any) -> None:
 
 def _substitute(
     work: _Work,
-    entry: Callable[[Any, Any], Any],
+    entry: Callable[[Value, Value], Value],
     lower: bool,
     unit_diagonal: bool,
-    singular: Callable[[Any], None] | None = None,
+    singular: Callable[[Value], None] | None = None,
 ) -> None:
     """Solve a triangular system for the right-hand sides in scratch memory, row by row; ``singular(wrong)`` is told whether its diagonal has a 0."""
     b, shape = work.b, work.shape
 
-    def step(number: Any) -> None:
+    def step(number: Value) -> None:
         k = number if lower else b.sub(i64(shape.order - 1), number)
         if not unit_diagonal:
             corner = entry(k, k)
@@ -278,7 +281,7 @@ def _substitute(
                 singular(b.fcmp_ordered("==", corner, constant(b, 0, work.dtype)))
             diagonal = broadcast(b, corner, shape.lanes)
 
-            def divide(column: Any) -> None:
+            def divide(column: Value) -> None:
                 work.put(b.fdiv(work.get(k, column, shape.lanes), diagonal), k, column)
 
             work.vectors(shape.start, shape.width, divide)
@@ -288,7 +291,7 @@ def _substitute(
     each(b, 0, shape.order, step)
 
 
-def _solve(work: _Work, node: Node, number: Any) -> None:
+def _solve(work: _Work, node: Node, number: Value) -> None:
     shape = work.shape
     with work.alone():
         work.clear()
@@ -301,12 +304,12 @@ def _solve(work: _Work, node: Node, number: Any) -> None:
     work.wait()
     start = shape.start
     work.write(
-        number, shape.sides, lambda i, j: work.get(i, work.code.places.add(j, start)), node.dtype
+        number, shape.sides, lambda i, j: work.get(i, work.code.indices.add(j, start)), node.dtype
     )
     work.wait()
 
 
-def _triangular_solve(work: _Work, node: Node, number: Any) -> None:
+def _triangular_solve(work: _Work, node: Node, number: Value) -> None:
     work.clear()
     work.fill(number, 1, 0)
     lower, unit = bool(node.attrs["lower"]), bool(node.attrs["unit_diagonal"])
@@ -320,7 +323,7 @@ def _triangular_solve(work: _Work, node: Node, number: Any) -> None:
     work.write(number, work.shape.sides, work.get, node.dtype)
 
 
-def _slogdet(work: _Work, node: Node, number: Any) -> None:
+def _slogdet(work: _Work, node: Node, number: Value) -> None:
     b, shape, dtype = work.b, work.shape, work.dtype
     with work.alone():
         work.clear()
@@ -329,7 +332,7 @@ def _slogdet(work: _Work, node: Node, number: Any) -> None:
     _eliminate(work)
     with work.alone():
 
-        def one(k: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def add_diagonal(k: Value, held: Sequence[Value]) -> Sequence[Value]:
             value = work.get(k, k)
             sign = emit("sign", b, [value], [dtype], dtype)
             size = Lane(b, value).absolute().value
@@ -337,7 +340,7 @@ def _slogdet(work: _Work, node: Node, number: Any) -> None:
             return [b.fmul(held[0], sign), b.fadd(held[1], logarithm)]
 
         start = [Registers(b).load(work.memory, shape.elements, dtype), constant(b, 0, dtype)]
-        found = loop(b, i64(0), i64(shape.order), 1, one, start)
+        found = loop(b, i64(0), i64(shape.order), 1, add_diagonal, start)
         for output, result in zip(work.code.body.outputs, work.code.results, strict=True):
             value = cast(b, found[int(output.attrs["index"])], dtype, output.dtype)
             Registers(b).store(value, result, number, output.dtype)
@@ -347,14 +350,14 @@ def _slogdet(work: _Work, node: Node, number: Any) -> None:
 # --------------------------------------------------------------------------- Cholesky
 
 
-def _cholesky(work: _Work, node: Node, number: Any) -> None:
+def _cholesky(work: _Work, node: Node, number: Value) -> None:
     """Row by row: each element from the product of two rows as far as they are known; the rest is 0."""
     b, shape, dtype = work.b, work.shape, work.dtype
     lanes = shape.lanes
     work.clear()
 
-    def element(i: Any, j: Any) -> Any:
-        def more(column: Any, held: Sequence[Any]) -> Sequence[Any]:
+    def element(i: Value, j: Value) -> Value:
+        def more(column: Value, held: Sequence[Value]) -> Sequence[Value]:
             left, right = (Lane(b, work.get(row, column, lanes)) for row in (i, j))
             return [left.fma(right, Lane(b, held[0])).value]
 
@@ -362,7 +365,7 @@ def _cholesky(work: _Work, node: Node, number: Any) -> None:
         (total,) = loop(b, i64(0), j, lanes, more, [nothing])
         return b.fsub(work.given(0, number, i, j), _lane_sum(b, total, lanes))
 
-    def row(i: Any) -> None:
+    def row(i: Value) -> None:
         each(b, 0, i, lambda j: work.put(b.fdiv(element(i, j), work.get(j, j)), i, j))
         corner = element(i, i)
         work.refuse(b.fcmp_unordered("<=", corner, constant(b, 0, dtype)), node, number)
@@ -372,7 +375,7 @@ def _cholesky(work: _Work, node: Node, number: Any) -> None:
     work.write(number, shape.order, work.get, node.dtype)
 
 
-def _lane_sum(builder: Any, value: Any, lanes: int) -> Any:
+def _lane_sum(builder: Builder, value: Value, lanes: int) -> Value:
     """The sum of a vector's lanes, by halves."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -380,13 +383,13 @@ def _lane_sum(builder: Any, value: Any, lanes: int) -> Any:
         lanes //= 2
         word = ir.IntType(32)
         kind = ir.VectorType(word, lanes)
-        halves = [
+        low, high = (
             builder.shuffle_vector(
                 value, value, ir.Constant(kind, [start + lane for lane in range(lanes)])
             )
             for start in (0, lanes)
-        ]
-        value = builder.fadd(*halves)
+        )
+        value = builder.fadd(low, high)
     if isinstance(value.type, ir.VectorType):
         value = builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
     return value

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from ....codegen.elements.collapse import REDUCTIONS
+from ....graph.graph import Graph
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
@@ -65,21 +65,20 @@ COSTLY = frozenset(
 
 @dataclass(frozen=True)
 class Guard:
-    """Where a pass is needed: in rows where a condition is as wanted. Nodes are known by their ids.
+    """Where a pass is needed: in rows where one of its conditions is as wanted. Nodes are known by their ids.
 
     Attributes:
-        condition: one for each row.
-        wanted: what it is where the pass is needed.
-        choices: what is chosen by it, between something made of the pass and something that is not.
+        conditions: each has a value for each row, and beside it stands what that is where the pass is needed.
+        choices: what is chosen by them, between something made of the pass and something that is not, and
+            whether the former is what a true condition chooses.
     """
 
-    condition: int
-    wanted: bool
-    choices: frozenset[int]
+    conditions: tuple[tuple[int, bool], ...]
+    choices: Mapping[int, bool]
 
     def otherwise(self, choice: Node) -> Node:
         """What is chosen in rows that do not need the pass."""
-        return choice.operands[2 if self.wanted else 1]
+        return choice.operands[2 if self.choices[choice.id] else 1]
 
 
 @dataclass(frozen=True)
@@ -213,16 +212,16 @@ def passes(spec: Spec, *, places: bool = False) -> Passes | None:
 
 
 def _guard(
-    body: Any,
+    body: Graph,
     nodes: Sequence[Node],
     number: int,
     level: Mapping[int, int],
     of_rows: Collection[tuple[int, ...]],
 ) -> Guard | None:
-    """Where a pass is needed, if all that is made of its results, one for each row, is chosen by one condition."""
+    """Where a pass is needed, if all that is made of its results, one for each row, is chosen by conditions of the row."""
     ends = {output.id for output in body.outputs}
     found: set[tuple[int, bool]] = set()
-    choices: set[int] = set()
+    choices: dict[int, bool] = {}
     stack, seen = list(nodes), set[int]()
     while stack:
         node = stack.pop()
@@ -234,7 +233,7 @@ def _guard(
                 taken = [branch.id in seen | {node.id} for branch in branches]
                 if taken.count(True) == 1 and level[condition.id] <= number:
                     found.add((condition.id, taken[0]))
-                    choices.add(user.id)
+                    choices[user.id] = taken[0]
                     continue
             if user.op.name != "reshape" and "elementwise" not in user.op.traits:
                 return None
@@ -242,16 +241,15 @@ def _guard(
                 seen.add(user.id)
                 stack.append(user)
         seen.add(node.id)
-    if len(found) != 1 or any(tuple(sizes(body.nodes[i])) not in of_rows for i in choices):
+    per_row = [body.nodes[i] for i in choices] + [body.nodes[i] for i, _ in found]
+    if not found or any(tuple(sizes(node)) not in of_rows for node in per_row):
         return None
-    ((condition_id, wanted),) = found
-    made = any(level[body.nodes[i].operands[2 if wanted else 1].id] > number for i in choices)
-    if made or tuple(sizes(body.nodes[condition_id])) not in of_rows:
-        return None
-    return Guard(condition_id, wanted, frozenset(choices))
+    guard = Guard(tuple(sorted(found)), choices)
+    made = any(level[guard.otherwise(body.nodes[i]).id] > number for i in choices)
+    return None if made else guard
 
 
-def _unguarded(body: Any, found: Passes) -> set[int]:
+def _unguarded(body: Graph, found: Passes) -> set[int]:
     """The nodes that are computed for each element in all rows, of a body with passes that are not."""
     stack = list(body.outputs)
     guarded = {
@@ -328,7 +326,7 @@ def row_program(spec: Spec, width: int, most: int) -> RowProgram | None:
 
 
 def _reads_its_row(
-    body: Any, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[str]
+    body: Graph, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[str]
 ) -> bool:
     """Whether no node reads another's elements elsewhere than in its own row: through no view but of its row's value."""
     inner = {
