@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import ops as ops
+from ._version import __version__ as __version__
 from .backends.devices import DeviceInfo, devices
 from .backends.reference import run
 from .graph.dims import symbol
@@ -94,8 +95,6 @@ if TYPE_CHECKING:
         build_session_with_report,
         function,
     )
-
-__version__ = "0.1.0"
 
 # Whoever builds a graph or differentiates it does without these, and without the time to load them.
 _LATER = {

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from ..graph.data import Array
 from ..graph.errors import DarnerError, InternalError
 from ..graph.graph import LEAVES
+from ..io.memory import Bytes, room_for
 from ..lower.faults import located
 from ..lower.plan import Kernel, Plan
 from .cpu.program import CpuProgram, empty_like
-from .memory import Bytes, room_for
 from .mirrors import changed
 from .reference import evaluate
 

@@ -20,8 +20,8 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError, UnsupportedError
 from ..graph.graph import Graph
 from ..graph.habits import hint
+from ..io.memory import Bytes
 from ..lower.plan import ALIGNMENT, Plan, Spec
-from .memory import Bytes
 
 if TYPE_CHECKING:
     from .cpu.cache import ObjectCache

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.memory import ALIGNMENT, aligned
 from ..graph.data import Array
 from ..graph.graph import Graph
 from ..graph.types import TensorType
+from ..io.memory import ALIGNMENT, aligned
 from ..ops.random import STEP
 from ..session.running import leaf_type
 from ..session.session import Session

@@ -10,10 +10,11 @@ Modules, in the order data passes through them:
     preparing   what is made of weights before steps, and where weights are that were given back
     binding     values in: element types, shapes, symbolic sizes
     running     inputs, steps and outputs; ``training`` adds optimizers and gradients, ``session`` the rest
-    checkpoint  parameters and states in files; ``reading`` opens what others wrote
+    checkpoint  parameters and states in files (``darner.io``)
     functions   Python functions over nodes, called with arrays
 """
 
+from ..inspect.summary import MemorySummary
 from .builders import (
     build,
     build_inference_session,
@@ -27,7 +28,6 @@ from .functions import Function, function
 from .initialise import ZeroParametersWarning
 from .programs import ClosedError
 from .session import Session
-from .summary import MemorySummary
 
 __all__ = [
     "ClosedError",

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError
+from ..inspect.summary import MemorySummary
 from ..optim.adam import Adam
 from .binding import known
-from .summary import MemorySummary
 from .training import Training, norm
 
 if TYPE_CHECKING:
+    from ..inspect.gradients import GradientSummary
+    from ..inspect.memory_map import MemoryMap
+    from ..inspect.profile import Profile
+    from ..inspect.trace import Trace
     from ..optimizer import Target
-    from .gradients import GradientSummary
-    from .memory_map import MemoryMap
-    from .profile import Profile
-    from .trace import Trace
 
 ADAM_STATES = ("mean", "variance", "largest_variance")
 
@@ -58,7 +58,7 @@ class Inspecting(Training):
 
     def memory_map(self, **sizes: int) -> MemoryMap:
         """A picture of the arena over the kernels of a step; sizes as for ``plan``."""
-        from .memory_map import memory_map
+        from ..inspect.memory_map import memory_map
 
         return memory_map(self.plan(**sizes))
 
@@ -95,10 +95,10 @@ class Inspecting(Training):
     ) -> Trace:
         """Run a step kernel by kernel and find the first one that makes a NaN or an infinity.
 
-        Parameters, states and outputs are afterwards as they were. Arguments as in ``darner.session.trace``; inputs that
+        Parameters, states and outputs are afterwards as they were. Arguments as in ``darner.inspect.trace``; inputs that
         are not given have the values of ``set_input``.
         """
-        from .trace import trace_dispatches
+        from ..inspect.trace import trace_dispatches
 
         with self._using("trace_dispatches"):
             given = self._given(inputs)
@@ -114,7 +114,7 @@ class Inspecting(Training):
 
     def dump_grad_summary(self, n: int | None = None) -> GradientSummary:
         """Gradients of the last step beside their parameters, by norm; it prints as a table of the first ``n``."""
-        from .gradients import gradient_summary
+        from ..inspect.gradients import gradient_summary
 
         found = self.gradients()
         with self._using("dump_grad_summary"):

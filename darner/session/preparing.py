@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from ..backends.memory import reclaim, release, trim
 from ..backends.mirrors import changed, refresh
 from ..backends.protocol import Program
 from ..graph.data import Array
 from ..graph.node import Node
+from ..io.memory import reclaim, release, trim
 from ..lower.plan import Kernel
 
 Recovery = Callable[[], Array]

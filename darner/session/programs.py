@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..backends.memory import together
 from ..backends.protocol import Program
 from ..graph.data import Array
 from ..graph.errors import RunError
 from ..graph.forks import watch
 from ..graph.graph import LEAVES, Graph
 from ..graph.types import TensorType
+from ..io.memory import together
 from ..lower.plan import Buffer
 from .buildkey import BuildKey
 from .config import SessionConfig
@@ -24,7 +24,7 @@ from .pipeline import Pipeline, Plans
 from .preparing import Prepared, Taken, Weights
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from ..inspect.recorder import Recorder
 
 Sizes = tuple[tuple[str, int], ...]
 """Symbols and what they are, sorted."""

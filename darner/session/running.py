@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends.memory import Bytes, give_back_code, trim
 from ..backends.protocol import Program, Tuning, compile_for, start_for
 from ..graph import dtypes
 from ..graph.data import Array
@@ -29,6 +28,7 @@ from ..graph.graph import Graph, check_graph
 from ..graph.habits import input_name
 from ..graph.node import Node
 from ..graph.types import TensorType
+from ..io.memory import Bytes, give_back_code, trim
 from ..lower.plan import Plan
 from ..ops.leaves import stored_value
 from ..optim.base import ACCUMULATED, Optimizer
@@ -461,7 +461,7 @@ class Running:
         else:
             program = special.program
         if self._profiling and special.recorder is None:
-            from .recorder import Recorder
+            from ..inspect.recorder import Recorder
 
             special.recorder = Recorder(program)
         return program

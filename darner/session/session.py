@@ -15,16 +15,16 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError, ShapeError
 from ..graph.habits import missing
 from ..graph.types import TensorType
+from ..io.atomic import Path
+from ..io.reading import parse_json, shown
 from ..ops.leaves import stored_value
 from ..optim.base import Optimizer
-from .atomic import Path
 from .binding import as_value, into, known
 from .checkpoint import Checkpoint, fit, load_checkpoint, save_checkpoint
 from .config import check_seed
 from .initialise import check_rules
 from .inspecting import Inspecting
 from .programs import Shared
-from .reading import parse_json, shown
 from .running import Running, leaf_type
 
 OPTIMIZER_KEY = "session.optimizer"

@@ -13,7 +13,7 @@ import pytest
 
 import darner
 from darner.backends.cpu.jit import compile_module, load_object
-from darner.backends.memory import ALIGNMENT, LARGE_PAGE, aligned, give_back_code, together
+from darner.io.memory import ALIGNMENT, LARGE_PAGE, aligned, give_back_code, together
 from darner.session import running
 
 

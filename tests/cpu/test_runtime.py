@@ -646,7 +646,7 @@ class TestCache:
             cache.key(ADD, features=""),
             cache.key(ADD, passes=True),
         ]
-        monkeypatch.setattr("darner.__version__", "another")
+        monkeypatch.setattr("darner.backends.cpu.cache.__version__", "another")
         keys.append(cache.key(ADD))
         monkeypatch.undo()
         monkeypatch.setattr("llvmlite.__version__", "another")

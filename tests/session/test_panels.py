@@ -9,7 +9,7 @@ from darner import Graph, optim
 from darner.backends.cpu import stored
 from darner.backends.cpu.panels import Panels
 from darner.backends.host import HostCpuProgram
-from darner.backends.memory import aligned
+from darner.io.memory import aligned
 from tests.cpu.running import run_program
 from tests.cpu.test_targets import machine_of
 from tests.session.opening import opened

@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..._version import __version__
 from ...graph.errors import ArgumentError
 from ..trust import UNFINISHED, Entry, UntrustedError, opened_folder
 from ..trust import Folder as Opened
@@ -105,8 +106,6 @@ class ObjectCache:
         """
         import llvmlite  # type: ignore[import-untyped]
         import llvmlite.binding as llvm  # type: ignore[import-untyped]
-
-        from ... import __version__
 
         target = machine or host()
         if cpu is not None:

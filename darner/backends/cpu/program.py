@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from ...graph.data import Array
 from ...graph.errors import InternalError
+from ...io.memory import ALIGNMENT, Bytes, aligned, room_for, together
 from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
-from ..memory import ALIGNMENT, Bytes, aligned, room_for, together
 from ..mirrors import refresh
 from .cache import ObjectCache
 from .claims import WORDS

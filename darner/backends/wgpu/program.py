@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from ...graph.data import Array
 from ...graph.errors import ArgumentError, InternalError, UnsupportedError
+from ...io.memory import Bytes
 from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
-from ..memory import Bytes
 from ..mirrors import Mirror, mirror
 from .clock import Clock
 from .device import LEAST, Device, Region

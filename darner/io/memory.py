@@ -26,8 +26,17 @@ LARGE_PAGE = 2 << 20
 WATCHED = 1 << 30
 """Bytes from which on it is asked whether the system would keep its promise."""
 GROUP = "/sys/fs/cgroup"
+UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 Bytes = npt.NDArray[np.uint8]
+
+
+def format_size(count: int) -> str:
+    """A number of bytes: ``512 B``, ``1.5 KiB``, ``20.0 MiB``."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, len(UNITS))
+    return f"{count / 1024**power:.1f} {UNITS[power - 1]}"
 
 
 def aligned(nbytes: int, what: str = "a value") -> Bytes:
@@ -46,12 +55,10 @@ def aligned(nbytes: int, what: str = "a value") -> Bytes:
             raise MemoryError
         return _aligned(nbytes)
     except (MemoryError, OSError, OverflowError, ValueError) as error:
-        from ..lower.plan_text import size
-
         free = available()
-        known = "" if free is None else f", but {size(free)} are free"
+        known = "" if free is None else f", but {format_size(free)} are free"
         raise OutOfMemoryError(
-            f"{size(nbytes)} of memory are asked for, for {what}{known}", hint=LESS_MEMORY
+            f"{format_size(nbytes)} of memory are asked for, for {what}{known}", hint=LESS_MEMORY
         ) from error
 
 
