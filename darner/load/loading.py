@@ -26,8 +26,8 @@ from ..graph.graph import Graph
 from ..graph.types import TensorType
 from ..io.memory import ALIGNMENT, aligned
 from ..ops.random import STEP
-from ..session.running import leaf_type
 from ..session.session import Session
+from ..session.values import leaf_type
 from .files import Weights
 from .matching import Match, match
 

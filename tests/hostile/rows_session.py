@@ -14,7 +14,7 @@ from darner import (
 )
 from darner.io.atomic import FileError
 from darner.io.tensorfile import file_chunks, header_of, stored
-from darner.session.running import ClosedError
+from darner.session import ClosedError
 from tests.hostile.rows import Table
 from tests.hostile.subjects import GOOD, network
 
