@@ -15,7 +15,7 @@ from ..graph.graph import LEAVES
 from ..io.memory import Bytes, room_for
 from ..lower.faults import located
 from ..lower.plan import Kernel, Plan
-from .cpu.program import CpuProgram, empty_like
+from .cpu.runtime.program import CpuProgram, empty_like
 from .mirrors import changed
 from .reference import evaluate
 

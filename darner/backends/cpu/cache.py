@@ -30,7 +30,7 @@ from ..._version import __version__
 from ...graph.errors import ArgumentError
 from ..trust import UNFINISHED, Entry, UntrustedError, opened_folder
 from ..trust import Folder as Opened
-from .jit import Machine, compile_module, host
+from .runtime.jit import Machine, compile_module, host
 
 _MAGIC = b"darner object 2\n"
 _SUFFIX = ".object"
