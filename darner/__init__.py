@@ -16,10 +16,13 @@ from . import _start as _start  # isort: skip
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import compat as compat
 from . import ops as ops
 from ._version import __version__ as __version__
 from .backends.devices import DeviceInfo, devices
 from .backends.reference import run
+from .compat.attention import AttentionBwdWrt
+from .compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
 from .graph.errors import (
@@ -51,9 +54,7 @@ from .graph.regions import RematPolicy
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
 from .ops.attention import MaskKind, SlidingWindow
-from .ops.attention_gradients import AttentionBwdWrt
 from .ops.declare import binary, unary
-from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.custom_gradient import custom_gradient

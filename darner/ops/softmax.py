@@ -201,13 +201,6 @@ _next_axis_over_batch(log_softmax_backward)
 
 
 @builder(family=FAMILY)
-def sm(graph: Graph, x: Node, axis: int = -1, shape: object = None) -> Node:
-    """RLX's short name of ``softmax``."""
-    result: Node = softmax(x, axis, shape=shape)
-    return result
-
-
-@builder(family=FAMILY)
 def softmin(graph: Graph, x: Node, axis: int = -1) -> Node:
     """Softmax of -x: the smallest element weighs most."""
     result: Node = softmax(x.neg(), axis)

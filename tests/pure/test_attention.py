@@ -6,7 +6,7 @@ import pytest
 import darner
 from darner import ArgumentError, DTypeError, Graph, ShapeError
 from darner.ops.attention import MaskKind, SlidingWindow
-from darner.ops.attention_gradients import AttentionBwdWrt
+from darner.compat.attention import AttentionBwdWrt
 
 
 class Desk:
