@@ -29,7 +29,8 @@ def test_building_plans_compiling_loads_and_a_step_runs():
     with darner.build_inference_session(network()) as session:
         special = special_of(session)
         assert special.state is State.PLANNED
-        assert special.loaded is None and special.program is None
+        assert special.loaded is None
+        assert special.program is None
         session.compile()
         assert special.state is State.LOADED
         with pytest.raises(darner.RunError, match="nothing has run yet"):
