@@ -22,6 +22,7 @@ from ._version import __version__ as __version__
 from .backends.devices import DeviceInfo, devices
 from .backends.reference import run
 from .compat.attention import AttentionBwdWrt
+from .compat.gradients import differentiate
 from .compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
@@ -59,7 +60,7 @@ from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.custom_gradient import custom_gradient
 from .transforms.expand import expand, in_float64
-from .transforms.gradients import differentiate, grad, hvp, jvp, value_and_grad, vjp
+from .transforms.gradients import grad, hvp, jvp, value_and_grad, vjp
 from .transforms.jacobians import hessian, jacfwd, jacrev
 from .transforms.linearize import linearize
 from .transforms.memory import leaf_bytes, live_bytes, peak_live_bytes

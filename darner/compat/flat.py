@@ -5,6 +5,7 @@ The row of a convolution is that of the convolution itself in its gradients too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..graph.dims import Dim, as_dim, divide
@@ -19,6 +20,7 @@ from ..ops.pool import FAMILY as POOLING
 from ..ops.pool import max_pool
 from ..ops.resize import FAMILY as RESAMPLING
 from ..ops.resize import resize_nearest
+from ..ops.shapes import concat
 from ..ops.spatial import flattened, is_size, require_node, spatial_axes, unflattened
 from .forms import form
 
@@ -138,6 +140,32 @@ def upsample_2x_grad(graph: Graph, dy: Node, *geometry: int) -> Node:
 
 
 # --------------------------------------------------------------------------- channels of two tensors
+
+
+@concat.spelling
+def _(graph: Graph, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(inputs, Node):
+        return (inputs, *args), kwargs
+    names = ("b", "batch", "channels_a", "channels_b", "spatial")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    missing = [name for name in names if name not in given]
+    if missing or len(args) > len(names):
+        raise ArgumentError(
+            "tensors must come in a list: concat([a, b], axis)",
+            hint="or flat: concat(a, b, batch, channels_a, channels_b, spatial)",
+        )
+    batch, ca, cb, spatial = (given[name] for name in names[1:])
+    if not isinstance(given["b"], Node):
+        raise ArgumentError(f"'b' must be a node, got {type(given['b']).__name__}")
+    a = inputs.reshape((batch, ca, spatial))
+    b = given["b"].reshape((batch, cb, spatial))
+    return concat([a, b], 1).reshape((-1,))
+
+
+@concat.spelled_operands
+def _(args: Sequence[Any]) -> tuple[int, ...]:
+    """The second of two flat tensors."""
+    return (1,) if args and not isinstance(args[0], list | tuple) else ()
 
 
 def _channels(x: Node, batch: Dim, channels: Dim, spatial: Dim) -> Node:

@@ -37,7 +37,14 @@ from ..ops.rope import FAMILY as POSITION
 from ..ops.rope import rope, rope_with_tables
 from ..ops.shapes import concat
 from ..ops.spatial import require_axes
+from ..transforms.gradients import value_and_grad
 from .forms import form
+
+
+def differentiate(graph: Graph) -> Graph:
+    """Meganeura's name for ``value_and_grad`` by all parameters."""
+    return value_and_grad(graph)
+
 
 # --------------------------------------------------------------------------- convolution, pooling
 
