@@ -102,7 +102,7 @@ class Runner:
         """Run once on these inputs, and on those that were set."""
         if self._values.unset:
             self._values.warn_of_zeros(self.optimizer is not None)
-        special, loaded = self.ready(given)
+        special, loaded = (None if given else self._last_again()) or self.ready(given)
         # An interrupt may come as soon as the native call is over: what is noted here must be right with and without it.
         added, self._added = self._added, None
         if special.changes_parameters:
@@ -120,8 +120,6 @@ class Runner:
 
     def ready(self, given: Mapping[str, Array]) -> tuple[Specialised, Loaded]:
         """The programs for these inputs and those that were set, ready to run on them, once; then ``release``."""
-        if not given and (again := self._last_again()) is not None:
-            return again
         values = {**self.staged, **given} if given else self.staged
         if len(values) < len(self.input_types):
             missing = [name for name in self.input_types if name not in values]
