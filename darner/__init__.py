@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 from . import compat as compat
 from . import ops as ops
 from ._version import __version__ as __version__
-from .backends.devices import DeviceInfo, devices
-from .backends.reference import run
 from .compat.attention import AttentionBwdWrt
 from .compat.gradients import differentiate
 from .compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
@@ -54,6 +52,7 @@ from .graph.op import Cost, Op, builder, composite, primitive
 from .graph.regions import RematPolicy
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
+from .interpreter import run
 from .ops.attention import MaskKind, SlidingWindow
 from .ops.declare import binary, unary
 from .transforms.batch import vmap
@@ -75,6 +74,8 @@ if TYPE_CHECKING:
     from . import optim as optim
     from . import text as text
     from . import train as train
+    from .backends.base.backend import DeviceInfo
+    from .backends.base.devices import devices
     from .lower.plan import ExecutionPlan, Plan
     from .optimizer import (
         DerivedParam,
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
 # Whoever builds a graph or differentiates it does without these, and without the time to load them.
 _LATER = {
     "DerivedParam": "optimizer",
+    "DeviceInfo": "backends.base.backend",
     "ExecutionPlan": "lower.plan",
     "MemorySummary": "session",
     "OptimizeReport": "optimizer",
@@ -116,6 +118,7 @@ _LATER = {
     "build_session_unoptimized": "session",
     "build_session_with_report": "session",
     "data": "data",
+    "devices": "backends.base.devices",
     "function": "session",
     "load": "load",
     "models": "models",

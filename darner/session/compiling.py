@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..backends.protocol import Program, Tuning, compile_for, start_for
+from ..backends.base.backend import Tuning
+from ..backends.base.lowering import compile_for
+from ..backends.base.program import Program
+from ..backends.base.registry import backend_of
 from ..graph.garbage import without_collection
 from ..graph.graph import Graph
 from ..io.memory import Bytes, give_back_code, trim
@@ -22,7 +25,7 @@ from .progress import Phases
 from .values import Values
 
 if TYPE_CHECKING:
-    from ..backends.cpu.cache import ObjectCache
+    from ..backends.base.cache import ObjectCache
 
 LARGE = 32 << 20
 """Bytes of parameters from which on a session needs memory more than a quick next build."""
@@ -63,7 +66,7 @@ class Compiler:
                         plans = load_build(cache, key, optimizer)
             if plans is not None:
                 return Specialised(plans, self._graph)
-            start_for(self._config.device)
+            backend_of(self._config.device).warm_up()
             pipeline = self._pipeline(sizes)
             return Specialised(pipeline.plans(optimizer, self.phases.timed), self._graph, key)
 
@@ -143,10 +146,18 @@ class Compiler:
         arena: Bytes | None = None,
     ) -> Program:
         """A plan, compiled, on the memory of the session's parameters and states."""
-        device, threads = self._config.device, self._config.threads
-        tuning = Tuning(self._config.tune, self._config.object_cache(), self.phases.counted)
-        arrays = self._values.arrays
-        return compile_for(device, plan, threads, arrays, cache, fixed, saved, arena, tuning)
+        config = self._config
+        return compile_for(
+            config.device,
+            plan,
+            threads=config.threads,
+            storage=self._values.arrays,
+            cache=cache,
+            fixed=fixed,
+            saved=saved,
+            arena=arena,
+            tuning=Tuning(config.tune, config.object_cache(), self.phases.counted),
+        )
 
     def keep_what_is_read(self, program: Program) -> None:
         """Let parameters hold their values that a step reads as they are."""

@@ -11,8 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from ..backends.mirrors import changed, refresh
-from ..backends.protocol import Program
+from ..backends.base.mirrors import changed, refresh
+from ..backends.base.program import Program
 from ..graph.data import Array
 from ..graph.node import Node
 from ..io.memory import reclaim, release, trim

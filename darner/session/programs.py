@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..backends.protocol import Program
+from ..backends.base.program import Program
 from ..graph.data import Array
 from ..graph.errors import InternalError, RunError
 from ..graph.graph import LEAVES, Graph

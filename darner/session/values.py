@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.base.host import empty_like
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.forks import watch
@@ -204,8 +205,6 @@ def allocate_all(
     what: str = "parameters and states",
 ) -> dict[str, Array]:
     """Memory for parameters or states, given by their types and what they are at first, in one piece."""
-    from ..backends.cpu.runtime.program import empty_like
-
     buffers = {
         name: Buffer(type_, "state", "", init=init) for name, (type_, init) in leaves.items()
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.host import ReferenceProgram
+from darner.backends.reference.program import ReferenceProgram
 from darner.graph.errors import ArgumentError, RunError
 from darner.inspect import recorder as recording
 from darner.inspect.memory_map import memory_map

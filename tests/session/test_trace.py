@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.host import ReferenceProgram
+from darner.backends.reference.program import ReferenceProgram
 from darner.graph.errors import ArgumentError, RunError, ShapeError, UnknownNameError
 from darner.inspect.gradients import gradient_summary
 from darner.inspect.statistics import PIECE, statistics

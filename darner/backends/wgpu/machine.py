@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..._version import __version__
-from ..keys import Keyed
+from ..base.keys import Keyed
 
 ASKED = (
     "shader-f16",

@@ -18,7 +18,8 @@ from ...graph.errors import ArgumentError, InternalError, UnsupportedError
 from ...io.memory import Bytes
 from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
-from ..mirrors import Mirror, mirror
+from ..base.host import empty_like
+from ..base.mirrors import Mirror, mirror
 from .clock import Clock
 from .device import LEAST, Device, Region
 from .fitting import fitted
@@ -166,8 +167,6 @@ class WgpuProgram:
         return regions
 
     def _mirrored(self, number: int, buffer: Buffer) -> Region:
-        from ..cpu.runtime.program import empty_like
-
         name = str(buffer.name)
         if name not in self.storage:
             self.storage[name] = empty_like(buffer)

@@ -9,7 +9,7 @@ from ....graph.data import Array
 from ....graph.errors import ArgumentError
 from ....io.memory import Bytes, aligned, reclaim
 from ....lower.plan import Plan
-from ...mirrors import Mirror, changed, drop, mirror, refresh, there_are_mirrors
+from ...base.mirrors import Mirror, changed, drop, mirror, refresh, there_are_mirrors
 from ..emit.panels import Panels
 
 

@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.data import Array
-from ..io.memory import release
+from ...graph.data import Array
+from ...io.memory import release
 
 
 class Mirror:
