@@ -6,7 +6,7 @@ rest: every form here works in the middle of a graph, with any mask, and with fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +26,11 @@ _OPTIONS = "score_scale: float | None = None, attn_logit_softcap: float | None =
 _LAYOUT = "*, layout: Any = None"
 
 
+def _opened(given: Mapping[str, Any]) -> Opened:
+    sizes = (given["num_heads"], given["head_dim"], given.get("num_kv_heads"))
+    return open_heads(given["q"], given["k"], given["v"], *sizes, layout=given.get("layout"))
+
+
 def _attended(opened: Opened, shape: Any = None, **options: Any) -> Node:
     q, k, v = opened.q, opened.k, opened.v
     result = opened.close(scaled_dot_attention(q, k, v, layout=opened.layout, **options))
@@ -37,19 +42,19 @@ def _attended(opened: Opened, shape: Any = None, **options: Any) -> Node:
 # --------------------------------------------------------------------------- Meganeura's names
 
 
-def _grouped(options: Callable[[Opened, dict[str, Any]], dict[str, Any]]) -> Callable[..., Node]:
-    """Attention with options that follow from the operands and what is given beside them."""
+Options = Callable[[Opened, Mapping[str, Any]], dict[str, Any]]
+"""What follows for ``scaled_dot_attention`` from the operands and all that was given."""
 
-    def rule(
-        q: Node, k: Node, v: Node, num_heads: int, num_kv_heads: int, head_dim: int, **given: Any
-    ) -> Node:
-        opened = open_heads(q, k, v, num_heads, head_dim, num_kv_heads)
-        return _attended(opened, **options(opened, given))
+
+def _by(options: Options) -> Callable[..., Node]:
+    def rule(**given: Any) -> Node:
+        opened = _opened(given)
+        return _attended(opened, given.get("shape"), **options(opened, given))
 
     return rule
 
 
-def _same_sequence(opened: Opened, given: dict[str, Any]) -> dict[str, Any]:
+def _same_sequence(opened: Opened, given: Mapping[str, Any]) -> dict[str, Any]:
     if opened.sizes.queries != opened.sizes.keys:
         raise ShapeError(
             f"q has {opened.sizes.queries} rows and k has {opened.sizes.keys}",
@@ -58,11 +63,11 @@ def _same_sequence(opened: Opened, given: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-for _name, _more, _rule, _doc in (
+for _name, _more, _options, _doc in (
     (
         "causal_attention",
         "",
-        _grouped(lambda opened, given: {"causal": True}),
+        lambda opened, given: {"causal": True},
         """Attention to keys that do not come after the query.
 
     ``q`` is (length, num_heads * head_dim), ``k`` and ``v`` (length, num_kv_heads * head_dim), or each with a batch axis
@@ -72,31 +77,29 @@ for _name, _more, _rule, _doc in (
     (
         "sliding_window_attention",
         ", window: int",
-        _grouped(
-            lambda opened, given: {"causal": True, "window": count("window", given["window"])}
-        ),
+        lambda opened, given: {"causal": True, "window": count("window", given["window"])},
         "Causal attention to the last ``window`` keys, the query's own among them.",
     ),
     (
         "full_attention",
         "",
-        _grouped(_same_sequence),
+        _same_sequence,
         "Attention of every row to every row of the same sequence.",
     ),
     (
         "cross_attention",
         "",
-        _grouped(lambda opened, given: {}),
+        lambda opened, given: {},
         "Attention of every row to every row of another sequence, of any length.",
     ),
     (
         "multi_head_attn",
         ", is_cross: bool = False",
-        _grouped(lambda opened, given: {}),
+        lambda opened, given: {},
         "Attention without a mask, to a sequence of any length; ``is_cross`` is a note for the reader.",
     ),
 ):
-    form(_name, FAMILY, f"{_OPERANDS}, {_GROUPED}{_more}", _rule, _doc, by_name=True)
+    form(f"{_name}({_OPERANDS}, {_GROUPED}{_more})", FAMILY, _by(_options), _doc, by_name=True)
 
 
 # --------------------------------------------------------------------------- RLX's names
@@ -121,11 +124,8 @@ def custom_mask(mask: Node | None, scores: Shape) -> Node | None:
     return mask if mask.dtype.kind == "bool" else mask >= 0.5
 
 
-def _by_mask(
-    q: Node, k: Node, v: Node, num_heads: int, head_dim: int, layout: Any, **given: Any
-) -> Node:
-    """Attention whose mask is a kind, a tensor of what is visible, or a bias."""
-    opened = open_heads(q, k, v, num_heads, head_dim, layout=layout)
+def _of_mask(opened: Opened, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A mask that is a kind, a tensor of what is visible, or a bias."""
     options = {"scale": given.get("score_scale"), "softcap": given.get("attn_logit_softcap")}
     if "mask_kind" in given:
         kind = as_mask_kind(given["mask_kind"])
@@ -137,7 +137,7 @@ def _by_mask(
         options["bias"] = given["bias"]
     else:
         options["mask"] = custom_mask(given["mask"], opened.sizes.scores)
-    return _attended(opened, given.get("shape"), **options)
+    return options
 
 
 for _name, _parameters, _doc in (
@@ -177,7 +177,8 @@ for _name, _parameters, _doc in (
         "Attention with ``bias``, which broadcasts to (batch, heads, queries, keys), added to the scaled scores.",
     ),
 ):
-    form(_name, FAMILY, f"{_OPERANDS}, {_parameters}, {_LAYOUT}", _by_mask, _doc, by_name=True)
+    _signature = f"{_name}({_OPERANDS}, {_parameters}, {_LAYOUT})"
+    form(_signature, FAMILY, _by(_of_mask), _doc, by_name=True)
 
 
 # --------------------------------------------------------------------------- RLX's gradients
@@ -191,21 +192,19 @@ class AttentionBwdWrt(StrEnum):
     V = "v"
 
 
-def _gradients(
-    q: Node, k: Node, v: Node, dy: Node, num_heads: int, head_dim: int, **given: Any
-) -> tuple[Node, Node, Node]:
+def _gradients(**given: Any) -> tuple[Node, Node, Node]:
     kind, mask = as_mask_kind(given["mask_kind"]), given["mask"]
     takes_tensor = kind in (MaskKind.CUSTOM, MaskKind.BIAS)
     if takes_tensor != (mask is not None):
         needs = "needs the mask of the forward pass" if takes_tensor else "takes no mask tensor"
         raise ArgumentError(f"the mask {kind} {needs}")
-    opened = open_heads(q, k, v, num_heads, head_dim, layout=given["layout"])
+    opened = _opened(given)
     sizes = opened.sizes
     found = scaled_dot_attention_backward(
         opened.q,
         opened.k,
         opened.v,
-        opened.open("dy", dy, sizes.heads),
+        opened.open("dy", given["dy"], sizes.heads),
         custom_mask(mask, sizes.scores) if kind == MaskKind.CUSTOM else None,
         mask if kind == MaskKind.BIAS else None,
         layout=opened.layout,
@@ -227,21 +226,18 @@ def _gradient(wrt: Any, **given: Any) -> Node:
 _BACKWARD = f"{_OPERANDS}, dy: Node, {_HEADS}, mask_kind: Any, mask: Node | None = None, {_LAYOUT}, {_OPTIONS}"
 
 form(
-    "attention_backward_all",
+    f"attention_backward_all({_BACKWARD}) -> tuple[Node, Node, Node]",
     FAMILY,
-    _BACKWARD,
     _gradients,
     """The gradients of ``attention`` and its kin with respect to ``q``, ``k`` and ``v``.
 
     ``mask`` is the tensor of the forward pass, for ``MaskKind.CUSTOM`` and ``MaskKind.BIAS``.
     """,
     by_name=True,
-    result="tuple[Node, Node, Node]",
 )
 form(
-    "attention_backward",
+    f"attention_backward(wrt: Any, {_BACKWARD})",
     FAMILY,
-    f"wrt: Any, {_BACKWARD}",
     _gradient,
     "One of the gradients of ``attention_backward_all``: ``wrt`` is ``AttentionBwdWrt.Q``, ``K`` or ``V``, or its text.",
     by_name=True,

@@ -49,16 +49,14 @@ def _weight_gradient(dy: Node, x: Node, *row: Any) -> Node:
 
 
 form(
-    "conv2d_hw",
+    f"conv2d_hw(x: Node, kernel: Node, {_ROW}, pad_h: int, pad_w: int)",
     CONVOLUTION,
-    f"x: Node, kernel: Node, {_ROW}, pad_h: int, pad_w: int",
     _conv2d,
     "Convolution of flat NCHW tensors, rows and columns padded apart; the result is flat.",
 )
 form(
-    "conv2d_grad_input",
+    f"conv2d_grad_input(dy: Node, kernel: Node, {_PADDED})",
     CONVOLUTION,
-    f"dy: Node, kernel: Node, {_PADDED}",
     _input_gradient,
     """The gradient of flat ``conv2d`` towards its input, flat; the integers are the same.
 
@@ -66,9 +64,8 @@ form(
     """,
 )
 form(
-    "conv2d_grad_weight",
+    f"conv2d_grad_weight(dy: Node, x: Node, {_PADDED})",
     CONVOLUTION,
-    f"dy: Node, x: Node, {_PADDED}",
     _weight_gradient,
     """The gradient of flat ``conv2d`` towards its kernel, flat; the integers are the same.
 
@@ -87,9 +84,8 @@ def _max_pool(x: Node, *row: Any) -> Node:
 
 
 form(
-    "max_pool_2d",
+    f"max_pool_2d(x: Node, batch: int, channels: int, in_h: int, in_w: int, {_WINDOW}, padding: int)",
     POOLING,
-    f"x: Node, batch: int, channels: int, in_h: int, in_w: int, {_WINDOW}, padding: int",
     _max_pool,
     "The largest element of each window of a flat NCHW tensor, flat; see ``max_pool2d``.",
 )

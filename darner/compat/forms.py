@@ -1,4 +1,4 @@
-"""Builders from rows of a table: a name, parameters as they are written, and what is called with them."""
+"""Builders from rows of a table: a signature as it is written, and what is called with its arguments."""
 
 from __future__ import annotations
 import __future__ as future
@@ -14,31 +14,25 @@ _ANNOTATIONS_ARE_TEXT = future.annotations.compiler_flag
 
 
 def form(
-    name: str,
-    family: str,
-    parameters: str,
-    rule: Callable[..., Any],
-    doc: str,
-    *,
-    by_name: bool = False,
-    result: str = "Node",
+    signature: str, family: str, rule: Callable[..., Any], doc: str, *, by_name: bool = False
 ) -> Builder:
     """Declare a builder.
 
     Args:
-        name: of the graph method.
+        signature: name and parameters as in a declaration, without the graph; what it returns, if that is not one node.
         family: of ops that it belongs to.
-        parameters: as in a declaration, annotations and defaults included; the graph is left out.
-        rule: what is called with them by position, those after ``*`` by name.
+        rule: what is called with the arguments by position, those after ``*`` by name.
         doc: its documentation.
-        by_name: whether the rule takes all of them by name, as rows do whose parameters differ and whose rule is the same.
-        result: the annotation of what it returns.
+        by_name: whether the rule takes all of them by name, as where rows differ in their parameters and share a rule.
     """
+    name, _, rest = signature.partition("(")
+    parameters, _, result = rest.rpartition(")")
     position, _, keyword = parameters.partition("*, ")
     named = [f"{item}={item}" for item in _NAME.findall(parameters if by_name else keyword)]
     given = named if by_name else [*_NAME.findall(position), *named]
     # A function with these parameters in truth, so that calls that do not fit fail as all others do. Dataclasses are made so too.
-    source = f"def {name}(graph, {parameters}) -> {result}:\n    return rule({', '.join(given)})"
+    head = f"def {name}(graph, {parameters}){result or ' -> Node'}:"
+    source = f"{head}\n    return rule({', '.join(given)})"
     scope: dict[str, Any] = {"rule": rule, "__name__": __name__}
     exec(compile(source, __file__, "exec", _ANNOTATIONS_ARE_TEXT), scope)
     made = scope[name]

@@ -126,30 +126,26 @@ def maxpool2d_backward(
 _OF_NORM = "dy: Node, x: Node, w: Node, eps: float = 1e-5"
 
 form(
-    "rms_norm_grad_x",
+    f"rms_norm_grad_x({_OF_NORM})",
     NORMALISATION,
-    _OF_NORM,
     lambda dy, x, w, eps: rms_norm_backward_input(x, w, None, dy, -1, eps),
     "The gradient of ``rms_norm(x, w, eps)`` with respect to x.",
 )
 form(
-    "rms_norm_grad_w",
+    f"rms_norm_grad_w({_OF_NORM})",
     NORMALISATION,
-    _OF_NORM,
     lambda dy, x, w, eps: rms_norm_backward_gamma(x, w, None, dy, -1, eps),
     "The gradient of ``rms_norm(x, w, eps)`` with respect to w.",
 )
 form(
-    "layer_norm_grad_x",
+    f"layer_norm_grad_x({_OF_NORM})",
     NORMALISATION,
-    _OF_NORM,
     lambda dy, x, w, eps: layer_norm_backward_input(x, w, dy, -1, eps),
     "The gradient of ``layer_norm(x, w, b, eps)`` with respect to x.",
 )
 form(
-    "layer_norm_grad_wb",
+    f"layer_norm_grad_wb({_OF_NORM})",
     NORMALISATION,
-    _OF_NORM,
     lambda dy, x, w, eps: layer_norm_backward_gamma(x, dy, w.shape, -1, eps),
     """The gradient of ``layer_norm(x, w, b, eps)`` with respect to w, of the type of w.
 

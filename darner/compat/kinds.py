@@ -104,47 +104,43 @@ _COMPARE = {kind.value: getattr(comparison, kind.value) for kind in CompareOp}
 _REDUCTIONS = {"sum": sum_, "mean": mean, "max": max_, "min": min_, "prod": prod}
 
 
-def _activation(kind: Any, x: Node, shape: Any) -> Any:
+def _activation(kind: Any, x: Node, shape: object) -> Any:
     return activation_op(kind)(x, shape=shape)
 
 
-def _binary(op: Any, lhs: Node, rhs: Node, shape: Any) -> Any:
+def _binary(op: Any, lhs: Node, rhs: Node, shape: object) -> Any:
     return choose(_BINARY, op, "binary op")(lhs, rhs, shape=shape)
 
 
-def _compare(op: Any, lhs: Node, rhs: Node, shape: Any) -> Any:
+def _compare(op: Any, lhs: Node, rhs: Node, shape: object) -> Any:
     return choose(_COMPARE, op, "comparison")(lhs, rhs, shape=shape)
 
 
-def _reduce(x: Node, op: Any, axes: Any, keep_dim: bool, shape: Any) -> Any:
+def _reduce(x: Node, op: Any, axes: Any, keep_dim: bool, shape: object) -> Any:
     return choose(_REDUCTIONS, op, "reduction")(x, axes, keep_dim, shape=shape)
 
 
 form(
+    "activation(kind: Any, x: Node, shape: Any = None)",
     "activation",
-    "activation",
-    "kind: Any, x: Node, shape: Any = None",
     _activation,
     "An activation, or any other element-wise function of one operand, by its name or ``Activation``.",
 )
 form(
-    "binary",
+    "binary(op: Any, lhs: Node, rhs: Node, shape: Any = None)",
     "element-wise",
-    "op: Any, lhs: Node, rhs: Node, shape: Any = None",
     _binary,
     "A binary op by its kind: add, sub, mul, div, max, min or pow.",
 )
 form(
-    "compare",
+    "compare(op: Any, lhs: Node, rhs: Node, shape: Any = None)",
     "comparison",
-    "op: Any, lhs: Node, rhs: Node, shape: Any = None",
     _compare,
     "A comparison by its kind: eq, ne, lt, le, gt or ge.",
 )
 form(
-    "reduce",
+    "reduce(x: Node, op: Any, axes: Any = None, keep_dim: bool = False, shape: Any = None)",
     "reduction",
-    "x: Node, op: Any, axes: Any = None, keep_dim: bool = False, shape: Any = None",
     _reduce,
     "A reduction by its kind: sum, mean, max, min or prod.",
 )

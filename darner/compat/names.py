@@ -27,89 +27,78 @@ from .forms import form
 
 # --------------------------------------------------------------------------- another name
 
-for _name, _family, _parameters, _rule, _doc in (
-    ("concat_", "shape", "inputs: list[Node], axis: int", concat, "RLX's spelling of ``concat``."),
+for _signature, _family, _rule, _doc in (
+    ("concat_(inputs: list[Node], axis: int)", "shape", concat, "RLX's spelling of ``concat``."),
     (
-        "narrow_",
+        "narrow_(x: Node, axis: int, start: Any, length: Any)",
         "shape",
-        "x: Node, axis: int, start: Any, length: Any",
         lambda x, axis, start, length: x.narrow(axis, start, length),
         "RLX's spelling of ``narrow``.",
     ),
     (
-        "reshape_",
+        "reshape_(x: Node, shape: Any)",
         "shape",
-        "x: Node, shape: Any",
         lambda x, shape: x.reshape(shape),
         "RLX's spelling of ``reshape``.",
     ),
     (
-        "transpose_",
+        "transpose_(x: Node, perm: Any)",
         "shape",
-        "x: Node, perm: Any",
         lambda x, perm: x.transpose(perm),
         "RLX's spelling of ``transpose``.",
     ),
     (
-        "gather_",
+        "gather_(table: Node, indices: Node, axis: int)",
         "index",
-        "table: Node, indices: Node, axis: int",
         gather,
         "RLX's spelling of ``gather``.",
     ),
     (
-        "mm",
+        "mm(a: Node, b: Node, shape: Any = None)",
         MATRIX,
-        "a: Node, b: Node, shape: Any = None",
         lambda a, b, shape: matmul(a, b, shape=shape),
         "Shorthand for ``matmul``.",
     ),
     (
-        "ln",
+        "ln(x: Node, gamma: Node, beta: Node, eps: float = 1e-5)",
         "normalisation",
-        "x: Node, gamma: Node, beta: Node, eps: float = 1e-5",
         layer_norm,
         "RLX's short spelling of ``layer_norm`` over the last axis. (The logarithm is ``log``.)",
     ),
     (
-        "sm",
+        "sm(x: Node, axis: int = -1, shape: object = None)",
         "softmax",
-        "x: Node, axis: int = -1, shape: object = None",
         lambda x, axis, shape: softmax(x, axis, shape=shape),
         "RLX's short name of ``softmax``.",
     ),
     (
-        "linear_fused",
+        "linear_fused(x: Node, w: Node, bias: Node, activation: Any = None, out_shape: Any = None)",
         MATRIX,
-        "x: Node, w: Node, bias: Node, activation: Any = None, out_shape: Any = None",
         lambda x, w, bias, act, shape: fused_matmul_bias_act(x, w, bias, act, shape=shape),
         "``fused_matmul_bias_act`` by RLX's other name.",
     ),
     (
-        "rope_n",
+        "rope_n(x: Node, cos: Node, sin: Node, head_dim: int, n_rot: int)",
         POSITION,
-        "x: Node, cos: Node, sin: Node, head_dim: int, n_rot: int",
         lambda x, cos, sin, head_dim, n_rot: rope_with_tables(
             x, cos, sin, head_dim=head_dim, n_rot=n_rot
         ),
         "``rope_with_tables`` of the first ``n_rot`` elements of each head.",
     ),
     (
-        "sum_all",
+        "sum_all(x: Node)",
         "reduction",
-        "x: Node",
         lambda x: x.sum().reshape((1,)),
         "The sum of all elements, as a tensor of shape [1].",
     ),
     (
-        "mean_all",
+        "mean_all(x: Node)",
         "reduction",
-        "x: Node",
         lambda x: x.mean().reshape((1,)),
         "The mean of all elements, as a tensor of shape [1].",
     ),
 ):
-    form(_name, _family, _parameters, _rule, _doc)
+    form(_signature, _family, _rule, _doc)
 
 
 @builder(family="resampling")
