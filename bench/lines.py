@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 
-from darner.backends.cpu.jit import compile_module, load_object
-from darner.backends.cpu.threads import Team, symbols
+from darner.backends.cpu.runtime.jit import compile_module, load_object
+from darner.backends.cpu.runtime.threads import Team, symbols
 
 LINE = 64
 BYTES = 384 << 10

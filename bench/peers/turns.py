@@ -185,7 +185,7 @@ def serve() -> None:
 
     keep_to_cores(asked["threads"])
     if asked["engine"] == "machine":  # no engine: the machine itself
-        from darner.backends.cpu.peak import measured_target
+        from darner.backends.cpu.runtime.peak import measured_target
 
         target = measured_target(asked["threads"])
         reply(flops=target.flops, bandwidth=target.bandwidth)

@@ -48,7 +48,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def _host() -> tuple[DeviceInfo, ...]:
-    from .cpu.jit import host
+    from .cpu.runtime.jit import host
 
     machine = host()
     features = tuple(name[1:] for name in machine.features.split(",") if name.startswith("+"))

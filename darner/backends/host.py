@@ -14,7 +14,7 @@ from ..graph.errors import DarnerError, InternalError
 from ..graph.graph import LEAVES
 from ..lower.faults import located
 from ..lower.plan import Kernel, Plan
-from .cpu.program import CpuProgram, empty_like
+from .cpu.runtime.program import CpuProgram, empty_like
 from .memory import Bytes, room_for
 from .mirrors import changed
 from .reference import evaluate

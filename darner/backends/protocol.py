@@ -281,7 +281,7 @@ def _kernels_of(device: str) -> _Kernels:
 def start_for(device: str) -> None:
     """Begin with what the first program on a device needs whatever its plan is, beside the caller who makes the plan."""
     if target_of(device) == "cpu":
-        from .cpu.steps import make_ahead
+        from .cpu.runtime.steps import make_ahead
 
         make_ahead()
 

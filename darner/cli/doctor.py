@@ -157,7 +157,7 @@ def _requirements() -> list[str]:
 
 
 def _processor() -> dict[str, Any]:
-    from ..backends.cpu.jit import host
+    from ..backends.cpu.runtime.jit import host
 
     machine = host()
     has = machine.features.split(",")

@@ -190,3 +190,8 @@ class _Bodies:
 
 def _is_scalar(node: Node) -> bool:
     return node.op.name == "constant" and node.size == 1
+
+
+def sizes(node: Node) -> list[int]:
+    """The sizes of a node; in a kernel all are known."""
+    return [int(size) for size in node.shape]

@@ -172,6 +172,6 @@ def _machine(device: str) -> str:
         from ..backends.wgpu.device import opened
 
         return opened(device).machine.key()
-    from ..backends.cpu.jit import host
+    from ..backends.cpu.runtime.jit import host
 
     return host().key()

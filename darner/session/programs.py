@@ -260,7 +260,7 @@ def allocate_all(
     what: str = "parameters and states",
 ) -> dict[str, Array]:
     """Memory for parameters or states, given by their types and what they are at first, in one piece."""
-    from ..backends.cpu.program import empty_like
+    from ..backends.cpu.runtime.program import empty_like
 
     buffers = {
         name: Buffer(type_, "state", "", init=init) for name, (type_, init) in leaves.items()

@@ -158,7 +158,7 @@ def _machine(program: Inspectable, machine: str | Target | None) -> Target:
             return measured_rates(program.device).target
     if target != "cpu":
         return find_target("cpu")
-    from ..backends.cpu.peak import measured_target
+    from ..backends.cpu.runtime.peak import measured_target
 
     return measured_target(program.threads)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import darner
-from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.runtime.program import CpuProgram
 from darner.backends.protocol import lower_for
 from darner.graph.types import TensorType
 from darner.testing import assert_close, make_case

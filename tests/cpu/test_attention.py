@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.cpu import attention_backward, attention_plan, jit
+from darner.backends.cpu.attention import backward as attention_backward
+from darner.backends.cpu.attention import plan as attention_plan
 from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.kernels import template_of
-from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.runtime import jit
+from darner.backends.cpu.runtime.program import CpuProgram
 from darner.lower.lower import lower
 from darner.testing import tolerance
 from tests.conformance import examples
@@ -186,7 +188,7 @@ def test_other_types(dtype, tmp_path):
 @pytest.mark.parametrize("vector_bytes", [16, 32])
 def test_processors_with_narrower_vectors(vector_bytes, tmp_path, monkeypatch):
     narrower = dataclasses.replace(jit.host(), vector_bytes=vector_bytes)
-    monkeypatch.setattr("darner.backends.cpu.program.host", lambda: narrower)
+    monkeypatch.setattr("darner.backends.cpu.runtime.program.host", lambda: narrower)
     made = Made()
     nodes, rest = made.attention((1, 4, 37, 21, 2, 45, 17), {"causal": True, "mask": (37, 45)})
     y = made.graph.scaled_dot_attention(*nodes, **rest)

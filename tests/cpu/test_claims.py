@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from darner.backends.cpu.claims import ENDED, LINE_WORDS, MARKS, QUEUES, WORDS, Claims
-from darner.backends.cpu.faults import FAULT
-from darner.backends.cpu.gemm_pieces import while_claimed
-from darner.backends.cpu.jit import compile_module, load_object
-from darner.backends.cpu.places import as_value
-from darner.backends.cpu.threads import Team, symbols
+from darner.backends.cpu.contract.pieces import while_claimed
+from darner.backends.cpu.emit.work_queue import ENDED, LINE_WORDS, MARKS, QUEUES, WORDS, Claims
+from darner.backends.cpu.runtime.jit import compile_module, load_object
+from darner.backends.cpu.runtime.threads import Team, symbols
+from darner.codegen.ir.faults import FAULT
+from darner.codegen.ir.index import as_value
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="teams need POSIX threads")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import darner
-from darner.backends.cpu import steps as steps_module
-from darner.backends.cpu import threads as threads_module
-from darner.backends.cpu.jit import compile_module, load_object
+from darner.backends.cpu.runtime import steps as steps_module
+from darner.backends.cpu.runtime import threads as threads_module
+from darner.backends.cpu.runtime.jit import compile_module, load_object
 from tests.leaks import models, process
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="teams need POSIX threads")

@@ -8,14 +8,15 @@ from llvmlite import ir
 
 import darner
 from darner import Graph
-from darner.backends.cpu import contract, gemm_plan
 from darner.backends.cpu.cache import ObjectCache
-from darner.backends.cpu.claims import Claims
-from darner.backends.cpu.gemm_claims import can_claim, can_claim_parts
-from darner.backends.cpu.gemm_plan import Contraction
-from darner.backends.cpu.jit import host
+from darner.backends.cpu.contract import plan as gemm_plan
+from darner.backends.cpu.contract import template as contract
+from darner.backends.cpu.contract.plan import Contraction
+from darner.backends.cpu.contract.queued import can_claim, can_claim_parts
+from darner.backends.cpu.emit.work_queue import Claims
 from darner.backends.cpu.kernels import template_of
-from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.runtime.jit import host
+from darner.backends.cpu.runtime.program import CpuProgram
 from darner.graph import dtypes
 from darner.lower.lower import lower
 from darner.ops.contract import dot_general

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import darner
 from darner import Graph
 from darner.backends.cpu.cache import ObjectCache
-from darner.backends.cpu.conv import CONV
-from darner.backends.cpu.conv_depthwise import is_depthwise
-from darner.backends.cpu.conv_plan import patches_of
+from darner.backends.cpu.conv.depthwise import is_depthwise
+from darner.backends.cpu.conv.template import CONV
 from darner.backends.cpu.kernels import template_of
+from darner.codegen.problems.conv import patches_of
 from darner.lower.lower import lower
 from darner.lower.roles import WHOLE
 from darner.ops.conv import conv, conv_input_grad, conv_weight_grad

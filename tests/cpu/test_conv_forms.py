@@ -10,22 +10,21 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.cpu import (
-    conv,
-    conv_direct,
-    conv_dots,
-    conv_driver,
-    conv_lanes,
-    conv_weights,
-)
 from darner.backends.cpu.cache import ObjectCache
-from darner.backends.cpu.conv_blocks import blocks_of
-from darner.backends.cpu.conv_plan import patches_of, uneven
-from darner.backends.cpu.conv_planes import grid_of_planes
-from darner.backends.cpu.conv_spans import met, share_of_taps
-from darner.backends.cpu.jit import host
+from darner.backends.cpu.conv import channel_lanes as conv_lanes
+from darner.backends.cpu.conv import direct as conv_direct
+from darner.backends.cpu.conv import dots as conv_dots
+from darner.backends.cpu.conv import driver as conv_driver
+from darner.backends.cpu.conv import template as conv
+from darner.backends.cpu.conv import weight_gradient as conv_weights
+from darner.backends.cpu.conv.blocks import blocks_of
+from darner.backends.cpu.conv.plan import uneven
+from darner.backends.cpu.conv.planes import grid_of_planes
+from darner.backends.cpu.conv.spans import met, share_of_taps
 from darner.backends.cpu.kernels import functions_of
-from darner.backends.cpu.program import CpuProgram
+from darner.backends.cpu.runtime.jit import host
+from darner.backends.cpu.runtime.program import CpuProgram
+from darner.codegen.problems.conv import patches_of
 from darner.lower.lower import lower
 from darner.lower.roles import WHOLE
 from darner.testing import assert_close

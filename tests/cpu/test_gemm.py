@@ -14,9 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from darner.backends.cpu import gemm_plan
-from darner.backends.cpu.contract import _parts
-from darner.backends.cpu.gemm import (
+from darner.backends.cpu.contract import plan as gemm_plan
+from darner.backends.cpu.contract.gemm import (
     Contraction,
     emit_contraction,
     emit_pack_b,
@@ -24,11 +23,12 @@ from darner.backends.cpu.gemm import (
     scratch_bytes,
     share_evenly,
 )
-from darner.backends.cpu.gemm_ir import i64, load, loop, offset
-from darner.backends.cpu.gemm_pack import pack_kernel
-from darner.backends.cpu.gemm_plan import cut
-from darner.backends.cpu.gemm_tile import choose_tile
-from darner.backends.cpu.panels import Panels
+from darner.backends.cpu.contract.pack import pack_kernel
+from darner.backends.cpu.contract.plan import cut
+from darner.backends.cpu.contract.template import _parts
+from darner.backends.cpu.contract.tile import choose_tile
+from darner.backends.cpu.emit.panels import Panels
+from darner.codegen.ir.emit import i64, load, loop, offset
 from darner.graph.errors import ArgumentError
 from tests.conformance import examples
 

@@ -5,9 +5,9 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.backends.cpu.collapse import collapsed
-from darner.backends.cpu.row_program import row_program
+from darner.backends.cpu.rows.program import row_program
 from darner.backends.protocol import lower_for
+from darner.codegen.elements.collapse import collapsed
 from darner.graph import dtypes
 from darner.testing import tolerance
 

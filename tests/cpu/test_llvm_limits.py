@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from darner import Graph
-from darner.backends.cpu.jit import CompileError, compile_module, host, load_object
-from darner.backends.cpu.native import native_of
+from darner.backends.cpu.runtime.jit import CompileError, compile_module, host, load_object
+from darner.backends.cpu.runtime.native import native_of
 from darner.lower.lower import lower
 
 SAME = "define i64 @same(i64 %x) { ret i64 %x }"
@@ -27,7 +27,7 @@ def test_object_code_of_another_processor_is_refused():
 
 @pytest.mark.parametrize("triple", ["arm64-apple-darwin", "x86_64-pc-windows-msvc"])
 def test_object_code_of_other_systems_names_its_processor(triple):
-    from darner.backends.cpu.jit import _object_architecture, architecture
+    from darner.backends.cpu.runtime.jit import _object_architecture, architecture
 
     assert _object_architecture(compile_module(SAME, triple=triple)) == architecture(triple)
     assert _object_architecture(b"garbage") is None

@@ -9,11 +9,11 @@ import pytest
 
 import darner
 from darner import Graph, SessionConfig
-from darner.backends.cpu import native as native_module
-from darner.backends.cpu import program as program_module
 from darner.backends.cpu.cache import ObjectCache
-from darner.backends.cpu.jit import Machine, host
 from darner.backends.cpu.kernels import _modules, functions_of
+from darner.backends.cpu.runtime import native as native_module
+from darner.backends.cpu.runtime import program as program_module
+from darner.backends.cpu.runtime.jit import Machine, host
 from darner.backends.keys import Keyed
 from darner.backends.wgpu.machine import Machine as Gpu
 from darner.backends.wgpu.machine import kept_key
@@ -91,7 +91,7 @@ def test_every_key_of_the_cpu_has_the_machine_in_it(monkeypatch, name):
     g.set_outputs([g.input("x", (3,)) + 1.0])
 
     def key(machine):
-        monkeypatch.setattr("darner.backends.cpu.jit.host", lambda: machine)
+        monkeypatch.setattr("darner.backends.cpu.runtime.jit.host", lambda: machine)
         return build_key(g, SessionConfig(mode="infer"), None).text
 
     assert key(CPU) != key(other)
@@ -125,8 +125,8 @@ def without_this_machine(monkeypatch):
         if getattr(module, "host", None) is host:
             monkeypatch.setattr(module, "host", refused)
     for name in ("cpu_count", "sched_getaffinity", "process_cpu_count"):
-        if hasattr(darner.backends.cpu.jit.os, name):
-            monkeypatch.setattr(darner.backends.cpu.jit.os, name, lambda *_: refused())
+        if hasattr(darner.backends.cpu.runtime.jit.os, name):
+            monkeypatch.setattr(darner.backends.cpu.runtime.jit.os, name, lambda *_: refused())
 
 
 def many_kernels():

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
-from darner.backends.cpu.jit import host
-from darner.backends.cpu.lanes import note_target
-from darner.backends.cpu.math import ROWS, emit, memory_type
-from darner.backends.cpu.remainders import QUADRANT_LIMIT
+from darner.backends.cpu.runtime.jit import host
+from darner.codegen.ir.lanes import note_target
+from darner.codegen.ir.math import ROWS, emit, memory_type
+from darner.codegen.ir.remainders import QUADRANT_LIMIT
 from darner.graph import dtypes
 from darner.graph.dtypes import bf16, bool_, c64, f16, f32, f64, i32
 from darner.graph.errors import DarnerError, DTypeError, UnknownNameError

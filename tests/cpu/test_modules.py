@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from darner.backends.cpu.jit import compile_module, compile_modules, load_object
-from darner.backends.cpu.modules import Parts
+from darner.backends.cpu.runtime.jit import compile_module, compile_modules, load_object
+from darner.backends.cpu.runtime.modules import Parts
 from darner.graph.errors import InternalError
 
 TEXT = """

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.cpu import kernels, streaming, turned
-from darner.backends.cpu.collapse import collapsed
-from darner.backends.cpu.jit import host
+from darner.backends.cpu import kernels
+from darner.backends.cpu.emit import non_temporal as streaming
 from darner.backends.cpu.kernels import emit_module, functions_of, template_of
-from darner.backends.cpu.sections import MOST
-from darner.backends.cpu.turned import turning
+from darner.backends.cpu.maps import transpose as turned
+from darner.backends.cpu.maps.concat import MOST
+from darner.backends.cpu.maps.transpose import turning
+from darner.backends.cpu.runtime.jit import host
+from darner.codegen.elements.collapse import collapsed
 from darner.lower.lower import lower
 from tests.cpu.running import compiled, one, run_program
 

@@ -8,7 +8,7 @@ import pytest
 import darner
 from darner import Graph
 from darner.backends.cpu.kernels import template_of
-from darner.backends.cpu.pooling import POOLING
+from darner.backends.cpu.pooling.template import POOLING
 from darner.lower.lower import lower
 from darner.lower.roles import WHOLE
 from darner.ops.pool import avg_pool, avg_pool_backward, max_pool, max_pool_backward

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.cpu.rows import row_program
+from darner.backends.cpu.rows.template import row_program
 from darner.lower.lower import lower
 from darner.testing import tolerance
 from tests.conformance import examples

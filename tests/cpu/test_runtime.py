@@ -22,15 +22,21 @@ from darner.backends.cpu.cache import (
     ObjectCache,
     default_folder,
 )
-from darner.backends.cpu.jit import CompileError, compile_module, host, load_object, vector_bytes
-from darner.backends.cpu.threads import (
+from darner.backends.cpu.runtime.jit import (
+    CompileError,
+    compile_module,
+    host,
+    load_object,
+    vector_bytes,
+)
+from darner.backends.cpu.runtime.threads import (
     Team,
     TeamError,
     default_parking,
     runtime_text,
     symbols,
 )
-from darner.backends.cpu.threads_ir import CROWD_CELLS, OFFSETS
+from darner.backends.cpu.runtime.threads_ir import CROWD_CELLS, OFFSETS
 from darner.graph.errors import ArgumentError, DarnerError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="teams need POSIX threads")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from darner import Graph
-from darner.backends.cpu.jit import Machine, compile_modules, host
 from darner.backends.cpu.kernels import _modules, functions_of
-from darner.backends.cpu.math import ROWS
+from darner.backends.cpu.runtime.jit import Machine, compile_modules, host
 from darner.backends.protocol import lower_for
+from darner.codegen.ir.math import ROWS
 from darner.graph.errors import DarnerError
 from darner.graph.op import OPS
 from darner.lower.roles import WHOLE

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import darner
-from darner.backends.cpu.jit import Machine, compile_module, host
 from darner.backends.cpu.kernels import emit_module, functions_of
+from darner.backends.cpu.runtime.jit import Machine, compile_module, host
 from darner.lower.lower import lower
 from tests.cpu.running import compiled, run_program
 from tests.zoo import llama, mlp_step, resnet, trained, values

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from darner.backends.cpu import gemm_plan
-from darner.backends.cpu.contract import _parts
-from darner.backends.cpu.gemm_claims import can_claim
-from darner.backends.cpu.gemm_plan import Contraction, cut
-from darner.backends.cpu.jit import host
+from darner.backends.cpu.contract import plan as gemm_plan
+from darner.backends.cpu.contract.plan import Contraction, cut
+from darner.backends.cpu.contract.queued import can_claim
+from darner.backends.cpu.contract.template import _parts
+from darner.backends.cpu.runtime.jit import host
 from tests.cpu.test_contract import AFTER, cache, check, normal
 
 __all__ = ["cache"]

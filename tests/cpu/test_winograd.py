@@ -8,11 +8,11 @@ import pytest
 import darner
 from darner import Graph
 from darner.backends.cpu.cache import ObjectCache
-from darner.backends.cpu.jit import host
+from darner.backends.cpu.conv.winograd.plan import SIDES, winograd_of
+from darner.backends.cpu.conv.winograd.transforms import PAIRS
 from darner.backends.cpu.kernels import functions_of
-from darner.backends.cpu.program import CpuProgram
-from darner.backends.cpu.winograd_plan import SIDES, winograd_of
-from darner.backends.cpu.winograd_transforms import PAIRS
+from darner.backends.cpu.runtime.jit import host
+from darner.backends.cpu.runtime.program import CpuProgram
 from darner.lower.lower import lower
 from darner.lower.roles import WHOLE
 from darner.testing import assert_close
@@ -41,8 +41,8 @@ def form_of(case, op):
 @pytest.fixture(params=SIDES)
 def only_side(request, monkeypatch):
     """All convolutions that can be are in Winograd's form, with squares of one size."""
-    monkeypatch.setattr("darner.backends.cpu.winograd_plan.SIDES", (request.param,))
-    monkeypatch.setattr("darner.backends.cpu.winograd_plan.WORTH", np.inf)
+    monkeypatch.setattr("darner.backends.cpu.conv.winograd.plan.SIDES", (request.param,))
+    monkeypatch.setattr("darner.backends.cpu.conv.winograd.plan.WORTH", np.inf)
     return request.param
 
 
@@ -64,7 +64,7 @@ def test_results_are_those_of_the_convolution_for_any_number_of_threads(
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("name", ["odd everything", "lines in parts"])
 def test_sums_in_blocks_and_splits_are_the_same_sums(name, op, only_side, monkeypatch):
-    plan = "darner.backends.cpu.winograd_plan"
+    plan = "darner.backends.cpu.conv.winograd.plan"
     monkeypatch.setattr(f"{plan}.WAYS", (False,))
     monkeypatch.setattr(f"{plan}.ROWS", (16,))
     monkeypatch.setattr(f"{plan}.WEIGHTS_BYTES", 200 << 10)
@@ -80,9 +80,9 @@ def test_sums_in_blocks_and_splits_are_the_same_sums(name, op, only_side, monkey
 
 @pytest.mark.parametrize("op", OPS)
 def test_blocks_that_share_what_is_transformed(op, only_side, monkeypatch):
-    monkeypatch.setattr("darner.backends.cpu.winograd_plan.WAYS", (True,))
-    monkeypatch.setattr("darner.backends.cpu.winograd_plan.ROWS", (24,))
-    monkeypatch.setattr("darner.backends.cpu.winograd.CHUNK_BYTES", 100 << 10)
+    monkeypatch.setattr("darner.backends.cpu.conv.winograd.plan.WAYS", (True,))
+    monkeypatch.setattr("darner.backends.cpu.conv.winograd.plan.ROWS", (24,))
+    monkeypatch.setattr("darner.backends.cpu.conv.winograd.forward.CHUNK_BYTES", 100 << 10)
     case = plain(2, 75, (21, 19), 51, 3, padding=1)
     assert form_of(case, op).shared
     graph = bare(case, op)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner.backends.wgpu import attention_plan
+from darner.codegen.simt.attention import plan as attention_plan
 from darner.testing import assert_close
 from tests.gpu import needs_gpu
 

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 
 import darner
 from darner.backends.protocol import lower_for
-from darner.backends.wgpu import contract, gemm_tile, gemm_vector, kernels
-from darner.backends.wgpu.gemm_product import product_of, view_of
-from darner.backends.wgpu.gemm_tile import Cut, Tile
+from darner.backends.wgpu import kernels
 from darner.backends.wgpu.kernels import template_of, written
 from darner.backends.wgpu.machine import Machine
+from darner.codegen.simt.contract import plan as gemm_tile
+from darner.codegen.simt.contract import template as contract
+from darner.codegen.simt.contract import vector as gemm_vector
+from darner.codegen.simt.contract.plan import Cut, Tile
+from darner.codegen.simt.contract.product import product_of, view_of
 from darner.graph import dtypes
 from darner.testing import assert_close
 from tests.gpu import needs_gpu

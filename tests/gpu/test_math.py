@@ -13,14 +13,14 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.backends.cpu.math import ROWS, register_type
 from darner.backends.protocol import lower_for
 from darner.backends.wgpu import kernels
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.kernels import check_types, written
-from darner.backends.wgpu.shader import Shader, Written
-from darner.backends.wgpu.template import Template
 from darner.backends.wgpu.writer import Text
+from darner.codegen.ir.math import ROWS, register_type
+from darner.codegen.simt.shader import Shader, Written
+from darner.codegen.simt.template import Template
 from darner.graph import dtypes
 from darner.graph.build import call
 from darner.graph.dtypes import bf16, bool_, f16, f32, f64

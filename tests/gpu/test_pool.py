@@ -9,7 +9,7 @@ import darner
 from darner.backends.protocol import compile_for, lower_for
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.kernels import template_of
-from darner.backends.wgpu.pooling import POOLING
+from darner.codegen.simt.pooling.template import POOLING
 from tests.gpu import needs_gpu
 
 pytestmark = needs_gpu

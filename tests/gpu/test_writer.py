@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from llvmlite import ir
 
 from darner import Graph
-from darner.backends.cpu.math import emit, register_type
 from darner.backends.wgpu.kernels import written
 from darner.backends.wgpu.lanes import ShaderLane
 from darner.backends.wgpu.machine import Machine
 from darner.backends.wgpu.writer import Text, Writer, number
+from darner.codegen.ir.math import emit, register_type
 from darner.graph import dtypes
 from darner.graph.dtypes import bf16, f16, f32, f64, i8, i64, u32
 from darner.graph.errors import InternalError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from darner.backends.cpu.jit import compile_module, host
 from darner.backends.cpu.kernels import emit_module, functions_of
+from darner.backends.cpu.runtime.jit import compile_module, host
 from darner.backends.protocol import lower_for
 from tests.leaks import models, process
 

@@ -15,7 +15,7 @@ import pytest
 
 import darner
 from darner import Graph, optim
-from darner.backends.cpu.jit import compile_module
+from darner.backends.cpu.runtime.jit import compile_module
 from darner.graph import forks
 from darner.graph.errors import ForkError
 from darner.optimizer import library

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from darner import Graph, optim
-from darner.backends.cpu import stored
-from darner.backends.cpu.panels import Panels
+from darner.backends.cpu.emit.panels import Panels
+from darner.backends.cpu.runtime import stored
 from darner.backends.host import HostCpuProgram
 from darner.backends.memory import aligned
 from tests.cpu.running import run_program

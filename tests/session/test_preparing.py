@@ -7,7 +7,7 @@ import pytest
 
 import darner
 from darner import Graph, optim
-from darner.backends.cpu.panels import Panels
+from darner.backends.cpu.emit.panels import Panels
 from darner.backends.memory import reclaim, release, together
 from tests.session.opening import opened
 

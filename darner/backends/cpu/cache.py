@@ -29,7 +29,7 @@ from typing import Any
 from ...graph.errors import ArgumentError
 from ..trust import UNFINISHED, Entry, UntrustedError, opened_folder
 from ..trust import Folder as Opened
-from .jit import Machine, compile_module, host
+from .runtime.jit import Machine, compile_module, host
 
 _MAGIC = b"darner object 2\n"
 _SUFFIX = ".object"

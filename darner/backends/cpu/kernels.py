@@ -6,33 +6,33 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from ...codegen.ir.index import as_value
+from ...codegen.ir.lanes import note_target
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Kernel, Plan, Spec
 from ..keys import source_digest
 from ..sections import join, split
-from .attention import ATTENTION
+from .attention.template import ATTENTION
 from .cache import ObjectCache
-from .complexes import COMPLEX
-from .contract import CONTRACT
-from .conv import CONV
-from .jit import CompileError, Machine, compile_modules
-from .lanes import note_target
-from .maps import ELEMENTS
-from .modules import PART, Parts
-from .panels import Panels
-from .places import as_value
-from .pooling import POOLING
-from .rows import ROWS
-from .scans import SCANS
-from .scatter_ends import SCATTER_ENDS
-from .scatters import SCATTERS
-from .solving import SOLVING
-from .sorting import SORTING
-from .steps import FIXED
-from .stored import leaves_in_panels
-from .template import Code, Packing, Scratch, Template
-from .turned import TURNED
-from .updates import UPDATES
+from .complex.template import COMPLEX
+from .contract.template import CONTRACT
+from .conv.template import CONV
+from .emit.panels import Panels
+from .emit.template import Code, Packing, Scratch, Template
+from .index.scatter import SCATTERS
+from .index.scatter_epilogue import SCATTER_ENDS
+from .index.update import UPDATES
+from .linalg.template import SOLVING
+from .maps.template import ELEMENTS
+from .maps.transpose import TURNED
+from .pooling.template import POOLING
+from .rows.template import ROWS
+from .runtime.jit import CompileError, Machine, compile_modules
+from .runtime.modules import PART, Parts
+from .runtime.steps import FIXED
+from .runtime.stored import leaves_in_panels
+from .scan.template import SCANS
+from .sort.template import SORTING
 
 TEMPLATES: tuple[Template, ...] = (
     COMPLEX,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...codegen.simt.shader import Stage
 from ...graph.data import Array
 from ...graph.errors import (
     ArgumentError,
@@ -27,7 +28,6 @@ from ...graph.errors import (
 from ...graph.forks import Origin, watch
 from .machine import ASKED, LIMITS, Machine
 from .native import losses, notice_losses, unchecked_module, vulkan_only, wait
-from .shader import Stage
 
 KEPT_PIPELINES = 4096
 GRANULE = 256

@@ -15,12 +15,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ...codegen.simt.shader import FAULT_BYTES, Binding, Move, Stage, Written
 from ...graph.errors import InternalError, UnsupportedError
 from ...lower.plan import Spec
 from .device import GRANULE
 from .machine import Machine
 from .rewriting import Shelf, Windows, rewritten
-from .shader import FAULT_BYTES, Binding, Move, Stage, Written
 
 DECLARED = re.compile(r"@group\(0\) @binding\(\d+\) var<storage, read_write> (\w+): array<(.+)>;\n")
 

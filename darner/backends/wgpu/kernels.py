@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from ...codegen.simt.attention.template import ATTENTION
+from ...codegen.simt.complex.template import COMPLEX
+from ...codegen.simt.contract.template import CONTRACT
+from ...codegen.simt.conv.template import CONV
+from ...codegen.simt.index.scatter import SCATTERS
+from ...codegen.simt.index.update import UPDATES
+from ...codegen.simt.linalg.template import SOLVING
+from ...codegen.simt.maps.template import MAPS
+from ...codegen.simt.maps.transpose import TURNED
+from ...codegen.simt.pooling.template import POOLING
+from ...codegen.simt.rows.template import ROWS
+from ...codegen.simt.scan.template import SCANS
+from ...codegen.simt.shader import Written
+from ...codegen.simt.sort.template import SORTING
+from ...codegen.simt.template import Template
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Plan, Spec
-from .attention import ATTENTION
-from .complexes import COMPLEX
-from .contract import CONTRACT
-from .conv import CONV
 from .machine import Machine
-from .maps import MAPS
-from .pooling import POOLING
-from .rows import ROWS
-from .scans import SCANS
-from .scatters import SCATTERS
-from .shader import Written
-from .solving import SOLVING
-from .sorting import SORTING
-from .template import Template
-from .turned import TURNED
-from .updates import UPDATES
 
 TEMPLATES: tuple[Template, ...] = (
     COMPLEX,

@@ -27,8 +27,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..cpu import math_tables as tables
-from ..cpu.lanes import Lane
+from ...codegen.ir import tables
+from ...codegen.ir.lanes import Lane
 from .writer import Text, Writer, spelled
 
 BUILTINS = {

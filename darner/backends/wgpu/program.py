@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...codegen.simt.shader import FAULT_BYTES, Binding, Move, Stage, Written
 from ...graph.data import Array
 from ...graph.errors import ArgumentError, InternalError, UnsupportedError
 from ...lower.faults import raised
@@ -25,7 +26,6 @@ from .kernels import check_types, written
 from .limits import check_scratch, last_op, segment_of
 from .native import Call, dispatch_all, handle
 from .readback import MOST, Readback
-from .shader import FAULT_BYTES, Binding, Move, Stage, Written
 
 FAULTS = -1
 """What is read back besides outputs."""
@@ -166,7 +166,7 @@ class WgpuProgram:
         return regions
 
     def _mirrored(self, number: int, buffer: Buffer) -> Region:
-        from ..cpu.program import empty_like
+        from ..cpu.runtime.program import empty_like
 
         name = str(buffer.name)
         if name not in self.storage:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ...codegen.simt.shader import Binding, Stage, Written
 from ...lower.plan import Plan, Spec
 from ..cpu.cache import ObjectCache
 from .device import Device, Region
@@ -19,7 +20,6 @@ from .fitting import fitted
 from .kernels import template_of
 from .machine import Machine, kept_key
 from .native import Call, dispatch_all, handle
-from .shader import Binding, Stage, Written
 
 SECONDS = 20.0
 """Of all tuning of a build."""

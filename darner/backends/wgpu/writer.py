@@ -127,7 +127,7 @@ class Writer:
     Attributes:
         lines: what is written so far.
         globals: declarations that the shader needs besides, by name.
-        lane: the class of arithmetic on its values; see ``darner.backends.cpu.math.emit``.
+        lane: the class of arithmetic on its values; see ``darner.codegen.ir.math.emit``.
         zero: a u32 that is 0, of which compilers do not know it.
         hides: whether that was made use of.
     """

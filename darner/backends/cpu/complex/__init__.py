@@ -1,0 +1,1 @@
+"""Kernels of complex numbers on the CPU, as real kernels over pairs: ``template``."""

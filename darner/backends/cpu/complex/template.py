@@ -1,0 +1,111 @@
+"""Kernels of complex numbers: a plan of their own over real and imaginary parts, run inside the kernel.
+
+The values between its kernels lie in shared scratch memory, and all threads wait between one and the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ....codegen.elements.complex_pairs import in_pairs, is_complex
+from ....codegen.ir.index import as_value
+from ....graph.data import Array
+from ....lower.lower import lower
+from ....lower.plan import ALIGNMENT, Plan, Spec
+from ..emit.template import Code, Scratch, Template
+from ..emit.vectors import copy_bytes, moved
+from ..runtime.jit import Machine
+
+
+@lru_cache(maxsize=1024)
+def _inner(spec: Spec) -> Plan:
+    """What a kernel does, as kernels on floats."""
+    return lower(in_pairs(spec.body), target="cpu")
+
+
+def _template(spec: Spec) -> Template | None:
+    from ..kernels import template_of
+
+    return template_of(spec)
+
+
+def _fits(spec: Spec) -> bool:
+    return is_complex(spec.body) and None not in map(_template, _inner(spec).specs.values())
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    plan = _inner(spec)
+    needs = []
+    for inner in plan.specs.values():
+        template = _template(inner)
+        if template is not None:
+            needs.append(template.scratch(inner, machine))
+    own = max((need.own for need in needs), default=0)
+    shared = max((need.shared for need in needs), default=0)
+    return Scratch(own=own, shared=_arena(plan) + shared)
+
+
+def _arena(plan: Plan) -> int:
+    return -(-plan.arena_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def _emit(code: Code) -> None:
+    plan = _inner(code.spec)
+    places = [_place(code, plan, number) for number in range(len(plan.buffers))]
+    rest = moved(code.builder, code.shared, _arena(plan))
+    for kernel in plan.kernels:
+        spec = plan.spec(kernel)
+        template = _template(spec)
+        if template is None:
+            continue
+        inside = replace(
+            code,
+            spec=spec,
+            operands=[places[i] for i in kernel.operands],
+            results=[places[i] for i in kernel.results],
+            shared=rest,
+        )
+        template.emit(inside)
+        code.barrier()
+    # A result may lie where an operand does, which the kernels before still had to read.
+    _copy_out(code, plan, places)
+
+
+def _place(code: Code, plan: Plan, number: int) -> Any:
+    buffer = plan.buffers[number]
+    if buffer.place == "input":
+        return code.operands[int(str(buffer.name))]
+    if buffer.place == "constant":
+        return _constant(code, plan.constants[str(buffer.name)].array)
+    return moved(code.builder, code.shared, buffer.offset or 0)
+
+
+def _constant(code: Code, array: Array) -> Any:
+    """The address of an array that is part of the code."""
+    from llvmlite import ir  # type: ignore[import-untyped]
+
+    data = bytearray(np.ascontiguousarray(array).tobytes())
+    value = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)
+    name = code.module.get_unique_name("values")
+    memory = ir.GlobalVariable(code.module, value.type, name)
+    memory.linkage = "internal"
+    memory.global_constant = True
+    memory.align = ALIGNMENT
+    memory.initializer = value
+    return memory
+
+
+def _copy_out(code: Code, plan: Plan, places: Sequence[Any]) -> None:
+    b = code.builder
+    for number, result in zip(plan.outputs, code.results, strict=True):
+        first, last = code.share(plan.buffers[number].nbytes)
+        target, source = (moved(b, pointer, first) for pointer in (result, places[number]))
+        copy_bytes(b, target, source, b.sub(last, as_value(first)))
+
+
+COMPLEX = Template("complex", _fits, _emit, _scratch)

@@ -1,0 +1,148 @@
+"""Products whose panels threads claim one by one: all of them while the rows stay in the cache, or some rows of a group in long runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ....codegen.ir.emit import i64, minimum, offset
+from ..emit.template import Code
+from .driver import Driver
+from .panel import Following, Terms
+from .pieces import Pieces, parts_of, while_claimed
+from .plan import Cut
+from .shared import claim_blocks, shared_bytes
+
+FEWEST_PANELS = 8
+"""Products of fewer panels are shared out evenly: a panel is too much to be late by."""
+ROWS_CLAIMED = 8
+"""Tiles of rows that are claimed at a time where rows are written in long runs."""
+
+
+def can_claim(plan: Cut, packed_b: bool) -> bool:
+    """Whether panels of a product are worth claiming."""
+    contraction = plan.contraction
+    if plan.path != "tiles" or contraction.batch != 1 or plan.by_rows or plan.direct:
+        return False
+    if plan.stays:
+        return False
+    if plan.runs:
+        return _blocks(plan) * _groups(plan) >= FEWEST_PANELS
+    if plan.blocked:
+        return plan.panels >= FEWEST_PANELS
+    whole = plan.rows >= contraction.m
+    return plan.panels >= FEWEST_PANELS and (plan.rolling or packed_b) and whole
+
+
+def can_claim_parts(plan: Cut) -> bool:
+    """The same of the parts of sums, which are its batches: where rows need no packing, any thread may have any panel of any of them."""
+    if plan.path != "tiles" or plan.by_rows or plan.direct or plan.pack_a:
+        return False
+    return plan.rolling and plan.contraction.batch * plan.panels >= FEWEST_PANELS
+
+
+def scratch_of(plan: Cut, packed_b: bool, straight: bool) -> tuple[int, int]:
+    """Bytes that each thread, and all of them together, need for a product whose panels may be claimed, and whose sums go ``straight`` into C or not."""
+    if not (plan.blocked and can_claim(plan, packed_b)):
+        return plan.scratch_bytes, 0
+    return shared_bytes(plan, straight)
+
+
+def emit_claimed(driver: Driver, code: Code) -> None:
+    """All of a product, by claims."""
+    if driver.plan.runs:
+        _claim_runs(driver, code, *_operands(driver, i64(0)))
+    elif driver.plan.blocked:
+        claim_blocks(driver, code, *_operands(driver, i64(0)))
+    else:
+        _claim_panels(driver, code)
+
+
+def _operands(driver: Driver, batch: Any) -> tuple[Any, Any]:
+    """Where the A and the B of a batch lie."""
+    dtype = driver.contraction.dtype
+    a, b = driver.offsets(batch)
+    return offset(driver.builder, driver.a, dtype, a), offset(driver.builder, driver.b, dtype, b)
+
+
+# --------------------------------------------------------------------------- panels
+
+
+def _claim_panels(driver: Driver, code: Code) -> None:
+    """Panels that go past rows which all stay in the cache, of one batch after the other."""
+    builder, plan, contraction = driver.builder, driver.plan, driver.contraction
+    claims, panels = code.claims, (i64(0), i64(plan.panels))
+    parts = parts_of(plan)
+    division = claims.division(i64(contraction.batch * plan.panels), extra=parts - 1)
+    pieces = Pieces(builder, plan, panels, division, parts)
+    units = pieces.units
+    size = plan.tile.width * contraction.k
+
+    def place(piece: Any) -> tuple[Any, Any, Any]:
+        """The batch of a piece, and where its A and B lie."""
+        batch = pieces.block(piece) if contraction.batch > 1 else i64(0)
+        return batch, *_operands(driver, batch)
+
+    def start(piece: Any) -> None:
+        _, a, b = place(piece)
+        if plan.pack_a:
+            driver.pack_rows(a, i64(0), i64(contraction.m))
+        if plan.rolling:
+            driver.pack_first(b, pieces.panel(piece))
+
+    def inside(piece: Any, later: Any, turn: Sequence[Any]) -> Sequence[Any]:
+        rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
+        batch, a, b = place(piece)
+        if plan.rolling:
+            _, _, after = place(later)
+            left = builder.icmp_unsigned("<", later, units)
+            return driver.roll(batch, a, (b, after), rows, number, following, left, turn, i64(0))
+
+        def packed(number: Any) -> Any:
+            return offset(builder, b, plan.panel, builder.mul(number, i64(size)))
+
+        def one_pass(terms: Terms, _: Any) -> None:
+            end = builder.add(terms.position, terms.length)
+            ends = builder.icmp_signed("==", end, i64(contraction.k))
+            panel = packed(number)
+            after = driver.piece(panel, number, end)
+            next_one = Following(driver, builder.select(ends, packed(following), after))
+            piece_at = driver.piece(panel, number, terms.position)
+            driver.panel(batch, a, piece_at, rows, number, next_one, terms, i64(0))
+
+        driver.each_pass(one_pass)
+        return turn
+
+    while_claimed(builder, claims, division, inside, [i64(0)], start)
+
+
+# --------------------------------------------------------------------------- runs of rows
+
+
+def _groups(plan: Cut) -> int:
+    return -(-plan.panels // plan.group)
+
+
+def _blocks(plan: Cut) -> int:
+    return -(-plan.tiles // ROWS_CLAIMED)
+
+
+def _claim_runs(driver: Driver, code: Code, a: Any, b: Any) -> None:
+    """Pieces are some rows of a group of panels, which each thread packs when it comes to it."""
+    builder, plan = driver.builder, driver.plan
+    height = ROWS_CLAIMED * plan.tile.rows
+    blocks = i64(_blocks(plan))
+
+    def inside(piece: Any, _: Any, carried: Sequence[Any]) -> list[Any]:
+        group = builder.udiv(piece, blocks)
+        first = builder.mul(group, i64(plan.group))
+        stop = minimum(builder, builder.add(first, i64(plan.group)), i64(plan.panels))
+        with builder.if_then(builder.icmp_signed("!=", group, carried[0])):
+            driver.pack_group(b, first, stop)
+        start = builder.mul(builder.urem(piece, blocks), i64(height))
+        end = minimum(builder, builder.add(start, i64(height)), i64(driver.contraction.m))
+        driver.rows_of_group(i64(0), a, driver.own_panels, first, (start, end), (first, stop))
+        return [group]
+
+    division = code.claims.division(i64(_groups(plan) * _blocks(plan)))
+    while_claimed(builder, code.claims, division, inside, [i64(-1)])

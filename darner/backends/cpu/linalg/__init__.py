@@ -1,0 +1,1 @@
+"""Solve, triangular solve, Cholesky and slogdet on the CPU: ``template``."""

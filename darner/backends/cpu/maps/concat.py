@@ -1,0 +1,170 @@
+"""Concatenations cut into their pieces, each of which has code of its own; of very many pieces, those that are computed alike share it.
+
+Code for a piece knows where the piece begins and what it reads. Where hundreds lie side by side, as the steps of a recurrence do, a loop for each would take
+seconds to compile: one loop then goes over all that differ only in which operands they read, and finds those in a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from ....codegen.elements.elements import Elements
+from ....codegen.ir.emit import constant_words
+from ....codegen.ir.index import Number, as_value
+from ....graph.data import Data
+from ....graph.graph import Graph
+from ....graph.node import Node
+from ....lower.specs import sizes
+from ..emit.template import Code
+
+MOST = 64
+"""Pieces that have code of their own, at the most."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Pieces with the same code.
+
+    Attributes:
+        starts: where each begins along the axis.
+        size: of each along the axis.
+        position: of the first, among the operands of its concatenation.
+        operands: what differs from piece to piece: an input of the body that the first reads, and the number of what each reads in its place.
+    """
+
+    starts: tuple[int, ...]
+    size: int
+    position: int = 0
+    operands: tuple[tuple[Node, tuple[int, ...]], ...] = ()
+
+
+def sections(body: Graph, shape: tuple[int, ...], small: bool) -> tuple[int, list[Section]]:
+    """An axis along which parts of results meet, and the parts; not the last axis, where each part is a piece of every row."""
+    found = [
+        node
+        for node in body.nodes
+        if node.op.name == "concat"
+        and tuple(sizes(node)) == shape
+        and node.attrs["axis"] < len(shape) - 1
+    ]
+    if not found or small:
+        return 0, [Section((0,), shape[0] if len(shape) > 1 else 1)]
+    axis = max(found, key=lambda node: len(node.operands)).attrs["axis"]
+    found = [node for node in found if node.attrs["axis"] == axis]
+    ends = sorted({0, *(end for node in found for end in _ends(node))})
+    single = [Section((low,), high - low) for low, high in pairwise(ends)]
+    if len(single) <= MOST or any(_ends(node) != _ends(found[0]) for node in found):
+        return axis, single
+    return axis, _alike(body, found, single)
+
+
+def _ends(node: Node) -> list[int]:
+    """Where the parts of a concatenation end."""
+    return [*accumulate(sizes(part)[node.attrs["axis"]] for part in node.operands)]
+
+
+def _alike(body: Graph, nodes: Sequence[Node], single: Sequence[Section]) -> list[Section]:
+    """Pieces of several concatenations at the same places, those together that are computed alike."""
+    number = {leaf.id: int(name) for name, leaf in body.inputs.items()}
+    outside = _outside(body, nodes)
+    groups: dict[Any, list[tuple[int, list[Node]]]] = {}
+    # A part may be empty; the sections leave those out.
+    positions = [
+        i for i, part in enumerate(nodes[0].operands) if sizes(part)[nodes[0].attrs["axis"]]
+    ]
+    for position in positions:
+        seen: dict[int, int] = {}
+        leaves: list[Node] = []
+        key = tuple(_structure(node.operands[position], seen, leaves) for node in nodes)
+        groups.setdefault(key, []).append((position, leaves))
+    place = dict(zip(positions, single, strict=True))
+    result = []
+    for members in groups.values():
+        first, own = members[0]
+        differing = []
+        for slot, leaf in enumerate(own):
+            read = tuple(number[leaves[slot].id] for _, leaves in members)
+            if len(set(read)) > 1:
+                differing.append((leaf, read))
+        if len(members) == 1 or any(leaf.id in outside for leaf, _ in differing):
+            result += [place[position] for position, _ in members]
+            continue
+        starts = tuple(place[position].starts[0] for position, _ in members)
+        result.append(Section(starts, place[first].size, first, tuple(differing)))
+    return result
+
+
+def _outside(body: Graph, nodes: Sequence[Node]) -> set[int]:
+    """What results read in other ways than as parts of these concatenations."""
+    found: set[int] = set()
+    ends = {node.id for node in nodes}
+    stack = list(body.outputs)
+    while stack:
+        node = stack.pop()
+        if node.id not in found:
+            found.add(node.id)
+            if node.id not in ends:
+                stack += node.operands
+    return found
+
+
+def _structure(node: Node, seen: dict[int, int], leaves: list[Node]) -> Any:
+    """What a node computes, whatever it reads: equal for nodes that have the same code; ``leaves`` takes what it does read."""
+    if node.id in seen:
+        return seen[node.id]
+    seen[node.id] = len(seen)
+    if node.op.name == "input":
+        leaves.append(node)
+        return (str(node.type),)
+    attributes = tuple(
+        (name, value.digest if isinstance(value, Data) else repr(value))
+        for name, value in node.attrs.items()
+    )
+    below = tuple(_structure(operand, seen, leaves) for operand in node.operands)
+    return node.op.name, str(node.type), attributes, below
+
+
+class Tables:
+    """What a loop over the pieces of sections looks up, for the code that is being written."""
+
+    def __init__(self, code: Code, parts: Sequence[Section]) -> None:
+        self._code = code
+        self._pointers: Any = None
+        if any(len(part.starts) > 1 for part in parts):
+            self._pointers = self._addresses()
+
+    def _addresses(self) -> Any:
+        """The addresses of all operands, in memory."""
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        b, operands = self._code.builder, self._code.operands
+        with b.goto_entry_block():
+            table = b.alloca(ir.PointerType(), size=as_value(len(operands)))
+        for number, operand in enumerate(operands):
+            place = b.gep(table, [as_value(number)], source_etype=ir.PointerType())
+            b.store(operand, place)
+        return table
+
+    def start(self, part: Section, piece: Number) -> Any:
+        """Where a piece of a section begins."""
+        return self._looked_up("darner.starts", part.starts, piece)
+
+    def give(self, elements: Elements, part: Section, piece: Number) -> None:
+        """Let the elements of the first piece of a section be read from what another one reads."""
+        from llvmlite import ir
+
+        b = self._code.builder
+        for leaf, numbers in part.operands:
+            number = self._looked_up("darner.operands", numbers, piece)
+            place = b.gep(self._pointers, [number], source_etype=ir.PointerType())
+            elements.leaves[leaf.id] = b.load(place, typ=ir.PointerType()), leaf
+
+    def _looked_up(self, name: str, numbers: Sequence[int], piece: Number) -> Any:
+        from llvmlite import ir
+
+        b, word = self._code.builder, ir.IntType(64)
+        table = constant_words(b, name, numbers)
+        return b.load(b.gep(table, [as_value(piece)], source_etype=word), typ=word)

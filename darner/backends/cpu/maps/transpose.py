@@ -1,0 +1,452 @@
+"""Maps that read an operand across: transposed copies, and what is computed of them element by element.
+
+Where neighbours of the result are not neighbours of an operand, but those of another axis are, blocks of the operand are read along that axis and
+turned in registers. All axes of the result behind that one are gone through as one, its columns: so a block is square however short the last axis is. Where
+there are few columns in all, rows of the result are shorter than a vector, and what is read is interleaved instead, to vectors of whole rows.
+Blocks are gone through along the operand's lines, a strip at a time. What the map is made of is emitted by ``Elements``, for a vector at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from ....codegen.elements.elements import Elements
+from ....codegen.ir.index import Lanes, Number, Places, as_value
+from ....codegen.ir.interleave import MOST_APART, interleaved
+from ....codegen.ir.registers import Registers
+from ....graph import dtypes
+from ....graph.dtypes import DType
+from ....graph.node import Node
+from ....lower.plan import Spec
+from ....lower.specs import sizes
+from ....lower.strided import row_major, strided
+from ..contract.pack import transpose
+from ..emit.non_temporal import either
+from ..emit.template import Code, Scratch, Template
+from ..runtime.jit import Machine
+from .template import SMALL
+
+TILE = 64
+"""Blocks that are read one after the other along the operand's neighbours: memory is quickest at that."""
+STRIPS = 8
+"""Strips that give each of some threads rows of their own."""
+WIDE = 16
+"""Blocks of columns that one thread can write side by side without meeting another in most of their lines."""
+LEAST = 4
+"""Elements along both axes of a block that make turning it cheaper than to read them one by one."""
+FEW = 2
+"""Operations of a map that are written out for every row of a block."""
+INTERLEAVED = 8
+"""The most columns that are interleaved: each vector of the result has lanes of all of them."""
+PAST = 16 << 20
+"""Bytes to move from which on results go past the cache: sooner than elsewhere, as few of a line's elements are written at a time."""
+_SAME = ("stop_gradient", "recompute_barrier")
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A value that a map reads: where its elements lie, along each of the map's axes.
+
+    Attributes:
+        node: in the body.
+        leaf: the input that it views.
+        offset: of its first element.
+        strides: along the map's axes.
+    """
+
+    node: Node
+    leaf: Node
+    offset: int
+    strides: tuple[int, ...]
+
+    @property
+    def stored(self) -> DType:
+        """The element type as it is moved."""
+        return dtypes.u8 if self.leaf.dtype.kind == "bool" else self.leaf.dtype
+
+
+@dataclass(frozen=True)
+class Turning:
+    """How a map that reads across is computed.
+
+    Attributes:
+        sizes: of the axes, merged where every value has them side by side; the last is that of the results' neighbours.
+        axis: the axis along which the turned operands have their neighbours.
+        behind: how many of the last axes are the columns.
+        turned: what is read along that axis.
+        plain: what is read along the columns.
+    """
+
+    sizes: tuple[int, ...]
+    axis: int
+    behind: int
+    turned: tuple[View, ...]
+    plain: tuple[View, ...]
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The axes that are no side of a block."""
+        first = len(self.sizes) - self.behind
+        return tuple(axis for axis in range(first) if axis != self.axis)
+
+    @property
+    def rows(self) -> int:
+        """Elements along the axis of the turned operands' neighbours."""
+        return self.sizes[self.axis]
+
+    @property
+    def columns(self) -> int:
+        """Elements along the axes behind it."""
+        return prod(self.sizes[-self.behind :])
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether rows are shorter than vectors, and lie behind each other in everything that is read plainly."""
+        beside = self.axis + self.behind + 1 == len(self.sizes)
+        flat = all(_step(view, self.sizes, self.behind + 1) is not None for view in self.plain)
+        return self.columns <= INTERLEAVED and beside and flat
+
+    def lanes(self, machine: Machine, outputs: Sequence[Node]) -> int:
+        """The side of a block."""
+        widest = max(node.dtype.itemsize for node in [*outputs, *(v.leaf for v in self.turned)])
+        return machine.vector_bytes // max(4, widest)
+
+
+@lru_cache(maxsize=4096)
+def turning(spec: Spec) -> Turning | None:
+    """The axes and operands of a map that reads across, or None where it does not, or not only element by element."""
+    outputs = spec.body.outputs
+    shape = sizes(outputs[0])
+    if spec.kind != "map" or prod(shape) * len(spec.body.nodes) <= SMALL:
+        return None
+    if any(sizes(output) != shape for output in outputs):
+        return None
+    views = _views(outputs, shape)
+    if not views:
+        return None
+    own = [axis for axis, size in enumerate(shape) if size != 1]
+    merged = [(shape[own[0]], [view.strides[own[0]] for view in views])]
+    for place in own[1:]:
+        steps, before = [view.strides[place] for view in views], merged[-1]
+        if before[1] == [step * shape[place] for step in steps]:
+            merged[-1] = before[0] * shape[place], steps
+        else:
+            merged.append((shape[place], steps))
+    lengths = tuple(size for size, _ in merged)
+    views = [
+        View(view.node, view.leaf, view.offset, tuple(steps[i] for _, steps in merged))
+        for i, view in enumerate(views)
+    ]
+    turned = tuple(view for view in views if view.strides[-1] not in (0, 1, -1))
+    plain = tuple(view for view in views if view not in turned)
+    axes = {_near(view, lengths) for view in turned}
+    axis = axes.pop() if len(axes) == 1 else None
+    if axis is None:
+        return None
+    behind = len(lengths) - 1 - axis
+    if any(_step(view, lengths, behind) is None for view in plain):
+        behind = 1
+    found = Turning(lengths, axis, behind, turned, plain)
+    return found if found.columns >= LEAST or found.is_interleaved else None
+
+
+def _step(view: View, lengths: Sequence[int], count: int) -> int | None:
+    """The distance of neighbours along the last ``count`` axes, gone through as one; None where it is not always the same."""
+    step = view.strides[-1]
+    for axis in range(len(lengths) - 2, len(lengths) - 1 - count, -1):
+        if view.strides[axis] != view.strides[axis + 1] * lengths[axis + 1]:
+            return None
+    return step
+
+
+def _near(view: View, lengths: Sequence[int]) -> int | None:
+    """The axis along which a view's elements lie nearest to each other, where they are near enough to be read together."""
+    found = [
+        (stride, axis)
+        for axis, stride in enumerate(view.strides[:-1])
+        if 1 <= stride <= MOST_APART and stride < abs(view.strides[-1]) and lengths[axis] >= LEAST
+    ]
+    return min(found)[1] if found else None
+
+
+def _views(outputs: Sequence[Node], shape: Sequence[int]) -> list[View] | None:
+    """What a map reads, where all else in it is element-wise."""
+    found: dict[int, View] = {}
+    stack, seen = list(outputs), set()
+    while stack:
+        node = stack.pop()
+        if node.id in seen:
+            continue
+        seen.add(node.id)
+        if node.op.name == "constant":
+            if node.size != 1:
+                return None
+        elif "elementwise" in node.op.traits or node.op.name in _SAME:
+            stack += node.operands
+        else:
+            view = strided(node)
+            if view is None or view.base.name is None or view.base.dtype.kind == "complex":
+                return None
+            missing = len(shape) - node.rank
+            steps = [
+                0 if size == 1 else stride
+                for size, stride in zip(sizes(node), view.strides, strict=True)
+            ]
+            found[node.id] = View(node, view.base, view.offset, (*[0] * missing, *steps))
+    return list(found.values())
+
+
+def _tile(apart: int, blocks: int) -> int:
+    """Blocks of a strip: fewer where threads would share rows of the result, whose lines each would take from the other; ``apart`` pieces do not.
+
+    >>> [_tile(1, 55), _tile(1, 1000), _tile(40, 55), _tile(3, 5)]
+    [7, 64, 64, 4]
+    """
+    wanted = -(-STRIPS // apart)
+    return TILE if wanted == 1 else max(4, min(TILE, -(-blocks // wanted)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Some rows and columns of the result.
+
+    Attributes:
+        index: of the first row, along the axes before the columns.
+        column: the first one.
+        rows: how many.
+        columns: how many.
+    """
+
+    index: tuple[Number, ...]
+    column: Number
+    rows: int
+    columns: int
+
+
+class _Turned:
+    """The code of one kernel."""
+
+    def __init__(self, code: Code, plan: Turning, past: bool) -> None:
+        self.code = code
+        self.plan = plan
+        self.past = past
+        self.elements = Elements.of(code)
+        self.places: Places = self.elements.places
+        self.registers: Registers = self.elements.registers
+        self.lanes = plan.lanes(code.machine, code.body.outputs)
+        operations = sum("elementwise" in node.op.traits for node in code.body.nodes)
+        plain = all(view.stored is view.leaf.dtype for view in plan.turned)
+        self.unrolled = plain and operations <= FEW
+
+    def emit(self) -> None:
+        """Strips of blocks, shared out among the threads."""
+        plan, places = self.plan, self.places
+        outer = [plan.sizes[axis] for axis in plan.others]
+        width = plan.columns if plan.is_interleaved else self.lanes
+        apart = prod(outer) * max(1, plan.columns // (WIDE * width))
+        strip = self.lanes * _tile(apart, -(-plan.rows // self.lanes))
+        counts = [*outer, -(-plan.rows // strip), -(-plan.columns // width)]
+        rest = plan.columns % width
+
+        def unit(number: Number, _: Any) -> Sequence[Any]:
+            *others, row, column = places.split(number, counts)
+            first, column = places.mul(row, strip), places.mul(column, width)
+            index: list[Number] = [0] * (len(plan.sizes) - plan.behind)
+            for axis, at in zip(plan.others, others, strict=True):
+                index[axis] = at
+            if not rest:
+                self.strip(index, first, strip, column, width)
+            elif plan.columns < width:
+                self.strip(index, first, strip, 0, rest)
+            else:
+                whole = places.compare("<=", column, plan.columns - width)
+                with self.code.builder.if_else(whole) as (full, partial):
+                    with full:
+                        self.strip(index, first, strip, column, width)
+                    with partial:
+                        self.strip(index, first, strip, plan.columns - rest, rest)
+            return []
+
+        self.elements.loop(*self.code.share(prod(counts)), unit)
+
+    def strip(
+        self, index: list[Number], first: Number, count: int, column: Number, columns: int
+    ) -> None:
+        """Up to ``count`` rows of some columns, a block at a time; where the operands' lines begin is the same for all."""
+        plan, places, e = self.plan, self.places, self.elements
+        starts = []
+        for view in plan.turned:
+            split = [
+                places.split(places.add(column, lane), plan.sizes[-plan.behind :])
+                for lane in range(columns)
+            ]
+            starts.append([self.offset(view, [*index, *along]) for along in split])
+
+        def block(row: Number, rows: int) -> None:
+            at = list(index)
+            at[plan.axis] = row
+            with e.scope():
+                self.block(_Block(tuple(at), column, rows, columns), starts)
+
+        def one(row: Any, _: Any) -> Sequence[Any]:
+            block(row, self.lanes)
+            return []
+
+        rest = plan.rows % self.lanes
+        if plan.rows > rest:
+            stop = places.clamp(places.add(first, count), 0, plan.rows - rest)
+            e.loop(first, stop, one, (), self.lanes)
+        if rest:
+            last = places.compare(">=", as_value(places.add(first, count)), plan.rows)
+            with self.code.builder.if_then(last):
+                block(plan.rows - rest, rest)
+
+    def offset(self, view: View, index: Sequence[Number]) -> Number:
+        """Where a view's element lies."""
+        total: Number = view.offset
+        for number, stride in zip(index, view.strides, strict=True):
+            total = self.places.add(total, self.places.mul(number, stride))
+        return total
+
+    def block(self, block: _Block, starts: Sequence[Sequence[Number]]) -> None:
+        """A block, by vectors of the result: rows, or as many rows as it takes to fill one. The operands' lines begin at ``starts``, where they have row 0."""
+        plan, b = self.plan, self.code.builder
+        mask = self.first_lanes(block.rows)
+        lines = [
+            [self.line(view, block, start, mask) for start in own]
+            for view, own in zip(plan.turned, starts, strict=True)
+        ]
+        if not plan.is_interleaved:
+            turned = [transpose(b, _filled(own)) for own in lines]
+            self.vectors(block, turned, range(block.rows), self.first_lanes(block.columns))
+            return
+        turned = [interleaved(b, own) for own in lines]
+        whole, rest = divmod(block.rows * block.columns, self.lanes)
+        self.vectors(block, turned, range(whole), None)
+        if rest:
+            self.vectors(block, turned, range(whole, whole + 1), self.first_lanes(rest))
+
+    def line(self, view: View, block: _Block, start: Number, mask: Any) -> Any:
+        """A vector along the axis of an operand's neighbours."""
+        step = view.strides[self.plan.axis]
+        first = self.places.add(start, self.places.mul(block.index[self.plan.axis], step))
+        pointer = self.code.operand_of(view.leaf)
+        return self.registers.load(pointer, Lanes(first, self.lanes, step), view.stored, mask)
+
+    def first_lanes(self, count: int) -> Any:
+        """The mask of the first lanes; None for all."""
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        if count == self.lanes:
+            return None
+        kind = ir.VectorType(ir.IntType(1), self.lanes)
+        return ir.Constant(kind, [int(lane < count) for lane in range(self.lanes)])
+
+    def vectors(
+        self, block: _Block, turned: Sequence[Sequence[Any]], numbers: range, mask: Any
+    ) -> None:
+        """Some vectors of the result: the map is emitted for each, or once where it is long."""
+        self.elements.mask = mask
+        if self.unrolled or len(numbers) == 1:
+            for number in numbers:
+                with self.elements.scope():
+                    self.vector(block, number, [own[number] for own in turned])
+        elif numbers:
+            self.through_memory(block, turned, numbers)
+        self.elements.mask = None
+
+    def through_memory(
+        self, block: _Block, turned: Sequence[Sequence[Any]], numbers: range
+    ) -> None:
+        """Write vectors down, and go through them."""
+        views = self.plan.turned
+        for number, (view, own) in enumerate(zip(views, turned, strict=True)):
+            for i in numbers:
+                place = Lanes(self.slot(number, view) + i * self.lanes, self.lanes)
+                self.registers.store(own[i], self.code.own, place, view.stored)
+
+        def one(i: Any, _: Any) -> Sequence[Any]:
+            values = []
+            for number, view in enumerate(views):
+                first = self.places.add(self.places.mul(i, self.lanes), self.slot(number, view))
+                lanes = Lanes(first, self.lanes)
+                values.append(self.registers.load(self.code.own, lanes, view.leaf.dtype))
+            self.vector(block, i, values)
+            return []
+
+        self.elements.loop(numbers.start, numbers.stop, one)
+
+    def slot(self, number: int, view: View) -> int:
+        """Where the turned block of an operand begins in the scratch memory, in its elements."""
+        return number * _room(self.lanes) // view.stored.itemsize
+
+    def vector(self, block: _Block, number: Number, values: Sequence[Any]) -> None:
+        """A vector of the results."""
+        plan, e = self.plan, self.elements
+        for view, value in zip(plan.turned, values, strict=True):
+            e.give(view.node, value)
+        for view in plan.plain:
+            place = self.place(block, number, view.offset, view.strides)
+            pointer = self.code.operand_of(view.leaf)
+            mask = e.mask if view.strides[-1] else None
+            e.give(view.node, self.registers.load(pointer, place, view.leaf.dtype, mask))
+        found = [e.at(node, [0] * node.rank) for node in self.code.body.outputs]
+        place = self.place(block, number, 0, row_major(plan.sizes))
+        for node, pointer, value in zip(
+            self.code.body.outputs, self.code.results, found, strict=True
+        ):
+            self.registers.store(value, pointer, place, node.dtype, e.mask, past=self.past)
+
+    def place(self, block: _Block, number: Number, offset: int, strides: Sequence[int]) -> Number:
+        """Where the elements of a vector lie in something that is not turned."""
+        places, step = self.places, strides[-1]
+        total: Number = places.add(offset, places.mul(block.column, step))
+        for at, stride in zip(block.index, strides, strict=False):
+            total = places.add(total, places.mul(at, stride))
+        apart = self.lanes * step if self.plan.is_interleaved else strides[self.plan.axis]
+        total = places.add(total, places.mul(number, apart))
+        return Lanes(total, self.lanes, step) if step else total
+
+
+def _room(lanes: int) -> int:
+    """Bytes for the vectors of one block of an operand, whatever its type."""
+    return max(lanes, INTERLEAVED) * lanes * 8
+
+
+def _filled(lines: Sequence[Any]) -> list[Any]:
+    """As many lines as a square block has."""
+    from llvmlite import ir
+
+    kind = lines[0].type
+    return [*lines, *[ir.Constant(kind, ir.Undefined)] * (kind.count - len(lines))]
+
+
+def _fits(spec: Spec) -> bool:
+    return turning(spec) is not None
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    plan = turning(spec)
+    if plan is None:
+        return Scratch()
+    lanes = plan.lanes(machine, spec.body.outputs)
+    return Scratch(own=len(plan.turned) * _room(lanes))
+
+
+def _emit(code: Code) -> None:
+    plan = turning(code.spec)
+    if plan is None:
+        return
+    outputs = code.body.outputs
+    # Vectors of the result begin at multiples of their size.
+    length = plan.rows if plan.is_interleaved else plan.columns
+    whole = length % plan.lanes(code.machine, outputs) == 0
+    nbytes = prod(plan.sizes) * sum(node.dtype.itemsize for node in outputs) if whole else 0
+    either(code, nbytes, code.results, lambda past: _Turned(code, plan, past).emit(), PAST)
+
+
+TURNED = Template("turned", _fits, _emit, _scratch)

@@ -1,0 +1,649 @@
+"""Kernels with reductions: a few passes over the elements of a row, each row by one thread.
+
+A row is what is reduced to one value: its elements run over the reduced axes, and rows over all others. Reductions that need no other are made in the
+first pass, those that need them in the second, and so on (rows of which no result of a pass is chosen leave it out); the last pass writes the results that have an element for each of the row's. Where
+the last axis is reduced, the lanes of a vector are elements of one row, whose sums are added up at the end; where it is not, they are rows side by side.
+
+Where there are few rows and much in each (the sum of everything, at the extreme), a row is cut in pieces of a fixed number. Every pass then leaves one partial result
+for each piece, and all threads wait for them before the next. Sums over all rows of what a row's last pass has, such as the gradient of a norm's
+weight, are made on the way, for runs of a fixed number of rows. So the order of a sum never depends on how many threads there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from ....codegen.elements.collapse import REDUCTIONS, collapsed
+from ....codegen.elements.elements import Elements, can_emit
+from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.lanes import Lane
+from ....graph.dtypes import f32, f64
+from ....graph.node import Node
+from ....lower.plan import Spec
+from ....lower.specs import sizes
+from ..emit.non_temporal import LINE, either, partly
+from ..emit.template import Code, Scratch, Template
+from ..maps.template import SMALL
+from ..runtime.jit import Machine
+from .program import Guard, RowProgram, has_rows, room, row_program
+
+LEAST_AHEAD = 1 << 20
+"""Bytes of an operand whose rows are not in the cache before they are asked for."""
+MOST_AHEAD = 1 << 18
+"""Bytes of a row that stay in the cache until they are needed."""
+
+CHAINS = 4
+"""Sums of one vector that grow beside each other: an addition takes as many cycles until the next can have its result."""
+
+Inside = Callable[[list[Number], Number, list[Any]], Sequence[Any]]
+
+
+def _width(machine: Machine) -> int:
+    return machine.vector_bytes // 4
+
+
+def _fits(spec: Spec) -> bool:
+    return spec.kind == "rows" and can_emit(spec.body) and has_rows(collapsed(spec))
+
+
+def _scratch(spec: Spec, machine: Machine) -> Scratch:
+    program = row_program(collapsed(spec), _width(machine))
+    if program is None:
+        return Scratch()
+    # A vector may begin anywhere in the last of a row, and is read whole.
+    kept = program.row_elements + program.lanes
+    own = sum(room(kept, node.dtype.itemsize) for node in program.kept)
+    if program.pieces == 1:
+        return Scratch(own=own, shared=_columns_at(program, len(program.columns)))
+    partials = sum(len(level) for level in program.levels)
+    lanes = 1 if program.across else program.lanes
+    # Eight bytes for any type that a running result is kept in.
+    return Scratch(shared=partials * program.units * program.pieces * lanes * 8)
+
+
+def _columns_at(program: RowProgram, number: int) -> int:
+    """Where the sums of all chunks for a column sum begin in the shared memory, in bytes."""
+    return number * program.chunks * room(program.row_elements, 8)
+
+
+class _RowElements(Elements):
+    """Elements of rows: those of a row are divided by a value of the row as products with its inverse."""
+
+    space: tuple[int, ...] = ()
+
+    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+        if node.op.name == "div" and node.dtype in (f32, f64):
+            a, b = node.operands
+            if tuple(sizes(a)) == self.space != tuple(sizes(b)) and b.op.name != "constant":
+                return self.registers.by_inverse(*operands)
+        return super().apply(node, operands)
+
+
+class _Rows:
+    """The code of one kernel."""
+
+    def __init__(self, code: Code, program: RowProgram, past: bool) -> None:
+        self.code = code
+        self.program = program
+        self.past = past
+        self.elements = _RowElements.of(code)
+        self.elements.space = program.space
+        self.fresh: set[int] = set()
+        self.ahead = self._ahead()
+        # Passes that few rows need ask for nothing.
+        later = [i for i, guard in enumerate(program.guards) if i and guard is None]
+        self.asks = [*later, len(program.levels)][0] if program.across else 0
+        self.places = self.elements.places
+        self.registers = self.elements.registers
+        self.outputs = list(zip(code.body.outputs, code.results, strict=True))
+        self.full = [pair for pair in self.outputs if tuple(sizes(pair[0])) == program.space]
+        summed = {node.id for node in program.columns}
+        self.columns = [pair for pair in self.outputs if pair[0].id in summed]
+        self.single = [
+            (node, place)
+            for node, place in self.outputs
+            if tuple(sizes(node)) != program.space and node.id not in summed
+        ]
+
+    def _ahead(self) -> list[tuple[Any, Node]]:
+        """Operands whose next row is asked for while the elements of this one are in the cache and computed with.
+
+        The first pass over a row waits for memory, and those after it leave memory idle. Where lanes are rows, each step reads a few lines far from those before: no processor
+        foresees the lines beside them.
+        """
+        program = self.program
+        if program.across:
+            alone, held = len(program.axes) == 1 and program.pieces == 1, program.space[-1]
+        else:
+            alone, held = program.space[-1] >= 2 * program.lanes, program.row_elements
+        return [
+            (self.code.operand_of(leaf), leaf)
+            for leaf in self.code.body.inputs.values()
+            if alone
+            and tuple(sizes(leaf)) == program.space
+            and prod(program.space) * leaf.dtype.itemsize >= LEAST_AHEAD
+            and held * leaf.dtype.itemsize <= MOST_AHEAD
+        ]
+
+    def ask_ahead(self, index: list[Number], level: int) -> None:
+        """Ask for the elements below these, in the second pass; for those beside them, in the first, where lanes are rows."""
+        program = self.program
+        if level != self.asks:
+            return
+        further = program.space[-1] if program.across else program.lanes
+        offset = self.places.add(self.places.offset(index, program.space), further)
+        for pointer, leaf in self.ahead:
+            self.registers.prefetch(pointer, offset, leaf.dtype, program.lanes)
+
+    # ------------------------------------------------------------- where elements are
+
+    def place(self, row: Sequence[Number], inner: Sequence[Number]) -> list[Number]:
+        """The index of an element: of its row, and within it."""
+        result: list[Number] = [0] * len(self.program.space)
+        for axis, number in zip(self.program.others, row, strict=True):
+            result[axis] = number
+        for axis, number in zip(self.program.axes, inner, strict=True):
+            result[axis] = number
+        return result
+
+    def each_row(self, number: Number, inside: Callable[[list[Number]], None]) -> None:
+        """Emit ``inside`` with the index of a unit's row, or of the rows of its lanes."""
+        program, places = self.program, self.places
+        rows = [program.space[axis] for axis in program.others]
+        if program.across:
+            inside(places.split(number, rows))
+            return
+        blocks = -(-rows[-1] // program.lanes)
+        *lead, block = places.split(number, [*rows[:-1], blocks])
+        start = places.mul(block, program.lanes)
+        lanes = Lanes(start, program.lanes, 1, program.lanes)
+        if rows[-1] % program.lanes:
+            self.elements.mask = places.less(lanes, rows[-1])
+        inside([*lead, lanes])
+        self.elements.mask = None
+
+    def each_element(
+        self,
+        row: Sequence[Number],
+        piece: Number,
+        inside: Inside,
+        carried: Sequence[Any] = (),
+        line: int = 1,
+    ) -> list[Any]:
+        """Loops over a piece of a row; ``inside(index, position, values)``, the position being that among the row's kept values.
+
+        Where nothing is carried, whole vectors can be those that lie at multiples of ``line``.
+        """
+        program, places, e = self.program, self.places, self.elements
+        length = program.space[-1]
+        whole = -(-length // program.lanes) * program.lanes
+
+        def along(
+            outer: list[Number], number: Number, values: list[Any], ends: tuple[Number, Number]
+        ) -> Sequence[Any]:
+            if not program.across:
+                at = Lanes(places.mul(number, program.lanes), program.lanes)
+                return inside(self.place(row, outer), at, values)
+            first = places.mul(number, whole)
+
+            def some(lanes: Lanes, held: list[Any]) -> Sequence[Any]:
+                return inside(self.place(row, [*outer, lanes]), places.add(first, lanes), held)
+
+            if line > 1 and length % program.lanes:
+                begin = places.offset(self.place(row, [*outer, 0]), program.space)
+                e.blocks_at_lines(*ends, program.lanes, some, begin, line)
+                return []
+            return e.blocks(*ends, program.lanes, some, values)
+
+        steps = prod(program.outer)
+        if program.pieces > 1 and steps == 1:
+            blocks = -(-length // program.lanes)
+            start = places.mul(self._part(piece, blocks), program.lanes)
+            stop = places.mul(self._part(places.add(piece, 1), blocks), program.lanes)
+            return list(
+                along(
+                    [0] * len(program.outer), 0, list(carried), (start, self._least(stop, length))
+                )
+            )
+        if program.pieces > 1:
+            start, stop = self._part(piece, steps), self._part(places.add(piece, 1), steps)
+            return e.loop(
+                start,
+                stop,
+                lambda i, held: along(places.split(i, program.outer), i, held, (0, length)),
+                carried,
+            )
+        return e.loops(
+            program.outer,
+            lambda outer, held: along(
+                outer, places.offset(outer, program.outer), held, (0, length)
+            ),
+            carried,
+        )
+
+    def _part(self, piece: Number, count: int) -> Number:
+        return self.places.div(self.places.mul(piece, count), self.program.pieces)
+
+    def _least(self, a: Number, b: int) -> Number:
+        return self.places.clamp(a, 0, b)
+
+    # ------------------------------------------------------------- passes
+
+    def reduce(self, level: int, row: Sequence[Number], piece: Number = 0) -> list[Any]:
+        """The running results of a pass over a piece."""
+        program, e = self.program, self.elements
+        nodes = program.levels[level]
+        firsts = [
+            self.registers.neutral(node.op.name, node.operands[0].dtype, node.dtype, program.lanes)
+            for node in nodes
+        ]
+
+        def inside(index: list[Number], position: Number, totals: list[Any]) -> Sequence[Any]:
+            self._begin(position)
+            self.ask_ahead(index, level)
+            following = []
+            for node, total in zip(nodes, totals, strict=True):
+                (x,) = node.operands
+                value = self.value(x, index, level)
+                made = self.registers.combine(node.op.name, total, value, x.dtype, node.dtype)
+                if program.across and e.mask is not None:
+                    made = self.registers.choose(e.mask, made, total)
+                following.append(made)
+            return following
+
+        if self._waits(nodes):
+            return self._in_chains(row, nodes, inside, firsts)
+        totals = self.each_element(row, piece, inside, firsts)
+        if program.across:
+            pairs = zip(nodes, totals, strict=True)
+            return [self.registers.across(node.op.name, total, node.dtype) for node, total in pairs]
+        return totals
+
+    def _needed(self, guard: Guard, row: Sequence[Number]) -> Any:
+        """Whether a pass is needed in the row, or in one of those side by side."""
+        node = self.code.body.nodes[guard.condition]
+        condition = Lane(self.code.builder, self._in_lanes(self.of_row(node, row)))
+        needed = condition if guard.wanted else ~condition
+        if not self.program.across and self.elements.mask is not None:
+            needed = needed & needed.of(self.elements.mask)
+        return needed.any().value
+
+    def of_row(self, node: Node, row: Sequence[Number]) -> Any:
+        """What a row has one of; axes that were reduced and kept have size 1, and stand at 0."""
+        whole = node.rank != len(row)
+        index = self.place(row, [0] * len(self.program.axes)) if whole else list(row)
+        return self.elements.at(node, index)
+
+    def one_of(self, needed: Any, made: Callable[[], list[Any]], otherwise: list[Any]) -> list[Any]:
+        """What code gives that is only run where it is needed, and something else where it is not."""
+        b = self.code.builder
+        otherwise = [self._in_lanes(value) for value in otherwise]
+        before, fresh = b.block, set(self.fresh)
+        with b.if_then(needed, likely=False), self.elements.scope():
+            values = [self._in_lanes(value) for value in made()]
+            after = b.block
+        # What the pass kept is not there where it was left out.
+        self.fresh = fresh
+        found = []
+        for value, other in zip(values, otherwise, strict=True):
+            phi = b.phi(value.type)
+            phi.add_incoming(other, before)
+            phi.add_incoming(value, after)
+            found.append(phi)
+        return found
+
+    def _in_lanes(self, value: Any) -> Any:
+        """A value of a row; of rows side by side, one that all have alike in every lane."""
+        return value if self.program.across else self.places.spread(value, self.program.lanes)
+
+    def chosen(self, level: int, guard: Guard, row: Sequence[Number]) -> None:
+        """A pass that some rows need, and what is chosen between its results and others."""
+        choices = [self.code.body.nodes[i] for i in sorted(guard.choices)]
+        otherwise = [self.of_row(guard.otherwise(choice), row) for choice in choices]
+
+        def made() -> list[Any]:
+            self.finish(level, self.reduce(level, row))
+            return [self.of_row(choice, row) for choice in choices]
+
+        needed = self._needed(guard, row)
+        for choice, value in zip(choices, self.one_of(needed, made, otherwise), strict=True):
+            self.elements.give(choice, value)
+
+    def partial_results(self, level: int, row: Sequence[Number], piece: Number) -> list[Any]:
+        """Those of a pass over a piece; of no elements, where the row does not need the pass."""
+        guard = self.program.guards[level]
+        if guard is None:
+            return self.reduce(level, row, piece)
+        lanes = None if self.program.across else self.program.lanes
+        nothing = [
+            self.registers.neutral(node.op.name, node.operands[0].dtype, node.dtype, lanes)
+            for node in self.program.levels[level]
+        ]
+        return self.one_of(
+            self._needed(guard, row), lambda: self.reduce(level, row, piece), nothing
+        )
+
+    def _waits(self, nodes: Sequence[Node]) -> bool:
+        """Whether a pass would wait for each addition before the next: one vector of rows side by side, many elements in each."""
+        program = self.program
+        single = program.lanes <= self.code.width and len(nodes) == 1 and program.pieces == 1
+        long = len(program.outer) == 1 and program.outer[0] >= 2 * CHAINS
+        return not program.across and single and long
+
+    def _in_chains(
+        self, row: Sequence[Number], nodes: Sequence[Node], inside: Inside, firsts: Sequence[Any]
+    ) -> list[Any]:
+        """A pass over elements that are every ``CHAINS``-th of a row's, and then over the next of them: sums that need not wait for each other."""
+        program, places, e = self.program, self.places, self.elements
+        whole = program.outer[0] // CHAINS * CHAINS
+
+        def one(number: Number, held: Sequence[Any]) -> list[Any]:
+            at = Lanes(places.mul(number, program.lanes), program.lanes)
+            return list(inside(self.place(row, [number]), at, list(held)))
+
+        def some(number: Number, held: list[Any]) -> Sequence[Any]:
+            return [
+                total
+                for chain in range(CHAINS)
+                for total in one(places.add(number, chain), [held[chain]])
+            ]
+
+        first, *others = e.loop(0, whole, some, list(firsts) * CHAINS, CHAINS)
+        for other in others:
+            first = self.registers.merge(nodes[0].op.name, first, other, nodes[0].dtype)
+        return e.loop(whole, program.outer[0], one, [first])
+
+    def _begin(self, position: Number) -> None:
+        """A new block of code: what was kept is not yet in its registers."""
+        self.position = position
+        self.here: set[int] = set()
+        for kept in self.program.kept:
+            self.elements.forget(kept)
+
+    def value(self, node: Node, index: list[Number], level: int) -> Any:
+        """A node's elements in a pass, what is kept being written or read."""
+        e = self.elements
+        for kept in self.program.kept:
+            if kept.id in self.here or not self._needs(node, kept):
+                continue
+            self.here.add(kept.id)
+            pointer = self.kept_at[kept.id]
+            if kept.id in self.ready:
+                e.give(kept, self.registers.load(pointer, self.position, kept.dtype))
+            else:
+                made = e.at(kept, index)
+                self.registers.store(made, pointer, self.position, kept.dtype)
+                e.give(kept, made)
+                self.fresh.add(kept.id)
+        return e.at(node, index)
+
+    def _needs(self, node: Node, kept: Node) -> bool:
+        stack, seen = [node], set()
+        while stack:
+            found = stack.pop()
+            if found.id == kept.id:
+                return True
+            if found.id in seen or found.op.name in REDUCTIONS:
+                continue
+            seen.add(found.id)
+            stack += found.operands
+        return False
+
+    def finish(self, level: int, totals: Sequence[Any]) -> None:
+        """Make the results of a pass known to what follows."""
+        for node, total in zip(self.program.levels[level], totals, strict=True):
+            self.elements.give(node, self.registers.reduced(node.op.name, total, node.dtype))
+
+    def write_single(self, row: Sequence[Number]) -> None:
+        """Results that have one element a row."""
+        for kept in self.program.kept:
+            # Those of the last block of the row: another element may be asked for.
+            self.elements.forget(kept)
+        for node, pointer in self.single:
+            index = row if node.rank == len(row) else self.place(row, [0] * len(self.program.axes))
+            value = self.elements.at(node, index)
+            offset = self.places.offset(index, sizes(node))
+            self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
+
+    def write_full(self, row: Sequence[Number], piece: Number = 0) -> None:
+        """Results that have an element for each of the row's."""
+        if not self.full and not self.columns:
+            return
+        level = len(self.program.levels)
+
+        def inside(index: list[Number], position: Number, _: list[Any]) -> Sequence[Any]:
+            self._begin(position)
+            self.ask_ahead(index, level)
+            # All are computed before any is written: a result may lie where an operand does.
+            values = [self.value(node, index, level) for node, _ in self.full]
+            self.add_to_columns(index, level)
+            offset = self.places.offset(index, self.program.space)
+            for (node, pointer), value in zip(self.full, values, strict=True):
+                self.registers.store(
+                    value, pointer, offset, node.dtype, self.elements.mask, past=self.past
+                )
+            return []
+
+        line = LINE // self.full[0][0].dtype.itemsize if self.past else 1
+        self.each_element(row, piece, inside, line=line)
+
+    # ------------------------------------------------------------- the kernel
+
+    def emit(self) -> None:
+        """All of it."""
+        if self.program.pieces > 1:
+            self._emit_in_pieces()
+            return
+        from llvmlite import ir  # type: ignore[import-untyped]
+
+        offset = 0
+        self.kept_at: dict[int, Any] = {}
+        for node in self.program.kept:
+            place = [as_value(offset)]
+            self.kept_at[node.id] = self.code.builder.gep(
+                self.code.own, place, source_etype=ir.IntType(8)
+            )
+            offset += room(self.program.row_elements + self.program.lanes, node.dtype.itemsize)
+
+        def whole(row: list[Number]) -> None:
+            self.ready: set[int] = set()
+            for level in range(len(self.program.levels)):
+                self.fresh = set()
+                guard = self.program.guards[level]
+                if guard is not None:
+                    self.chosen(level, guard, row)
+                    continue
+                totals = self.reduce(level, row)
+                self.ready |= self.fresh
+                self.finish(level, totals)
+            self.fresh = set()
+            self.write_single(row)
+            self.write_full(row)
+
+        def unit(number: Number, _: Any) -> Sequence[Any]:
+            self.each_row(number, whole)
+            return []
+
+        if self.columns:
+            self._emit_in_chunks(unit)
+            return
+        if prod(self.program.space) * len(self.code.body.nodes) <= SMALL:
+            with self.code.alone():
+                self.elements.loop(0, self.program.units, unit)
+        else:
+            self.elements.loop(*self.code.share(self.program.units), unit)
+
+    # ------------------------------------------------------------- sums over rows
+
+    def _emit_in_chunks(self, unit: Callable[[Number, Any], Sequence[Any]]) -> None:
+        """Rows in runs of a fixed number, each with sums of its own; then the sums of all runs."""
+        program, places, e = self.program, self.places, self.elements
+        chunks = program.chunks
+
+        def clear(lanes: Lanes, _: Any) -> Sequence[Any]:
+            for slot, (node, _) in enumerate(self.columns):
+                nothing = self.registers.neutral("sum", node.dtype, node.dtype, program.lanes)
+                self._held(slot, lanes, nothing)
+            return []
+
+        def chunk(number: Number, _: Any) -> Sequence[Any]:
+            self.chunk = number
+            e.blocks(0, program.row_elements, program.lanes, clear)
+            first = places.div(places.mul(number, program.units), chunks)
+            after = places.div(places.mul(places.add(number, 1), program.units), chunks)
+            e.loop(first, after, unit)
+            return []
+
+        e.loop(*self.code.share(chunks), chunk)
+        self.code.barrier()
+        blocks = program.row_elements // program.lanes
+
+        def block(number: Number, _: Any) -> Sequence[Any]:
+            lanes = Lanes(places.mul(number, program.lanes), program.lanes)
+            if program.space[-1] % program.lanes:
+                e.mask = places.less(lanes, program.space[-1])
+            for slot in range(len(self.columns)):
+                self._write_column(slot, lanes)
+            e.mask = None
+            return []
+
+        e.loop(*self.code.share(blocks), block)
+
+    def _write_column(self, slot: int, lanes: Lanes) -> None:
+        """Elements of a column sum, from the sums of all chunks in their order."""
+        node, pointer = self.columns[slot]
+
+        def one(number: Any, totals: list[Any]) -> Sequence[Any]:
+            self.chunk = number
+            (other,) = self._held(slot, lanes)
+            return [self.registers.merge("sum", totals[0], other, node.dtype)]
+
+        self.chunk = 0
+        first = self._held(slot, lanes)
+        (total,) = self.elements.loop(1, self.program.chunks, one, first)
+        total = self.registers.reduced("sum", total, node.dtype)
+        self.registers.store(total, pointer, lanes, node.dtype, self.elements.mask)
+
+    def _held(self, slot: int, lanes: Lanes, value: Any = None) -> list[Any]:
+        """Sums of this chunk for a column sum: written, or read."""
+        from llvmlite import ir
+
+        program, b = self.program, self.code.builder
+        first = [as_value(_columns_at(program, slot))]
+        pointer = b.gep(self.code.shared, first, source_etype=ir.IntType(8))
+        dtype = self.registers.kept_in(self.columns[slot][0].dtype)
+        start = self.places.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
+        offset = self.places.add(start, lanes)
+        if value is None:
+            return [self.registers.load(pointer, offset, dtype)]
+        self.registers.store(value, pointer, offset, dtype)
+        return []
+
+    def add_to_columns(self, index: list[Number], level: int) -> None:
+        """Add a row's elements to the sums of its chunk."""
+        for slot, (node, _) in enumerate(self.columns):
+            (x,) = node.operands
+            value = self.value(x, index, level)
+            # Lanes beyond the row's end have a place in memory, which nobody reads.
+            lanes = index[-1]
+            (total,) = self._held(slot, lanes)
+            total = self.registers.combine("sum", total, value, x.dtype, node.dtype)
+            self._held(slot, lanes, total)
+
+    # ------------------------------------------------------------- rows in pieces
+
+    def _emit_in_pieces(self) -> None:
+        program, places, e = self.program, self.places, self.elements
+        self.kept_at, self.ready, self.fresh = {}, set(), set()
+        # A thread has the same columns of all rows where these have weights in common: the weights' gradients, sums over rows, are shared out so too.
+        length = prod(program.space) // program.units
+        by_pieces = any(leaf.size == length for leaf in self.code.spec.inputs)
+        for level in range(len(program.levels) + 1):
+
+            def unit(number: Number, _: Any, level: int = level) -> Sequence[Any]:
+                if by_pieces:
+                    piece = places.div(number, program.units)
+                    row_number = places.mod(number, program.units)
+                else:
+                    row_number = places.div(number, program.pieces)
+                    piece = places.mod(number, program.pieces)
+
+                def one(row: list[Number]) -> None:
+                    for earlier in range(level):
+                        self.finish(earlier, self._gathered(earlier, row_number))
+                    if level < len(program.levels):
+                        totals = self.partial_results(level, row, piece)
+                        for slot, total in enumerate(totals):
+                            self._partial(level, slot, row_number, piece, total)
+                        return
+                    first = places.compare("==", piece, 0)
+                    with self.code.builder.if_then(first), e.scope():
+                        self.write_single(row)
+                    self.write_full(row, piece)
+
+                self.each_row(row_number, one)
+                return []
+
+            e.loop(*self.code.share(program.units * program.pieces), unit)
+            if level < len(program.levels):
+                self.code.barrier()
+
+    def _partial(self, level: int, slot: int, row: Number, piece: Number, value: Any = None) -> Any:
+        """Write a partial result, or read one."""
+        program, places = self.program, self.places
+        node = program.levels[level][slot]
+        kept = self.registers.kept_in(node.dtype)
+        earlier = sum(len(nodes) for nodes in program.levels[:level]) + slot
+        number = places.offset([earlier, row, piece], [0, program.units, program.pieces])
+        lanes = 1 if program.across else program.lanes
+        # Every one has eight bytes a lane, whatever its type.
+        first = places.mul(number, lanes * (8 // kept.itemsize))
+        offset = first if program.across else Lanes(first, program.lanes)
+        if value is None:
+            return self.registers.load(self.code.shared, offset, kept)
+        self.registers.store(value, self.code.shared, offset, kept)
+        return None
+
+    def _gathered(self, level: int, row: Number) -> list[Any]:
+        """A row's results of an earlier pass, from its pieces in their order."""
+        nodes = self.program.levels[level]
+        firsts = [self._partial(level, slot, row, 0) for slot in range(len(nodes))]
+
+        def inside(piece: Any, totals: list[Any]) -> Sequence[Any]:
+            return [
+                self.registers.merge(
+                    node.op.name, total, self._partial(level, slot, row, piece), node.dtype
+                )
+                for slot, (node, total) in enumerate(zip(nodes, totals, strict=True))
+            ]
+
+        return self.elements.loop(1, self.program.pieces, inside, firsts)
+
+
+def _emit(code: Code) -> None:
+    code = replace(code, spec=collapsed(code.spec))
+    program = row_program(code.spec, code.width)
+    if program is None:
+        return
+    full = [
+        (node, place)
+        for node, place in zip(code.body.outputs, code.results, strict=True)
+        if tuple(sizes(node)) == program.space
+    ]
+    # Only where most vectors of a row are whole.
+    ragged = len({node.dtype.itemsize for node, _ in full}) == 1 and not program.columns
+    length = program.space[-1]
+    whole = length % program.lanes == 0 or (ragged and length >= 4 * program.lanes)
+    whole = whole and program.across
+    nbytes = prod(program.space) * sum(node.dtype.itemsize for node, _ in full) if whole else 0
+    places = [place for _, place in full]
+    if program.columns or program.pieces > 1:
+        either(code, nbytes, places, lambda past: _Rows(code, program, past).emit())
+    else:
+        partly(code, nbytes, places, lambda own, past: _Rows(own, program, past).emit())
+
+
+ROWS = Template("rows", _fits, _emit, _scratch)

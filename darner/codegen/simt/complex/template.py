@@ -1,0 +1,115 @@
+"""Kernels of complex numbers: a plan of their own over real and imaginary parts, whose dispatches are the kernel's.
+
+The values between its kernels lie in scratch memory. Results are copied to where they belong at the end, since one may lie where an operand does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from ....backends.wgpu.device import GRANULE
+from ....backends.wgpu.machine import Machine
+from ....graph.data import Array
+from ....graph.graph import Graph
+from ....lower.lower import lower
+from ....lower.plan import Plan, Spec
+from ...elements.complex_pairs import in_pairs, is_complex
+from ..maps.template import MAPS
+from ..shader import Binding, Shader, Stage, Written
+from ..sort.template import rounded
+from ..template import Template
+
+
+@lru_cache(maxsize=1024)
+def _inner(spec: Spec) -> Plan:
+    """What a kernel does, as kernels on floats."""
+    return lower(in_pairs(spec.body), target="gpu", ended=(), alignment=GRANULE)
+
+
+def _fits(spec: Spec, machine: Machine) -> bool:
+    from ....backends.wgpu.kernels import template_of
+
+    if not is_complex(spec.body):
+        return False
+    return all(template_of(inner, machine) is not None for inner in _inner(spec).specs.values())
+
+
+def _write(spec: Spec, machine: Machine) -> Written:
+    from ....backends.wgpu.kernels import written
+
+    plan = _inner(spec)
+    places, end = _places(plan)
+    stages = [
+        _constant(machine, plan.constants[str(buffer.name)].array, places[number])
+        for number, buffer in enumerate(plan.buffers)
+        if buffer.place == "constant"
+    ]
+    most = 0
+    for kernel in plan.kernels:
+        inside = written(plan.spec(kernel), machine)
+        most = max(most, inside.scratch)
+        operands, results = ([places[i] for i in ids] for ids in (kernel.operands, kernel.results))
+        stages += [_moved(stage, operands, results, end) for stage in inside.stages]
+    for number, buffer in enumerate(plan.outputs):
+        about = plan.buffers[buffer]
+        graph = Graph("copy")
+        graph.set_outputs([graph.input("0", about.type.shape, about.type.dtype)])
+        copied = MAPS.write(Spec("map", graph), machine)
+        stages += [
+            _moved(stage, [places[buffer]], [Binding("result", number)], end)
+            for stage in copied.stages
+        ]
+    return Written(tuple(stages), end + most)
+
+
+def _places(plan: Plan) -> tuple[list[Binding], int]:
+    """What stands for each buffer of the plan, and the bytes of scratch memory that these take."""
+    end = rounded(plan.arena_bytes)
+    found = []
+    for buffer in plan.buffers:
+        if buffer.place == "input":
+            found.append(Binding("operand", int(str(buffer.name))))
+        elif buffer.place == "constant":
+            found.append(Binding("scratch", end, max(buffer.nbytes, 4)))
+            end += rounded(max(buffer.nbytes, 4))
+        else:
+            found.append(Binding("scratch", buffer.offset or 0, buffer.nbytes))
+    return found, end
+
+
+def _moved(
+    stage: Stage, operands: Sequence[Binding], results: Sequence[Binding], end: int
+) -> Stage:
+    """A dispatch of an inner kernel with the outer kernel's memory."""
+    kinds = {"operand": operands, "result": results}
+
+    def moved(one: Binding) -> Binding:
+        if one.what == "scratch":
+            return replace(one, number=one.number + end)
+        return kinds[one.what][one.number] if one.what in kinds else one
+
+    return replace(stage, bindings=tuple(map(moved, stage.bindings)), copies=None)
+
+
+def _constant(machine: Machine, array: Array, place: Binding) -> Stage:
+    """A dispatch that writes an array that is part of its text."""
+    from ....graph.dtypes import u32
+
+    data = np.ascontiguousarray(array).tobytes()
+    words = np.frombuffer(data + b"\0" * (-len(data) % 4), np.uint32)
+    shader = Shader(Spec("map", Graph("values")), machine)
+    memory = shader.scratch(place.number, len(words), u32)
+    listed = ", ".join(f"{word}u" for word in words.tolist())
+    kind = f"array<u32, {len(words)}>"
+    shader.writer.declare("values", f"var<private> values: {kind} = {kind}({listed});")
+    head = f"if (thread < {len(words)}u)"
+    with shader.writer.block(head):
+        shader.writer.line(f"{memory.name}[thread] = values[thread];")
+    return shader.finish(-(-len(words) // shader.threads))
+
+
+COMPLEX = Template("complex", _fits, _write)

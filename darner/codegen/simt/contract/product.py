@@ -1,0 +1,269 @@
+"""A ``dot_general`` as a product of matrices whose axes may be many: how each lies in the operands and in the result.
+
+A number of a row is split into the indices of the row axes where an offset is computed, once for each thread. So axes need not follow each other in memory, and what the
+batch repeats of one operand becomes rows or columns of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ....graph.dtypes import DType
+from ....graph.node import Node
+from ....lower.plan import Spec
+from ....lower.specs import sizes
+from ....lower.strided import Strided, row_major, strided
+from ...ir.registers import Registers
+
+Steps = tuple[tuple[int, int], ...]
+"""Sizes and strides of axes, the outermost first."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a product.
+
+    Attributes:
+        size: how many there are along it.
+        strides: the distance of neighbours in the first operand and in the second.
+        place: which axis of the result it is; -1 where it is summed over.
+        apart: the distance of neighbours in the result.
+    """
+
+    size: int
+    strides: tuple[int, int]
+    place: int = -1
+    apart: int = 0
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What an operand of a product is read from: an input of the kernel, and the offset of the first element."""
+
+    leaf: Node
+    offset: int
+
+    @property
+    def number(self) -> int:
+        """Of the input."""
+        return int(str(self.leaf.name))
+
+
+@dataclass(frozen=True)
+class Product:
+    """A ``dot_general``: ``C[batch, row, column]`` is the sum of ``A[batch, row, k] * B[batch, k, column]``.
+
+    Attributes:
+        node: the product in the kernel's body.
+        operands: A and B.
+        batch: the axes that both operands and the result have.
+        rows: the axes that A and the result have.
+        columns: the axes that B and the result have.
+        summed: the axes that A and B have.
+    """
+
+    node: Node
+    operands: tuple[Operand, Operand]
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    summed: tuple[Axis, ...]
+
+    @property
+    def count(self) -> int:
+        """Matrices of the batch."""
+        return prod(axis.size for axis in self.batch)
+
+    @property
+    def m(self) -> int:
+        """Rows."""
+        return prod(axis.size for axis in self.rows)
+
+    @property
+    def n(self) -> int:
+        """Columns."""
+        return prod(axis.size for axis in self.columns)
+
+    @property
+    def k(self) -> int:
+        """Terms of each sum."""
+        return prod(axis.size for axis in self.summed)
+
+    @property
+    def in_fours(self) -> bool:
+        """Whether four columns, from a multiple of four on, are neighbours in the result."""
+        if not self.columns:
+            return False
+        last = self.columns[-1]
+        return last.apart == 1 and last.size % 4 == 0
+
+    def turned(self) -> Product:
+        """The same with columns for rows."""
+
+        def turn(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+            return tuple(replace(axis, strides=axis.strides[::-1]) for axis in axes)
+
+        return Product(
+            self.node,
+            self.operands[::-1],
+            turn(self.batch),
+            turn(self.columns),
+            turn(self.rows),
+            turn(self.summed),
+        )
+
+    def free(self, side: int) -> tuple[Axis, ...]:
+        """The axes that only one operand has."""
+        return self.columns if side else self.rows
+
+
+def product_of(spec: Spec) -> Product | None:
+    """The product of a body, if its operands are views of what lies in memory and all results have its shape."""
+    found = [node for node in spec.body.nodes if node.op.name == "dot_general"]
+    if len(found) != 1:
+        return None
+    (node,) = found
+    left, right = node.operands
+    if left.dtype is not right.dtype or node.dtype.kind not in ("float", "int"):
+        return None
+    if any(output.shape != node.shape for output in spec.body.outputs):
+        return None
+    seen = [strided(operand, widened=True) for operand in (left, right)]
+    if any(view is None or view.base.op.name != "input" for view in seen):
+        return None
+    a, b = (view for view in seen if view is not None)
+    return _product(node, a, b)
+
+
+def _product(node: Node, a: Strided, b: Strided) -> Product:
+    attrs = node.attrs
+    left, right = (sizes(operand) for operand in node.operands)
+    apart = row_major(sizes(node))
+    batch, rows, columns = [], [], []
+    place = 0
+    for i, j in zip(attrs["a_batch"], attrs["b_batch"], strict=True):
+        axis = Axis(left[i], (a.strides[i], b.strides[j]), place, apart[place])
+        # What only one operand has along the batch are rows or columns of it.
+        if axis.strides[1] == 0:
+            rows.append(axis)
+        elif axis.strides[0] == 0:
+            columns.append(axis)
+        else:
+            batch.append(axis)
+        place += 1
+    for i in _free(attrs, "a", len(left)):
+        rows.append(Axis(left[i], (a.strides[i], 0), place, apart[place]))
+        place += 1
+    for j in _free(attrs, "b", len(right)):
+        columns.append(Axis(right[j], (0, b.strides[j]), place, apart[place]))
+        place += 1
+    summed = [
+        Axis(left[i], (a.strides[i], b.strides[j]))
+        for i, j in zip(attrs["a_contract"], attrs["b_contract"], strict=True)
+    ]
+    groups = (
+        tuple(axis for axis in axes if axis.size != 1) for axes in (batch, rows, columns, summed)
+    )
+    return Product(node, (Operand(a.base, a.offset), Operand(b.base, b.offset)), *groups)
+
+
+def _free(attrs: dict[str, tuple[int, ...]], side: str, rank: int) -> list[int]:
+    used = (*attrs[f"{side}_batch"], *attrs[f"{side}_contract"])
+    return [axis for axis in range(rank) if axis not in used]
+
+
+def kept_in(product: Product) -> DType:
+    """The type that sums are kept in."""
+    return Registers.kept_in(product.node.dtype)
+
+
+def part_elements(product: Product) -> int:
+    """Elements of all sums."""
+    return product.count * product.m * product.n
+
+
+def part_bytes(product: Product) -> int:
+    """Bytes of all sums."""
+    return part_elements(product) * kept_in(product).itemsize
+
+
+# --------------------------------------------------------------------------- operands as vectors
+
+
+@dataclass(frozen=True)
+class View:
+    """An operand as vectors: where the one of an index lies, counted in vectors.
+
+    Attributes:
+        leaf: the input that it views.
+        along: whether the elements of a vector are neighbours along the ``summed`` axes or along the ``free`` ones.
+        vector: elements of a vector; 1 where elements are read one by one.
+        offset: of the first vector.
+        batch: sizes and strides, in vectors, of the batch axes.
+        free: those of the rows or columns.
+        summed: those of the summed axes.
+    """
+
+    leaf: Node
+    along: str
+    vector: int
+    offset: int
+    batch: Steps
+    free: Steps
+    summed: Steps
+
+
+def view_of(product: Product, side: int, *, free: bool = True) -> View:
+    """An operand as it is read best: in fours where they lie together; ``free`` allows them along rows or columns."""
+    operand = product.operands[side]
+    groups = {
+        "batch": steps(product.batch, side),
+        "free": steps(product.free(side), side),
+        "summed": steps(product.summed, side),
+    }
+    if operand.leaf.dtype.name in IN_FOURS and prod(sizes(operand.leaf)) % 4 == 0:
+        for along in ("summed", "free") if free else ("summed",):
+            found = _in_fours(groups, along, operand.offset)
+            if found is not None:
+                return View(operand.leaf, along, 4, operand.offset // 4, **found)
+    nearest = {name: abs(groups[name][-1][1]) if groups[name] else 0 for name in groups}
+    # Neighbouring threads read neighbouring elements.
+    along = "free" if nearest["free"] == 1 != nearest["summed"] else "summed"
+    return View(operand.leaf, along, 1, operand.offset, **groups)
+
+
+IN_FOURS = ("f32", "f16", "bf16", "f64", "i32", "u32")
+"""The types of elements that are read four at once."""
+
+
+def _in_fours(groups: dict[str, Steps], along: str, offset: int) -> dict[str, Steps] | None:
+    """The axes counted in vectors of four, if they lie so."""
+    inner = groups[along]
+    if not inner or inner[-1][1] != 1 or inner[-1][0] % 4 or offset % 4:
+        return None
+    others = [
+        stride
+        for name, axes in groups.items()
+        for _, stride in axes[: -1 if name == along else None]
+    ]
+    if any(stride % 4 for stride in others):
+        return None
+    found = {
+        name: tuple((size, stride // 4) for size, stride in axes) for name, axes in groups.items()
+    }
+    found[along] = (*found[along][:-1], (inner[-1][0] // 4, 1))
+    return found
+
+
+def steps(axes: Sequence[Axis], side: int) -> Steps:
+    """Sizes and strides in one operand, axes that follow each other taken as one."""
+    found: list[tuple[int, int]] = []
+    for axis in axes:
+        size, stride = axis.size, axis.strides[side]
+        if found and found[-1][1] == size * stride:
+            found[-1] = (found[-1][0] * size, stride)
+        else:
+            found.append((size, stride))
+    return tuple(found)

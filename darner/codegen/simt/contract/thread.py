@@ -1,0 +1,73 @@
+"""Products of small matrices, and short sums: a thread computes a few rows by a few columns, and reads straight from memory.
+
+Nothing is shared but what the caches keep: there is no barrier, and a batch of many small matrices leaves no thread idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..shader import Shader, Stage
+from .epilogue import Results
+from .load import Reader, ThreadSums, named
+from .product import Product, View, view_of
+
+MOST_ROWS = 4
+COLUMNS = 4
+MANY = 1 << 16
+"""Elements of a result from which on a thread computes several rows."""
+
+
+def rows_of(product: Product) -> int:
+    """Rows of a thread: one where there are few elements, so that there are threads enough."""
+    if product.count * product.m * product.n < MANY:
+        return 1
+    return 4 if product.m % 4 == 0 or product.m >= 16 else 2 if product.m >= 2 else 1
+
+
+def views_of(product: Product) -> tuple[View, View]:
+    """How the operands are read: fours of rows only where a thread has them."""
+    rows = rows_of(product)
+    columns = product.n % COLUMNS == 0 and product.in_fours
+    return (
+        view_of(product, 0, free=rows == 4 and product.m % 4 == 0),
+        view_of(product, 1, free=columns),
+    )
+
+
+def write_thread(shader: Shader, product: Product, readers: Sequence[Reader]) -> Stage:
+    """The kernel."""
+    writer = shader.writer
+    results = Results(shader, product)
+    elements, places = results.elements, results.elements.places
+    rows, columns = rows_of(product), results.unit
+    down, across = -(-product.m // rows), -(-product.n // columns)
+    count = product.count * down * across
+    with writer.block(f"if (thread < {count}u)"):
+        thread = named(shader, "thread")
+        batch, line, unit = places.split(thread, (product.count, down, across))
+        first = places.mul(line, rows)
+        numbers = [places.add(first, i) for i in range(rows)]
+        if product.m % rows:
+            numbers = [named(shader, f"min({places.text(i)}, {product.m - 1}u)") for i in numbers]
+        column = places.mul(unit, columns)
+        bases = []
+        for reader, free in zip(
+            readers, (numbers, [places.add(column, j) for j in range(columns)]), strict=True
+        ):
+            if reader.view.vector > 1 and reader.view.along == "free":
+                free = [places.div(free[0], 4)]
+            bases.append([reader.base(elements, batch, number) for number in free])
+        sums = ThreadSums(shader, elements, readers, bases, (rows, columns))
+        head = f"for (var group0 = 0u; group0 < {product.k // sums.terms}u; group0++)"
+        with writer.block(head), elements.scope():
+            sums.add(sums.load(named(shader, "group0")))
+        names = sums.names()
+        for i in range(rows):
+            condition = (
+                f"if ({places.text(first)} + {i}u < {product.m}u)" if product.m % rows else ""
+            )
+            with writer.block(condition), elements.scope():
+                own = names[i * columns : (i + 1) * columns]
+                results.write(results.line(batch, numbers[i]), column, own)
+    return shader.finish(-(-count // shader.threads))

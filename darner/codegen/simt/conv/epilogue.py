@@ -1,0 +1,148 @@
+"""The way of sums to a convolution's results: through what is computed from them element by element, or to scratch memory where they are parts of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ....backends.wgpu.machine import Machine
+from ....graph.dtypes import DType
+from ....graph.node import Node
+from ....lower.plan import Spec
+from ....lower.specs import sizes
+from ...ir.index import Number
+from ...ir.registers import Registers
+from ..elements import Memory, ShaderElements, is_packed
+from ..main_node import Element, main_stages
+from ..shader import Shader, Stage, Written
+
+BESIDE = 8
+"""Parts of a sum that are read together."""
+
+
+def words_of(spec: Spec) -> int:
+    """Elements that share a word of memory, in the result of the smallest type."""
+    return max(max(1, 4 // out.dtype.itemsize) for out in spec.body.outputs)
+
+
+class Finish:
+    """The end of a kernel about a main node.
+
+    Args:
+        shader: of the kernel; its results are written in whole words where ``together`` is above 1.
+        main: what it has sums of.
+        parts: how many pieces these are in; several go to scratch memory from byte ``start`` on.
+        together: neighbouring elements that are written at once.
+    """
+
+    def __init__(
+        self, shader: Shader, main: Node, parts: int, start: int = 0, together: int = 1
+    ) -> None:
+        self.shader, self.main, self.parts, self.together = shader, main, parts, together
+        self.shape = sizes(main)
+        self.memory: Memory | None = None
+        self.elements: ShaderElements = shader.elements()
+        if parts > 1:
+            kept = self.elements.registers.kept_in(main.dtype)
+            self.memory = shader.scratch(start, parts * prod(self.shape), kept)
+
+    def write(self, indices: Sequence[Sequence[Number]], sums: Sequence[Any], part: Number) -> None:
+        """Take the sums at neighbouring indices to the results."""
+        e = self.elements
+        at = e.places.offset(indices[0], self.shape)
+        if self.memory is not None:
+            at = e.places.add(e.places.mul(part, prod(self.shape)), at)
+            for k, value in enumerate(sums):
+                e.registers.store(value, self.memory, e.places.add(at, k), self.memory.dtype)
+            return
+        # All are computed before any is written: a result may lie where an operand does.
+        values = []
+        for index, value in zip(indices, sums, strict=True):
+            with e.scope():
+                e.give(self.main, e.registers.reduced("sum", value, self.main.dtype))
+                values.append([e.at(out, index) for out in self.shader.body.outputs])
+        for number, (out, memory) in enumerate(
+            zip(self.shader.body.outputs, self.shader.results, strict=True)
+        ):
+            _store(e, memory, out.dtype, at, [row[number] for row in values])
+
+
+def _store(
+    e: ShaderElements, memory: Memory, dtype: DType, at: Number, values: Sequence[Any]
+) -> None:
+    """Write neighbouring elements; of small types whole words, where there are several."""
+    share = 4 // dtype.itemsize if is_packed(dtype) else 1
+    if share == 1 or len(values) % share:
+        for k, value in enumerate(values):
+            e.registers.store(value, memory, e.places.add(at, k), dtype)
+        return
+    bits = 8 * dtype.itemsize
+    word = e.places.text(e.places.div(at, share))
+    for first in range(0, len(values), share):
+        parts = [
+            f"({e.registers.packed(value, dtype)} << {bits * k}u)"
+            for k, value in enumerate(values[first : first + share])
+        ]
+        e.builder.line(f"{memory.name}[{word} + {first // share}u] = {' | '.join(parts)};")
+
+
+def added_up(
+    stages: Sequence[Stage], spec: Spec, machine: Machine, main: Node, parts: int, start: int
+) -> Written:
+    """Some dispatches, and one more that adds up what ``Finish`` left in scratch memory from byte ``start`` on, where sums are in parts."""
+    if parts == 1:
+        return Written(tuple(stages), start)
+    shape = sizes(main)
+
+    def element(shader: Shader) -> Element:
+        kept = shader.elements().registers.kept_in(main.dtype)
+        memory = shader.scratch(start, parts * prod(shape), kept)
+
+        def at(e: ShaderElements, index: list[Number]) -> Any:
+            place = e.places.offset(index, shape)
+
+            def some(first: Number, count: int, total: Any) -> Any:
+                # All are read before any is added: so they are on the way together.
+                moved = [
+                    e.places.mul(e.places.add(first, part), prod(shape)) for part in range(count)
+                ]
+                values = [e.registers.load(memory, e.places.add(place, far), kept) for far in moved]
+                for value in values:
+                    total = e.builder.fadd(total, value)
+                return total
+
+            total = e.registers.constant(0.0, kept)
+            whole = parts // BESIDE * BESIDE
+            if whole:
+                (total,) = e.loop(
+                    0, whole, lambda i, sums: [some(i, BESIDE, sums[0])], [total], step=BESIDE
+                )
+            total = some(whole, parts - whole, total)
+            return e.registers.reduced("sum", total, main.dtype)
+
+        return at
+
+    nbytes = parts * prod(shape) * Registers.kept_in(main.dtype).itemsize
+    return Written((*stages, *main_stages(spec, machine, main, element)), start + nbytes)
+
+
+def split_parts(
+    e: ShaderElements, part: Number, parts: int, steps: int, count: Number
+) -> tuple[str, str]:
+    """The first step of a part of the sums and the one behind its last, of ``count`` in all."""
+    if parts == 1:
+        return "0u", e.places.text(count)
+    first, total = e.places.text(e.places.mul(part, steps)), e.places.text(count)
+    kind = e.places.plain(0).type
+    begin = e.builder.let(kind, f"min({first}, {total})")
+    end = e.builder.let(kind, f"min({first} + {steps}u, {total})")
+    return begin.text, end.text
+
+
+def unmerged(
+    e: ShaderElements, pixel: Sequence[Number], merged: Sequence[int], main: Node
+) -> list[Number]:
+    """A pixel's place along the axes of the node, of which ``Patches`` took some together."""
+    own = [int(size) for size in main.shape[2:]]
+    return e.places.reshaped(pixel, merged, own)

@@ -1,0 +1,58 @@
+"""Kernels about one node, their main node: what its elements are is written by the kernel, all that is computed from them by the elements' walk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ...backends.wgpu.machine import Machine
+from ...graph.node import Node
+from ...lower.plan import Spec
+from ...lower.specs import sizes
+from ..elements.elements import can_emit
+from ..ir.index import Number
+from .elements import ShaderElements
+from .maps.template import stages_of
+from .shader import Shader, Stage
+
+Element = Callable[["MainElements", list[Number]], Any]
+"""Writes the element of a main node at an index."""
+
+
+def main_of(spec: Spec, names: Collection[str]) -> Node | None:
+    """The only node of a body that is one of these ops, where all results have its shape and the rest of the body can be written."""
+    found = [node for node in spec.body.nodes if node.op.name in names]
+    if len(found) != 1 or any(sizes(out) != sizes(found[0]) for out in spec.body.outputs):
+        return None
+    return found[0] if can_emit(spec.body, names) else None
+
+
+def is_bound(spec: Spec, machine: Machine, besides: int = 1) -> bool:
+    """Whether a shader can have all operands and results bound, and some more."""
+    return len(spec.inputs) + len(spec.body.outputs) + besides <= machine.most_buffers
+
+
+class MainElements(ShaderElements):
+    """The elements of a body whose main node a kernel writes itself."""
+
+    main: Node
+    element: Element
+
+    def _element(self, node: Node, index: list[Number]) -> Any:
+        if node.id == self.main.id:
+            return self.element(self, index)
+        return super()._element(node, index)
+
+
+def main_stages(
+    spec: Spec, machine: Machine, main: Node, element: Callable[[Shader], Element]
+) -> list[Stage]:
+    """A thread for each element of the results; ``element(shader)`` says what the main node's are."""
+
+    def elements(shader: Shader) -> ShaderElements:
+        plain = shader.elements()
+        found = MainElements(shader.writer, shader.body, shader.operands, plain.fault)
+        found.main, found.element = main, element(shader)
+        return found
+
+    return stages_of(spec, machine, elements)

@@ -1,0 +1,1 @@
+"""Pooling and its gradients on a GPU, a thread for each element: ``template``."""

@@ -1,0 +1,374 @@
+"""One dispatch of a kernel of rows in the making: its reductions, its results, and partial results of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....backends.cpu.rows.program import Passes
+from ....backends.wgpu.machine import Machine
+from ....graph import dtypes
+from ....graph.node import Node
+from ....lower.plan import Spec
+from ....lower.specs import sizes
+from ...ir.index import Number
+from ..elements import Memory
+from ..shader import Stage
+from .layout import AT_ONCE, Layout, row_count
+from .merge import Merger, Reduction, State, words_of
+from .online import above_lowest, completed, scaled
+from .position import RowPlace, Vector
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Where partial results of all rows lie in scratch memory.
+
+    Attributes:
+        first: for each reduction, by its node's number, the first word.
+        parts: partial results of a row.
+        words: all words.
+    """
+
+    first: dict[int, int]
+    parts: int
+    words: int
+
+
+def partials_of(passes: Passes, parts: int, start: int = 0) -> Partials:
+    """Room for the partial results of all passes, from a word on."""
+    first = {}
+    for node in (node for level in passes.levels for node in level):
+        first[node.id] = start
+        start += words_of(node) * row_count(passes) * parts
+    return Partials(first, parts, start)
+
+
+class RowStage(RowPlace):
+    """A dispatch, with what it reduces and writes.
+
+    Args:
+        spec: what the kernel computes.
+        machine: for which GPU.
+        passes: the reductions.
+        layout: how rows are shared out.
+        words: of scratch memory.
+        adjacent: as that of a ``RowPlace``.
+        online: whether the first pass is one of two joined.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        machine: Machine,
+        passes: Passes,
+        layout: Layout,
+        words: int,
+        *,
+        adjacent: bool,
+        online: bool,
+    ) -> None:
+        super().__init__(spec, machine, passes, layout, adjacent=adjacent)
+        self.scratch = self.shader.scratch(0, words, dtypes.u32) if words else None
+        self.online = online
+        self.merger = Merger(self.shader)
+        self.reductions = {
+            node.id: Reduction(self.elements, node)
+            for node in (*(node for level in passes.levels for node in level), *passes.columns)
+        }
+        summed = {node.id for node in passes.columns}
+        outputs = list(zip(spec.body.outputs, self.shader.results, strict=True))
+        self.full = [
+            (number, *pair) for number, pair in enumerate(outputs) if self._is_full(pair[0])
+        ]
+        self.columns = [pair for pair in outputs if pair[0].id in summed]
+        self.single = [
+            pair for pair in outputs if not self._is_full(pair[0]) and pair[0].id not in summed
+        ]
+
+    # ------------------------------------------------------------- passes
+
+    def reduce(self, level: int, base: Number = 0, stop: Number | None = None) -> list[State]:
+        """The running results of a pass, those of all threads of the row merged."""
+        found = [self.reductions[node.id] for node in self.passes.levels[level]]
+        self.hoist(level)
+
+        def inside(vectors: list[Vector], values: list[Any]) -> Sequence[Any]:
+            states = _unflattened(found, values)
+            if self.online and level == 0:
+                return _flattened(self._combined_online(found, vectors, states))
+            return _flattened(
+                [
+                    self._combined(one, vectors, None if self.layout.held else state)
+                    for one, state in zip(found, states, strict=True)
+                ]
+            )
+
+        stop = self._end(level, base, stop)
+        values = self.over_row(inside, _flattened([one.nothing() for one in found]), base, stop)
+        return self.merged(found, _unflattened(found, values))
+
+    def _end(self, level: int, base: Number, stop: Number | None) -> Number | None:
+        """Where a pass over a row ends: where it begins, if the row does not need it and would be read again."""
+        guard = self.passes.guards[level]
+        if guard is None or self.layout.held:
+            return stop
+        node = self.spec.body.nodes[guard.condition]
+        whole = self.place([0] * len(self.passes.axes))
+        index = self.row if node.rank == len(self.row) else whole
+        condition = self.writer.text(self.elements.at(node, index))
+        ends = [base, self.length if stop is None else stop]
+        skipped, gone_through = ends if guard.wanted else reversed(ends)
+        return self.let(
+            f"select({self.places.text(skipped)}, {self.places.text(gone_through)}, {condition})"
+        )
+
+    def _combined(self, one: Reduction, vectors: Sequence[Vector], before: State | None) -> State:
+        (x,) = one.node.operands
+        states = []
+        for vector in vectors:
+            own = []
+            for lane, index in enumerate(vector.indices):
+                place = self.places.add(vector.start, lane) if one.finds else 0
+                own.append(one.of(self.elements.at(x, index), place))
+            state = one.merge_all(own)
+            states.append(one.only_if(vector.valid, state) if vector.valid else state)
+        total = one.merge_all(states)
+        return total if before is None else one.merge(before, total)
+
+    def _combined_online(
+        self, found: Sequence[Reduction], vectors: Sequence[Vector], before: Sequence[State]
+    ) -> list[State]:
+        """One more step of the largest element and the sum of powers below it."""
+        peak, total = found
+        highest = self._combined(peak, vectors, before[0])
+        self.elements.give(peak.node, above_lowest(self.writer, highest[0]))
+        powers = self._combined(total, vectors, None)
+        so_far = scaled(self.writer, before[1][0], before[0][0], highest[0])
+        return [highest, total.merge([so_far], powers)]
+
+    def _has_peak(self, found: Sequence[Reduction]) -> bool:
+        """Whether the first two of some reductions are those of two joined passes."""
+        return self.online and found[0].node is self.passes.levels[0][0]
+
+    def merged_here(
+        self, found: Sequence[Reduction], several: Sequence[Sequence[State]]
+    ) -> list[State]:
+        """Running results that one thread has, merged."""
+        if self._has_peak(found):
+            highest = found[0].merge_all([states[0] for states in several])
+            several = [
+                [highest, [scaled(self.writer, total[0], peak[0], highest[0])], *rest]
+                for peak, total, *rest in several
+            ]
+        return [
+            one.merge_all([states[slot] for states in several]) for slot, one in enumerate(found)
+        ]
+
+    def merged(self, found: Sequence[Reduction], states: Sequence[State]) -> list[State]:
+        """Running results of all threads of a row."""
+        if not self._has_peak(found):
+            return self._over_threads(found, states)
+        (highest,) = self._over_threads(found[:1], states[:1])
+        (peak,), (total,), *rest = states
+        below = [scaled(self.writer, total, peak, highest[0])]
+        below, *rest = self._over_threads(found[1:], [below, *rest])
+        return [highest, [completed(self.writer, below[0], highest[0])], *rest]
+
+    def _over_threads(self, found: Sequence[Reduction], states: Sequence[State]) -> list[State]:
+        return self.merger.over_threads(
+            found,
+            states,
+            "member",
+            self.layout.peers,
+            "beside",
+            self.layout.side,
+            adjacent=self.adjacent,
+        )
+
+    def give(self, level: int, states: Sequence[State]) -> None:
+        """Let what follows know the results of a pass."""
+        for node, state in zip(self.passes.levels[level], states, strict=True):
+            self.elements.give(node, self.reductions[node.id].result(state))
+
+    def hoist(self, level: int) -> None:
+        """Compute what is one value a row before a loop over its elements, so that it is computed once."""
+        if self.layout.held:
+            return
+        one = tuple(1 if a in self.passes.axes else s for a, s in enumerate(self.passes.space))
+        gone = tuple(self.passes.space[axis] for axis in self.others)
+        known = ("input", "take_along_axis")
+        for node in self.spec.body.nodes:
+            plain = node.op.name in known or "elementwise" in node.op.traits
+            if not plain or self.passes.level[node.id] > level:
+                continue
+            if tuple(sizes(node)) == one:
+                self.elements.at(node, self.place([0] * len(self.passes.axes)))
+            elif tuple(sizes(node)) == gone:
+                self.elements.at(node, self.row)
+
+    # ------------------------------------------------------------- results
+
+    def write_single(self, *also: str) -> None:
+        """Write results that have one element a row, where the conditions ``also`` hold."""
+        if not self.single:
+            return
+        alone = [] if self.layout.peers == 1 else ["member == 0u"]
+        with self.only_where(*alone, self.row_valid, *also), self.elements.scope():
+            for node, memory in self.single:
+                whole = self.place([0] * len(self.passes.axes))
+                index = self.row if node.rank == len(self.row) else whole
+                value = self.elements.at(node, index)
+                offset = self.places.offset(index, sizes(node))
+                self.registers.store(value, memory, offset, node.dtype)
+
+    def only_where(self, *conditions: str) -> Any:
+        """A block under the conditions that there are."""
+        return self.writer.block(f"if ({' && '.join(filter(None, conditions)) or 'true'})")
+
+    def write_full(self, base: Number = 0, stop: Number | None = None) -> None:
+        """Write results that have an element for each of the row's."""
+        if not self.full:
+            return
+        self.hoist(len(self.passes.levels))
+
+        def inside(vectors: list[Vector], _: list[Any]) -> Sequence[Any]:
+            # All are computed before any is written: a result may lie where an operand does.
+            made = [
+                [self._to_write(number, node, vector) for number, node, _ in self.full]
+                for vector in vectors
+            ]
+            for vector, values in zip(vectors, made, strict=True):
+                with self.only_where(vector.valid, self.row_valid):
+                    offset = self.places.offset(vector.indices[0], self.passes.space)
+                    for (number, node, memory), own in zip(self.full, values, strict=True):
+                        if number in self.joined:
+                            self._write_joined(own, memory, offset, node)
+                        else:
+                            self.elements.store_vector(own, memory, offset, node.dtype)
+            return []
+
+        self.over_row(inside, [], base, stop)
+
+    def _to_write(self, number: int, node: Node, vector: Vector) -> Any:
+        """The elements of a result; a word of them where neighbouring threads have the others."""
+        values = [self.elements.at(node, index) for index in vector.indices]
+        if number not in self.joined:
+            return values
+        return self.elements.word_of_threads(values[0], node.dtype)
+
+    def _write_joined(self, word: str, memory: Memory, offset: Number, node: Node) -> None:
+        """Write a word that several threads have, by the first of them."""
+        share = 4 // node.dtype.itemsize
+        at = f"{self.places.text(offset)} >> {share.bit_length() - 1}u"
+        with self.writer.block(f"if ((local & {share - 1}u) == 0u)"):
+            self.writer.line(f"{memory.name}[{at}] = {word};")
+
+    # ------------------------------------------------------------- partial results
+
+    def write_partials(
+        self, partials: Partials, nodes: Sequence[Node], states: Sequence[State], part: Number
+    ) -> None:
+        """Write a row's running results of a part."""
+        conditions = ["member == 0u"] if self.layout.peers > 1 else []
+        with self.only_where(*conditions, self.row_valid):
+            for node, state in zip(nodes, states, strict=True):
+                self.write_words(
+                    self._partial(partials, node, part), self.reductions[node.id], state
+                )
+
+    def _partial(self, partials: Partials, node: Node, part: Number) -> str:
+        words = words_of(node)
+        index, shape = [self.row_number, part], [self.rows, partials.parts]
+        if not self.across:
+            index, shape = index[::-1], shape[::-1]
+        offset = self.places.mul(self.places.offset(index, shape), words)
+        return self.places.text(self.places.add(offset, partials.first[node.id]))
+
+    def _scratch(self, at: str, word: int) -> str:
+        memory: Memory | None = self.scratch
+        name = memory.name if memory is not None else ""
+        return f"{name}[{at} + {word}u]"
+
+    def write_words(self, at: str, one: Reduction, state: State) -> None:
+        """Write a running result to scratch memory."""
+        for word, text in enumerate(one.to_words(state)):
+            self.writer.line(f"{self._scratch(at, word)} = {text};")
+
+    def read_words(self, at: str, one: Reduction) -> State:
+        """A running result from scratch memory."""
+        names = []
+        for word in range(one.words):
+            name = self.writer.name("w")
+            self.writer.line(f"let {name} = {self._scratch(at, word)};")
+            names.append(name)
+        return one.from_words(names)
+
+    def recall(self, totals: Partials) -> None:
+        """Let a row's results be known that were written before."""
+        for node in (node for level in self.passes.levels for node in level):
+            one = self.reductions[node.id]
+            state = self.read_words(self._partial(totals, node, 0), one)
+            self.elements.give(node, one.result(state))
+
+    def gather(self, partials: Partials, levels: int) -> list[State]:
+        """Merge a row's partial results of the first passes, and let them be known."""
+        nodes = [node for level in self.passes.levels[:levels] for node in level]
+        if not nodes:
+            return []
+        found = [self.reductions[node.id] for node in nodes]
+
+        def one_part(part: Number, valid: str) -> list[State]:
+            states = []
+            for node, one in zip(nodes, found, strict=True):
+                state = self.read_words(self._partial(partials, node, part), one)
+                states.append(one.only_if(valid, state) if valid else state)
+            return states
+
+        states = self.merged(found, self.gathered(found, partials.parts, one_part))
+        for node, state in zip(nodes, states, strict=True):
+            self.elements.give(node, self.reductions[node.id].result(state))
+        return states
+
+    def gathered(
+        self,
+        found: Sequence[Reduction],
+        parts: int,
+        one_part: Callable[[Number, str], list[State]],
+    ) -> list[State]:
+        """What this thread's share of so many parts comes to: every so many of them, as there are threads."""
+        peers = self.layout.peers
+        at_once = min(AT_ONCE, -(-parts // peers))
+        step = peers * at_once
+
+        def one(first: Number, number: int) -> list[State]:
+            part = self.let(f"{self.places.text(first)} + {number * peers}u + member")
+            if parts % step == 0:
+                return one_part(part, "")
+            valid = self.writer.name("valid")
+            self.writer.line(f"let {valid} = {part.text} < {parts}u;")
+            return one_part(self.let(f"min({part.text}, {parts - 1}u)"), valid)
+
+        def inside(first: Any, values: list[Any]) -> Sequence[Any]:
+            several = [one(first, number) for number in range(at_once)]
+            return _flattened(self.merged_here(found, [_unflattened(found, values), *several]))
+
+        nothing = _flattened([reduction.nothing() for reduction in found])
+        if parts <= step:
+            return _unflattened(found, inside(0, nothing))
+        return _unflattened(found, self.elements.loop(0, parts, inside, nothing, step=step))
+
+    def finish(self, groups: int) -> Stage:
+        """The dispatch."""
+        self.merger.declare()
+        return self.shader.finish(groups)
+
+
+def _flattened(states: Sequence[State]) -> list[Any]:
+    return [value for state in states for value in state]
+
+
+def _unflattened(found: Sequence[Reduction], values: Sequence[Any]) -> list[State]:
+    left = list(values)
+    return [[left.pop(0) for _ in one.types] for one in found]

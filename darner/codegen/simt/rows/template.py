@@ -1,0 +1,363 @@
+"""Kernels with reductions: passes over the elements of a row, each row by some threads of a workgroup.
+
+A row is what is reduced to one value: its elements run over the reduced axes, and rows over all others. Reductions that need no other are made in the first pass, those that need them in
+the second, and so on; then the results are written. Threads merge what they have in registers, then with those that run in step, then through shared memory.
+
+Where a workgroup has a whole row, that is one dispatch. Where there are few rows and much in each, a row is cut in pieces: every pass is a dispatch, which leaves one partial result for each
+piece. Sums over all rows of what the last pass has, such as the gradient of a norm's weight, are made on the way, each workgroup having a run of rows; a dispatch of its own adds up the
+runs. The order of a sum depends on shapes and the GPU's limits alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from ....backends.cpu.rows.program import Passes, passes
+from ....backends.wgpu.machine import Machine, power_above
+from ....backends.wgpu.writer import Text
+from ....lower.plan import Spec
+from ...elements.collapse import collapsed
+from ...elements.elements import can_emit
+from ..shader import Stage, Written
+from ..template import Template
+from .layout import (
+    AT_ONCE,
+    ENOUGH_GROUPS,
+    LONGEST,
+    SIDE,
+    THREADS,
+    Layout,
+    largest_group,
+    layout_for,
+    lies_across,
+    most_held,
+    row_count,
+    row_length,
+)
+from .merge import Reduction, State, words_of
+from .online import joined
+from .stage import Partials, RowStage, partials_of
+
+MOST_RUNS = 256
+"""Runs of rows whose sums are kept apart: each is written and read once more."""
+
+
+@lru_cache(maxsize=4096)
+def _passes(spec: Spec) -> Passes | None:
+    found = passes(spec, places=True)
+    if found is None:
+        return None
+    ends = {output.id for output in spec.body.outputs}
+    # Sums over rows are of rows along the last axis, and nothing here reads them.
+    alone = lies_across(found) and len(found.axes) == 1
+    fits = not found.columns or (alone and all(node.id in ends for node in found.columns))
+    return found if fits else None
+
+
+def _fits(spec: Spec, machine: Machine) -> bool:
+    return spec.kind == "rows" and can_emit(spec.body) and _passes(collapsed(spec)) is not None
+
+
+def _write(spec: Spec, machine: Machine) -> Written:
+    spec = collapsed(spec)
+    found = _passes(spec)
+    if found is None:
+        return Written(())
+    while True:
+        rows = _Rows(spec, machine, found)
+        written = rows.written()
+        if rows.shared <= machine.shared or machine.threads <= 1:
+            return written
+        # Fewer threads have less to share.
+        machine = machine.without(max_compute_invocations_per_workgroup=machine.threads // 2)
+
+
+class _Rows:
+    """The dispatches of one kernel."""
+
+    def __init__(self, spec: Spec, machine: Machine, found: Passes) -> None:
+        self.spec = spec
+        self.machine = machine
+        self.layout = layout_for(spec.body, found, machine)
+        online = None if self.layout.held else joined(found)
+        self.online = online is not None
+        self.passes = online or found
+        self.length, self.rows = row_length(found), row_count(found)
+        self.blocks = -(-self.rows // self.layout.side)
+        self.words = 0
+        self.shared = 0
+
+    def stage(self, layout: Layout | None = None) -> RowStage:
+        """A new dispatch."""
+        columnwise = layout is not None
+        return RowStage(
+            self.spec,
+            self.machine,
+            self.passes,
+            layout or self.layout,
+            self.words,
+            adjacent=lies_across(self.passes) and not columnwise,
+            online=self.online,
+        )
+
+    def finished(self, stage: RowStage, groups: int) -> Stage:
+        """A dispatch that is all written."""
+        self.shared = max(self.shared, stage.merger.nbytes)
+        return stage.finish(groups)
+
+    def written(self) -> Written:
+        """All of it."""
+        if self.layout.pieces > 1:
+            stages = self.in_pieces()
+        elif self.passes.columns and self.layout.held:
+            stages = self.with_columns()
+        else:
+            stages = self.whole()
+        return Written(tuple(stages), 4 * self.words)
+
+    # ------------------------------------------------------------- a workgroup for a row
+
+    def _at_row(self, stage: RowStage, block: str) -> None:
+        side = stage.layout.side
+        number = block if side == 1 else f"{block} * {side}u + beside"
+        stage.at_row(number, certain=self.rows % side == 0)
+
+    def whole(self) -> list[Stage]:
+        """Every workgroup does all for its rows."""
+        totals = self._totals()
+        stage = self.stage()
+        self._at_row(stage, "group")
+        for level in range(len(self.passes.levels)):
+            states = stage.reduce(level)
+            if totals is not None:
+                stage.write_partials(totals, self.passes.levels[level], states, 0)
+            stage.give(level, states)
+        stage.write_single()
+        stage.write_full()
+        first = self.finished(stage, self.blocks)
+        return [first] if totals is None else [first, *self.columns_apart(totals)]
+
+    # ------------------------------------------------------------- pieces of rows
+
+    def in_pieces(self) -> list[Stage]:
+        """A dispatch for each pass, and one that writes."""
+        levels, layout = len(self.passes.levels), self.layout
+        partials = partials_of(self.passes, layout.pieces)
+        self.words = partials.words
+        totals = self._totals()
+        stages = []
+        for level in range(levels):
+            stage = self.stage()
+            ends = self._at_piece(stage)
+            stage.gather(partials, level)
+            states = stage.reduce(level, *ends)
+            stage.write_partials(partials, self.passes.levels[level], states, self.piece)
+            stages.append(self.finished(stage, self.blocks * layout.pieces))
+        stage = self.stage()
+        if stage.full:
+            ends = self._at_piece(stage)
+            first = f"{stage.places.text(self.piece)} == 0u"
+        else:
+            self._at_row(stage, "group")
+            ends, first = (0, None), ""
+        states = stage.gather(partials, levels)
+        if totals is not None:
+            nodes = [node for level in self.passes.levels for node in level]
+            stage.write_partials(totals, nodes, states, 0)
+        stage.write_single(first)
+        stage.write_full(*ends)
+        stages.append(self.finished(stage, self.blocks * (layout.pieces if stage.full else 1)))
+        return stages if totals is None else [*stages, *self.columns_apart(totals)]
+
+    def _at_piece(self, stage: RowStage) -> tuple[Any, Any]:
+        """Stand at a row and a piece of it; returns where the piece begins and ends."""
+        layout = self.layout
+        block, piece = f"(group / {layout.pieces}u)", f"group % {layout.pieces}u"
+        if not stage.across:
+            block, piece = f"(group % {self.blocks}u)", f"group / {self.blocks}u"
+        self.piece = stage.let(piece)
+        self._at_row(stage, block)
+        base = stage.let(f"{self.piece.text} * {layout.piece}u")
+        return base, stage.let(f"min({base.text} + {layout.piece}u, {self.length}u)")
+
+    # ------------------------------------------------------------- sums over rows
+
+    def with_columns(self) -> list[Stage]:
+        """Every workgroup has a run of rows, and the sums over them in registers."""
+        layout, nodes = self.layout, self.passes.columns
+        groups = min(self.blocks, MOST_RUNS)
+        each = -(-self.blocks // groups)
+        groups = -(-self.blocks // each)
+        first = self._column_room(groups)
+        stage = self.stage()
+        found = [stage.reductions[node.id] for node in nodes]
+        held = layout.held * layout.vector
+        certain = groups * each * layout.side == self.rows
+
+        def one_row(number: Any, values: list[Any]) -> Sequence[Any]:
+            block = f"(group * {each}u + {stage.places.text(number)})"
+            beside = "" if layout.side == 1 else f" * {layout.side}u + beside"
+            stage.at_row(f"{block}{beside}", certain=certain)
+            for level in range(len(self.passes.levels)):
+                stage.give(level, stage.reduce(level))
+            stage.write_single()
+            following, left = [], list(values)
+            for one in found:
+                (x,) = one.node.operands
+                for vector in stage.held():
+                    for index in vector.indices:
+                        state = one.of(stage.elements.at(x, index), 0)
+                        if stage.row_valid:
+                            state = one.only_if(stage.row_valid, state)
+                        following += one.merge([left.pop(0)], state)
+            stage.write_full()
+            if stage.merger.waits:
+                # The next row's results are not to be written where some thread still reads this one's.
+                stage.shader.barrier()
+            return following
+
+        stage.hold_shared()
+        nothing = [value for one in found for _ in range(held) for value in one.nothing()]
+        if each == 1:
+            totals = list(one_row(0, nothing))
+        else:
+            totals = stage.elements.loop(0, each, one_row, nothing)
+        for slot, one in enumerate(found):
+            own = totals[slot * held : (slot + 1) * held]
+            for k in range(layout.held):
+                self._write_run(stage, one, k, own[k * layout.vector :], first[slot])
+        return [self.finished(stage, groups), *self._added_up(groups, first)]
+
+    def _write_run(
+        self, stage: RowStage, one: Reduction, k: int, values: Sequence[Any], first: int
+    ) -> None:
+        """What a run of rows comes to, for one vector of a thread: merged over the workgroup's rows, then written."""
+        layout = self.layout
+        states: list[State] = [[value] for value in values[: layout.vector]]
+        states = stage.merger.over_threads(
+            [one] * layout.vector,
+            states,
+            "beside",
+            layout.side,
+            "member",
+            layout.peers,
+            adjacent=False,
+        )
+        stretch = stage.stretches()[k]
+        conditions = ["beside == 0u"] if layout.side > 1 else []
+        with stage.only_where(*conditions, stretch.valid):
+            for lane, state in enumerate(states):
+                place = stage.places.add(stretch.start, lane)
+                at = self._run_at(one, first, "group", stage.places.text(place))
+                stage.write_words(at, one, state)
+
+    def _column_room(self, runs: int) -> list[int]:
+        """Scratch memory for the sums of so many runs; returns the first word of each column sum."""
+        first = []
+        for node in self.passes.columns:
+            first.append(self.words)
+            self.words += words_of(node) * runs * self.length
+        return first
+
+    def _totals(self) -> Partials | None:
+        """Room for what every row's reductions come to, where sums over rows are made by a dispatch of their own."""
+        if not self.passes.columns or (self.layout.held and self.layout.pieces == 1):
+            return None
+        totals = partials_of(self.passes, 1, self.words)
+        self.words = totals.words
+        self.runs = self._runs()
+        self.first = self._column_room(self.runs)
+        return totals
+
+    def _beside(self) -> Layout:
+        """Threads side by side have different elements of a row, and the same one of different rows otherwise."""
+        threads = min(THREADS, largest_group(self.machine))
+        side = min(SIDE, threads, power_above(self.length))
+        peers = threads // side
+        at_once = min(AT_ONCE, most_held(self.spec.body, self.passes))
+        return Layout(peers, side, 1, 0, at_once, 1, self.rows)
+
+    def _runs(self) -> int:
+        layout = self._beside()
+        step = layout.peers * layout.at_once
+        wanted = -(-ENOUGH_GROUPS // -(-self.length // layout.side))
+        runs = max(-(-self.rows // (step * LONGEST)), min(wanted, self.rows // step), 1)
+        self.run = -(-self.rows // (runs * step)) * step
+        return -(-self.rows // self.run)
+
+    def columns_apart(self, totals: Partials) -> list[Stage]:
+        """Sums over runs of rows, whose own reductions are known."""
+        layout = self._beside()
+        stage = self.stage(layout)
+        blocks = -(-self.length // layout.side)
+        column, valid = self._at_column(stage, f"(group % {blocks}u)")
+        run = stage.let(f"group / {blocks}u")
+        base = stage.let(f"{run.text} * {self.run}u")
+        stop = stage.let(f"min({base.text} + {self.run}u, {self.rows}u)")
+        found = [stage.reductions[node.id] for node in self.passes.columns]
+
+        def some_rows(start: Any, values: list[Any]) -> Sequence[Any]:
+            made: list[list[State]] = [[] for _ in found]
+            for k in range(layout.at_once):
+                number = f"{start.text} + {k * layout.peers}u + member"
+                stage.at_row(number, certain=self.rows % (layout.peers * layout.at_once) == 0)
+                stage.recall(totals)
+                index = stage.place([column])
+                for states, one in zip(made, found, strict=True):
+                    state = one.of(stage.elements.at(one.node.operands[0], index), 0)
+                    states.append(one.only_if(stage.row_valid, state) if stage.row_valid else state)
+            return [
+                value
+                for one, states, before in zip(found, made, values, strict=True)
+                for value in one.merge([before], one.merge_all(states))
+            ]
+
+        nothing = [value for one in found for value in one.nothing()]
+        step = layout.peers * layout.at_once
+        sums = stage.elements.loop(base, stop, some_rows, nothing, step=step)
+        states = stage.merged(found, [[value] for value in sums])
+        with stage.only_where("member == 0u", valid):
+            for one, state, first in zip(found, states, self.first, strict=True):
+                at = self._run_at(one, first, run.text, column.text)
+                stage.write_words(at, one, state)
+        return [self.finished(stage, blocks * self.runs), *self._added_up(self.runs, self.first)]
+
+    def _run_at(self, one: Reduction, first: int, run: str, column: str) -> str:
+        return f"{first}u + ({run} * {self.length}u + {column}) * {one.words}u"
+
+    def _at_column(self, stage: RowStage, block: str) -> tuple[Text, str]:
+        """The column that a thread has, and a condition where it may be behind the last."""
+        side = stage.layout.side
+        column = stage.let(f"{block} * {side}u + beside")
+        if self.length % side == 0:
+            return column, ""
+        return stage.let(
+            f"min({column.text}, {self.length - 1}u)"
+        ), f"{column.text} < {self.length}u"
+
+    def _added_up(self, runs: int, first: Sequence[int]) -> list[Stage]:
+        """The dispatch that adds up the sums of all runs."""
+        layout = self._beside()
+        stage = self.stage(layout)
+        column, valid = self._at_column(stage, "group")
+        found = [stage.reductions[node.id] for node in self.passes.columns]
+
+        def one_run(run: Any, inside: str) -> list[State]:
+            states = []
+            for one, start in zip(found, first, strict=True):
+                at = self._run_at(one, start, stage.places.text(run), column.text)
+                state = stage.read_words(at, one)
+                states.append(one.only_if(inside, state) if inside else state)
+            return states
+
+        states = stage.merged(found, stage.gathered(found, runs, one_run))
+        sums = {one.node.id: one.result(state) for one, state in zip(found, states, strict=True)}
+        with stage.only_where("member == 0u", valid):
+            for node, memory in stage.columns:
+                stage.registers.store(sums[node.id], memory, column, node.dtype)
+        return [self.finished(stage, -(-self.length // layout.side))]
+
+
+ROWS = Template("rows", _fits, _write)

@@ -1,0 +1,1 @@
+"""Cumulative sums, products, maxima and minima on a GPU: ``template``."""

@@ -1,0 +1,1 @@
+"""Sorting, argsort and top-k on a GPU: ``template``."""
