@@ -76,3 +76,42 @@ def test_broken_links_are_found():
         "#c: there is no such heading",
         "gone.md: there is no such file",
     ]
+
+
+# --------------------------------------------------------------------------- modules
+
+
+MODULE = re.compile(r"`((?:[\w.-]+/)*[\w-]+\.pyi?)`")
+FOLDER = re.compile(r"`((?:darner|tests|bench|examples|fuzz)/[\w/.-]*)`")
+SOURCES = {
+    path.relative_to(ROOT).as_posix()
+    for folder in ("darner", "tests", "bench", "examples", "fuzz")
+    for path in (ROOT / folder).rglob("*.py*")
+}
+OLDER = {ROOT / "CHANGELOG.md", ROOT / "docs/rejected.md"}
+"""Pages that speak of code as it was."""
+
+
+def unknown_modules(text):
+    """The modules and folders of the repository that a page names and that are not there; a path may be shortened in front."""
+    prose = FENCE.sub("", text)
+    lost = [
+        name
+        for name in MODULE.findall(prose)
+        if not any(source == name or source.endswith(f"/{name}") for source in SOURCES)
+    ]
+    return lost + [name for name in FOLDER.findall(prose) if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page not in OLDER and "log" not in page.parts],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_modules_that_a_page_names_exist(page):
+    assert unknown_modules(page.read_text(encoding="utf-8")) == []
+
+
+def test_unknown_modules_are_found():
+    text = "`graph/op.py` `graph/opp.py` `darner/ops` `darner/nothing` `bench/lines.py` `train.py`"
+    assert unknown_modules(text) == ["graph/opp.py", "darner/nothing"]
