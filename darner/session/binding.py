@@ -47,6 +47,12 @@ def as_value(value: Any, type_: TensorType, what: str) -> Array:
 
     ``what`` names the leaf in errors: ``input 'x'``. Sizes that are symbols are not checked.
     """
+    if (
+        type(value) is np.ndarray
+        and value.dtype == type_.dtype.numpy
+        and value.shape == type_.shape
+    ):
+        return value
     array, typed = as_array(value, what)
     shaped = _shaped(array, type_, what)
     return _typed(shaped, type_.dtype, what, typed)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Sizes = tuple[tuple[str, int], ...]
 """Symbols and what they are, sorted."""
 
+_UNSIGNED = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
+"""Integers without a sign, by the bytes they have."""
+
 
 class ClosedError(RunError):
     """A session that was closed is used."""
@@ -123,6 +126,11 @@ class Specialised:
         for name, (size, *others) in self.plans.step.bounds.items():
             array = values.get(name)
             if array is None or not array.size:
+                continue
+            # Taken without signs, a number below 0 is larger than any size. Of few numbers, NumPy finds the place of the largest
+            # in a fifth of the time that the largest and the least take.
+            unsigned = array.view(_UNSIGNED[array.itemsize])
+            if unsigned.item(unsigned.argmax()) < size:
                 continue
             least, most = int(array.min()), int(array.max())
             if (least < 0 or most >= size) and others:

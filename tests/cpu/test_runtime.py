@@ -614,7 +614,7 @@ class TestFork:
 
     def test_a_process_that_forgets_its_teams_exits_cleanly(self):
         script = (
-            "from darner.backends.cpu import jit, threads\n"
+            "from darner.backends.cpu.runtime import jit, threads\n"
             f"code = jit.compile_module('''{NOTHING}''')\n"
             "program = jit.load_object(code)\n"
             "teams = [threads.Team(3) for _ in range(3)]\n"
