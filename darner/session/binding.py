@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.reference import solve_size
 from ..graph import dtypes
 from ..graph.arrays import as_array
 from ..graph.data import Array, as_data
@@ -33,6 +32,7 @@ from ..graph.errors import (
     nearest,
 )
 from ..graph.types import TensorType
+from ..interpreter import solve_size
 
 
 def known(what: str, name: Any, names: Collection[str]) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..backends.memory import together
-from ..backends.protocol import Program
+from ..backends.base.memory import together
+from ..backends.base.program import Program
 from ..graph.data import Array
 from ..graph.errors import RunError
 from ..graph.forks import watch
@@ -268,7 +268,7 @@ def allocate_all(
     what: str = "parameters and states",
 ) -> dict[str, Array]:
     """Memory for parameters or states, given by their types and what they are at first, in one piece."""
-    from ..backends.cpu.runtime.program import empty_like
+    from ..backends.base.memory import empty_like
 
     buffers = {
         name: Buffer(type_, "state", "", init=init) for name, (type_, init) in leaves.items()

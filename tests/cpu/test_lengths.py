@@ -5,8 +5,8 @@ import pytest
 
 import darner
 from darner import Graph
+from darner.backends.base.lowering import lower_for
 from darner.backends.cpu.rows.program import row_program
-from darner.backends.protocol import lower_for
 from darner.codegen.elements.collapse import collapsed
 from darner.graph import dtypes
 from darner.testing import tolerance
