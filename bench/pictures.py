@@ -98,7 +98,7 @@ def stages_svg(nodes: Mapping[str, int], kernels: int) -> str:
         middle = x + wide / 2
         lines.append(
             f'<rect x="{x}" y="{top}" width="{wide}" height="128" rx="10" fill="{COLOURS["darner"]}" '
-            f'fill-opacity="{0.06 + 0.05 * i:.2f}" stroke="{COLOURS["darner"]}" stroke-opacity="0.8"/>'
+            f'fill-opacity="{0.05 + 0.02 * i:.2f}" stroke="{COLOURS["darner"]}" stroke-opacity="0.8"/>'
         )
         centre = {"text_anchor": "middle"}
         lines.append(text(middle, top + 24, title, 16, font_weight="600", **centre))
