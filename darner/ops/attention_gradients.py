@@ -18,8 +18,6 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, builder, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import spread
-from ..transforms.reverse import sum_to
 from .attention import (
     ATTENTION_SAMPLES,
     FAMILY,
@@ -35,6 +33,7 @@ from .attention import (
     ungrouped,
 )
 from .attention_forms import custom_mask, open_heads
+from .axes import spread, sum_to
 from .contract import dot_general
 from .samples import Sample, sample, spec
 

@@ -15,8 +15,8 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, builder, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import spread
 from .activations import require_equal_shapes
+from .axes import spread
 from .channel_norms import (
     affine_channels,
     along_channels,
