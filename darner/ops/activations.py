@@ -12,7 +12,7 @@ from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
 from ..graph.op import Op, Rule, composite, get_op
 from ..graph.types import TensorType
-from ..transforms.batch import spread
+from .axes import spread
 from .elementwise import maximum, minimum, where
 from .functions import erf, exp, expm1, log1p, tanh
 from .samples import Sample, ints, sample, spec, uniform

@@ -16,8 +16,6 @@ from ..graph.errors import ShapeError
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import spread
-from ..transforms.reverse import sum_to
 from .attention import (
     ATTENTION_SAMPLES,
     FAMILY,
@@ -30,6 +28,7 @@ from .attention import (
     scaled_dot_attention,
     ungrouped,
 )
+from .axes import spread, sum_to
 from .contract import dot_general
 from .samples import Sample, sample, spec
 

@@ -14,8 +14,8 @@ from ..graph.dims import Dim, Shape
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import spread
 from .activations import require_equal_shapes
+from .axes import spread
 from .channel_norms import (
     affine_channels,
     along_channels,

@@ -16,7 +16,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
 from ..graph.types import TensorType, broadcast
-from ..transforms.batch import align, spread
+from .axes import align, spread
 from .elementwise import where
 from .index import gather, gather_batch, scatter_add
 from .samples import bools, ints, sample, spec

@@ -17,7 +17,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, builder, composite
 from ..graph.types import TensorType
-from ..transforms.batch import align
+from .axes import align
 from .contract import dot_general
 from .samples import ints, sample, spec
 from .shapes import reshape, transpose

@@ -23,8 +23,8 @@ from ..graph.errors import ShapeError
 from ..graph.node import Node
 from ..graph.op import Op, Resolved, Rule, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import align, spread
 from .activations import require_equal_shapes
+from .axes import align, spread
 from .norms import (
     FAMILY,
     affine,

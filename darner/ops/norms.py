@@ -17,8 +17,8 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, composite
 from ..graph.types import TensorType
-from ..transforms.batch import align
 from .activations import require_equal_shapes
+from .axes import align
 from .elementwise import maximum
 from .functions import rsqrt
 from .reduce import in_f32

@@ -23,8 +23,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType, broadcast
-from ..transforms.batch import align, spread
-from ..transforms.reverse import sum_to
+from .axes import align, spread, sum_to
 from .samples import ints, sample, spec
 from .shapes import concat, pad, slice_
 

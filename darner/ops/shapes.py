@@ -16,8 +16,7 @@ from ..graph.errors import ArgumentError, ShapeError
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import align, spread
-from ..transforms.reverse import sum_to
+from .axes import align, spread, sum_to
 from .samples import ints, sample, spec
 
 FAMILY = "shape"

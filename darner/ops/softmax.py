@@ -12,7 +12,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, builder, composite
 from ..graph.types import TensorType
-from ..transforms.batch import align, spread
+from .axes import align, spread
 from .elementwise import where
 from .samples import Sample, bools, sample, spec
 

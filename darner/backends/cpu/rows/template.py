@@ -22,6 +22,7 @@ from ....codegen.elements.collapse import REDUCTIONS, collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.index import Lanes, Number, as_value
 from ....codegen.ir.lanes import Lane
+from ....codegen.problems.rows import Guard
 from ....graph.dtypes import f32, f64
 from ....graph.node import Node
 from ....lower.plan import Spec
@@ -30,7 +31,7 @@ from ..emit.non_temporal import LINE, either, partly
 from ..emit.template import Code, Scratch, Template
 from ..maps.template import SMALL
 from ..runtime.jit import Machine
-from .program import Guard, RowProgram, has_rows, room, row_program
+from .program import RowProgram, has_rows, room, row_program
 
 LEAST_AHEAD = 1 << 20
 """Bytes of an operand whose rows are not in the cache before they are asked for."""
