@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ..graph.data import Array
 from ..graph.errors import LESS_MEMORY, OutOfMemoryError
+from ..graph.integers import round_up
 
 ALIGNMENT = 64
 LARGE_PAGE = 2 << 20
@@ -123,7 +124,7 @@ def together(sizes: Sequence[int], what: str = "values") -> list[Bytes]:
     >>> [len(room) for room in together([3, 100])]
     [3, 100]
     """
-    starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
+    starts = [0, *accumulate(round_up(size, ALIGNMENT) for size in sizes)]
     whole = aligned(starts[-1], what)
     return [whole[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
@@ -186,7 +187,7 @@ def _advise(array: Array, *advice: str) -> None:
     if not isinstance(owner, mmap.mmap) or sys.platform != "linux":
         return
     first = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-    start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
+    start = round_up(first, mmap.PAGESIZE)
     length = (first + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
     if length <= 0:
         return

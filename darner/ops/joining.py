@@ -8,6 +8,7 @@ from ..graph.attributes import Pairs, Tensor
 from ..graph.dims import Dim, SymbolicDim, divide, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
+from ..graph.integers import ceil_div
 from ..graph.node import Node
 from ..graph.op import Resolved, builder, composite, resolved
 from .samples import ints, sample, spec
@@ -75,7 +76,7 @@ def chunk(graph: Graph, x: Node, count: int, axis: int = 0) -> list[Node]:
     if exact is not None:
         return _pieces(x, [exact] * count, place)
     whole = int(size)
-    each = -(-whole // count)
+    each = ceil_div(whole, count)
     sizes: list[Dim] = [min(each, whole - start) for start in range(0, whole, each)]
     return _pieces(x, sizes, place)
 

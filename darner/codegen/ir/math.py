@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ...graph.dtypes import DType, bf16, bool_
 from ...graph.errors import DTypeError, InternalError, UnknownNameError, nearest
 from . import elementary
-from .lanes import Lane, Value
+from .lanes import Lane
+from .types import Builder, ElementBuilder, Type, Value
 
 Row = Callable[[str, Sequence[Lane], Sequence[DType], DType], Lane]
 
 
-def register_type(dtype: DType, lanes: int | None = None) -> Any:
+def register_type(dtype: DType, lanes: int | None = None) -> Type:
     """The IR type of a value in a register: a scalar, or a vector of so many lanes."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -41,7 +41,7 @@ def register_type(dtype: DType, lanes: int | None = None) -> Any:
     return element if lanes is None else ir.VectorType(element, lanes)
 
 
-def memory_type(dtype: DType, lanes: int | None = None) -> Any:
+def memory_type(dtype: DType, lanes: int | None = None) -> Type:
     """As ``register_type``, for loads and stores: bool takes a byte."""
     from llvmlite import ir
 
@@ -52,11 +52,11 @@ def memory_type(dtype: DType, lanes: int | None = None) -> Any:
 
 def emit(
     op_name: str,
-    builder: Any,
+    builder: ElementBuilder,
     arguments: Sequence[Value],
     dtypes: Sequence[DType],
     result: DType,
-    attrs: Mapping[str, Any] | None = None,
+    attrs: Mapping[str, DType] | None = None,
 ) -> Value:
     """The code of one element-wise primitive, at the builder's position.
 
@@ -85,7 +85,7 @@ def emit(
         raise InternalError(f"{op_name}: {len(arguments)} values but {len(dtypes)} element types")
     made = getattr(builder, "lane", Lane)
 
-    def code(into: Any, values: Sequence[Value]) -> Value:
+    def code(into: Builder, values: Sequence[Value]) -> Value:
         pairs = zip(values, dtypes, strict=True)
         lanes = [_loaded(made(into, value), dtype) for value, dtype in pairs]
         return row(op_name, lanes, dtypes, result).value

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from ....codegen.elements.collapse import REDUCTIONS
 from ....codegen.problems.rows import COSTLY, Guard, Passes, passes
+from ....graph.graph import Graph
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -71,22 +72,22 @@ class RowProgram:
         rows = [self.space[axis] for axis in self.others]
         if self.across:
             return prod(rows)
-        return prod(rows[:-1]) * -(-rows[-1] // self.lanes)
+        return prod(rows[:-1]) * ceil_div(rows[-1], self.lanes)
 
     @property
     def chunks(self) -> int:
         """Runs of rows whose sums are added up apart."""
-        return max(1, min(MOST_CHUNKS, -(-self.units // ROWS_OF_CHUNK)))
+        return max(1, min(MOST_CHUNKS, ceil_div(self.units, ROWS_OF_CHUNK)))
 
     @property
     def row_elements(self) -> int:
         """Elements that a thread goes through for one unit, whole vectors counted."""
         if self.across:
-            return prod(self.outer) * (-(-self.space[-1] // self.lanes) * self.lanes)
+            return prod(self.outer) * (round_up(self.space[-1], self.lanes))
         return prod(self.outer) * self.lanes
 
 
-def _unguarded(body: Any, found: Passes) -> set[int]:
+def _unguarded(body: Graph, found: Passes) -> set[int]:
     """The nodes that are computed for each element in all rows, of a body with passes that are not."""
     stack = list(body.outputs)
     guarded = {
@@ -150,7 +151,7 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
     pieces = 1
     if _in_pieces(plain.units, each):
         steps = prod(plain.outer)
-        apart = -(-length // lanes) if across and steps == 1 else steps
+        apart = ceil_div(length, lanes) if across and steps == 1 else steps
         pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
     plain = RowProgram(space, axes, levels, (), pieces, lanes, found.guards, columns)
     kept = _worth_keeping(spec, space, found.level, plain) if pieces == 1 else ()
@@ -201,4 +202,4 @@ def _worth_keeping(
 
 def room(elements: int, itemsize: int) -> int:
     """Bytes of so many elements, whole lines."""
-    return -(-elements * itemsize // 64) * 64
+    return round_up(elements * itemsize, 64)
