@@ -49,7 +49,7 @@ class CpuProgram(HostMemory):
         storage: the memory of parameters and states by name.
     """
 
-    # All but the plan are options of one program, given by name.
+    # many parameters: all but the plan are options of one program, given by name.
     def __init__(
         self,
         plan: Plan,
