@@ -18,7 +18,8 @@ from typing import Any
 from darner.backends.cpu.contract.driver import Driver, Operands, Share, Target
 from darner.backends.cpu.contract.panel import emit_pack_panel
 from darner.backends.cpu.contract.plan import Contraction, Cut, cut, packed_elements, scratch_bytes
-from darner.backends.cpu.contract.tile import Machine, choose_tile
+from darner.backends.cpu.contract.tile import choose_tile
+from darner.backends.cpu.runtime.jit import Machine
 from darner.codegen.ir.emit import Spacing, accumulator_of, ir, load, loop, offset, store_strided
 from darner.codegen.ir.index import i64
 from darner.codegen.ir.types import Builder, Module, Value

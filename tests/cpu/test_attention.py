@@ -154,7 +154,7 @@ def test_heads_that_share_keys_are_stacked(name, tmp_path):
     made = Made()
     nodes, rest = made.attention(shape, options)
     y = made.graph.scaled_dot_attention(*nodes, **rest)
-    wide = dataclasses.replace(jit.host(), vector_bytes=64)
+    wide = dataclasses.replace(jit.host(), vector_bytes=64, cores=2)
     one = attention_plan.stacked(attention_plan.describe(y, wide), wide)
     assert (one.heads, one.stack) == (shape[4], shape[1] // shape[4])
     # With what follows, which reads an operand by the graph's own heads.
@@ -204,8 +204,8 @@ def test_the_gradient_of_a_bias_is_summed_where_it_was_repeated(bias, tmp_path):
 
 
 def test_gradients_of_more_keys_than_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(attention_backward, "STRIP_BYTES", 4096)
-    monkeypatch.setattr(attention_plan, "BLOCK_BYTES", 2048)
+    monkeypatch.setattr(attention_backward, "STRIP", 1 / 256)
+    monkeypatch.setattr(attention_plan, "BLOCK", 1 / 16)
     options = {"causal": True, "bias": (40, 100), "softcap": 2.0}
     backward((1, 2, 40, 5, 1, 100, 6), options, tmp_path)
 

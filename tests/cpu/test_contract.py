@@ -10,11 +10,13 @@ import darner
 from darner import Graph
 from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu.contract import plan as gemm_plan
+from darner.backends.cpu.contract import queued
 from darner.backends.cpu.contract import template as contract
 from darner.backends.cpu.contract.plan import Contraction
 from darner.backends.cpu.contract.queued import can_claim, can_claim_parts
 from darner.backends.cpu.emit.work_queue import Claims
 from darner.backends.cpu.kernels import template_of
+from darner.backends.cpu.model import CpuModel
 from darner.backends.cpu.runtime.jit import host
 from darner.backends.cpu.runtime.program import CpuProgram
 from darner.graph import dtypes
@@ -229,8 +231,11 @@ def test_long_sums_of_few_elements_are_cut_into_parts(shape, form, cache):
 
 @pytest.mark.parametrize("form", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("shape", [(40, 2112, 150), (37, 2131, 150), (130, 2900, 230)])
-def test_panels_of_parts_of_sums_are_claimed_by_any_number_of_threads(form, shape, cache):
+def test_panels_of_parts_of_sums_are_claimed_by_any_number_of_threads(
+    form, shape, cache, monkeypatch
+):
     """Parts are as long as each other, or the last is shorter; rows are packed (tn) and panels then shared out, or not."""
+    monkeypatch.setattr(queued, "PANELS_OF_THREAD", 0)
     m, k, n = shape
     a, b = normal(m, k), normal(k, n)
     how = {"transpose_a": form == "tn", "transpose_b": form == "nt"}
@@ -485,10 +490,13 @@ def test_a_narrower_last_panel_is_shared_out_by_the_time_it_takes(shape, cache):
 @pytest.fixture
 def small_cache(monkeypatch):
     """Rows go through the cache in blocks of a few tiles, and a group has a few panels."""
-    monkeypatch.setattr(gemm_plan, "ROLLING_BYTES", 48 << 10)
-    monkeypatch.setattr(gemm_plan, "BLOCK_BYTES", 40 << 10)
-    monkeypatch.setattr(gemm_plan, "GROUP_BYTES", 64 << 10)
+    model = CpuModel.of(host())
+    monkeypatch.setattr(gemm_plan, "SHARED_GROUP", (128 << 10) / model.last)
+    monkeypatch.setattr(gemm_plan, "ROLLING", (48 << 10) / model.l2)
+    monkeypatch.setattr(gemm_plan, "BLOCK", (40 << 10) / model.l2)
+    monkeypatch.setattr(gemm_plan, "GROUP", (64 << 10) / model.of_own_last(1))
     monkeypatch.setattr(gemm_plan, "FEW_TERMS", 0)
+    monkeypatch.setattr(queued, "PANELS_OF_THREAD", 0)  # on machines of many cores, too
 
 
 def claims_blocks(contraction, packed=False):

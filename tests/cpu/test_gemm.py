@@ -3,7 +3,7 @@
 import ctypes
 import mmap
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -20,6 +20,8 @@ from darner.backends.cpu.contract.plan import cut
 from darner.backends.cpu.contract.template import _parts
 from darner.backends.cpu.contract.tile import choose_tile
 from darner.backends.cpu.emit.panels import Panels
+from darner.backends.cpu.model import CpuModel
+from darner.backends.cpu.runtime.jit import Machine
 from darner.codegen.ir.emit import load, loop, offset
 from darner.codegen.ir.index import i64
 from darner.graph.errors import ArgumentError
@@ -39,10 +41,10 @@ NUMPY = {"f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16, "f16"
 EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52, "bf16": 2.0**-7, "f16": 2.0**-10}
 
 
-@dataclass(frozen=True)
-class Vectors:
-    vector_bytes: int
-    multiplies: int = 2
+def machine_with(vector_bytes, cpu="skylake-avx512"):
+    """A machine of two cores with vectors of that width."""
+    caches = (32 << 10, 1 << 20, 32 << 20)
+    return Machine("x86_64-unknown-linux-gnu", cpu, "", vector_bytes, 2, *caches)
 
 
 @cache
@@ -51,7 +53,7 @@ def host_vector_bytes():
     return 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
 
 
-MACHINE = Vectors(host_vector_bytes())
+MACHINE = machine_with(host_vector_bytes())
 
 
 class Jit:
@@ -217,10 +219,12 @@ def test_any_sizes_strides_batches_and_threads_give_the_product(contraction, thr
 
 def run_with_a_small_cache(contraction, **how):
     """Run a contraction as on a machine whose cache holds a few tiles: A goes through it in blocks of rows and of k."""
+    model = CpuModel.of(MACHINE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gemm_plan, "ROLLING_BYTES", 32 << 10)
-        patch.setattr(gemm_plan, "BLOCK_BYTES", 32 << 10)
-        patch.setattr(gemm_plan, "GROUP_BYTES", 40 << 10)
+        patch.setattr(gemm_plan, "SHARED_GROUP", (80 << 10) / model.last)
+        patch.setattr(gemm_plan, "ROLLING", (32 << 10) / model.l2)
+        patch.setattr(gemm_plan, "BLOCK", (32 << 10) / model.l2)
+        patch.setattr(gemm_plan, "GROUP", (40 << 10) / model.of_own_last(1))
         patch.setattr(gemm_plan, "LONGEST_BLOCK", 40)
         patch.setattr(gemm_plan, "LONGEST_PASS", 50)
         run(contraction, **how)
@@ -390,9 +394,9 @@ def test_an_epilogue_knows_its_batch_and_row():
 def test_narrower_vectors_give_the_same_products(width):
     if width > host_vector_bytes():
         pytest.skip("this machine has no vectors of that width")
-    run(Contraction.dense("f32", 13, 37, 29), machine=Vectors(width))
-    run(Contraction.dense("f64", 7, 25, 18, transpose_a=True), machine=Vectors(width))
-    run(Contraction.dense("bf16", 7, 25, 18, transpose_b=True), machine=Vectors(width))
+    run(Contraction.dense("f32", 13, 37, 29), machine=machine_with(width))
+    run(Contraction.dense("f64", 7, 25, 18, transpose_a=True), machine=machine_with(width))
+    run(Contraction.dense("bf16", 7, 25, 18, transpose_b=True), machine=machine_with(width))
 
 
 @pytest.mark.parametrize("rows", [2, 20])
@@ -443,13 +447,15 @@ def test_a_repeated_output_and_an_unknown_type_are_refused():
     with pytest.raises(ArgumentError, match="at least 0"):
         Contraction.dense("f32", -1, 3, 4)
     with pytest.raises(ArgumentError, match="vectors of 16, 32 and 64"):
-        choose_tile(Vectors(8), "f32")
+        choose_tile(machine_with(8), "f32")
 
 
 @pytest.mark.parametrize("multiplies", [1, 2])
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_few_rows_ask_for_what_the_processor_does_not_foresee(rows, multiplies):
-    machine = Vectors(host_vector_bytes(), multiplies)
+    machine = machine_with(host_vector_bytes(), "znver4" if multiplies == 1 else "skylake-avx512")
+    if machine.multiplies != multiplies:
+        pytest.skip("only machines with wide vectors have one multiplier")
     contraction = Contraction.dense("f32", rows, 131, 61)
     plan = cut(contraction, machine)
     assert plan.path == "rows"
@@ -459,7 +465,7 @@ def test_few_rows_ask_for_what_the_processor_does_not_foresee(rows, multiplies):
 
 def test_parts_of_sums_keep_the_rows_of_a_weight_to_one_thread():
     def parts(m, k, n):
-        return _parts(Contraction.dense("f32", m, n, k), Vectors(64))
+        return _parts(Contraction.dense("f32", m, n, k), machine_with(64))
 
     found = parts(128, 784, 128)
     assert (found.count, found.length, found.rest) == (2, 392, 0)
@@ -469,7 +475,7 @@ def test_parts_of_sums_keep_the_rows_of_a_weight_to_one_thread():
 
 def test_sums_that_are_too_long_for_the_cache_are_made_in_parts():
     """Of rows that all fit at once too, and of terms that lie in panels: there passes over all rows took a seventh longer."""
-    machine = Vectors(64)
+    machine = machine_with(64)
     for m, n, k in ((96, 200, 20000), (128, 576, 8192), (42, 332, 8356)):
         plain = Contraction.dense("f32", m, n, k, transpose_b=True)
         last = -(-(k % 48) // 16) * 16
@@ -484,7 +490,7 @@ def test_sums_that_are_too_long_for_the_cache_are_made_in_parts():
 
 @pytest.mark.parametrize("m", [1, 2, 4, 5, 7, 16])
 def test_sums_of_panels_that_were_packed_before_stay_whole_where_threads_have_some_each(m):
-    machine = Vectors(64)
+    machine = machine_with(64)
     assert _parts(Contraction.dense("f32", m, 576, 1536), machine, packing=False) is None
     assert _parts(Contraction.dense("f32", m, 100, 8192), machine, packing=False) is not None
     assert cut(Contraction.dense("f32", m, 576, 1536), machine, packed_b=True).path == "tiles"

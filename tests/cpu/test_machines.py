@@ -25,7 +25,7 @@ from darner.session.buildkey import build_key
 from tests.cpu.running import compiled, run_program
 from tests.zoo import llama, resnet, trained, values
 
-CPU = Machine("x86_64-unknown-linux-gnu", "znver4", "+avx2", 32, 2, 1 << 15, 1 << 20, 1 << 25)
+CPU = Machine("x86_64-unknown-linux-gnu", "znver4", "+avx2", 32, 2, 1 << 15, 1 << 20, 1 << 25, 8)
 GPU = Gpu("some", "DiscreteGPU", "Vulkan", "1.0", frozenset({"subgroup"}), {"max-buffer-size": 256})
 
 

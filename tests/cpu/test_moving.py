@@ -15,6 +15,7 @@ from darner.backends.cpu.kernels import emit_module, functions_of, template_of
 from darner.backends.cpu.maps import transpose as turned
 from darner.backends.cpu.maps.concat import MOST
 from darner.backends.cpu.maps.transpose import turning
+from darner.backends.cpu.model import CpuModel
 from darner.backends.cpu.runtime.jit import host
 from darner.codegen.elements.collapse import collapsed
 from darner.lower.lower import lower
@@ -230,9 +231,9 @@ def always_past(monkeypatch, request):
     """Every result is large enough, with room for some of it in the cache; objects made so are not found by others."""
     digest = f"{kernels.source_digest()} past {request.param}"
     monkeypatch.setattr(kernels, "source_digest", lambda: digest)
-    monkeypatch.setattr(streaming, "LARGE", 1)
-    monkeypatch.setattr(streaming, "KEPT", request.param)
-    monkeypatch.setattr(turned, "PAST", 1)
+    monkeypatch.setattr(streaming, "LARGE", 1e-9)
+    monkeypatch.setattr(streaming, "KEPT", request.param / CpuModel.of(host()).last)
+    monkeypatch.setattr(turned, "PAST", 1e-9)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from darner.backends.cpu.contract import plan as gemm_plan
+from darner.backends.cpu.contract import queued
 from darner.backends.cpu.contract.plan import Contraction, cut
 from darner.backends.cpu.contract.queued import can_claim
 from darner.backends.cpu.contract.template import _parts
+from darner.backends.cpu.model import CpuModel
 from darner.backends.cpu.runtime.jit import host
 from tests.cpu.test_contract import AFTER, cache, check, normal
 
@@ -86,7 +88,7 @@ def test_batches_of_few_terms(form, cache):
 
 
 def test_strips_of_more_panels_than_are_held_at_a_time(cache, monkeypatch):
-    monkeypatch.setattr(gemm_plan, "CACHE_BYTES", 48 << 10)
+    monkeypatch.setattr(gemm_plan, "HELD", (24 << 10) / CpuModel.of(host()).l2)
     plan = cut(dense("NN", 140, 24, 1003), host())
     assert plan.strips
     assert plan.group < plan.panels
@@ -94,7 +96,8 @@ def test_strips_of_more_panels_than_are_held_at_a_time(cache, monkeypatch):
 
 
 def test_results_beyond_the_cache_are_claimed_in_strips(cache, monkeypatch):
-    monkeypatch.setattr(gemm_plan, "STREAMED_BYTES", 1 << 16)
+    monkeypatch.setattr(queued, "PANELS_OF_THREAD", 0)
+    monkeypatch.setattr(gemm_plan, "STREAMED", (1 << 16) / CpuModel.of(host()).l2)
     plan = cut(dense("NN", 533, 5, 431), host())
     assert plan.strips
     assert can_claim(plan, packed_b=False)

@@ -11,6 +11,7 @@ from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu.conv.winograd.plan import SIDES, winograd_of
 from darner.backends.cpu.conv.winograd.transforms import PAIRS
 from darner.backends.cpu.kernels import functions_of
+from darner.backends.cpu.model import CpuModel
 from darner.backends.cpu.runtime.jit import host
 from darner.backends.cpu.runtime.program import CpuProgram
 from darner.lower.lower import lower
@@ -67,7 +68,7 @@ def test_sums_in_blocks_and_splits_are_the_same_sums(name, op, only_side, monkey
     plan = "darner.backends.cpu.conv.winograd.plan"
     monkeypatch.setattr(f"{plan}.WAYS", (False,))
     monkeypatch.setattr(f"{plan}.ROWS", (16,))
-    monkeypatch.setattr(f"{plan}.WEIGHTS_BYTES", 200 << 10)
+    monkeypatch.setattr(f"{plan}.WEIGHTS", (200 << 10) / CpuModel.of(host()).l2)
     case = CASES[name]
     form = form_of(case, op)
     assert form.blocks > 1
@@ -82,7 +83,7 @@ def test_sums_in_blocks_and_splits_are_the_same_sums(name, op, only_side, monkey
 def test_blocks_that_share_what_is_transformed(op, only_side, monkeypatch):
     monkeypatch.setattr("darner.backends.cpu.conv.winograd.plan.WAYS", (True,))
     monkeypatch.setattr("darner.backends.cpu.conv.winograd.plan.ROWS", (24,))
-    monkeypatch.setattr("darner.backends.cpu.conv.winograd.forward.CHUNK_BYTES", 100 << 10)
+    monkeypatch.setattr("darner.backends.cpu.conv.winograd.forward.CHUNK", 0.1)
     case = plain(2, 75, (21, 19), 51, 3, padding=1)
     assert form_of(case, op).shared
     graph = bare(case, op)

@@ -24,7 +24,7 @@ OPTIMIZERS = {
 
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch):
-    monkeypatch.setattr(stored, "LEAST_BYTES", 1)
+    monkeypatch.setattr(stored, "LEAST", 0.0)
 
 
 def network(rows=9, inside=37, outside=70):
@@ -170,7 +170,7 @@ def test_a_checkpoint_goes_on_where_it_was_whatever_the_order_in_memory(tmp_path
         session.run(inputs)
     again = training(graph, {})
     again.load_checkpoint(tmp_path / "one")
-    monkeypatch.setattr(stored, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(stored, "LEAST", 1e6)
     plain = training(graph, {})
     plain.load_checkpoint(tmp_path / "one")
     assert in_panels(again)

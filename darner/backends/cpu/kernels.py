@@ -26,6 +26,7 @@ from .index.update import UPDATES
 from .linalg.template import SOLVING
 from .maps.template import ELEMENTS
 from .maps.transpose import TRANSPOSED
+from .model import CpuModel
 from .pooling.template import POOLING
 from .rows.template import ROWS
 from .runtime.jit import CompileError, Machine, compile_modules
@@ -123,7 +124,7 @@ def functions_of(plan: Plan, machine: Machine, fixed: Collection[int] = ()) -> F
         digest: template.panels(plan.specs[digest], machine)
         for digest, template in templates.items()
     }
-    stored = leaves_in_panels(plan, offered)
+    stored = leaves_in_panels(plan, offered, CpuModel.of(machine))
     found: dict[tuple[str, bool, tuple[int, ...]], tuple[str, Function]] = {}
     packs: dict[str, tuple[str, Packing]] = {}
     kernels = []

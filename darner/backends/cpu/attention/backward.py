@@ -20,7 +20,7 @@ from .bias import emit_bias
 from .forward import transposed_room
 from .panel import OpenPanel
 from .parts import Parts
-from .plan import STRIP_BYTES, Attention, Room, made_offsets
+from .plan import STRIP, Attention, Room, made_offsets
 
 PARTS = 16
 """Pieces of work that the gradients of keys and values are worth cutting into."""
@@ -73,7 +73,7 @@ def backward_room(spec: Spec, attention: Attention, shared: Room) -> BackwardRoo
     own, size, width = Room(), attention.size, attention.panel
     wide, wide_value = attention.padded(attention.width), attention.padded(attention.value_width)
     results = {GRADIENTS[output.attrs["index"]]: i for i, output in enumerate(spec.body.outputs)}
-    is_long = attention.keys * width * size > STRIP_BYTES
+    is_long = attention.keys * width * size > attention.model.of_l2(STRIP)
     strip = attention.block if is_long else ceil_div(attention.keys, attention.tile.rows)
     strip = strip if is_long else strip * attention.tile.rows
     heads = max(1, attention.batch * attention.kv_heads)

@@ -18,7 +18,9 @@ from ....codegen.problems.attention import (
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ..contract.tile import Machine, Tile
+from ..contract.tile import Tile
+from ..model import CpuModel
+from ..runtime.jit import Machine
 
 # Rows of keys kept in registers for each number of vectors of queries, by vector width.
 _ROWS = {
@@ -29,16 +31,16 @@ _ROWS = {
 # How much longer an element takes with fewer vectors, where values are loaded for fewer products.
 _SLOWNESS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.3}
 
-BLOCK_BYTES = 24 << 10
-"""Scores of a block of keys: they and the panel of queries stay next to the core."""
-STRIP_BYTES = 256 << 10
-"""The most scores of one panel of queries that a gradient keeps; it computes them again where there are more."""
+BLOCK = 3 / 4
+"""Of the nearest cache, the scores of a block of keys: they and the panel of queries stay there."""
+STRIP = 1 / 4
+"""Of the cache next to a core, the most scores of one panel of queries that a gradient keeps; it computes them again where there are more."""
 UNITS = 32
-"""Pieces of work that are worth cutting a kernel into, for any number of threads."""
+"""Pieces of work into which sums are cut, the same for any number of threads."""
 SHORTEST_PART = 128
 """The fewest keys that a piece of work has."""
-FEWEST_PANELS = 8
-"""Panels that must be left to share out where heads are stacked."""
+FEWEST_PANELS, PANELS_OF_THREAD = 8, 4
+"""Panels that must be left to share out where heads are stacked: in all, and for each thread."""
 STACKING = 0.85
 """Of the time without, what a stack of heads must be predicted to take."""
 
@@ -49,6 +51,7 @@ class Attention(Described):
 
     tile: Tile
     vector_bytes: int
+    model: CpuModel
     stack: int = 1
     """Heads of the graph whose queries are worked on as those of one, which then has all of them, head after head."""
 
@@ -80,7 +83,7 @@ class Attention(Described):
     @cached_property
     def block(self) -> int:
         """Keys that are worked on together."""
-        most = max(1, BLOCK_BYTES // (self.panel * self.size * self.tile.rows))
+        most = max(1, self.model.of_l1(BLOCK) // (self.panel * self.size * self.tile.rows))
         return min(most, ceil_div(max(self.keys, 1), self.tile.rows)) * self.tile.rows
 
     @property
@@ -128,7 +131,8 @@ def describe(node: Node, machine: Machine) -> Attention:
     found = described(node)
     lanes = machine.vector_bytes // STORAGE_BYTES[found.accumulator]
     tile = query_tile(machine, lanes, found.queries, found.keys, found.causal)
-    return Attention(**vars(found), tile=tile, vector_bytes=machine.vector_bytes)
+    model = CpuModel.of(machine)
+    return Attention(**vars(found), tile=tile, vector_bytes=machine.vector_bytes, model=model)
 
 
 def query_tile(
@@ -174,7 +178,8 @@ def stacked(attention: Attention, machine: Machine) -> Attention:
     separate = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
     panels = attention.batch * attention.kv_heads * ceil_div(queries, tile.width)
     together = _cost(tile.width, lanes, queries, keys, causal=False)
-    if panels < FEWEST_PANELS or together > STACKING * group * separate:
+    fewest = max(FEWEST_PANELS, PANELS_OF_THREAD * attention.model.threads)
+    if panels < fewest or together > STACKING * group * separate:
         return attention
     return replace(attention, heads=attention.kv_heads, queries=queries, tile=tile, stack=group)
 

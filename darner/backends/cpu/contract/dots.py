@@ -24,6 +24,7 @@ from ....codegen.ir.emit import (
 from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....graph.integers import ceil_div
+from ..model import CpuModel
 from .columns import Columns
 from .plan import Cut
 
@@ -31,22 +32,19 @@ AHEAD = 512
 """Elements between what is read and what is prefetched."""
 MOST_COLUMNS = 8
 """Streams that are read side by side."""
-NEAR_BYTES = 24 << 10
+NEAR = 3 / 4
 """Of the nearest cache, what columns may take that several groups of rows read, or all rows."""
-FAR = 4
-"""How many times as long a vector takes to be loaded from the second cache."""
-LATENCY = 4
-"""Cycles until a sum can be added to again."""
 
 
-def dots_together(m: int, sums: int, near: bool) -> tuple[int, int]:
+def dots_together(m: int, sums: int, near: bool, model: CpuModel) -> tuple[int, int]:
     """Rows and columns whose dot products are made at a time, of ``m`` rows, where registers hold so many sums.
 
     Rows that are not ``near`` come from the second cache for each group of columns: more columns at a time ask for fewer of them.
 
-    >>> [dots_together(m, 24, near=True) for m in (1, 4, 8, 12, 17)]
+    >>> model = CpuModel(threads=1, multiplies=1)
+    >>> [dots_together(m, 24, True, model) for m in (1, 4, 8, 12, 17)]
     [(1, 8), (4, 6), (8, 3), (12, 2), (12, 2)]
-    >>> [dots_together(m, 24, near=False) for m in (1, 4, 8, 12, 17)]
+    >>> [dots_together(m, 24, False, model) for m in (1, 4, 8, 12, 17)]
     [(1, 8), (4, 6), (4, 6), (4, 6), (3, 8)]
     """
 
@@ -55,8 +53,8 @@ def dots_together(m: int, sums: int, near: bool) -> tuple[int, int]:
 
     def cycles(rows: int, together: int) -> float:
         """Of a vector of terms, for one column."""
-        loads = rows * (1 if near else FAR) + together
-        return max(rows * together, loads, 2 * LATENCY) / 2 / together if rows else 0.0
+        loads = rows * (1 if near else model.l2_reads) + together
+        return max(rows * together, loads, 2 * model.cycles.latency) / 2 / together if rows else 0.0
 
     def cost(rows: int) -> tuple[float, int]:
         together = columns(rows)
@@ -84,13 +82,14 @@ class _Dots:
         found = _rows(builder, plan, columns.a, columns.copy)
         self.source, self.source_type, self.row_stride = found
         self.size = STORAGE_BYTES[self.source_type]
-        near = self.m * self.k * self.size <= NEAR_BYTES
+        self.most = plan.model.of_l1(NEAR)
+        near = self.m * self.k * self.size <= self.most
         sums = plan.tile.rows * plan.tile.vectors
-        self.height, self.together = dots_together(self.m, sums, near)
+        self.height, self.together = dots_together(self.m, sums, near, plan.model)
         self.alone = self.height == self.m
         # What is read again stays in the nearest cache: rows if all are used at once, else columns.
         again = self.m if self.alone else self.together
-        turns = ceil_div(self.k * again * self.size, NEAR_BYTES)
+        turns = ceil_div(self.k * again * self.size, self.most)
         self.length = ceil_div(self.k, turns * lanes) * lanes
         self.turns = ceil_div(self.k, self.length)
 
@@ -204,7 +203,7 @@ class _Dots:
         """Where what is read after this lies, from a turn's terms on; each group of rows asks for some columns of it."""
         builder, height, length, across = self.builder, self.height, self.length, self.across
         start, each, skipped = builder.add(column, i64(columns)), columns, i64(0)
-        if self.alone and columns * length * self.size > NEAR_BYTES:
+        if self.alone and columns * length * self.size > self.most:
             start, skipped = column, i64(AHEAD)
         elif not self.alone:
             each = ceil_div(columns * height, self.m)

@@ -11,9 +11,10 @@ from ....codegen.ir.index import i64
 from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....graph.integers import ceil_div
 from ..emit.panels import Panels
+from ..model import LINE
 from .pack import Ends, PackKernel
 from .plan import Contraction, Cut
-from .prefetch import LINE, Asks, Rows, paced
+from .prefetch import Asks, Rows, paced
 from .tile import Tile
 
 

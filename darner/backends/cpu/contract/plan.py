@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from ....codegen.ir.emit import accumulator_of
@@ -10,19 +10,28 @@ from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.errors import ArgumentError
 from ....graph.integers import ceil_div, round_up
 from ..emit.panels import Panels
+from ..model import CpuModel
+from ..runtime.jit import Machine
 from .prefetch import EACH
-from .tile import LONG_TURN, UNROLL, Machine, Tile, choose_tile, fit_tile
+from .tile import LONG_TURN, UNROLL, Tile, choose_tile, fit_tile
 
 Strides = tuple[int, int, int]
 
-CACHE_BYTES = 1 << 20
-"""Of the cache next to a core: what the blocks of A and of B share."""
-ROLLING_BYTES = CACHE_BYTES * 9 // 8
-"""Of that cache, what rows of A and two pieces of panels may take where all rows stay in it."""
-BLOCK_BYTES = CACHE_BYTES * 3 // 4
+# Shares of caches (``CpuModel``).
+ROLLING = 9 / 8
+"""Of the cache next to a core, what rows of A and two pieces of panels may take where all rows stay in it."""
+BLOCK = 3 / 4
 """The same where rows come and go in blocks: another program may have a share of the core."""
-GROUP_BYTES = 8 * CACHE_BYTES
-"""What the panels may take that are packed before they are used: rows of A are gone through, and packed, once for each group."""
+HELD = 1 / 2
+"""The same for panels that are used with a few rows at a time, or for a B that is read as it lies."""
+GROUP = 1 / 2
+"""Of a thread's part of the last cache, the panels that are packed before they are used: rows of A are gone through, and packed, once for each group."""
+SHARED_GROUP = 1 / 2
+"""Of the last cache, the panels that threads pack for each other at a time."""
+STREAMED = 4.0
+"""Of the cache next to a core; from so much on, what is read where C is written comes from memory, not from a cache."""
+
+# What follows are properties of the code, the same on all processors; parts of sums must not depend on the number of threads.
 MOST_SHARED = 256
 """The most panels that threads pack for each other at a time: there is a mark for each."""
 LONGEST_BLOCK = 1024
@@ -44,8 +53,6 @@ FEWEST_TURNS = 16
 """Long turns that a tile must have: in each, a row is asked for where sums are written."""
 FEWEST_SLICES = 4
 """Tiles that a panel must have for the next to be packed between them."""
-STREAMED_BYTES = 1 << 22
-"""From so much on, what is read where C is written comes from memory, not from a cache."""
 FEW_TERMS = 64
 """Up to this many terms, writing a sum takes longer than making it."""
 FEWEST_STRIPS = 16
@@ -171,6 +178,7 @@ class Cut:
         runs: whether a few rows of C are written over many columns, before the next few.
         packed: whether B was packed before.
         asks: whether the next rows of B are asked for while a few rows of A meet some.
+        model: the processor.
     """
 
     contraction: Contraction
@@ -190,6 +198,7 @@ class Cut:
     blocked: bool = False
     packed: bool = False
     asks: bool = True
+    model: CpuModel = field(kw_only=True)
 
     @property
     def passes(self) -> int:
@@ -230,7 +239,7 @@ class Cut:
         contraction = self.contraction
         elements = contraction.batch * contraction.m * contraction.n
         size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
-        return contraction.k <= FEW_TERMS and elements * size <= STREAMED_BYTES
+        return contraction.k <= FEW_TERMS and elements * size <= self.model.of_l2(STREAMED)
 
     @property
     def full_panels(self) -> int:
@@ -273,7 +282,7 @@ class Cut:
     def shared_group(self) -> int:
         """Panels of B that are packed together where threads do that for each other, one pass at a time."""
         size = STORAGE_BYTES[accumulator_of(self.contraction.dtype)]
-        most = 2 * GROUP_BYTES // (self.block * size * self.tile.width)
+        most = self.model.of_last(SHARED_GROUP) // (self.block * size * self.tile.width)
         return _evenly(self.panels, max(1, min(most, MOST_SHARED)))
 
     @property
@@ -314,6 +323,8 @@ def cut(
     """Choose panels, blocks and the path of a contraction; ``streams`` arrays like C are read where it is written."""
     storage, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
     m, n, k = contraction.m, contraction.n, contraction.k
+    model = CpuModel.of(machine)
+    streamed = model.of_l2(STREAMED)
     # What is packed once serves products of any number of rows.
     usual = packed_b or contraction.c_panels is not None
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
@@ -329,30 +340,31 @@ def cut(
     strips = k <= FEW_TERMS and contraction.batch * tiles >= FEWEST_STRIPS
     # Whatever few columns of few terms take to be packed, rows that are written whole give back.
     narrow = strips and panels == 1 and tiles > DIRECT_TILES and contraction.c_panels is None
-    direct = readable and not narrow and _reads_directly(contraction, tile)
-    whole = fits_rolling(m, k, block, tile, size)
+    direct = readable and not narrow and _reads_directly(contraction, tile, model)
+    # Whether the cache holds all rows of A, a piece of a panel, and the next one that is packed meanwhile.
+    whole = (m * k + 2 * tile.width * block) * size <= model.of_l2(ROLLING)
     movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.strided_terms)
     rolling = movable and whole and not packed_b and panels > 1 and tiles >= FEWEST_SLICES
     blocked = movable and not whole
     if path != "tiles" or m * streams < k:
         streams = 0
-    held = CACHE_BYTES // 2 // max(1, k * size * tile.width)
+    held = model.of_l2(HELD) // max(1, k * size * tile.width)
     # Of sums of few terms, writing them is most of the work.
     written = max(streams, int(k <= FEW_TERMS))
     runs = movable and not packed_b and held >= FEWEST_HELD
-    runs = runs and (strips or m * n * written * size > STREAMED_BYTES)
+    runs = runs and (strips or m * n * written * size > streamed)
     if contraction.c_panels is not None:
         runs = False  # the rows of a panel are one run
-    many = contraction.batch > 1 or m * n * size <= STREAMED_BYTES
+    many = contraction.batch > 1 or m * n * size <= streamed
     by_rows = by_rows or (runs and strips and many)
     if runs:
         # A few rows of C at a time, over many columns: what is read with them comes in long runs.
         rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
     elif blocked:
         block = k if k <= LONGEST_PASS else block
-        rows, group = _blocked_rows(contraction, tile, block, packed_b)
+        rows, group = _blocked_rows(contraction, tile, block, packed_b, model)
     else:
-        rows, group = _cached_rows(contraction, tile, whole)
+        rows, group = _cached_rows(contraction, tile, whole, model)
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
     short = runs and k <= FEW_TERMS
@@ -379,6 +391,7 @@ def cut(
         packed_b,
         # Zen 4 foresees so few streams itself, and what comes too early drives out of the nearest cache what is used now.
         m > FEW_FORESEEN or machine.multiplies > 1,
+        model=model,
     )
 
 
@@ -402,30 +415,34 @@ def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, in
 
 
 def _blocked_rows(
-    contraction: Contraction, tile: Tile, block: int, packed_b: bool
+    contraction: Contraction, tile: Tile, block: int, packed_b: bool, model: CpuModel
 ) -> tuple[int, int]:
     """Rows of a block of A, and panels that go past it together, where A does not fit the cache."""
     size, k = STORAGE_BYTES[accumulator_of(contraction.dtype)], contraction.k
     panels = max(1, ceil_div(contraction.n, tile.width))
-    rows = _rows_of_block(max(1, ceil_div(contraction.m, tile.rows)), block, tile, size)
-    bound = GROUP_BYTES // (k * size * tile.width)
+    rows = _rows_of_block(max(1, ceil_div(contraction.m, tile.rows)), block, tile, size, model)
+    most = model.of_own_last(GROUP)
+    bound = most // (k * size * tile.width)
     if packed_b:
-        bound = panels if block >= k else GROUP_BYTES // (rows * size * tile.width)
+        bound = panels if block >= k else most // (rows * size * tile.width)
     return rows, _evenly(panels, max(1, bound))
 
 
-def _cached_rows(contraction: Contraction, tile: Tile, whole: bool) -> tuple[int, int]:
+def _cached_rows(
+    contraction: Contraction, tile: Tile, whole: bool, model: CpuModel
+) -> tuple[int, int]:
     """Rows of A that are used together, which stay in the cache, and panels that are packed for them; ``whole`` where all rows fit."""
     size, k = STORAGE_BYTES[accumulator_of(contraction.dtype)], contraction.k
     tiles = max(1, ceil_div(contraction.m, tile.rows))
     # Most of the cache for rows of A, so that panels stream past them.
-    held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
+    held = max(1, model.of_l2(BLOCK) // max(1, k * size * tile.rows))
     rows = tiles * tile.rows if whole else min(tiles, held) * tile.rows
     # A panel is used as soon as it is packed, by all rows that use it.
     if rows >= contraction.m:
         return rows, 1
     panels = max(1, ceil_div(contraction.n, tile.width))
-    return rows, min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
+    most = model.of_own_last(GROUP)
+    return rows, min(panels, max(1, most // max(1, k * size * tile.width)))
 
 
 def _block(contraction: Contraction, tile: Tile) -> int:
@@ -442,14 +459,9 @@ def _evenly(count: int, most: int) -> int:
     return ceil_div(count, ceil_div(count, most))
 
 
-def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:
-    """Whether the cache holds all rows of A, a piece of a panel, and the next one that is packed meanwhile."""
-    return (m * k + 2 * tile.width * block) * size <= ROLLING_BYTES
-
-
-def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
+def _rows_of_block(tiles: int, block: int, tile: Tile, size: int, model: CpuModel) -> int:
     """Rows of A that the cache holds beside two pieces of panels: as many in each block of rows."""
-    held_bytes = BLOCK_BYTES if block <= LONGEST_BLOCK else ROLLING_BYTES
+    held_bytes = model.of_l2(BLOCK if block <= LONGEST_BLOCK else ROLLING)
     held = max(1, (held_bytes // (block * size) - 2 * tile.width) // tile.rows)
     blocks = ceil_div(tiles, held)
     return ceil_div(tiles, blocks) * tile.rows
@@ -474,14 +486,14 @@ def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool
     return not contraction.n % tile.lanes or machine.vector_bytes >= 32
 
 
-def _reads_directly(contraction: Contraction, tile: Tile) -> bool:
+def _reads_directly(contraction: Contraction, tile: Tile, model: CpuModel) -> bool:
     """Whether B is used too little to be worth packing, or lies as if it were packed."""
     down = contraction.b_strides[1]
     together = contraction.n <= tile.width and abs(down) <= 2 * tile.width
     size = STORAGE_BYTES[contraction.dtype]
     aligned = contraction.n % tile.lanes == down % tile.lanes == 0
     near = aligned and abs(down) * size <= NEAR_BYTES
-    held = near and contraction.k * abs(down) * size <= CACHE_BYTES // 2
+    held = near and contraction.k * abs(down) * size <= model.of_l2(HELD)
     if contraction.dtype != accumulator_of(contraction.dtype):
         together = held = False  # each use would widen it again
     rows = DIRECT_TILES * tile.rows

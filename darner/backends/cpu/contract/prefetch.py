@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from ....codegen.ir.emit import ir, minimum, prefetch
 from ....codegen.ir.index import i64
 from ....codegen.ir.types import Builder, Pointer, Value
+from ..model import LINE
 
-LINE = 64
 EACH = 2 * LINE
 """Bytes that a turn asks for. Where lines come one by one, half of them were asked for the turn before."""
 STREAMS = 3

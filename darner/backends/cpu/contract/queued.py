@@ -15,10 +15,15 @@ from .pieces import Pieces, parts_of, while_claimed
 from .plan import Cut
 from .shared import claim_blocks, shared_bytes
 
-FEWEST_PANELS = 8
-"""Products of fewer panels are shared out evenly: a panel is too much to be late by."""
+FEWEST_PANELS, PANELS_OF_THREAD = 8, 4
+"""Products of fewer panels, in all or for each thread, are shared out evenly: a panel is too much to be late by."""
 ROWS_CLAIMED = 8
 """Tiles of rows that are claimed at a time where rows are written in long runs."""
+
+
+def _fewest(plan: Cut) -> int:
+    """Panels that are worth claiming. Who computes which changes no bit of them."""
+    return max(FEWEST_PANELS, PANELS_OF_THREAD * plan.model.threads)
 
 
 def can_claim(plan: Cut, packed_b: bool) -> bool:
@@ -29,18 +34,18 @@ def can_claim(plan: Cut, packed_b: bool) -> bool:
     if plan.stays:
         return False
     if plan.runs:
-        return _blocks(plan) * _groups(plan) >= FEWEST_PANELS
+        return _blocks(plan) * _groups(plan) >= _fewest(plan)
     if plan.blocked:
-        return plan.panels >= FEWEST_PANELS
+        return plan.panels >= _fewest(plan)
     whole = plan.rows >= contraction.m
-    return plan.panels >= FEWEST_PANELS and (plan.rolling or packed_b) and whole
+    return plan.panels >= _fewest(plan) and (plan.rolling or packed_b) and whole
 
 
 def can_claim_parts(plan: Cut) -> bool:
     """The same of the parts of sums, which are its batches: where rows need no packing, any thread may have any panel of any of them."""
     if plan.path != "tiles" or plan.by_rows or plan.direct or plan.pack_a:
         return False
-    return plan.rolling and plan.contraction.batch * plan.panels >= FEWEST_PANELS
+    return plan.rolling and plan.contraction.batch * plan.panels >= _fewest(plan)
 
 
 def scratch_of(plan: Cut, packed_b: bool, straight: bool) -> tuple[int, int]:

@@ -31,11 +31,12 @@ from ....lower.plan import Spec, may_share
 from ....lower.specs import operand_number, sizes
 from ..emit.panels import Offer, Panels
 from ..emit.template import Code, Packing, Scratch, Template
+from ..model import CpuModel
 from ..runtime.jit import Machine
 from .driver import Driver, Operands, Target, Write
 from .panel import emit_pack_panel
 from .pieces import fair_share
-from .plan import CACHE_BYTES, ROLLING_BYTES, Contraction, Cut, cut
+from .plan import ROLLING, Contraction, Cut, cut
 from .product import Product, product_of
 from .queued import FEWEST_PANELS, can_claim, can_claim_parts, emit_claimed, scratch_of
 from .tile import choose_tile
@@ -51,8 +52,8 @@ LEAST_PART = 512
 MOST_PARTS = 16
 FEW_PACKED_FOR = 256
 """Rows up to which packing B takes a good part of the time, if every thread does it."""
-LEAST_KEPT = 1 << 17
-"""Bytes of a matrix B that is worth keeping in the cache of one core, row by row,"""
+LEAST_KEPT = 1 / 8
+"""Share of the cache next to a core of a matrix B that is worth keeping there, row by row,"""
 ROWS_KEPT = 4
 """and how many times as many rows as A it has then."""
 LONGEST_RUN = 1 << 14
@@ -87,7 +88,7 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     """The parts of long sums that make few elements; None where they stay whole. ``packing`` says that B is not packed before."""
     if contraction.strided_terms:
         return None
-    whole = cut(contraction, machine)
+    whole, model = cut(contraction, machine), CpuModel.of(machine)
     tiles = contraction.batch * whole.tiles * whole.panels
     if whole.path == "dots":
         tiles = DOTS_AS_TILES * whole.units
@@ -100,16 +101,16 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
         wanted = 1 - (-FEWEST_PANELS // (contraction.batch * whole.panels))
         count = max(count, min(wanted, contraction.k // LEAST_PART))
     if whole.path == "rows" and contraction.batch == 1 and not enough:
-        count = max(count, _runs(contraction))
+        count = max(count, _runs(contraction, model))
     # Rows that are too long for the cache go through it a part at a time, if enough of them fit at once.
     size = STORAGE_BYTES[accumulator_of(contraction.dtype)]
-    length = ROLLING_BYTES // ((contraction.m + 2 * whole.tile.width) * size)
+    length = model.of_l2(ROLLING) // ((contraction.m + 2 * whole.tile.width) * size)
     too_long = whole.rows < contraction.m or (packing and whole.blocked)
     if too_long and length >= LEAST_PART and contraction.k >= 2 * length:
         count = max(count, min(MOST_PARTS, ceil_div(contraction.k, length)))
     if count < 2:
         half = contraction.k // 2
-        kept = packing and whole.by_rows and whole.direct and _keeps_rows(contraction)
+        kept = packing and whole.by_rows and whole.direct and _keeps_rows(contraction, model)
         return Parts(2, half, contraction.k - 2 * half) if kept else None
     # Whole vectors, which are transposed at once.
     length = contraction.whole_terms(ceil_div(contraction.k, count), whole.tile.lanes)
@@ -123,20 +124,20 @@ def _has_panels(contraction: Contraction, machine: Machine) -> bool:
     return contraction.batch * ceil_div(contraction.n, width) >= FEWEST_PANELS
 
 
-def _keeps_rows(contraction: Contraction) -> bool:
+def _keeps_rows(contraction: Contraction, model: CpuModel) -> bool:
     """Whether halves of the sums have threads read their own rows of B, where they would else all read the whole of it.
 
     Weights are often updated by rows in the same step: lines that another core has read take long to write.
     """
     size = STORAGE_BYTES[contraction.dtype]
-    large = contraction.k * contraction.n * size >= LEAST_KEPT
+    large = contraction.k * contraction.n * size >= model.of_l2(LEAST_KEPT)
     return large and contraction.k >= ROWS_KEPT * contraction.m
 
 
-def _runs(contraction: Contraction) -> int:
+def _runs(contraction: Contraction, model: CpuModel) -> int:
     """Parts of the sums of a few rows, so that each thread reads rows of B one after the other, and not its own columns of all of them: 0 where it makes no odds."""
     row = STORAGE_BYTES[contraction.dtype] * contraction.n
-    if row > LONGEST_RUN or row * contraction.k < CACHE_BYTES:
+    if row > LONGEST_RUN or row * contraction.k < model.l2:
         return 0
     return min(MOST_RUNS, contraction.k // LEAST_RUN)
 
@@ -516,8 +517,8 @@ def _laid(spec: Spec, product: Product, panels: Mapping[int, Panels]) -> tuple[P
 
 FEWEST_ROWS = 8
 """From so many rows on, panels are worth keeping beside what they were made of, and weights that are trained are worth keeping in panels."""
-LEAST_PACKED = CACHE_BYTES
-"""Bytes of a B from which on it is packed for fewer rows than that: it comes from memory."""
+LEAST_PACKED = 1.0
+"""Share of the cache next to a core from which on a B is packed for fewer rows than that: it comes from memory."""
 
 
 def _can_pack_b(spec: Spec, product: Product) -> bool:
@@ -539,7 +540,8 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     few = contraction.m < FEWEST_ROWS
     # A few rows read panels faster where these come from memory, and each thread has some.
     if few and (
-        contraction.k * contraction.n * STORAGE_BYTES[contraction.dtype] < LEAST_PACKED
+        contraction.k * contraction.n * STORAGE_BYTES[contraction.dtype]
+        < CpuModel.of(machine).of_l2(LEAST_PACKED)
         or not _has_panels(contraction, machine)
     ):
         return None

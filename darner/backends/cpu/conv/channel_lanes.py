@@ -18,37 +18,30 @@ from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
-from ..contract.tile import Machine, MicroKernel, Tile
-from ..emit.non_temporal import LINE
+from ..contract.tile import MicroKernel, Tile
 from ..emit.template import Code, Packing, Scratch
+from ..model import LINE, CpuModel
+from ..runtime.jit import Machine
 from .blocks import Blocks, Reader, ReaderRoom, blocks_of
 from .driver import in_lines
 from .epilogue import Finish, each_transposed
 from .pack import divided, walk
-from .plan import SHARED, rows_cycles, tile_cycles, tiles_of
+from .plan import rows_cycles, tile_cycles, tiles_of
 from .planes import grid_of_planes, write_distances
 from .schedule import call_with_rows
 from .spans import WORTH, Spans, share_of_taps
-from .weight_gradient import IN_PLACE, TRANSPOSED, transpose_panel_kernel
+from .weight_gradient import IN_PLACE, transpose_panel_kernel
 
-PLANES_BYTES = 256 << 10
+PLANES = 1 / 4
 """Of the cache next to a core: what the planes of some channels may take."""
 NARROW = (8, 2)
-"""Rows and vectors of one more tile: channels of two to four vectors, which wide panels would cut unevenly, are two threads' panels."""
+"""Rows and vectors of one more tile: channels of two to four vectors, which wide panels would cut unevenly, are panels of two threads."""
 LENGTHS = (32, 64, 128, 256)
 """Pixels that a block may have."""
-PARTS, MOST_PARTS = (1, 2, 4), 16
-"""Pieces that the panels may be cut into, or all of them if they are no more than this: each copies the images by itself."""
+FEW_PARTS, MOST_PARTS = 4, 16
+"""Pieces that the panels may be cut into, where threads are no more than that, or all of them if they are no more than this: each copies the images by itself."""
 TERMS = 256
 """Terms of a panel that are one piece of packing."""
-STREAMED = 2.0
-"""Cycles for a vector of weights that every block reads from afar."""
-PAST = 30.0
-"""Cycles for a vector of weights that one thread packs past the cache, and all read."""
-ORDERED = 4.0
-"""Cycles for a term that is put in the order of the first axis of taps."""
-FINISHED = 12.0
-"""Cycles for a vector of sums on its way to the result, turned around."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,7 @@ class Cut:
         blocks: of pixels.
         parts: how many pieces the panels are cut into.
         channels: of the source that are copied together.
-        cycles: that two threads would take.
+        cycles: that all threads would take.
     """
 
     tile: Tile
@@ -92,7 +85,7 @@ class Layout:
         if not self.possible:
             return
         self.grid = grid_of_planes(self.patches)
-        self.rate = machine.multiplies
+        self.model = CpuModel.of(machine)
         self.possible = self.grid.possible
         if not self.possible:
             return
@@ -122,15 +115,16 @@ class Layout:
     def _cuts(self, machine: Machine) -> list[Cut]:
         found = []
         tiles = tiles_of(machine, self.dtype)
+        few = self.model.doubled(1, FEW_PARTS, 1)
         for tile in (*tiles, Tile(*NARROW, tiles[0].lanes)):
             panels = ceil_div(self.rows, tile.width)
             cuts = [blocks_of(self.patches, self.grid, most, tile.rows) for most in LENGTHS]
             for blocks in dict.fromkeys(cuts):
                 plane = len(self.grid.planes) * blocks.plane(self.size, tile.lanes) * self.size
-                channels = max(1, PLANES_BYTES // plane)
+                channels = max(1, self.model.of_l2(PLANES) // plane)
                 channels = min(self.patches.channels, channels // 8 * 8 or channels)
                 every = panels if panels <= MOST_PARTS else 1
-                for parts in sorted({min(parts, panels) for parts in (*PARTS, every)}):
+                for parts in sorted({min(parts, panels) for parts in (*few, every)}):
                     cycles = self._cycles(tile, blocks, parts)
                     found.append(Cut(tile, blocks, parts, channels, cycles))
         return found
@@ -146,19 +140,20 @@ class Layout:
         return [tile.width for tile in (self.cut.tile if full else None, last) if tile]
 
     def _cycles(self, tile: Tile, blocks: Blocks, parts: int) -> float:
-        """Cycles that two threads take."""
+        """Cycles that all threads take."""
         patches, grid, lanes = self.patches, self.grid, tile.lanes
+        cost = self.model.cycles
         places = blocks.span + grid.halo
         planes = patches.channels * len(grid.planes)
-        copied = planes * grid.plane_cycles(places, lanes, self.rate)
+        copied = planes * grid.plane_cycles(places, lanes, self.model)
         each = rows_cycles(blocks.length, tile, self._of_width(tile))
         vectors = ceil_div(self.rows, lanes)
         products = IN_PLACE * self.length * each
         met = self._share(tile, blocks)
         if met < WORTH:
-            products = met * products + self.length * ORDERED
-        finished = round_up(blocks.length, lanes) * vectors * FINISHED
-        streamed = self.length * vectors * STREAMED
+            products = met * products + self.length * cost.ordered
+        finished = round_up(blocks.length, lanes) * vectors * cost.finished_lanes
+        streamed = self.length * vectors * cost.streamed
         each = products + finished + streamed
         total = self._of_threads(tile, parts, patches.groups * blocks.count, each, copied)
         if self.packed:
@@ -166,26 +161,22 @@ class Layout:
         terms = self.length
         if self.backward:
             terms = patches.channels * ceil_div(self.taps, lanes) * lanes
-        each = TRANSPOSED
+        each = cost.transposed
         if parts * patches.groups == 1:
-            each += SHARED if self.backward else PAST
-        return total + patches.groups * terms * vectors * each / 2
+            each += cost.line_shared if self.backward else cost.line_past
+        return total + patches.groups * terms * vectors * each / self.model.threads
 
     def _of_threads(self, tile: Tile, parts: int, units: int, each: float, copied: float) -> float:
-        """Cycles until two threads are done that have as many units of every part; ``each`` is what a unit takes with all panels, besides what is copied for it."""
+        """Cycles until all threads are done that have as many units of every part; ``each`` is what a unit takes with all panels, besides what is copied for it."""
         vectors = ceil_div(self.rows, tile.lanes)
-        panels = ceil_div(self.rows, tile.width)
-        own = ceil_div(panels, parts) * tile.vectors
-        held = [max(min(own, vectors - part * own), 0) for part in range(parts)]
-        half, rest = divmod(parts * units // 2, units)
-        first = units * sum(held[:half]) + (rest * held[half] if rest else 0)
-        most = max(first, units * vectors - first)
-        return most / vectors * each + ceil_div(parts * units, 2) * copied
+        own = ceil_div(ceil_div(self.rows, tile.width), parts) * tile.vectors
+        most = units * self.model.largest_share(vectors, own, units, parts)
+        return most * each + ceil_div(parts * units, self.model.threads) * copied
 
     def _of_width(self, tile: Tile) -> Callable[[int, int], float]:
         """Cycles of one product for every element of some pixels, over all panels."""
         full, rest = divmod(self.rows, tile.width)
-        one = partial(tile_cycles, rate=self.rate)
+        one = partial(tile_cycles, rate=self.model.multiplies)
 
         def cycles(rows: int, vectors: int) -> float:
             last = one(rows, ceil_div(rest, tile.lanes)) if rest else 0.0
@@ -195,7 +186,7 @@ class Layout:
 
     @property
     def cycles(self) -> float:
-        """Cycles that two threads would take."""
+        """Cycles that all threads would take."""
         return self.cut.cycles
 
     @property

@@ -31,8 +31,8 @@ from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, Phase, patches_of
 from ....graph.integers import ceil_div
 from ....graph.node import Node
-from ..contract.tile import Machine
 from ..emit.template import Code, Scratch
+from ..runtime.jit import Machine
 from .driver import in_lines
 from .epilogue import Finish
 from .pack import divided

@@ -20,28 +20,24 @@ from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, Phase, patches_of
 from ....graph.integers import ceil_div
 from ....graph.node import Node
-from ..contract.tile import Machine, MicroKernel, Tile
+from ..contract.tile import MicroKernel, Tile
 from ..emit.template import Code, Scratch
+from ..model import CpuModel
+from ..runtime.jit import Machine
 from .driver import in_lines
 from .epilogue import Finish
 from .pack import divided, phase_table, unravelled, walk
-from .plan import pieces_of, rows_cycles, shared, tiles_of, uneven
+from .plan import pieces_of, rows_cycles, tiles_of, uneven
 from .planes import MOST_PLANES, Channels, Copier, grid_of_planes, write_distances
 from .schedule import call_with_rows
 from .weight_rows import copied_cycles, copy_weights
 
-PLANES_BYTES = 512 << 10
+PLANES = 1 / 2
 """Of the cache next to a core: what the images of a piece of work may take, all channels of them."""
-PIECES = (8, 16, 32)
-"""Of work, that all places may be cut into for threads to share."""
-PARTS = (1, 2, 4)
-"""Pieces that the rows may be cut into: each copies the images by itself."""
-FINISHED = 4.5
-"""Cycles for a piece of a row, of a vector at most, on its way to the result."""
-INTERLEAVED = 8.0
-"""Cycles for such a piece that is interleaved with others."""
-CALLED = 15.0
-"""Cycles for a tile, besides its sums."""
+PIECES, MOST_PIECES, OF_THREAD = 8, 32, 16
+"""Of work, that all places may be cut into for threads to share: from the first number on, up to the second or the third for each thread."""
+MOST_PARTS = 4
+"""Pieces that the rows may be cut into, where threads are no more than that: each copies the images by itself."""
 
 
 def tile_cycles(rows: int, vectors: int, rate: int = 2) -> float:
@@ -58,7 +54,7 @@ class Cut:
         strips: of a tile's width, whose places are copied together.
         parts: how many pieces the rows are cut into.
         height: rows of a piece.
-        cycles: that two threads would take.
+        cycles: that all threads would take.
     """
 
     tile: Tile
@@ -115,44 +111,50 @@ class Layout:
 
     def _cuts(self, machine: Machine) -> list[Cut]:
         """All ways that keep the images of a piece in the cache."""
-        found = []
+        found, model = [], CpuModel.of(machine)
+        pieces_in_all = model.doubled(PIECES, MOST_PIECES, OF_THREAD)
         for tile in tiles_of(machine, self.dtype):
-            most = PLANES_BYTES // (self.planes * self.size) - self.grid.halo - 2 * tile.lanes
+            most = (
+                model.of_l2(PLANES) // (self.planes * self.size) - self.grid.halo - 2 * tile.lanes
+            )
             total = ceil_div(self.places, tile.width)
             tiles = ceil_div(self.rows, tile.rows)
             held = most // tile.width
-            wanted = {min(held, ceil_div(total, pieces)) for pieces in PIECES}
+            wanted = {min(held, ceil_div(total, pieces)) for pieces in pieces_in_all}
             for strips in sorted(wanted) if held > 0 else ():
-                for parts in sorted({min(parts, tiles) for parts in PARTS}):
+                for parts in sorted(
+                    {min(parts, tiles) for parts in model.doubled(1, MOST_PARTS, 1)}
+                ):
                     height = ceil_div(tiles, parts) * tile.rows
                     parts = ceil_div(self.rows, height)
-                    cycles = self._cycles(tile, strips, parts, machine.multiplies)
+                    cycles = self._cycles(tile, strips, parts, height, model)
                     if not self.as_they_are:
-                        cycles *= uneven(self.rows, parts, height)
-                        cycles += copied_cycles(self, tile.lanes, parts)
+                        cycles += copied_cycles(self, tile.lanes, parts, model)
                     found.append(Cut(tile, strips, parts, height, cycles))
         return found
 
-    def _cycles(self, tile: Tile, strips: int, parts: int, rate: int) -> float:
-        """Cycles that two threads take."""
-        patches = self.patches
+    def _cycles(self, tile: Tile, strips: int, parts: int, height: int, model: CpuModel) -> float:
+        """Cycles that all threads take."""
+        patches, cost, rate = self.patches, model.cycles, model.multiplies
         total = ceil_div(self.places, tile.width)
         blocks = ceil_div(total, strips)
         places = blocks * (strips * tile.width + self.grid.halo)
-        copied = self.grid.plane_cycles(places, tile.lanes, rate)
+        copied = self.grid.plane_cycles(places, tile.lanes, model)
         cycles = parts * self.planes * copied
         cycles += (
             total * self.length * rows_cycles(self.rows, tile, partial(tile_cycles, rate=rate))
         )
-        cycles += len(patches.phases) * total * ceil_div(self.rows, tile.rows) * CALLED
+        cycles += len(patches.phases) * total * ceil_div(self.rows, tile.rows) * cost.called
         pieces = pieces_of(self.places, self.grid.pitches[-1], tile)
-        finished = FINISHED if self.abreast == 1 else INTERLEAVED
+        finished = cost.finished_places if self.abreast == 1 else cost.interleaved
         cycles += len(patches.phases) * self.rows * pieces * finished
-        return shared(patches.groups * cycles, patches.groups * blocks * parts)
+        times = patches.groups * blocks
+        cycles = model.time(patches.groups * cycles, times * parts)
+        return cycles if self.as_they_are else cycles * uneven(self.rows, parts, height, model)
 
     @property
     def cycles(self) -> float:
-        """Cycles that two threads would take."""
+        """Cycles that all threads would take."""
         return self.cut.cycles
 
     @property

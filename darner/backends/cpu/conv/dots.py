@@ -28,35 +28,30 @@ from ....codegen.ir.types import STORAGE_BYTES, Builder, Module, Value
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div
 from ....graph.node import Node
-from ..contract.tile import Machine
 from ..emit.template import Code, Scratch
+from ..model import CpuModel
+from ..runtime.jit import Machine
 from .driver import in_lines
 from .epilogue import Finish
 from .pack import divided
 from .planes import Channels, Copier, Plane, grid_of_planes, write_distances
-from .schedule import call_with_rows, rows_of_turns, share_sums
+from .schedule import ENOUGH, call_with_rows, channels_for_threads, rows_of_turns, share_sums
 
 LONGEST_BLOCK = 1024
 """The most places that are summed in one pass."""
 SHORTEST_BLOCK = 256
 """The fewest, where there are so many."""
-GRADIENT_BYTES = 256 << 10
+GRADIENT = 1 / 4
 """Of the cache next to a core: what the gradient of a block may take."""
-PLANES_BYTES = 192 << 10
+PLANES = 3 / 16
 """Of that cache, what the planes of some channels may take."""
 ROWS = 96
 """Taps of channels that are summed together, unless one channel has more."""
-ENOUGH = 8
-"""Pieces of work for threads to share."""
 SHAPES = {
     64: ((8, 3), (6, 4), (5, 5), (4, 6), (3, 7), (12, 2), (12, 1)),
     32: ((6, 2), (4, 3), (3, 4), (12, 1)),
 }
 """Rows (taps of channels) and columns (channels of the result) whose sums fill the registers, for each width of vectors in bytes."""
-ADDED = 3.0
-"""Cycles for adding up the lanes of one sum."""
-CALLED = 25.0
-"""Cycles for a tile, besides its sums."""
 
 
 def tile_cycles(rows: int, columns: int, rate: int) -> float:
@@ -68,7 +63,7 @@ class Layout:
     """How the product is cut, and where its scratch memory lies."""
 
     def __init__(self, main: Node, machine: Machine) -> None:
-        self.rate = machine.multiplies
+        self.model = model = CpuModel.of(machine)
         self.dtype = main.operands[0].dtype.name
         self.accumulator = accumulator_of(self.dtype)
         self.size = STORAGE_BYTES[self.accumulator]
@@ -80,7 +75,7 @@ class Layout:
         self.rows = patches.channels * self.taps
         self.columns = int(main.shape[0]) // patches.groups
         places = patches.batch * self.grid.image
-        longest = GRADIENT_BYTES // (self.columns * self.size)
+        longest = model.of_l2(GRADIENT) // (self.columns * self.size)
         longest = max(SHORTEST_BLOCK, min(LONGEST_BLOCK, longest))
         blocks = max(1, ceil_div(places, longest))
         self.block = max(1, ceil_div(places, blocks * self.lanes)) * self.lanes
@@ -89,12 +84,17 @@ class Layout:
         self.pitch = self._pitch(self.block)
         self.plane = self._pitch(self.block + self.grid.halo)
         each = len(self.grid.planes) * self.plane * self.size
-        self.channels = max(1, min(patches.channels, ROWS // self.taps, PLANES_BYTES // each))
+        self.channels = max(
+            1, min(patches.channels, ROWS // self.taps, model.of_l2(PLANES) // each)
+        )
         self.turns = ceil_div(patches.channels, self.channels)
         self.channels = ceil_div(patches.channels, self.turns)
         self.turns = ceil_div(patches.channels, self.channels)
         units = patches.groups * self.turns
         self.splits = max(1, min(self.blocks, ceil_div(ENOUGH, units) if units < ENOUGH else 1))
+        # More turns change no sum: there is one for each thread.
+        self.channels = min(self.channels, channels_for_threads(patches, self.splits, model))
+        self.turns = ceil_div(patches.channels, self.channels)
         self.heights = rows_of_turns(patches.channels, self.channels, self.taps)
         shapes = SHAPES.get(machine.vector_bytes, SHAPES[64])
         self.tile = min(shapes, key=self._cycles_of_block)
@@ -115,27 +115,27 @@ class Layout:
     def _cycles_of_block(self, tile: tuple[int, int]) -> float:
         """Cycles of one turn of one block."""
         height, rest = divmod(self.heights[0], tile[0])
-        steps, cycles = self.block / self.lanes, 0.0
+        steps, cycles, cost = self.block / self.lanes, 0.0, self.model.cycles
         for count, width in self.widths(tile):
             for tiles, rows in ((height, tile[0]), (1, rest)):
                 if tiles and rows:
-                    own = (
-                        steps * tile_cycles(rows, width, self.rate) + ADDED * rows * width + CALLED
-                    )
+                    own = steps * tile_cycles(rows, width, self.model.multiplies)
+                    own += cost.lanes_added * rows * width + cost.called_dots
                     cycles += count * tiles * own
         return cycles
 
     @property
     def cycles(self) -> float:
-        """Cycles that one thread would take."""
+        """Cycles that all threads would take."""
         grid, patches = self.grid, self.patches
         planes = self.channels * len(grid.planes)
-        copied = planes * grid.plane_cycles(self.block + grid.halo, self.lanes, self.rate)
+        copied = planes * grid.plane_cycles(self.block + grid.halo, self.lanes, self.model)
         # The gradient is copied once for all turns that a thread has of a block.
-        gradient = grid.plane_cycles(self.block, self.lanes, self.rate)
+        gradient = grid.plane_cycles(self.block, self.lanes, self.model)
         copied += self.columns * gradient / self.turns
         cycles = self._cycles_of_block(self.tile) + copied
-        return patches.groups * self.turns * self.blocks * cycles
+        units = patches.groups * self.turns
+        return self.model.time(units * self.blocks * cycles, units * self.splits)
 
     @property
     def scratch(self) -> Scratch:

@@ -26,8 +26,10 @@ from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
-from ..contract.tile import Machine, MicroKernel, Tile
+from ..contract.tile import MicroKernel, Tile
 from ..emit.template import Code, Scratch
+from ..model import CpuModel
+from ..runtime.jit import Machine
 from .epilogue import Finish
 from .pack import Grid, Packer, divided, grid_of, phase_table, table_bytes, unravelled, walk
 from .plan import Cut, cut
@@ -43,7 +45,7 @@ class Layout:
     """How one product is cut, and where its scratch memory lies."""
 
     def __init__(self, main: Node, machine: Machine, plain: bool) -> None:
-        self.main = main
+        self.main, self.model = main, CpuModel.of(machine)
         self.dtype = main.operands[0].dtype.name
         self.accumulator = accumulator_of(self.dtype)
         self.size = STORAGE_BYTES[self.accumulator]
@@ -76,11 +78,11 @@ class Layout:
 
     @property
     def cycles(self) -> float:
-        """Cycles that two threads would take."""
+        """Cycles that all threads would take."""
         return self.cut.cycles
 
     def _copied(self, lanes: int, parts: int) -> float:
-        return 0.0 if self.as_they_are else copied_cycles(self, lanes, parts)
+        return 0.0 if self.as_they_are else copied_cycles(self, lanes, parts, self.model)
 
     @property
     def scratch(self) -> Scratch:

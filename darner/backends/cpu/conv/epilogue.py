@@ -17,8 +17,8 @@ from ....lower.specs import sizes
 from ....lower.strided import Strided, row_major, strided
 from ..contract.pack import transpose
 from ..emit.template import Code
+from ..model import LINE
 
-LINE = 64
 """Bytes of a line of the cache."""
 
 

@@ -18,28 +18,20 @@ from ....codegen.problems.conv import (
 )
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div, round_up
-from ..contract.tile import Machine, Tile
+from ..contract.tile import Tile
+from ..model import CpuModel
+from ..runtime.jit import Machine
 
-PANEL_BYTES = 192 << 10
+PANELS = 3 / 16
 """Of the cache next to a core: what packed panels may take together."""
 MOST_PANELS = 16
 """The most of them: further ones are as good as packed anew."""
-ENOUGH = 32
-"""Pieces of work that are left for threads to share, however many panels go together."""
+ENOUGH = 16
+"""Pieces of work that are left for each thread, however many panels go together."""
+MOST_PARTS = 16
+"""Pieces that the rows may be cut into, where threads are no more than that."""
 LONGEST_BLOCK = 576
 """The most products that one pass over a packed block sums, unless one channel has more."""
-MANY_UNITS = 64
-"""Pieces of work that make the shares of threads as good as even."""
-PACKED, SPACED = 5.0, 6.5
-"""Cycles for a piece of a row, of a vector at most, that is packed for one tap of one channel; and for one of elements that lie apart."""
-DESCRIBED = 5.0
-"""Cycles for writing down what such a piece reads, for all channels."""
-FINISHED = 1.5
-"""Cycles for a piece of a row on its way to the result."""
-SHARED = 60.0
-"""Cycles for a line of weights that one thread writes and all read: those that have read it before have to let go of it."""
-SCATTERED = 18.0
-"""Cycles for such a piece where others come to lie between its pixels."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ class Cut:
         parts: how many pieces the rows are cut into, for threads to share.
         height: rows of a piece.
         together: panels that are packed, and used with the same rows, together; more than one only where all channels are packed at a time.
-        cycles: that two threads would take.
+        cycles: that all threads would take.
     """
 
     tile: Tile
@@ -88,14 +80,12 @@ def tile_cycles(rows: int, vectors: int, rate: int = 2) -> float:
     return max(rows * vectors / rate, (rows + vectors) / 2, 4)
 
 
-def shared(cycles: float, units: int) -> float:
-    """Cycles until two threads are done that share so many equal pieces of work."""
-    return cycles / 2 if units >= MANY_UNITS else cycles / units * ceil_div(units, 2)
-
-
-def uneven(rows: int, parts: int, height: int) -> float:
-    """How much more than its half the first of two threads has that share so many parts of rows, one after the other."""
-    return 1.0 if parts % 2 else 2 * min(rows, parts // 2 * height) / rows
+def uneven(rows: int, parts: int, height: int, model: CpuModel) -> float:
+    """How much more than its even share the first thread has, where so many parts of rows come one after the other; 1 where threads have no whole parts, nor parts whole threads."""
+    threads = model.threads
+    if parts % threads == 0:
+        return threads * min(rows, parts // threads * height) / rows
+    return parts * min(rows, height) / rows if threads % parts == 0 else 1.0
 
 
 def rows_cycles(rows: int, tile: Tile, cycles: Callable[[int, int], float]) -> float:
@@ -112,25 +102,28 @@ def pieces_of(columns: float, row: int, tile: Tile) -> float:
     )
 
 
-def _cycles(patches: Patches, rows: int, tile: Tile, parts: int, rate: int) -> float:
-    """Cycles that two threads take with the rows in so many parts: each packs patches by itself."""
-    total = 0.0
-    work = rows_cycles(rows, tile, partial(tile_cycles, rate=rate))
-    packed = SPACED if patches.steps[-1] > 1 else PACKED
-    finished = FINISHED if len(patches.phases) == 1 else SCATTERED
+def _cycles(
+    patches: Patches, rows: int, tile: Tile, parts: int, height: int, model: CpuModel
+) -> float:
+    """Cycles that all threads take with the rows in so many parts of a height: each packs patches by itself."""
+    total, cycles = 0.0, model.cycles
+    work = rows_cycles(rows, tile, partial(tile_cycles, rate=model.multiplies))
+    packed = cycles.spaced if patches.steps[-1] > 1 else cycles.packed
+    finished = cycles.finished if len(patches.phases) == 1 else cycles.finished_apart
     for phase in patches.phases:
         columns = round_up(patches.batch * phase.pixels, tile.lanes)
         pieces = pieces_of(columns, phase.axes[-1].pixels, tile)
         each = columns / tile.width * work + parts * pieces * packed
-        total += phase.taps * (patches.channels * each + parts * pieces * DESCRIBED)
+        total += phase.taps * (patches.channels * each + parts * pieces * cycles.described)
         total += rows * pieces * finished
     panels = ceil_div(patches.most_columns, tile.width)
+    total *= patches.groups
     units = len(patches.phases) * patches.groups * panels * parts
-    if units == panels and panels % 2 == 0:
-        # One thread has the first half of the panels, and those are whole.
+    if units == panels and panels and panels % model.threads == 0:
+        # All threads but the last have whole panels.
         vectors = ceil_div(patches.most_columns, tile.lanes)
-        total *= panels * tile.vectors / vectors
-    return shared(patches.groups * total, max(1, units))
+        return total * model.largest_share(vectors, tile.vectors)
+    return model.time(total, max(1, units)) * uneven(rows, parts, height, model)
 
 
 def cut(
@@ -140,20 +133,19 @@ def cut(
     machine: Machine,
     copied: Callable[[int, int], float],
 ) -> Cut:
-    """Choose tiles, blocks and pieces: those that two threads would be done with first.
+    """Choose tiles, blocks and pieces: those that all threads would be done with first.
 
     ``copied(lanes, parts)`` says what copying the weights takes with the rows in so many parts.
     """
-    columns = patches.most_columns
+    columns, model = patches.most_columns, CpuModel.of(machine)
     best: Cut | None = None
     for tile in tiles_of(machine, dtype):
         panels = max(1, ceil_div(columns, tile.width))
         tiles = ceil_div(rows, tile.rows)
-        for parts in sorted({min(parts, tiles) for parts in (1, 2, 4, 8, 16)}):
+        for parts in sorted({min(parts, tiles) for parts in model.doubled(1, MOST_PARTS, 1)}):
             each = ceil_div(tiles, parts)
             parts = ceil_div(tiles, each)
-            cycles = _cycles(patches, rows, tile, parts, machine.multiplies)
-            cycles *= uneven(rows, parts, each * tile.rows)
+            cycles = _cycles(patches, rows, tile, parts, each * tile.rows, model)
             cycles += copied(tile.lanes, parts)
             if best is None or cycles < best.cycles * 0.98:
                 best = Cut(tile, rows, 1, panels, parts, each * tile.rows, 1, cycles)
@@ -167,5 +159,7 @@ def cut(
     if block == patches.channels:
         panel = block * taps * found.tile.width * STORAGE_BYTES[accumulator_of(dtype)]
         pieces = len(patches.phases) * patches.groups * found.panels * found.parts
-        together = max(1, min(MOST_PANELS, PANEL_BYTES // panel, pieces // ENOUGH))
+        together = max(
+            1, min(MOST_PANELS, model.of_l2(PANELS) // panel, pieces // (ENOUGH * model.threads))
+        )
     return replace(found, channels=block, together=together)

@@ -28,14 +28,13 @@ from ....codegen.ir.index import Index, IndexMath, i64
 from ....codegen.ir.types import Builder, LoopBody, Pointer, Value
 from ....codegen.problems.conv import Patches, Taps
 from ....graph.integers import ceil_div
+from ..model import CpuModel
 from .pack import unravelled, walk
 
 TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
 MOST_PLANES = 9
 """Phases of a stride that there is code for: that of each is written out."""
-COPIED = 6.0
-"""Cycles for a vector of a row that is copied to its place, whether its elements lie side by side or not; twice as many where half a vector is multiplied, and moved, at a time."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,11 @@ class Grid:
         """Places that are read around those of some pixels."""
         return self.before + self.behind
 
-    def plane_cycles(self, places: float, lanes: int, rate: int) -> float:
-        """Cycles for copying so many places of a plane, row by row, where ``rate`` vectors are multiplied in one."""
+    def plane_cycles(self, places: float, lanes: int, model: CpuModel) -> float:
+        """Cycles for copying so many places of a plane, row by row."""
         row = self.pitches[-1]
-        return max(places / row * ceil_div(row, lanes), places / lanes) * COPIED * 2 / rate
+        pieces = max(places / row * ceil_div(row, lanes), places / lanes)
+        return pieces * model.cycles.copied * 2 / model.multiplies
 
 
 def grid_of_planes(patches: Patches) -> Grid:

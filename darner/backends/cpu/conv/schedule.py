@@ -8,8 +8,14 @@ from typing import Protocol
 from ....codegen.ir.emit import loop, maximum, minimum
 from ....codegen.ir.index import i64
 from ....codegen.ir.types import Builder, Value
+from ....codegen.problems.conv import Patches
+from ....graph.integers import ceil_div
 from ..emit.template import Code
+from ..model import CpuModel
 from .pack import divided
+
+ENOUGH = 8
+"""Pieces of work for threads to share, into which sums are cut: the same for any number of threads."""
 
 
 class Cuts(Protocol):
@@ -27,6 +33,17 @@ def rows_of_turns(channels: int, each: int, taps: int) -> tuple[int, ...]:
     (36, 18)
     """
     return tuple(dict.fromkeys((min(each, channels) * taps, ((channels - 1) % each + 1) * taps)))
+
+
+def channels_for_threads(patches: Patches, others: int, model: CpuModel) -> int:
+    """The most channels that a turn may have for every thread to have one, where each is taken for so many other pieces.
+
+    Up to ``ENOUGH`` threads have been given their pieces by the splits of sums.
+    """
+    if model.threads <= ENOUGH:
+        return patches.channels
+    wanted = ceil_div(model.threads, max(1, patches.groups * others))
+    return max(1, patches.channels // wanted)
 
 
 def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]) -> None:

@@ -28,30 +28,26 @@ from ....codegen.problems.conv import Patches, patches_of
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..contract.pack import transpose
-from ..contract.tile import Machine, MicroKernel, Tile
+from ..contract.tile import MicroKernel, Tile
 from ..emit.template import Code, Scratch
+from ..model import CpuModel
+from ..runtime.jit import Machine
 from .blocks import Reader, ReaderRoom, blocks_of
 from .driver import in_lines
 from .epilogue import Finish, each_transposed
 from .pack import TOGETHER, Packer, divided, grid_of, table_bytes, walk
 from .plan import tile_cycles, tiles_of
 from .planes import grid_of_planes, write_distances
-from .schedule import call_with_rows, rows_of_turns, share_sums
+from .schedule import ENOUGH, call_with_rows, channels_for_threads, rows_of_turns, share_sums
 
 LONGEST_BLOCK = 256
 """The most pixels that are summed in one pass."""
 ROWS = 96
 """Rows of patches that are packed together, unless one channel has more."""
-PANEL_BYTES = 384 << 10
+PANELS = 3 / 8
 """Of the cache next to a core: what packed panels of the gradient may take."""
-ENOUGH = 8
-"""Pieces of work for threads to share."""
-PACKED = 10.0
-"""Cycles for a piece of a row of patches, of a vector at most, that is packed where as many channels go together as can."""
 IN_PLACE = 1.08
 """What it adds to the products that rows of patches are read where they lie."""
-TRANSPOSED = 7.0
-"""Cycles for a vector of the gradient that is packed."""
 
 
 def transpose_panel_kernel(
@@ -106,7 +102,7 @@ class Layout:
 
     def __init__(self, main: Node, machine: Machine) -> None:
         self.main = main
-        self.rate = machine.multiplies
+        self.model = CpuModel.of(machine)
         self.dtype = main.operands[0].dtype.name
         self.accumulator = accumulator_of(self.dtype)
         self.size = STORAGE_BYTES[self.accumulator]
@@ -126,13 +122,17 @@ class Layout:
         if self.channels > 8:
             self.channels = self.channels // 8 * 8
         self.turns = ceil_div(patches.channels, self.channels)
-        self.heights = rows_of_turns(patches.channels, self.channels, self.taps)
         panel = self.block * width * self.size
-        self.together = max(1, min(self.panels, PANEL_BYTES // panel))
+        self.together = max(1, min(self.panels, self.model.of_l2(PANELS) // panel))
         self.sections = ceil_div(self.panels, self.together)
         self.together = ceil_div(self.panels, self.sections)
         units = patches.groups * self.sections * self.turns
         self.splits = max(1, min(self.blocks, ceil_div(ENOUGH, units) if units < ENOUGH else 1))
+        # More turns change no sum: there is one for each thread.
+        most = channels_for_threads(patches, self.sections * self.splits, self.model)
+        self.channels = min(self.channels, most)
+        self.turns = ceil_div(patches.channels, self.channels)
+        self.heights = rows_of_turns(patches.channels, self.channels, self.taps)
         # The squares that sums are turned around in lie where the panels were.
         square = lanes * lanes * self.size
         spare = lanes * width * self.size
@@ -151,31 +151,37 @@ class Layout:
 
     def _cycles(self, tile: Tile) -> float:
         full, rest = divmod(self.columns, tile.width)
-        cycles = full * tile_cycles(tile.rows, tile.vectors, self.rate)
+        cycles = full * tile_cycles(tile.rows, tile.vectors, self.model.multiplies)
         if rest:
-            cycles += tile_cycles(tile.rows, ceil_div(rest, tile.lanes), self.rate)
+            cycles += tile_cycles(tile.rows, ceil_div(rest, tile.lanes), self.model.multiplies)
         return cycles / tile.rows
 
     @property
     def cycles(self) -> float:
-        """Cycles that one thread would take."""
+        """Cycles that all threads would take."""
+        units = self.patches.groups * self.sections * self.turns * self.splits
+        return self.model.time(self.patches.groups * self._cycles_of_group, units)
+
+    @property
+    def _cycles_of_group(self) -> float:
+        """Cycles that one thread would take for one group."""
         patches, lanes = self.patches, self.tile.lanes
         pixels = patches.batch * patches.pixels
         cycles = pixels * self.rows * self._cycles(self.tile)
-        cycles += pixels * self.padded / lanes * TRANSPOSED
+        cycles += pixels * self.padded / lanes * self.model.cycles.transposed
         if self.plane:
             places, planes = (
                 self.cut.span + self.grid.halo,
                 patches.channels * len(self.grid.planes),
             )
-            copied = planes * self.grid.plane_cycles(places, lanes, self.rate)
-            return patches.groups * (IN_PLACE * cycles + self.sections * self.blocks * copied)
+            copied = planes * self.grid.plane_cycles(places, lanes, self.model)
+            return IN_PLACE * cycles + self.sections * self.blocks * copied
         row = patches.result[-1]
         pieces = pixels // row * ceil_div(row, lanes)
         # What is written down about a piece is read once for so many channels.
         alone = 1 + (TOGETHER - min(TOGETHER, patches.channels)) / (2 * TOGETHER)
-        packed = self.rows * self.sections * pieces * alone * PACKED
-        return patches.groups * (cycles + packed)
+        packed = self.rows * self.sections * pieces * alone * self.model.cycles.packed_rows
+        return cycles + packed
 
     @property
     def scratch(self) -> Scratch:

@@ -14,13 +14,11 @@ from ....codegen.problems.conv import Patches, Phase
 from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..emit.template import Code
+from ..model import CpuModel
 from .pack import Grid, divided, grid_of
-from .plan import SHARED
 
 MOST_VECTORS, MOST_PHASES = 8, 16
 """Vectors that the taps of one channel may take, and phases, for theirs to be picked out of vectors: the code of each is written out."""
-MOVED = 22.0
-"""Cycles for a vector of the taps of one channel that is copied."""
 TOGETHER = 8
 """Rows of the matrix that are written together: what they read lies side by side."""
 
@@ -36,16 +34,16 @@ class Product(Protocol):
     accumulator: str
 
 
-def copied_cycles(layout: Product, lanes: int, parts: int) -> float:
-    """Cycles that two threads take to write the matrix of a gradient towards the input, whose rows are used in so many parts."""
+def copied_cycles(layout: Product, lanes: int, parts: int, model: CpuModel) -> float:
+    """Cycles that all threads take to write the matrix of a gradient towards the input, whose rows are used in so many parts."""
     if not layout.backward:
         return 0.0
     patches = layout.patches
     lines, taps = patches.groups * layout.rows * patches.channels, prod(patches.kernel)
-    cycles = lines * ceil_div(taps, lanes) * MOVED
+    cycles = lines * ceil_div(taps, lanes) * model.cycles.moved
     if patches.groups * parts == 1:
-        cycles += lines * taps / lanes * SHARED
-    return cycles / 2
+        cycles += lines * taps / lanes * model.cycles.line_shared
+    return cycles / model.threads
 
 
 def copy_weights(code: Code, layout: Product, weights: Pointer, phases: Pointer | None) -> None:

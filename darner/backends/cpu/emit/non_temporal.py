@@ -1,7 +1,7 @@
 """Non-temporal stores for results too large to stay in the cache.
 
-A plain store first reads the line it writes, and evicts other values. Where a kernel moves ``LARGE`` bytes, its results will not be in the cache
-when they are read next, so non-temporal stores cost nothing and save that read. Where all work of a kernel is shared out evenly, ``KEPT`` bytes of results, less what it reads, are
+A plain store first reads the line it writes, and evicts other values. Where a kernel moves ``LARGE`` of the last cache, its results will not be there
+when they are read next, so non-temporal stores cost nothing and save that read. Where all work of a kernel is shared out evenly, ``KEPT`` of that cache, less what it reads, is
 written to the cache and the rest past it. It does not pay where a result overwrites its operand, whose lines are in the cache already, and it needs
 addresses at multiples of a line: both are known when the kernel runs.
 """
@@ -13,15 +13,14 @@ from dataclasses import replace
 
 from ....codegen.ir.index import i64
 from ....codegen.ir.types import Pointer, Value
+from ..model import LINE, CpuModel
 from .template import WHOLE, Code
 
-LARGE = 24 << 20
-"""Bytes that a kernel reads and writes from which on those it writes go past the cache."""
+LARGE = 3 / 4
+"""Of the last cache, what a kernel reads and writes from which on that which it writes goes past it."""
 
-KEPT = 28 << 20
-"""Bytes that are taken to find room in the cache."""
-
-LINE = 64
+KEPT = 7 / 8
+"""Of the last cache, what is taken to find room there."""
 
 
 def either(
@@ -29,13 +28,15 @@ def either(
     nbytes: int,
     results: Sequence[Pointer],
     emit: Callable[[bool], None],
-    least: int | None = None,
+    least: float | None = None,
 ) -> None:
     """Emit code that writes ``nbytes`` to these places: ``emit(True)`` has it write past the cache.
 
-    Where there is much to move, ``LARGE`` bytes unless ``least`` says otherwise, both are emitted, and the places decide.
+    Where there is much to move, ``LARGE`` of the last cache unless ``least`` says otherwise, both are emitted, and the places decide.
     """
-    if not nbytes or nbytes + _read(code, nbytes) < (LARGE if least is None else least):
+    if not nbytes or nbytes + _read(code, nbytes) < _model(code).of_last(
+        LARGE if least is None else least
+    ):
         emit(False)
         return
     b = code.builder
@@ -54,15 +55,19 @@ def partly(
 
     For kernels without barriers, whose threads do only what ``Code.share`` gives them. What is written to the cache comes first: it is read first, as a rule.
     """
-    read = _read(code, nbytes)
-    if not nbytes or nbytes + read <= KEPT:
+    read, kept = _read(code, nbytes), _model(code).of_last(KEPT)
+    if not nbytes or nbytes + read <= kept:
         emit(code, False)
         return
-    room = WHOLE * max(KEPT - read, 0) // nbytes
+    room = WHOLE * max(kept - read, 0) // nbytes
     cut = code.builder.select(_can(code, results), i64(room), i64(WHOLE))
     emit(replace(code, portion=(0, cut)), False)
     emit(replace(code, portion=(cut, WHOLE)), True)
     _seen(code)
+
+
+def _model(code: Code) -> CpuModel:
+    return CpuModel.of(code.machine)
 
 
 def _read(code: Code, nbytes: int) -> int:

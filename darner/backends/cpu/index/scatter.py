@@ -35,6 +35,7 @@ from ..emit.vectors import (
     sweep,
     tiles,
 )
+from ..model import CpuModel
 from ..runtime.jit import Machine
 from ..sort import memory as sorters
 
@@ -42,13 +43,18 @@ COMBINES = {"add": "add", "mul": "mul", "max": "larger", "min": "smaller"}
 """The op that each mode of ``scatter`` combines with."""
 
 ENOUGH = 16
-"""So many blocks of columns keep all threads busy."""
+"""So many blocks of columns keep all threads busy, where these are no more."""
 
 NARROW = 16
 """Slices of so few elements are taken as they come."""
 
 BLOCK = 16
 """Columns that are summed together where sums need memory of their own."""
+
+
+def _enough(code: Code) -> int:
+    """Blocks of columns that keep all threads busy."""
+    return max(ENOUGH, CpuModel.of(code.machine).threads)
 
 
 def _fits(spec: Spec) -> bool:
@@ -300,7 +306,7 @@ def _scatter(code: Code, node: Node) -> None:
     with code.alone():
         slices.order()
     code.barrier()
-    if slices.outer * ceil_div(slices.inner, slices.lanes) >= ENOUGH:
+    if slices.outer * ceil_div(slices.inner, slices.lanes) >= _enough(code):
 
         def tile(outer: Value, first: Index, last: Index) -> None:
             slices.runs(
@@ -335,7 +341,7 @@ def _scatter_add_along_axis(code: Code, node: Node) -> None:
         return
     sums = _Sums(code, node)
     block = min(BLOCK, inner)
-    if outer * ceil_div(inner, block) >= ENOUGH:
+    if outer * ceil_div(inner, block) >= _enough(code):
         tiles(code, outer, inner, block, lambda row, low, high: sums.tile(row, low, high, 0, size))
         return
     first, last = code.share(size)

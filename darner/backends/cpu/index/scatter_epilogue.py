@@ -27,13 +27,14 @@ from ..emit.non_temporal import either
 from ..emit.template import Code, Scratch, Template
 from ..emit.vectors import cast, clear_bytes, each, sweep
 from ..maps.template import lanes_for
+from ..model import CpuModel
 from ..runtime.jit import Machine
 from .scatter import Slices, order_bytes
 
 OP = "scatter_add"
 
-HELD = 2048
-"""Elements of sums that a thread has at a time: they stay in the nearest cache."""
+HELD = 1 / 4
+"""Of the nearest cache, the sums of four bytes that a thread has at a time; of others it has as many."""
 
 FEWEST_LINES = 64
 """Lines that short slices are put together to, where these have then ``SHORT`` elements."""
@@ -41,11 +42,12 @@ SHORT = 256
 
 SMALL = 1 << 16
 """Bytes to move up to which one thread does it all."""
-LARGE = 1 << 23
-"""Bytes to move from which on threads claim pieces; else each has one."""
 PIECE = 1 << 19
-"""Bytes of such a piece at least: to find where one begins takes a while."""
+"""Bytes of a piece that threads claim, at least: to find where one begins takes a while."""
+OF_THREAD = 8
+"""Such pieces for each thread that make them worth claiming; else each thread has one, of whatever size."""
 MOST_PIECES = 128
+"""The most of them, or those of ``OF_THREAD`` where these are more."""
 
 
 def _fits(spec: Spec) -> bool:
@@ -110,6 +112,7 @@ class _Lines:
         lanes: elements that are computed together.
         block: elements of a line from one place to the next where a piece may begin.
         element: bytes that are moved for an element of the result.
+        held: elements of sums that a thread has at a time.
     """
 
     node: Node
@@ -122,6 +125,7 @@ class _Lines:
     lanes: int
     block: int
     element: int
+    held: int
 
     @property
     def places(self) -> int:
@@ -147,7 +151,7 @@ class _Lines:
     def held_bytes(self) -> int:
         """Bytes of the sums that a thread has at a time."""
         accumulator = accumulator_type(self.node.dtype).itemsize
-        return round_up(min(self.length, HELD) * accumulator, 64)
+        return round_up(min(self.length, self.held) * accumulator, 64)
 
     @property
     def line_cost(self) -> int:
@@ -176,10 +180,10 @@ def _lines(spec: Spec, machine: Machine) -> _Lines:
     outer, size, inner = prod(whole[:axis]), whole[axis], prod(whole[axis + 1 :])
     tail = collapsed(Spec("map", _tail(spec.body, node))).body
     shape = sizes(tail.outputs[0])
-    rows = 1
+    rows, held = 1, CpuModel.of(machine).of_l1(HELD) // 4
     # Where an operand differs only along slices, or only from place to place, places are gone through one by one.
     if size * inner and shape[-1] % (size * inner) == 0:
-        length = min(max(outer * size * inner // FEWEST_LINES, SHORT), HELD)
+        length = min(max(outer * size * inner // FEWEST_LINES, SHORT), held)
         rows = max(1, min(length // inner, size))
     lanes = lanes_for(tail, machine.vector_bytes // 4, rows * inner)
     operands = [leaf for leaf in [*tail.inputs.values()][:-1] if tail.users(leaf)]
@@ -195,6 +199,7 @@ def _lines(spec: Spec, machine: Machine) -> _Lines:
         lanes,
         4 * lanes if rows == 1 else rows * inner,
         sum(item.dtype.itemsize for item in (*whole_operands, *tail.outputs)),
+        held,
     )
 
 
@@ -240,10 +245,12 @@ class _Emission:
 
         if lines.moved <= SMALL:
             self._piece(i64(0), i64(lines.outer * lines.lines * lines.blocks))
-        elif lines.moved <= LARGE:
+            return
+        wanted = OF_THREAD * CpuModel.of(code.machine).threads
+        if lines.moved <= wanted * PIECE:
             emit_piece(code.thread, code.threads)
         else:
-            pieces = min(lines.moved // PIECE, MOST_PIECES)
+            pieces = min(lines.moved // PIECE, max(MOST_PIECES, wanted))
             code.claims.each(pieces, lambda piece: emit_piece(piece, i64(pieces)))
 
     # ------------------------------------------------------------- where pieces begin
@@ -353,14 +360,14 @@ class _Emission:
                 with zero:
                     self._finish(start, first, last, None)
 
-        if lines.length <= HELD:
+        if lines.length <= lines.held:
             chunk(low, high)
             return
 
         def emit_block(first: Value, _: Sequence[Value]) -> None:
-            chunk(first, minimum(b, b.add(first, i64(HELD)), high))
+            chunk(first, minimum(b, b.add(first, i64(lines.held)), high))
 
-        loop(b, low, high, HELD, emit_block)
+        loop(b, low, high, lines.held, emit_block)
 
     def _sum(
         self, outer: Value, address: Value, first: Value, last: Value, begin: Value, end: Value

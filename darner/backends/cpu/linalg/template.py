@@ -25,13 +25,14 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Scratch, Template
 from ..emit.vectors import Source, cast, clear_bytes, constant, each, lanes_of
+from ..model import CpuModel
 from ..runtime.jit import Machine
 
 LARGE = 96
 """A matrix of so many rows is worth sharing."""
 
 FEW = 8
-"""A batch of fewer cannot keep all threads busy."""
+"""A batch of fewer, or of fewer than there are threads, cannot keep all of these busy."""
 
 
 class _Shape:
@@ -48,7 +49,8 @@ class _Shape:
         self.start = 0 if node.op.name == "triangular_solve" else self._rounded(self.order)
         self.width = self.start + self._rounded(self.sides)
         pivots = node.op.name in ("solve", "slogdet")
-        self.shared = pivots and self.batch < FEW and self.order >= LARGE
+        few = self.batch < max(FEW, CpuModel.of(machine).threads)
+        self.shared = pivots and few and self.order >= LARGE
         self.elements = self.order * self.width
         # One more element holds the sign of the order of rows.
         self.nbytes = (self.elements + 1) * self.dtype.itemsize

@@ -20,8 +20,9 @@ from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ..emit.non_temporal import LINE, partly
+from ..emit.non_temporal import partly
 from ..emit.template import Code, Template
+from ..model import LINE
 from .concat import Section, Tables, sections
 
 KINDS = ("map", "rows", "contract", "index")

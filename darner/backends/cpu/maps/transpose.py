@@ -28,13 +28,14 @@ from ....lower.strided import row_major, strided
 from ..contract.pack import transpose
 from ..emit.non_temporal import either
 from ..emit.template import Code, Scratch, Template
+from ..model import CpuModel
 from ..runtime.jit import Machine
 from .template import SMALL
 
 TILE = 64
 """Blocks that are read one after the other along the operand's neighbours: memory is quickest at that."""
-STRIPS = 8
-"""Strips that give each of some threads rows of their own."""
+STRIPS, OF_THREAD = 8, 4
+"""Strips that give each thread rows of its own: in all, and for each."""
 WIDE = 16
 """Blocks of columns that one thread can write side by side without meeting another in most of their lines."""
 LEAST = 4
@@ -43,8 +44,8 @@ FEW = 2
 """Operations of a map that are written out for every row of a block."""
 INTERLEAVED = 8
 """The most columns that are interleaved: each vector of the result has lanes of all of them."""
-PAST = 16 << 20
-"""Bytes to move from which on results go past the cache: sooner than elsewhere, as few of a line's elements are written at a time."""
+PAST = 1 / 2
+"""Of the last cache, what is to move from which on results go past it: sooner than elsewhere, as few of a line's elements are written at a time."""
 _SAME = ("stop_gradient", "recompute_barrier")
 
 
@@ -201,13 +202,13 @@ def _views(outputs: Sequence[Node], shape: Sequence[int]) -> list[View] | None:
     return list(found.values())
 
 
-def _tile(apart: int, blocks: int) -> int:
+def _tile(apart: int, blocks: int, threads: int) -> int:
     """Blocks of a strip: fewer where threads would share rows of the result, whose lines each would take from the other; ``apart`` pieces do not.
 
-    >>> [_tile(1, 55), _tile(1, 1000), _tile(40, 55), _tile(3, 5)]
-    [7, 64, 64, 4]
+    >>> [_tile(1, 55, 2), _tile(1, 1000, 2), _tile(40, 55, 2), _tile(3, 5, 2), _tile(1, 1000, 16)]
+    [7, 64, 64, 4, 16]
     """
-    wanted = ceil_div(STRIPS, apart)
+    wanted = ceil_div(max(STRIPS, OF_THREAD * threads), apart)
     return TILE if wanted == 1 else max(4, min(TILE, ceil_div(blocks, wanted)))
 
 
@@ -249,7 +250,8 @@ class _Transposed:
         outer = [plan.sizes[axis] for axis in plan.others]
         width = plan.columns if plan.is_interleaved else self.lanes
         apart = prod(outer) * max(1, plan.columns // (WIDE * width))
-        strip = self.lanes * _tile(apart, ceil_div(plan.rows, self.lanes))
+        threads = CpuModel.of(self.code.machine).threads
+        strip = self.lanes * _tile(apart, ceil_div(plan.rows, self.lanes), threads)
         counts = [*outer, ceil_div(plan.rows, strip), ceil_div(plan.columns, width)]
         rest = plan.columns % width
 

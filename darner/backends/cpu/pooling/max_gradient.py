@@ -32,12 +32,12 @@ from ..conv.pack import divided
 from ..emit.template import Code, Scratch
 from .plan import Pooling, Writer
 
-BAND = 1 << 14
-"""Bytes of a thread's memory that are worked on together: planes are taken in bands of as much."""
+BAND = 1 / 2
+"""Of the nearest cache, what is worked on together: planes are taken in bands of as much."""
 HALO = 24
 """How often the rows of a band must outnumber those that it has in common with the next, for both compute them."""
-FEW = 8
-"""Parts that there should be for threads to share, where planes are few."""
+FEW, OF_THREAD = 8, 4
+"""Parts that there should be for threads to share, where planes are few: in all, and for each."""
 
 
 class _Along:
@@ -106,8 +106,11 @@ class _Memory:
         self.plan = plan
         self._lay_out(1)
         first, planes = self.axes[0], plan.batch * plan.channels
-        own = max(BAND * first.slots // self.total, HALO * first.reach)
-        few = max(first.pixels // ceil_div(FEW, planes), 2 * first.reach)
+        own = max(plan.model.of_l1(BAND) * first.slots // self.total, HALO * first.reach)
+        few = max(
+            first.pixels // ceil_div(max(FEW, OF_THREAD * plan.model.threads), planes),
+            2 * first.reach,
+        )
         own = max(min(own, few), 1)
         self._lay_out(max(first.pixels // own, 1))
         self.scratch = Scratch(self.total)

@@ -21,6 +21,7 @@ from ....graph.node import Node
 from ....lower.specs import sizes
 from ..conv.epilogue import Finish
 from ..emit.template import Code
+from ..model import CpuModel
 from ..runtime.jit import Machine
 
 
@@ -51,6 +52,7 @@ class Pooling:
         self.main, self.dtype = main, main.dtype
         self.accumulator: DType = dtypes.f32 if main.dtype.is_half else main.dtype
         self.lanes = machine.vector_bytes // self.accumulator.itemsize
+        self.model = CpuModel.of(machine)
         self.batch, self.channels = sizes(main)[:2]
         self.is_max = main.op.name.startswith("max_pool")
 

@@ -27,8 +27,8 @@ from .max_gradient import Maxima
 from .mean_gradient import Means
 from .plan import Divisor, Pooling, Writer
 
-BLOCK = 16384
-"""Bytes of pooled rows that are kept for the second step: they stay in the first cache."""
+BLOCK = 1 / 2
+"""Of the nearest cache, pooled rows that are kept for the second step."""
 
 
 class Forward(Writer):
@@ -133,7 +133,8 @@ class Layout:
         whole = round_up(last.count, lanes)
         seen = whole * last.stride + (last.window - 1) * last.dilation
         self.pitch = round_up(max(seen, last.reach), lanes)
-        self.rows = min(plan.pooled_rows, max(1, BLOCK // (self.pitch * plan.accumulator.itemsize)))
+        most = plan.model.of_l1(BLOCK) // (self.pitch * plan.accumulator.itemsize)
+        self.rows = min(plan.pooled_rows, max(1, most))
         self.nothing = round_up(last.size, lanes)
         self.block_bytes = in_lines(self.rows * self.pitch * plan.accumulator.itemsize)
         nothing_bytes = in_lines(self.nothing * plan.dtype.itemsize)

@@ -15,9 +15,11 @@ from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..maps.template import lanes_for
+from ..model import CpuModel
+from ..runtime.jit import Machine
 
-MOST_KEPT = 128 * 1024
-"""Bytes of a row's intermediate values that a thread keeps; beyond that they are computed again."""
+MOST_KEPT = 1 / 8
+"""Of the cache next to a core, a row's intermediate values that a thread keeps; beyond that they are computed again."""
 MOST_PIECES = 64
 MOST_CHUNKS = 64
 ROWS_OF_CHUNK = 8
@@ -126,9 +128,14 @@ def _in_pieces(units: int, each: int) -> bool:
     return units < FEW_UNITS and each >= 4 * LEAST_PIECE
 
 
+def most_kept(machine: Machine) -> int:
+    """Bytes of a row's values that are kept on a machine."""
+    return CpuModel.of(machine).of_l2(MOST_KEPT)
+
+
 @lru_cache(maxsize=4096)
-def row_program(spec: Spec, width: int) -> RowProgram | None:
-    """How the CPU goes through the rows of a body with vectors of so many f32, or None where there is no such program (``has_rows``)."""
+def row_program(spec: Spec, width: int, most: int) -> RowProgram | None:
+    """How the CPU goes through the rows of a body with vectors of so many f32, keeping ``most`` bytes of one, or None where there is no such program (``has_rows``)."""
     found = passes(spec)
     if found is None or not has_rows(spec):
         return None
@@ -154,14 +161,14 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
         apart = ceil_div(length, lanes) if across and steps == 1 else steps
         pieces = max(1, min(MOST_PIECES, apart, each // LEAST_PIECE))
     plain = RowProgram(space, axes, levels, (), pieces, lanes, found.guards, columns)
-    kept = _worth_keeping(spec, space, found.level, plain) if pieces == 1 else ()
+    kept = _worth_keeping(spec, space, found.level, plain, most) if pieces == 1 else ()
     return RowProgram(space, axes, levels, kept, pieces, lanes, found.guards, columns)
 
 
 def _worth_keeping(
-    spec: Spec, space: tuple[int, ...], level: Mapping[int, int], plain: RowProgram
+    spec: Spec, space: tuple[int, ...], level: Mapping[int, int], plain: RowProgram, most: int
 ) -> tuple[Node, ...]:
-    """Costly values, or those made of them, that a later pass reads again."""
+    """Costly values, or those made of them, that a later pass reads again, ``most`` bytes of them."""
     body = spec.body
     last = len(plain.levels)
     summed = {node.id for node in plain.columns}
@@ -194,7 +201,7 @@ def _worth_keeping(
         if full and again and costly[node.id]:
             costly[node.id] = False
             bytes_ = room(plain.row_elements, node.dtype.itemsize)
-            if taken + bytes_ <= MOST_KEPT:
+            if taken + bytes_ <= most:
                 result.append(node)
                 taken += bytes_
     return tuple(result)

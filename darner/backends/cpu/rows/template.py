@@ -28,16 +28,17 @@ from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ..emit.non_temporal import LINE, either, partly
+from ..emit.non_temporal import either, partly
 from ..emit.template import Code, Scratch, Template
 from ..maps.template import SMALL
+from ..model import LINE, CpuModel
 from ..runtime.jit import Machine
-from .program import RowProgram, has_rows, room, row_program
+from .program import RowProgram, has_rows, most_kept, room, row_program
 
-LEAST_AHEAD = 1 << 20
-"""Bytes of an operand whose rows are not in the cache before they are asked for."""
-MOST_AHEAD = 1 << 18
-"""Bytes of a row that stay in the cache until they are needed."""
+LEAST_AHEAD = 1.0
+"""Of the cache next to a core, an operand whose rows are not there before they are asked for."""
+MOST_AHEAD = 1 / 4
+"""Of that cache, a row that stays there until it is needed."""
 
 CHAINS = 4
 """Sums of one vector that grow beside each other: an addition takes as many cycles until the next can have its result."""
@@ -54,7 +55,7 @@ def _fits(spec: Spec) -> bool:
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:
-    program = row_program(collapsed(spec), _width(machine))
+    program = row_program(collapsed(spec), _width(machine), most_kept(machine))
     if program is None:
         return Scratch()
     # A vector may begin anywhere in the last of a row, and is read whole.
@@ -118,7 +119,7 @@ class _Rows:
         The first pass over a row waits for memory, and those after it leave memory idle. Where lanes are rows, each step reads a few lines far from those before: no processor
         foresees the lines beside them.
         """
-        program = self.program
+        program, model = self.program, CpuModel.of(self.code.machine)
         if program.across:
             alone, held = len(program.axes) == 1 and program.pieces == 1, program.space[-1]
         else:
@@ -128,8 +129,8 @@ class _Rows:
             for leaf in self.code.body.inputs.values()
             if alone
             and tuple(sizes(leaf)) == program.space
-            and prod(program.space) * leaf.dtype.itemsize >= LEAST_AHEAD
-            and held * leaf.dtype.itemsize <= MOST_AHEAD
+            and prod(program.space) * leaf.dtype.itemsize >= model.of_l2(LEAST_AHEAD)
+            and held * leaf.dtype.itemsize <= model.of_l2(MOST_AHEAD)
         ]
 
     def prefetch_ahead(self, index: list[Index], level: int) -> None:
@@ -650,7 +651,7 @@ class _Rows:
 
 def _emit(code: Code) -> None:
     code = replace(code, spec=collapsed(code.spec))
-    program = row_program(code.spec, code.width)
+    program = row_program(code.spec, code.width, most_kept(code.machine))
     if program is None:
         return
     full = [

@@ -39,6 +39,8 @@ from ...base.keys import Keyed
 # Instruction selection and register allocation at this level; higher costs time and gains nothing.
 CODE_GENERATION_LEVEL = 2
 _LIBRARY = "program"
+SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+"""The processors that are one core, as Linux tells it."""
 
 
 class CompileError(DarnerError, ValueError):
@@ -63,7 +65,8 @@ class Machine(Keyed):
         cores: physical cores this process may use.
         l1: bytes of level 1 data cache of one core, None where it cannot be read.
         l2: bytes of level 2 cache, likewise.
-        l3: bytes of level 3 cache, likewise.
+        l3: bytes of level 3 cache, likewise; of the one that the first core reads.
+        l3_cores: cores that share it, likewise.
     """
 
     triple: str
@@ -74,6 +77,7 @@ class Machine(Keyed):
     l1: int | None = None
     l2: int | None = None
     l3: int | None = None
+    l3_cores: int | None = None
 
     @property
     def multiplies(self) -> int:
@@ -133,6 +137,7 @@ def host() -> Machine:
         l1=_cache_bytes(1),
         l2=_cache_bytes(2),
         l3=_cache_bytes(3),
+        l3_cores=_cache_cores(3),
     )
 
 
@@ -476,8 +481,7 @@ def _usable_cores() -> int:
         allowed: Iterable[int] = os.sched_getaffinity(0)
     else:
         allowed = range(os.cpu_count() or 1)
-    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    cores = {_text(siblings.format(cpu)) or str(cpu) for cpu in allowed}
+    cores = {_text(SIBLINGS.format(cpu)) or str(cpu) for cpu in allowed}
     quota, _, period = _text("/sys/fs/cgroup/cpu.max").partition(" ")
     limit = int(quota) // int(period) if quota.isdigit() and period.isdigit() else len(cores)
     return max(1, min(len(cores), limit))
@@ -486,12 +490,37 @@ def _usable_cores() -> int:
 def _cache_bytes(level: int) -> int | None:
     """Bytes of the data cache of a level, as Linux tells it."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    folder = _data_cache(level)
+    size = re.fullmatch(r"(\d+)([KMG]?)", _text(folder / "size")) if folder else None
+    return int(size[1]) * units.get(size[2], 1) if size else None
+
+
+def _cache_cores(level: int) -> int | None:
+    """Physical cores that share the data cache of a level, as Linux tells it."""
+    folder = _data_cache(level)
+    cpus = _listed(_text(folder / "shared_cpu_list")) if folder else []
+    return len({_text(SIBLINGS.format(cpu)) or str(cpu) for cpu in cpus}) or None
+
+
+def _data_cache(level: int) -> Path | None:
+    """What Linux tells of the data cache of a level, of the first core."""
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        size = re.fullmatch(r"(\d+)([KMG]?)", _text(folder / "size"))
         data = _text(folder / "type") in ("Data", "Unified")
-        if size and data and _text(folder / "level") == str(level):
-            return int(size[1]) * units.get(size[2], 1)
+        if data and _text(folder / "level") == str(level):
+            return folder
     return None
+
+
+def _listed(text: str) -> list[int]:
+    """The numbers of a list as Linux writes it.
+
+    >>> _listed("0-2,8")
+    [0, 1, 2, 8]
+    """
+    found: list[int] = []
+    for part in re.findall(r"(\d+)(?:-(\d+))?", text):
+        found += range(int(part[0]), int(part[1] or part[0]) + 1)
+    return found
 
 
 def _text(path: str | Path) -> str:

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from ....lower.plan import Plan
 from ..emit.panels import Offer, Panels
+from ..model import CpuModel
 
-LEAST_BYTES = 1 << 20
-"""Of a matrix with its moments that is worth it: smaller ones stay in the cache, whatever their order."""
+LEAST = 1.0
+"""Of the cache next to a core, a matrix with its moments that is worth it: smaller ones stay there, whatever their order."""
 
 
 class _Uses(NamedTuple):
@@ -24,12 +25,15 @@ class _Uses(NamedTuple):
     kernels: set[int]
 
 
-def leaves_in_panels(plan: Plan, offered: Mapping[str, Offer]) -> dict[int, Panels]:
+def leaves_in_panels(
+    plan: Plan, offered: Mapping[str, Offer], model: CpuModel
+) -> dict[int, Panels]:
     """The buffers of a plan that lie in panels.
 
     Args:
         plan: what is run.
         offered: by the digest of a spec, what its code may have in panels.
+        model: the processor.
     """
     uses: dict[int, _Uses] = {}
     for number, kernel in enumerate(plan.kernels):
@@ -45,7 +49,7 @@ def leaves_in_panels(plan: Plan, offered: Mapping[str, Offer]) -> dict[int, Pane
         one = next(iter(panels), None)
         if len(panels) == 1 and one is not None:
             kept[buffer] = one
-    return _whole_kernels(plan, offered, kept, uses)
+    return _whole_kernels(plan, offered, kept, uses, model.of_l2(LEAST))
 
 
 def _whole_kernels(
@@ -53,8 +57,9 @@ def _whole_kernels(
     offered: Mapping[str, Offer],
     kept: dict[int, Panels],
     uses: Mapping[int, _Uses],
+    least: int,
 ) -> dict[int, Panels]:
-    """Without those that a kernel changes together with something that lies otherwise, or with too little."""
+    """Without those that a kernel changes together with something that lies otherwise, or with less than ``least`` bytes."""
     waiting = {number for buffer in kept for number in uses[buffer].kernels}
     while waiting:
         number = waiting.pop()
@@ -62,7 +67,7 @@ def _whole_kernels(
         buffers = (*kernel.operands, *kernel.results)
         together = {buffers[i] for i in offered[kernel.spec].together}
         size = sum(plan.buffers[i].nbytes for i in together)
-        if not together <= kept.keys() or size < LEAST_BYTES:
+        if not together <= kept.keys() or size < least:
             for buffer in together & kept.keys():
                 del kept[buffer]
                 waiting |= uses[buffer].kernels

@@ -31,7 +31,7 @@ from .source import (
 )
 from .transforms import DTYPE, TAPS, result_kernel, source_kernel, transpose_kernel, weight_kernel
 
-CHUNK_BYTES = 640 << 10
+CHUNK = 5 / 8
 """Of the cache next to a core: transformed weights of some channels that are used at once."""
 
 
@@ -51,7 +51,7 @@ class Layout:
         self.sums = in_lines(form.points * form.rows * form.tile.width)
         self.source = in_lines(form.source_elements)
         # Weights are transformed in chunks where they are used once, else all of them first.
-        chunks = max(1, CHUNK_BYTES // (form.points * form.tile.width * SIZE) // lanes)
+        chunks = max(1, form.model.of_l2(CHUNK) // (form.points * form.tile.width * SIZE) // lanes)
         self.chunk = min(form.depth, chunks * lanes)
         self.chunk_bytes = in_lines(form.points * self.chunk * form.tile.width)
         self.weights = in_lines(form.weight_elements)

@@ -16,7 +16,7 @@ from .....graph.integers import ceil_div, round_up
 from .....graph.node import Node
 from .....lower.specs import sizes
 from ...contract.tile import Tile
-from ...emit.non_temporal import LINE
+from ...model import LINE, CpuModel
 from ...runtime.jit import Machine
 from ..plan import tile_cycles, tiles_of
 
@@ -27,34 +27,22 @@ WAYS = (False, True)
 KERNEL = 3
 MOST_SQUARES = 64
 """Squares of a line that are transformed at a time."""
-SOURCE_BYTES = 640 << 10
+SOURCE = 5 / 8
 """Of the cache next to a core: what the transformed source of a block may take."""
 ROWS = (16, 32, 64, 96)
 """Squares that a block may have: with few there is more to share out, with many each weight is used more often."""
-ENOUGH = 8
-"""Pieces of work that are left for threads to share."""
-MANY_UNITS = 16
-"""Pieces of work for each thread that make their shares as good as even."""
-MOST_THREADS = 16
-"""Threads that forms are chosen for, at most."""
-GROUP_BYTES = 384 << 10
+ENOUGH, OF_THREAD = 8, 4
+"""Pieces of work that are left for threads to share: in all, and for each."""
+GROUP = 3 / 8
 """Of the cache next to a core: sums of some vectors of channels that are finished together."""
-SHARED_BYTES = 16 << 20
-"""The most that the transformed source of all images may take together."""
+SHARED = 1 / 2
+"""Of the last cache: the most that the transformed source of all images may take together."""
 MOST_BYTES = 48 << 20
-"""The most that transformed weights may take, and the sums of all splits of their gradient."""
-WEIGHTS_BYTES = 1 << 20
+"""The most memory that transformed weights may take, and the sums of all splits of their gradient."""
+WEIGHTS = 1.0
 """Of the cache next to a core: what transformed weights may take, or both operands of a block of their gradient."""
-MOST_SPLITS = ENOUGH
-"""Sums of the gradient towards the weight that are kept apart, for threads to share."""
-BYTES_A_CYCLE = 12.0
-"""Transformed weights that do not fit that cache, beside the products they are used for."""
-FAR = 0.4
-"""Cycles for each byte of a transformed source that does not fit that cache, or is read by other threads."""
-TRANSFORM = {4: 400.0, 2: 150.0}
-"""Cycles that a vector of channels of one square needs on its way in, or out."""
-WEIGHT = {4: 300.0, 2: 150.0}
-"""Cycles that the kernels of a vector of channels with one other need."""
+MOST_SPLITS = 8
+"""Sums of the gradient towards the weight that are kept apart, for threads to share: the same for any number of these."""
 WORTH = 0.8
 """The share of the direct form's time below which this one is taken."""
 DIRECT = 0.75
@@ -82,6 +70,7 @@ class Winograd:
         lines: of a block.
         shared: whether all threads transform the source together first.
         tile: squares and channels of the result that are kept in registers.
+        model: the processor.
     """
 
     side: int
@@ -97,6 +86,7 @@ class Winograd:
     lines: int
     shared: bool
     tile: Tile
+    model: CpuModel
 
     @property
     def ends(self) -> int:
@@ -170,7 +160,8 @@ class Winograd:
         """Vectors of the source's channels whose gradients towards the weight are summed and finished together."""
         vectors = self.depth // self.tile.lanes
         each = self.points * self.tile.lanes * self.tile.width * STORAGE_BYTES["f32"]
-        return max(1, min(GROUP_BYTES // each, vectors * self.panels // ENOUGH))
+        pieces = max(ENOUGH, OF_THREAD * self.model.threads)
+        return max(1, min(self.model.of_l2(GROUP) // each, vectors * self.panels // pieces))
 
     @property
     def groups(self) -> int:
@@ -194,22 +185,27 @@ def winograd_of(node: Node, machine: Machine, packed: bool = False) -> Winograd 
     """
     if not _is_possible(node):
         return None
-    threads = max(2, min(MOST_THREADS, machine.cores))
+    found = forms_of(node, machine, packed)
+    if not found:
+        return None
+    cycles, best = min(found, key=lambda pair: pair[0])
+    return best if cycles <= WORTH * _direct_cycles(best) else None
+
+
+def forms_of(node: Node, machine: Machine, packed: bool) -> list[tuple[float, Winograd]]:
+    """All forms that there are, and the cycles until all threads are done with each."""
     found: list[tuple[float, Winograd]] = []
     for side, shared in product(SIDES, WAYS):
         if node.op.name == "conv_weight_grad":
             form = _weights_form(node, machine, side, shared)
             if form is not None:
-                found.append((_weights_cycles(form, threads), form))
+                found.append((_weights_cycles(form), form))
             continue
         for rows in ROWS:
             form = _form(node, machine, side, shared, rows)
             if form is not None:
-                found.append((_cycles(form, packed, threads), form))
-    if not found:
-        return None
-    cycles, best = min(found, key=lambda pair: pair[0])
-    return best if cycles <= WORTH * _direct_cycles(best, threads) else None
+                found.append((_cycles(form, packed), form))
+    return found
 
 
 def _is_possible(node: Node) -> bool:
@@ -272,19 +268,21 @@ def _form(node: Node, machine: Machine, side: int, shared: bool, rows: int) -> W
     found = _geometry(node, side)
     if found is None:
         return None
-    squares = found.lines * found.across
+    squares, model = found.lines * found.across, CpuModel.of(machine)
     lanes = machine.vector_bytes // STORAGE_BYTES["f32"]
     each = (side + KERNEL - 1) ** 2 * _rounded(found.channels, lanes) * STORAGE_BYTES["f32"]
-    if shared and squares * each > SHARED_BYTES:
+    if shared and squares * each > model.of_last(SHARED):
         return None
     together = max(1, min(found.lines, rows // found.across))
     lines = ceil_div(found.lines, ceil_div(found.lines, together))
     tiles = tiles_of(machine, "f32")
     tile = min(
         tiles,
-        key=lambda tile: _tile_cycles(tile, lines * found.across, found.out, 2 if shared else 1),
+        key=lambda tile: _tile_cycles(
+            tile, lines * found.across, found.out, model.threads if shared else 1
+        ),
     )
-    settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
+    settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile, "model": model}
     form = Winograd(flipped=node.op.name == "conv_input_grad", **settings)
     too_much = not shared and form.weight_elements * STORAGE_BYTES["f32"] > MOST_BYTES
     return None if too_much else form
@@ -302,36 +300,34 @@ def _tile_cycles(tile: Tile, rows: int, out: int, sharing: int) -> float:
     return ceil_div(rows, tile.rows) * cycles
 
 
-def _cycles(form: Winograd, packed: bool, threads: int) -> float:
+def _cycles(form: Winograd, packed: bool) -> float:
     """Cycles until all threads are done."""
     lanes, panels = form.tile.lanes, form.panels if form.shared else 1
+    model, cost = form.model, form.model.cycles
+    transform = dict(cost.transformed)[form.side]
     width = form.weight_elements / (form.points * form.channels) / panels
-    weights = form.channels * width / lanes * WEIGHT[form.side]
-    source = form.depth / lanes * form.rows * TRANSFORM[form.side]
+    weights = form.channels * width / lanes * dict(cost.transformed_weights)[form.side]
+    source = form.depth / lanes * form.rows * transform
     unit = form.points * form.rows * form.channels * width / (2 * lanes)
-    unit += width / lanes * form.rows * TRANSFORM[form.side]
+    unit += width / lanes * form.rows * transform
     written = form.source_elements * STORAGE_BYTES["f32"]
     if form.shared:
-        before = source * form.blocks / threads + 2 * written * form.blocks * FAR / threads
-        return before + _makespan(form.units, unit + weights, threads)
-    unit += source + (written * FAR / 2 if written > SOURCE_BYTES else 0.0)
+        before = form.blocks * (source + 2 * written * cost.byte_shared) / model.threads
+        return before + model.time(form.units * (unit + weights), form.units)
+    unit += source + (written * cost.byte_shared / 2 if written > model.of_l2(SOURCE) else 0.0)
     read = form.weight_elements * STORAGE_BYTES["f32"]
-    unit += read / (BYTES_A_CYCLE if read > WEIGHTS_BYTES else 4 * BYTES_A_CYCLE)
+    far = read > model.of_l2(WEIGHTS)
+    unit += read / (model.far_bytes if far else model.near_bytes)
     before = 0.0
     if not packed:
-        before = (weights + (read * FAR if read > WEIGHTS_BYTES else 0.0)) / threads
-    return before + _makespan(form.units, unit, threads)
+        before = (weights + (read * cost.byte_shared if far else 0.0)) / model.threads
+    return before + model.time(form.units * unit, form.units)
 
 
-def _makespan(units: int, each: float, threads: int) -> float:
-    """Cycles of the thread that has most of some units."""
-    return each * (ceil_div(units, threads) if units < MANY_UNITS * threads else units / threads)
-
-
-def _direct_cycles(form: Winograd, threads: int) -> float:
+def _direct_cycles(form: Winograd) -> float:
     """Cycles until all threads are done with the direct form."""
     products = KERNEL**2 * form.batch * prod(form.result) * form.channels * form.out
-    return products / (2 * form.tile.lanes * DIRECT * threads)
+    return products / (2 * form.tile.lanes * DIRECT * form.model.threads)
 
 
 # --------------------------------------------------------------------------- gradients towards the weight
@@ -342,6 +338,7 @@ def _weights_form(node: Node, machine: Machine, side: int, shared: bool) -> Wino
     found = _geometry(node, side)
     if found is None:
         return None
+    model = CpuModel.of(machine)
     lanes = machine.vector_bytes // STORAGE_BYTES["f32"]
     # Vectors of the source's channels are rows of tiles.
     rows = min(8, lanes)
@@ -350,31 +347,31 @@ def _weights_form(node: Node, machine: Machine, side: int, shared: bool) -> Wino
     each = _rounded(found.channels, lanes) + _rounded(found.out, lanes)
     each *= (side + KERNEL - 1) ** 2 * STORAGE_BYTES["f32"]
     lines = found.lines
-    if shared and lines * found.across * each > SHARED_BYTES:
+    if shared and lines * found.across * each > model.of_last(SHARED):
         return None
     if not shared:
-        lines = max(1, min(lines, WEIGHTS_BYTES // each // found.across))
+        lines = max(1, min(lines, model.of_l2(WEIGHTS) // each // found.across))
         lines = ceil_div(found.lines, ceil_div(found.lines, lines))
-    settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
+    settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile, "model": model}
     form = Winograd(flipped=False, **settings)
     too_much = not shared and form.weight_elements * STORAGE_BYTES["f32"] > MOST_BYTES
     return None if too_much else form
 
 
-def _weights_cycles(form: Winograd, threads: int) -> float:
+def _weights_cycles(form: Winograd) -> float:
     """Cycles until all threads are done."""
-    lanes = form.tile.lanes
+    lanes, model = form.tile.lanes, form.model
     squares = form.lines * form.across
     width = form.weight_elements / (form.points * form.channels)
     products = form.points * squares * form.depth * width / (2 * lanes)
-    transforms = (form.depth + width) / lanes * squares * TRANSFORM[form.side]
+    transforms = (form.depth + width) / lanes * squares * dict(model.cycles.transformed)[form.side]
     kept = form.points * form.depth * width / lanes
     if form.shared:
         units = form.panels * form.groups
-        return transforms / threads + _makespan(units, (products + 4 * kept) / units, threads)
+        return transforms / model.threads + model.time(products + 4 * kept, units)
     # Sums are read and written again with each block, and those of all splits at the end.
-    each = (products + transforms + 2 * kept) * form.blocks / form.splits
-    return _makespan(form.splits, each, threads) + 2 * kept * (2 + form.splits) / threads
+    cycles = model.time((products + transforms + 2 * kept) * form.blocks, form.splits)
+    return cycles + 2 * kept * (2 + form.splits) / model.threads
 
 
 def _rounded(count: int, step: int) -> int:
