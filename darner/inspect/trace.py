@@ -19,6 +19,7 @@ from ..graph.errors import ArgumentError, Calling, DarnerError, Source
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..lower.plan import Plan
+from ..lower.specs import operand_number
 from ..lower.work import same_place
 from .inspected import Inspectable, reading, run_and_wait, shown_ops, unchanged
 from .statistics import Statistics, statistics
@@ -345,7 +346,7 @@ def _cause(body: Graph, operands: list[Array]) -> Cause | None:
     with np.errstate(all="ignore"):
         for node in body.nodes:
             if node.op.name == "input":
-                values[node.id] = operands[int(str(node.name))]
+                values[node.id] = operands[operand_number(node)]
                 continue
             try:
                 values[node.id] = compute(node, [values[i] for i in node.inputs])
