@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.base.memory import ALIGNMENT, aligned
 from ..graph.data import Array
 from ..graph.graph import Graph
 from ..graph.integers import round_up
 from ..graph.types import TensorType
+from ..io.memory import ALIGNMENT, aligned
 from ..ops.random import STEP
-from ..session.running import leaf_type
 from ..session.session import Session
+from ..session.values import leaf_type
 from .files import Weights
 from .matching import Match, match
 

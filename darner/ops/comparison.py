@@ -82,5 +82,3 @@ bitwise_or = _bitwise("bitwise_or", "The bits set in either.", np.bitwise_or, co
 bitwise_xor = _bitwise("bitwise_xor", "The bits set in one.", np.bitwise_xor, commutative=True)
 shift_left = _bitwise("shift_left", "a moved b bits up; b is below the width.", np.left_shift)
 shift_right = _bitwise("shift_right", "a moved b bits down, keeping the sign.", np.right_shift)
-
-COMPARE = {"eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge}

@@ -11,11 +11,9 @@ from ..graph.attributes import Analytic, Float, Mask, Real, RealNumber, Tensor
 from ..graph.data import Array
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, did_you_mean
-from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Rule, builder, composite, primitive
+from ..graph.op import Rule, composite, primitive
 from ..graph.types import TensorType, broadcast
-from .comparison import COMPARE
 from .declare import FAMILY, binary
 from .faults import power_fault
 from .samples import PAIRS, bools, ints, pairs, sample, spec, uniform
@@ -326,16 +324,6 @@ def _(x: Array) -> Array:
 
 # --------------------------------------------------------------------------- by kind
 
-BINARY = {
-    "add": add,
-    "sub": sub,
-    "mul": mul,
-    "div": div,
-    "max": maximum,
-    "min": minimum,
-    "pow": pow_,
-}
-
 
 def choose(table: dict[str, Any], kind: Any, what: str) -> Any:
     """The entry a name or enum member stands for, whatever its spelling."""
@@ -346,17 +334,3 @@ def choose(table: dict[str, Any], kind: Any, what: str) -> Any:
     close = did_you_mean(str(getattr(kind, "value", kind)).lower(), table)
     hint = close if close and len(table) > 10 else f"they are {', '.join(table)}"
     raise ArgumentError(f"no {what} is called {kind!r}", hint=hint)
-
-
-@builder(family=FAMILY, name="binary")
-def _binary(graph: Graph, op: Any, lhs: Node, rhs: Node, shape: Any = None) -> Node:
-    """A binary op by its kind: add, sub, mul, div, max, min or pow."""
-    result: Node = choose(BINARY, op, "binary op")(lhs, rhs, shape=shape)
-    return result
-
-
-@builder(family="comparison")
-def compare(graph: Graph, op: Any, lhs: Node, rhs: Node, shape: Any = None) -> Node:
-    """A comparison by its kind: eq, ne, lt, le, gt or ge."""
-    result: Node = choose(COMPARE, op, "comparison")(lhs, rhs, shape=shape)
-    return result

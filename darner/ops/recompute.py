@@ -10,7 +10,7 @@ from ..graph.dims import Dim
 from ..graph.node import Node
 from ..graph.op import primitive
 from ..graph.types import TensorType
-from ..transforms.batch import spread
+from .axes import spread
 from .samples import ints, sample, spec
 
 

@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from ..backends.base.memory import reclaim, release, trim
 from ..backends.base.mirrors import changed, refresh
 from ..backends.base.program import Program
 from ..graph.data import Array
 from ..graph.node import Node
+from ..io.memory import reclaim, release, trim
 from ..lower.plan import Kernel
 from ..lower.specs import operand_number
 

@@ -22,6 +22,7 @@ from darner.backends.cpu.conv.plan import uneven
 from darner.backends.cpu.conv.planes import grid_of_planes
 from darner.backends.cpu.conv.spans import met, share_of_taps
 from darner.backends.cpu.kernels import functions_of
+from darner.backends.cpu.model import CpuModel
 from darner.backends.cpu.runtime.jit import host
 from darner.backends.cpu.runtime.program import CpuProgram
 from darner.codegen.problems.conv import patches_of
@@ -313,7 +314,15 @@ def test_images_that_the_cache_does_not_hold_are_packed():
 
 
 @pytest.mark.parametrize(
-    ("rows", "parts", "height", "share"), [(16, 2, 12, 1.5), (16, 2, 8, 1.0), (16, 3, 6, 1.0)]
+    ("rows", "parts", "height", "threads", "share"),
+    [
+        (16, 2, 12, 2, 1.5),
+        (16, 2, 8, 2, 1.0),
+        (16, 3, 6, 2, 1.0),
+        (16, 2, 12, 1, 1.0),  # one thread has all of them
+        (16, 2, 12, 4, 1.5),  # two threads share the first part
+        (16, 4, 5, 4, 1.25),
+    ],
 )
-def test_the_first_of_two_threads_may_have_more_rows(rows, parts, height, share):
-    assert uneven(rows, parts, height) == share
+def test_the_first_thread_may_have_more_rows(rows, parts, height, threads, share):
+    assert uneven(rows, parts, height, CpuModel(threads=threads, multiplies=2)) == share

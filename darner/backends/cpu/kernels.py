@@ -283,11 +283,11 @@ def _code(
     thread, threads, arguments = function.args
 
     def argument(number: int, kind: Type = pointer) -> Value:
-        place = builder.gep(arguments, [i64(number)], source_etype=pointer)
-        return builder.load(place, typ=kind)
+        address = builder.gep(arguments, [i64(number)], source_etype=pointer)
+        return builder.load(address, typ=kind)
 
     operands, results = counts
-    places = [argument(FIXED + i) for i in range(operands + results)]
+    addresses = [argument(FIXED + i) for i in range(operands + results)]
     own = builder.gep(
         argument(1), [builder.mul(thread, argument(2, wide))], source_etype=ir.IntType(8)
     )
@@ -297,8 +297,8 @@ def _code(
         machine=machine,
         thread=thread,
         threads=threads,
-        operands=places[:operands],
-        results=places[operands:],
+        operands=addresses[:operands],
+        results=addresses[operands:],
         own=own,
         shared=argument(3),
         team=argument(0),

@@ -12,10 +12,10 @@ from ...graph.data import Array
 from ...graph.errors import DarnerError
 from ...graph.graph import LEAVES
 from ...interpreter import evaluate
+from ...io.memory import Bytes, room_for
 from ...lower.faults import located
 from ...lower.plan import Kernel, Plan
-from ..base.host import HostMemory
-from ..base.memory import Bytes, empty_like, room_for
+from ..base.host import HostMemory, empty_like
 
 
 class ReferenceProgram(HostMemory):

@@ -225,14 +225,14 @@ class Elements:
             return values
 
         def rest(_: Index, held: list[Value]) -> Sequence[Value]:
-            return self._some(Lanes(middle, count, 1, multiple, *ends), stop, body, held)
+            return self._masked_block(Lanes(middle, count, 1, multiple, *ends), stop, body, held)
 
         if known:
             with self.scope():
                 return list(rest(0, values))
         return self.loop(middle, stop, rest, values, step=count)
 
-    def _some(
+    def _masked_block(
         self,
         lanes: Lanes,
         stop: Index,
@@ -267,7 +267,7 @@ class Elements:
         first = minimum(b, i64(indices.add(start, ahead)), i64(stop))
 
         def head(_: object, held: list[Value]) -> Sequence[Value]:
-            return self._some(Lanes(start, line), first, body, held)
+            return self._masked_block(Lanes(start, line), first, body, held)
 
         self.loop(start, first, head, step=line)
         self.blocks(first, stop, count, body, aligned=False)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import Any, TypeAlias, overload
 
+from ...graph.errors import InternalError
 from .types import ElementBuilder, Type, Value
 
 Index: TypeAlias = "int | Value | Lanes"
@@ -75,8 +76,11 @@ def _constant(number: int) -> Value:
 
 def i64(number: Index) -> Value:
     """A number that is the same in all lanes as a 64-bit value: a constant where it is known."""
-    # No lanes come here: they have no one value.
-    return _constant(number) if isinstance(number, int) else number  # type: ignore[return-value]
+    if isinstance(number, int):
+        return _constant(number)
+    if isinstance(number, Lanes):
+        raise InternalError("lanes have no one value")
+    return number
 
 
 @lru_cache(maxsize=4096)

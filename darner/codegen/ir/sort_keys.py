@@ -94,5 +94,5 @@ def plain_value(key: Lane, dtype: DType, descending: bool) -> Lane:
     high = -(1 << 31)
     if not dtype.is_float:
         return key ^ high if dtype.signed else key
-    # Positive numbers have the highest bit, of negative ones all bits are turned.
+    # Positive numbers have the highest bit, of negative ones all bits are inverted.
     return (key ^ (~key.shift_right(31, signed=True) | high)).as_float()

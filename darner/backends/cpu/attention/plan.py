@@ -104,7 +104,7 @@ class Attention(Described):
         return ceil_div(self.keys, self.part)
 
     def is_transposed(self, name: str) -> bool:
-        """Whether a mask or bias is turned block by block: it has an element for each query and key."""
+        """Whether a mask or bias is transposed block by block: it has an element for each query and key."""
         item = self.operands.get(name)
         return item is not None and item.strides[2] != 0 and item.strides[3] != 0
 

@@ -1,5 +1,5 @@
 """Matrix products on the CPU: packed panels, register tiles, epilogues.
 
-``template`` chooses the form of a product (``product`` reads it from the body, ``plan`` cuts it): ``driver`` is the loop nest, ``blocks`` and ``shared`` where A does not
+``template`` chooses the form of a product (``product`` reads it from the body, ``plan`` cuts it): ``driver`` is the loop nest, ``panel_tiles`` its innermost part, ``blocks`` and ``shared`` where A does not
 fit the cache, ``queued`` where threads claim panels, ``strip`` for short sums, ``dots`` and ``vector`` for few rows. ``tile`` is the micro-kernel, ``pack`` and ``panel`` feed it.
 """

@@ -111,7 +111,7 @@ class Contraction:
                     f"{size} times; sum over {name} instead"
                 )
 
-    # What is asked of it differs from test to test and call to call: each by its name.
+    # many parameters: all but the sizes are options, given by name.
     @classmethod
     def dense(
         cls,

@@ -98,7 +98,7 @@ class Layout:
         self.plane = blocks.plane(self.size, lanes)
         planes = self.cut.channels * len(self.grid.planes)
         self.plane_bytes = in_lines(planes * self.plane * self.size)
-        # Whole squares of sums are turned around: there is room for one behind the last.
+        # Whole squares of sums are transposed: there is room for one behind the last.
         self.sum_bytes = in_lines((blocks.length + lanes) * self.padded * self.size)
         self.square_bytes = lanes * lanes * self.size
         self.term_bytes = in_lines(8 * self.cut.channels * self.taps)
@@ -108,7 +108,7 @@ class Layout:
         self.tables = (1 + len(self.widths)) * self.spans
         self.span_bytes = in_lines(16 * ceil_div(blocks.length, tile.rows)) * self.spans
         self.rank_bytes = in_lines(8 * self.patches.pixels) * self.spans
-        # Weights are turned in whole squares too.
+        # Weights are transposed in whole squares too.
         self.panel = (ceil_div(self.length, lanes) + 1) * lanes * tile.width
         self.panel_bytes = in_lines(self.patches.groups * self.panels * self.panel * self.size)
 
@@ -441,7 +441,7 @@ class Driver:
         return builder.mul(builder.sub(high, low), each), "placed", tables
 
     def _finish(self, group: Index, panels: tuple[Value, Value], first: Value, stop: Value) -> None:
-        """Take the sums of a block to the results, in squares of pixels and channels that are turned around."""
+        """Take the sums of a block to the results, in squares of pixels and channels that are transposed."""
         builder, layout, indices = self.builder, self.layout, self.code.indices
         lanes, pixels = self.tile.lanes, self.patches.pixels
         low = builder.mul(panels[0], i64(self.tile.width))

@@ -133,7 +133,7 @@ class Layout:
         self.channels = min(self.channels, most)
         self.turns = ceil_div(patches.channels, self.channels)
         self.heights = rows_of_turns(patches.channels, self.channels, self.taps)
-        # The squares that sums are turned around in lie where the panels were.
+        # The squares that sums are transposed in lie where the panels were.
         square = lanes * lanes * self.size
         spare = lanes * width * self.size
         self.panel_bytes = in_lines(max(self.together * panel + spare, square))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....graph.data import Array
-from ...base.memory import Bytes
+from ....io.memory import Bytes
 
 
 class Offer(NamedTuple):

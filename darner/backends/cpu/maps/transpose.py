@@ -77,7 +77,7 @@ class Turning:
 
     Attributes:
         sizes: of the axes, merged where every value has them side by side; the last is that of the results' neighbours.
-        axis: the axis along which the turned operands have their neighbours.
+        axis: the axis along which the transposed operands have their neighbours.
         behind: how many of the last axes are the columns.
         transposed: what is read along that axis.
         plain: what is read along the columns.
@@ -97,7 +97,7 @@ class Turning:
 
     @property
     def rows(self) -> int:
-        """Elements along the axis of the turned operands' neighbours."""
+        """Elements along the axis of the transposed operands' neighbours."""
         return self.sizes[self.axis]
 
     @property
@@ -388,7 +388,7 @@ class _Transposed:
         self.elements.loop(numbers.start, numbers.stop, emit_row)
 
     def slot(self, number: int, view: View) -> int:
-        """Where the turned block of an operand begins in the scratch memory, in its elements."""
+        """Where the transposed block of an operand begins in the scratch memory, in its elements."""
         return number * _room(self.lanes) // view.stored.itemsize
 
     def vector(self, block: _Block, number: Index, values: Sequence[Value]) -> None:
@@ -411,7 +411,7 @@ class _Transposed:
             )
 
     def offset_of(self, block: _Block, number: Index, offset: int, strides: Sequence[int]) -> Index:
-        """Where the elements of a vector lie in something that is not turned."""
+        """Where the elements of a vector lie in something that is not transposed."""
         indices, step = self.indices, strides[-1]
         total: Index = indices.add(offset, indices.mul(block.column, step))
         for at, stride in zip(block.index, strides, strict=False):

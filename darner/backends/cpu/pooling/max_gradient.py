@@ -213,7 +213,7 @@ class Maxima(Writer):
             total = indices.add(total, indices.mul(phase, along.flat))
         return total
 
-    def _inside(self, number: Index, size: int) -> tuple[Index, Value | None]:
+    def _clamped(self, number: Index, size: int) -> tuple[Index, Value | None]:
         """A number below ``size``, and whether it is the given one, where that may be another."""
         if self.layout.bands == 1:
             return number, None
@@ -258,7 +258,7 @@ class Maxima(Writer):
 
         def row(index: list[Index]) -> None:
             address = self._scratch_offset(indices.add(index[0], lead), index[1:])
-            pixel, is_in = self._inside(indices.add(index[0], step), first.axis.size)
+            pixel, is_in = self._clamped(indices.add(index[0], step), first.axis.size)
             begin = indices.mul(indices.offset([pixel, *index[1:]], sizes), plan.last.size)
             to = indices.mul(address, last.stride)
             target = elements, to
@@ -280,7 +280,7 @@ class Maxima(Writer):
             position: Index = 0
             for i, along in zip(index, outer, strict=True):
                 position = indices.add(position, indices.mul(i, along.unit))
-            window, is_in = self._inside(indices.add(index[0], step), first.axis.count)
+            window, is_in = self._clamped(indices.add(index[0], step), first.axis.count)
             begin = indices.mul(indices.offset([window, *index[1:]], counts), plan.last.count)
             self._row_in(
                 (gradient, begin), (given, position), plan.last.count, self.dtype, is_in, 0.0

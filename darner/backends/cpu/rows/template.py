@@ -22,6 +22,7 @@ from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.types import Pointer, Value, accumulator_type
+from ....codegen.problems.rows import Guard
 from ....graph.dtypes import f32, f64
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
@@ -32,7 +33,7 @@ from ..emit.template import Code, Scratch, Template
 from ..maps.template import SMALL
 from ..model import LINE, CpuModel
 from ..runtime.jit import Machine
-from .program import Guard, RowProgram, has_rows, most_kept, room, row_program
+from .program import RowProgram, has_rows, most_kept, room, row_program
 
 LEAST_AHEAD = 1.0
 """Of the cache next to a core, an operand whose rows are not there before they are asked for."""

@@ -12,11 +12,11 @@ from ....codegen.ir.faults import FAULT
 from ....graph.data import Array
 from ....graph.errors import InternalError
 from ....graph.integers import round_up
+from ....io.memory import ALIGNMENT, Bytes, aligned, room_for, together
 from ....lower.faults import raised
 from ....lower.plan import Buffer, Plan
 from ...base.cache import ObjectCache
-from ...base.host import HostMemory
-from ...base.memory import ALIGNMENT, Bytes, aligned, empty_like, room_for, together
+from ...base.host import HostMemory, empty_like
 from ...base.mirrors import refresh
 from ..emit.work_queue import WORDS
 from .jit import Machine, host, load_object
@@ -49,7 +49,7 @@ class CpuProgram(HostMemory):
         storage: the memory of parameters and states by name.
     """
 
-    # All but the plan are options of one program, given by name.
+    # many parameters: all but the plan are options of one program, given by name.
     def __init__(
         self,
         plan: Plan,

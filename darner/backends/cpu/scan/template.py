@@ -14,18 +14,11 @@ from ....codegen.ir.index import Index, i64
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Value, accumulator_type
+from ....codegen.problems.scan import NAMES
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Template
 from ..emit.vectors import Source, cast, lanes_of, sweep, tiles
-
-NAMES = {
-    "cumsum": ("sum", "add"),
-    "cumprod": ("prod", "mul"),
-    "cummax": ("max", "larger"),
-    "cummin": ("min", "smaller"),
-}
-"""What each combines: the reduction whose neutral element it begins with, and the op."""
 
 
 def _fits(spec: Spec) -> bool:

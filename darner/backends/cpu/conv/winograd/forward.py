@@ -362,7 +362,7 @@ class Driver:
         pixel: Index,
         length: Value,
     ) -> None:
-        """Neighbouring pixels of some channels: turned around, and then finished a channel after the other, as they lie in the result."""
+        """Neighbouring pixels of some channels: transposed, and then finished a channel after the other, as they lie in the result."""
         builder, indices, lanes = self.builder, self.indices, self.form.tile.lanes
         turn = transpose_kernel(self.code.module, lanes)
         pixels = offset(builder, self.pixels, DTYPE, builder.mul(start, i64(lanes)))

@@ -324,7 +324,7 @@ def weight_kernel(
     fill = fill_kernel(module, lanes)
     exist = builder.select(builder.icmp_signed("<", channels, i64(lanes)), channels, i64(lanes))
     columns = TAPS if flipped else TAPS * lanes
-    # Taps are turned by whole squares, the last of which may be larger than what is left.
+    # Taps are transposed by whole squares, the last of which may be larger than what is left.
     transposed = builder.alloca(vector_type(DTYPE, lanes), round_up(columns, lanes))
     if not flipped:
         taps = builder.mul(count, i64(TAPS))
