@@ -31,9 +31,11 @@ ASSUMED_L2 = 1 << 20
 ASSUMED_L3 = 32 << 20
 """Bytes of a level 3 cache that cannot be read."""
 MOST_L1 = 32 << 10
-"""Bytes of a level 1 cache that plans count on: they have been measured with no more."""
+"""Bytes of a level 1 cache that plans count on, at the most: with 48 KiB they are no quicker."""
 MOST_L2 = 1 << 20
-"""Bytes of a level 2 cache that plans count on: they have been measured with no more."""
+"""Bytes of a level 2 cache that plans count on, at the most: with 2 MiB some products gain what a convolution's gradient loses (docs/rejected.md)."""
+FORESEEN = 2
+"""Rows of a product that Zen 4 foresees."""
 EVEN = 32
 """Pieces of work for each thread that make their shares as good as even."""
 L3_OF_CORE = 16 << 20
@@ -109,6 +111,8 @@ class CpuModel:
         last: bytes of the last caches that all threads have together.
         far_bytes: that a core reads in a cycle from the last cache or from memory, beside what it computes.
         near_bytes: that it so reads from its level 2 cache.
+        foreseen: rows of a product up to which the processor is left to foresee what it will read of the other operand: Zen 4 foresees few streams, and what comes
+            too early drives out of the nearest cache what is used now.
         l2_reads: how many times as long a vector takes to be loaded from there as from the nearest cache.
         cycles: what the acts of kernels cost.
     """
@@ -120,6 +124,7 @@ class CpuModel:
     last: int = ASSUMED_L3
     far_bytes: float = 12.0
     near_bytes: float = 48.0
+    foreseen: int = 0
     l2_reads: int = 4
     cycles: Cycles = Cycles()
 
@@ -199,4 +204,5 @@ def _model(machine: Machine) -> CpuModel:
         l1=min(machine.l1 or ASSUMED_L1, MOST_L1),
         l2=min(machine.l2 or ASSUMED_L2, MOST_L2),
         last=last * ceil_div(machine.cores, sharing),
+        foreseen=FORESEEN if machine.multiplies == 1 else 0,
     )

@@ -23,7 +23,7 @@ from .parts import Parts
 from .plan import STRIP, Attention, Room, made_offsets
 
 PARTS = 16
-"""Pieces of work that the gradients of keys and values are worth cutting into."""
+"""Pieces of work into which the sums of gradients of keys and values are cut, the same for any number of threads."""
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,6 @@ LONGEST_CHUNK = 4096
 """The most columns whose sums are held at a time for a few rows."""
 FEW_PANELS = 2
 """Up to this many panels, A is read as it lies where its rows are contiguous: packing it would cost more."""
-FEW_FORESEEN = 2
-"""Rows of A up to which Zen 4 is left to foresee the rows of B that it will read."""
 DIRECT_TILES = 4
 """Up to this many tiles of rows, B is read as it lies where its columns are contiguous."""
 NEAR_ROWS = 128
@@ -389,8 +387,7 @@ def cut(
         runs,
         blocked,
         packed_b,
-        # Zen 4 foresees so few streams itself, and what comes too early drives out of the nearest cache what is used now.
-        m > FEW_FORESEEN or machine.multiplies > 1,
+        m > model.foreseen,
         model=model,
     )
 

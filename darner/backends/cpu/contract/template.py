@@ -42,6 +42,7 @@ from .queued import FEWEST_PANELS, can_claim, can_claim_parts, emit_claimed, scr
 from .tile import choose_tile
 
 # --------------------------------------------------------------------------- sums cut into parts
+# By sizes, and by what of them fits a cache: never by the number of threads, on which no bit of a result may depend.
 
 MANY_TILES = 64
 """Products of fewer tiles than this cut long sums into parts, so that threads have something to share."""
