@@ -20,7 +20,8 @@ from ..graph.data import Array
 from ..graph.errors import ArgumentError, UnsupportedError
 from ..graph.graph import Graph
 from ..graph.habits import hint
-from ..lower.plan import ALIGNMENT, Plan, Spec
+from ..graph.scalar import runs_on_host
+from ..lower.plan import ALIGNMENT, Kernel, Plan, Spec
 from .memory import Bytes
 
 if TYPE_CHECKING:
@@ -198,13 +199,13 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
     Composites for which a device has no kernel are written out.
     """
     from ..lower.lower import lower
-    from ..lower.roles import WHOLE
+    from ..lower.roles import whole_ops
 
     target = target_of(device)
     if target == "reference":
         return lower(graph, target=target, options=options)
     device_kernels = _kernels_of(device)
-    whole, ended, segment = set(WHOLE), set(device_kernels.ended), None
+    whole, ended, segment = set(whole_ops()), set(device_kernels.ended), None
     while True:
         plan = lower(
             graph,
@@ -223,6 +224,8 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
                 return plan
             segment = device_kernels.most
             continue
+        for kernel in lacking:
+            _refuse_host(plan.spec(kernel), kernel, device)
         named = {name for kernel in lacking for name in plan.spec(kernel).ops}
         named &= whole | ended
         if not named:
@@ -233,6 +236,24 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
             ).located(spec.ops[-1], lacking[0].label, "", lacking[0].source)
         whole -= named
         ended -= named
+
+
+def _refuse_host(spec: Spec, kernel: Kernel, device: str) -> None:
+    """Raise where a kernel is the function of a user's op, which this device does not call."""
+    if not spec.is_host:
+        return
+    node = next(node for node in spec.body.nodes if runs_on_host(node))
+    emit, types = node.op.rules.emit, ", ".join(str(x.type) for x in node.operands)
+    about = "darner knows only its NumPy function"
+    if emit is not None:
+        about = f"its scalar code is not for {types}, so darner has only its NumPy function"
+    helps = ["declare it as a composite, with an expansion", "build for device='cpu'"]
+    if "elementwise" in node.op.traits:
+        helps.insert(0, f"give it scalar code (@{node.op.name}.emit)")
+    raise UnsupportedError(
+        f"the device '{device}' cannot run it: {about}",
+        hint=f"{', '.join(helps[:-1])}, or {helps[-1]}",
+    ).located(node.op.name, kernel.label, "", kernel.source)
 
 
 class _Kernels(NamedTuple):
@@ -255,13 +276,13 @@ class _Kernels(NamedTuple):
 
 def _kernels_of(device: str) -> _Kernels:
     if target_of(device) == "cpu":
-        from ..lower.roles import ENDED
+        from ..lower.roles import ended_ops
         from .cpu.kernels import template_of
 
         def has_code(spec: Spec) -> bool:
             return template_of(spec) is not None
 
-        return _Kernels(has_code, ALIGNMENT, maxsize, lambda plan, graph: None, ENDED)
+        return _Kernels(has_code, ALIGNMENT, maxsize, lambda plan, graph: None, ended_ops())
     from .wgpu.device import GRANULE, opened
     from .wgpu.kernels import check_types
     from .wgpu.kernels import template_of as shader_of

@@ -14,6 +14,7 @@ from typing import Any
 from ..graph.attributes import Float, Index, Mask
 from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, builder, composite, resolved
@@ -48,7 +49,11 @@ def _with_gradient(call: Sample) -> Sample:
     return sample(q, k, v, spec(*shape), *rest, **call.kwargs)
 
 
-@composite(family=FAMILY, samples=[_with_gradient(call) for call in ATTENTION_SAMPLES])
+@composite(
+    family=FAMILY,
+    samples=[_with_gradient(call) for call in ATTENTION_SAMPLES],
+    facts=Facts(role="attention", whole=True, full_rate=True, kernels=2.0),
+)
 def scaled_dot_attention_backward(
     q: Float,
     k: Float,

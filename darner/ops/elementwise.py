@@ -11,9 +11,11 @@ from ..graph.attributes import Analytic, Float, Mask, Real, RealNumber, Tensor
 from ..graph.data import Array
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, did_you_mean
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Rule, builder, composite, primitive
+from ..graph.scalar import Emit, Scalar
 from ..graph.types import TensorType, broadcast
 from .comparison import COMPARE
 from .declare import FAMILY, binary
@@ -35,6 +37,8 @@ add = binary(
     commutative=True,
     samples=[*pairs(), *_INTS, *_MIXED],
     vjp=(lambda g, a, b, y: g, lambda g, a, b, y: g),
+    emit=Emit(lambda a, b: a + b, lambda a, b, signed: a + b, lambda a, b: a | b),
+    facts=Facts(cheap=True, by_parts=True),
 )
 sub = binary(
     "sub",
@@ -42,6 +46,8 @@ sub = binary(
     np.subtract,
     samples=[*pairs(), *_INTS],
     vjp=(lambda g, a, b, y: g, lambda g, a, b, y: -g),
+    emit=Emit(lambda a, b: a - b, lambda a, b, signed: a - b),
+    facts=Facts(cheap=True, by_parts=True),
 )
 mul = binary(
     "mul",
@@ -50,6 +56,8 @@ mul = binary(
     commutative=True,
     samples=[*pairs(), *_INTS, *_MIXED],
     vjp=(lambda g, a, b, y: g * b, lambda g, a, b, y: g * a),
+    emit=Emit(lambda a, b: a * b, lambda a, b, signed: a * b, lambda a, b: a & b),
+    facts=Facts(cheap=True),
 )
 chain = binary(
     "chain",
@@ -60,6 +68,7 @@ chain = binary(
     lambda a, b: np.where(a == 0, np.zeros((), a.dtype), a * b),
     kind=Analytic,
     vjp=(lambda g, a, b, y: g.chain(b), lambda g, a, b, y: g.chain(a)),
+    emit=lambda a, b: a.equals(0.0).choose(a.constant(0.0), a * b),
 )
 div = binary(
     "div",
@@ -68,7 +77,27 @@ div = binary(
     kind=Analytic,
     samples=[*pairs(second=(0.5, 2)), sample(ints(4, high=9), ints(4, low=1, high=9))],
     vjp=(lambda g, a, b, y: g.chain(1.0 / b), lambda g, a, b, y: -g.chain(y / b)),
+    emit=lambda a, b: a / b,
+    facts=Facts(effort="some", weight=2.0),
 )
+
+
+def _integer_divided(a: Scalar, b: Scalar, signed: bool) -> tuple[Any, Any]:
+    """Quotient rounded down and remainder; both 0 for a divisor of 0."""
+    # By 0 and by -1 the instruction may trap, so it never sees them.
+    odd = b.equals(0) | b.equals(-1) if signed else b.equals(0)
+    safe = odd.choose(b.constant(1), b)
+    quotient = a.divided(safe, signed=signed)
+    rest = a - quotient * safe
+    if signed:
+        step = rest.differs(0) & ((rest ^ safe) < 0)
+        quotient = step.choose(quotient - 1, quotient)
+        rest = step.choose(rest + safe, rest)
+        quotient = b.equals(-1).choose(-a, quotient)
+    zero = b.equals(0)
+    return zero.choose(a.constant(0), quotient), odd.choose(a.constant(0), rest)
+
+
 floor_divide = binary(
     "floor_divide",
     "floor(a / b), as Python's ``//``. Integer division by 0 gives 0. Its derivatives are 0.",
@@ -79,6 +108,9 @@ floor_divide = binary(
         sample(ints(5, low=-9, high=9), ints(5, low=1, high=4)),
     ],
     traits=["no gradient"],
+    emit=Emit(
+        lambda a, b: a.floor_divide(b), lambda a, b, signed: _integer_divided(a, b, signed)[0]
+    ),
 )
 remainder = binary(
     "remainder",
@@ -92,6 +124,7 @@ remainder = binary(
         sample(ints(5, low=-9, high=9), ints(5, low=-4, high=0)),
     ],
     vjp=(lambda g, a, b, y: g, lambda g, a, b, y: -(g * (a // b))),
+    emit=Emit(lambda a, b: a.remainder(b), lambda a, b, signed: _integer_divided(a, b, signed)[1]),
 )
 
 
@@ -134,6 +167,8 @@ pow_ = binary(
         lambda g, a, b, y: g.chain(_power_slope(a, b)),
         lambda g, a, b, y: g.chain(_exponent_slope(a, y)),
     ),
+    emit=Emit(lambda a, b: a.power(b), lambda a, b, signed: a.integer_power(b)),
+    facts=Facts(effort="much", weight=16.0, fails_on="exponent"),
 )
 
 
@@ -161,6 +196,11 @@ maximum = binary(
         lambda g, a, b, y: (a >= b).where(g, 0.0),
         lambda g, a, b, y: (a >= b).where(0.0, g),
     ),
+    emit=Emit(
+        lambda a, b: a.maximum(b),
+        lambda a, b, signed: a.compare(">", b, signed=signed).choose(a, b),
+        lambda a, b: a | b,
+    ),
 )
 minimum = binary(
     "minimum",
@@ -173,6 +213,11 @@ minimum = binary(
     vjp=(
         lambda g, a, b, y: (a <= b).where(g, 0.0),
         lambda g, a, b, y: (a <= b).where(0.0, g),
+    ),
+    emit=Emit(
+        lambda a, b: a.minimum(b),
+        lambda a, b, signed: a.compare("<", b, signed=signed).choose(a, b),
+        lambda a, b: a & b,
     ),
 )
 
@@ -192,6 +237,8 @@ atan2 = binary(
         lambda g, a, b, y: g * (b / _square_of_length(a, b)),
         lambda g, a, b, y: -(g * (a / _square_of_length(a, b))),
     ),
+    emit=lambda a, b: a.atan2(b),
+    facts=Facts(effort="much"),
 )
 
 
@@ -200,6 +247,7 @@ atan2 = binary(
 
 @primitive(
     family="comparison",
+    facts=Facts(by_parts=True),
     traits=["elementwise"],
     samples=[
         sample(bools(3, 5), spec(3, 5), spec(3, 5)),
@@ -219,6 +267,9 @@ def _(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition, a, b)
 
 
+where.rules.emit = Emit(stored=lambda condition, a, b: condition.choose(a, b))
+
+
 @where.vjp
 def _(g: Node, out: Node, condition: Node, a: Node, b: Node) -> Any:
     # Selecting, not multiplying by 0: what is not taken cannot leak NaN.
@@ -227,6 +278,7 @@ def _(g: Node, out: Node, condition: Node, a: Node, b: Node) -> Any:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(cheap=True),
     traits=["elementwise"],
     samples=[
         *(sample(spec(3, 5), to) for to in ("f64", "f32", "f16", "bf16", "bool")),
@@ -258,6 +310,9 @@ def _(x: Array, to: DType) -> Array:
         inside = np.where((values >= low) & (values < high), values, 0).astype(to.numpy)
         return np.where(values >= high, high, np.where(values <= low, low, inside)).astype(to.numpy)
     return x.astype(to.numpy)
+
+
+cast.rules.emit = Emit(converts=True)
 
 
 @cast.vjp
@@ -313,7 +368,12 @@ def _(a: Node, b: Node) -> Node:
     return (a > b).cast(a.dtype)
 
 
-@primitive(family=FAMILY, traits=["elementwise", "view", "no gradient"], samples=uniform())
+@primitive(
+    family=FAMILY,
+    traits=["elementwise", "view", "no gradient"],
+    samples=uniform(),
+    facts=Facts(role="point", selects=True, reads_all=True, by_parts=True),
+)
 def stop_gradient(x: Tensor) -> TensorType:
     """``x``, through which no gradient passes."""
     return x
@@ -322,6 +382,9 @@ def stop_gradient(x: Tensor) -> TensorType:
 @stop_gradient.reference
 def _(x: Array) -> Array:
     return x
+
+
+stop_gradient.rules.emit = Emit(stored=lambda x: x)
 
 
 # --------------------------------------------------------------------------- by kind

@@ -12,6 +12,7 @@ from ..graph.attributes import Free, Mask, Tensor, normalize_axes
 from ..graph.data import Array
 from ..graph.dims import Dim, SymbolicDim, as_shape, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
@@ -275,6 +276,7 @@ def gather_(graph: Graph, table: Node, indices: Node, axis: int) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(fused=True),
     traits=["moves"],
     samples=[
         sample(spec(3, 5), bools(3, 5), -1.5),

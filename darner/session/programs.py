@@ -44,6 +44,7 @@ class Shared:
         weights: which parameters hold their values.
         sessions: how many there are.
         changes: whether steps change parameters or states.
+        calls: whether functions of the user's ops are called, in a step or before one.
         torn: whether this process was forked while another thread may have been changing them.
     """
 
@@ -52,6 +53,7 @@ class Shared:
     weights: Weights = field(default_factory=Weights)
     sessions: int = 1
     changes: bool = False
+    calls: bool = False
     torn: bool = False
 
     def __post_init__(self) -> None:
@@ -157,11 +159,12 @@ class Specialised:
                 self._kept = {i: program.read(i) for i in self._early}
             if self._parted:
                 runs(count, None)
-        except Exception:
-            # What lies in the arena is no step's. An interrupt comes when a native call is over, and is no exception of this kind.
-            self.ran = False
-            if self.partner is not None:
-                self.partner.ran = False
+        except BaseException as error:
+            # What lies in the arena is no step's. An interrupt comes when a native call is over, and so after the step, unless functions of the user's part it.
+            if isinstance(error, Exception) or self.plans.step.host_kernels:
+                self.ran = False
+                if self.partner is not None:
+                    self.partner.ran = False
             raise
         self.ran = True
 

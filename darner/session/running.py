@@ -259,8 +259,10 @@ class Running:
         if special.changes_parameters:
             self._shared.version += 1
         try:
+            self._shared.calls = bool(special.plans.step.host_kernels)
             special.execute(program)
         finally:
+            self._shared.calls = False
             self._release(given, special, program)
         if added is not None and self._optimizer is not None:
             writes, count = added
@@ -333,7 +335,12 @@ class Running:
             return
         if special.prepared is None:
             special.prepared = self._prepared(special, program)
-        special.prepared.run()
+        setup = special.plans.setup
+        try:
+            self._shared.calls = setup is not None and bool(setup.host_kernels)
+            special.prepared.run()
+        finally:
+            self._shared.calls = False
         special.check(special.made_indices(program))
         special.version = self._shared.version
 
@@ -563,6 +570,10 @@ class Running:
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise ClosedError(f"the session of graph '{self._graph.name}' is closed")
+        if self._shared.calls:
+            raise RunError(
+                f"the session of graph '{self._graph.name}' is in the middle of a step: a function of an op cannot use it"
+            )
         if self._shared.torn:
             raise ForkError(
                 f"another thread used the session of graph '{self._graph.name}' when this process was forked: "
@@ -575,6 +586,7 @@ class Running:
         with self._shared.lock:
             if self._closed:
                 return
+            self._refuse_if_closed()
             self._closed = True
             self._shared.sessions -= 1
             if not self._shared.sessions:

@@ -72,6 +72,8 @@ def _made(graph: Graph, node: Node, operands: Sequence[Value]) -> Value:
     rule = RULES.get(node.op.name)
     if rule is None and not _of_complex(node):
         raise InternalError(f"'{node.op.name}' has no rule for complex operands")
+    if rule is None and "elementwise" in node.op.traits and not node.op.facts.by_parts:
+        raise InternalError(f"'{node.op.name}' of complex numbers has no rule")
     if rule is None:
         return _by_parts(graph, node, operands)
     return rule(graph, node, *operands)

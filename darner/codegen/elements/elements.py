@@ -19,7 +19,6 @@ from ...ops.faults import can_fail
 from ..ir.emit import lane_numbers, loop, minimum
 from ..ir.faults import Faults
 from ..ir.index import Lanes, Number, Places, as_value, identity, lane_count
-from ..ir.math import ROWS
 from ..ir.philox import emit_bits
 from ..ir.registers import Registers
 from .argmax import arg_reduce
@@ -573,7 +572,7 @@ def can_emit(body: Graph, besides: Collection[str] = ()) -> bool:
     """Whether there is code for every node of a body, but those of the ops ``besides``."""
     return all(
         node.op.name in _EMITTERS
-        or node.op.name in ROWS
+        or node.op.rules.emit is not None
         or node.name is not None
         or node.op.name in besides
         for node in body.nodes

@@ -266,7 +266,7 @@ class Registers:
         if count is not None:
             operands = [self.places.spread(item, count) for item in operands]
         kinds = [operand.dtype for operand in node.operands]
-        return emit(node.op.name, self.builder, operands, kinds, node.dtype, node.attrs)
+        return emit(node.op, self.builder, operands, kinds, node.dtype, node.attrs)
 
     def by_inverse(self, value: Any, divisor: Any) -> Any:
         """A quotient as a product with the divisor's inverse, which is worth it where many are divided by it.

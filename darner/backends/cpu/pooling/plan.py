@@ -13,7 +13,7 @@ from typing import Any
 from ....codegen.ir.emit import lane_mask, loop
 from ....codegen.ir.index import Lanes, Number, Places, as_value
 from ....codegen.ir.registers import Registers
-from ....codegen.problems.pooling import GRADIENTS, Axis
+from ....codegen.problems.pooling import Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.node import Node
@@ -27,7 +27,7 @@ class Pooling:
     """The geometry of a pooling node, and the types it computes in."""
 
     def __init__(self, main: Node, machine: Machine) -> None:
-        backward = main.op.name in GRADIENTS
+        backward = main.op.name.endswith("backward")
         attrs, rank = main.attrs, len(main.attrs["window"])
         whole = main if backward else main.operands[0]
         pooled = main.operands[-1] if backward else main

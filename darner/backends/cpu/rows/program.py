@@ -8,10 +8,9 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ....codegen.elements.collapse import REDUCTIONS
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ....lower.roles import PLACES, is_column, takes_one
+from ....lower.roles import is_column, is_sum, takes_one
 from ....lower.specs import sizes
 from ..maps.template import lanes_for
 
@@ -23,41 +22,6 @@ ROWS_OF_CHUNK = 8
 """Rows, at least, that are added up before their sum is written down."""
 LEAST_PIECE = 4096
 FEW_UNITS = 16
-COSTLY = frozenset(
-    {
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cos",
-        "cosh",
-        "div",
-        "erf",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "gather",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "pow",
-        "random_bits",
-        "recip",
-        "rsqrt",
-        "sin",
-        "sinh",
-        "sqrt",
-        "take_along_axis",
-        "tan",
-        "tanh",
-    }
-)
-"""Ops that are worth a place in memory where a later pass needs them again."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +127,7 @@ class Passes:
 
 def _axes_of(node: Node) -> tuple[int, ...]:
     """What a reduction runs over; a place is one of all elements where it names no axis."""
-    if node.op.name not in PLACES:
+    if not node.op.facts.finds:
         return tuple(node.attrs["axes"])
     axis = node.attrs["axis"]
     return tuple(range(node.operands[0].rank)) if axis is None else (axis,)
@@ -173,11 +137,11 @@ def _axes_of(node: Node) -> tuple[int, ...]:
 def passes(spec: Spec, *, places: bool = False) -> Passes | None:
     """The passes of a body, or None where its reductions are not of the same rows; ``places`` says that ``argmax`` may be one."""
     body = spec.body
-    names = (*REDUCTIONS, *PLACES) if places else REDUCTIONS
-    found = [node for node in body.nodes if node.op.name in names]
+    found = [n for n in body.nodes if is_sum(n) or (places and n.op.facts.finds)]
+    reductions = {node.id for node in found}
     if spec.kind != "rows" or not found:
         return None
-    sums = [node for node in found if node.op.name not in PLACES]
+    sums = [node for node in found if not node.op.facts.finds]
     columns = tuple(node for node in sums if is_column(node, sums))
     summed = {node.id for node in columns}
     found = [node for node in found if node.id not in summed]
@@ -192,7 +156,7 @@ def passes(spec: Spec, *, places: bool = False) -> Passes | None:
     gone = tuple(size for axis, size in enumerate(space) if axis not in axes)
     shapes = {tuple(sizes(output)) for output in body.outputs if output.id not in summed}
     fits = shapes <= {space, kept_shape, gone}
-    if not alike or not fits or not _reads_its_row(body, space, axes, names):
+    if not alike or not fits or not _reads_its_row(body, space, axes, reductions):
         return None
     level: dict[int, int] = {}
     for node in body.nodes:
@@ -263,9 +227,10 @@ def _unguarded(body: Any, found: Passes) -> set[int]:
         if node.id not in reached and node.id not in guarded:
             reached.add(node.id)
             stack += node.operands
-    inner = {*REDUCTIONS, "broadcast_to"}
-    return {i for i in reached if tuple(sizes(body.nodes[i])) == found.space} | {
-        i for i in reached if body.nodes[i].op.name in inner
+    return {
+        i
+        for i, node in ((i, body.nodes[i]) for i in reached)
+        if tuple(sizes(node)) == found.space or is_sum(node) or node.op.name == "broadcast_to"
     }
 
 
@@ -320,13 +285,11 @@ def row_program(spec: Spec, width: int) -> RowProgram | None:
 
 
 def _reads_its_row(
-    body: Any, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[str]
+    body: Any, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[int]
 ) -> bool:
     """Whether no node reads another's elements elsewhere than in its own row: through no view but of its row's value."""
     inner = {
-        node.id
-        for node in body.nodes
-        if node.op.name in reductions or "elementwise" in node.op.traits
+        node.id for node in body.nodes if node.id in reductions or "elementwise" in node.op.traits
     }
     for node in body.nodes:
         if node.op.name in ("broadcast_to", "reshape") or takes_one(node, space, axes):
@@ -361,7 +324,7 @@ def _worth_keeping(
                 continue  # one element, which is computed by itself
             if node.id in summed:
                 found.add(last)
-            elif node.op.name in REDUCTIONS:
+            elif is_sum(node):
                 if plain.guards[level[node.id] - 1] is None:
                     found.add(level[node.id] - 1)
             else:
@@ -370,8 +333,8 @@ def _worth_keeping(
     result, taken = [], 0
     for node in body.nodes:
         operands = node.operands
-        costly[node.id] = node.op.name in COSTLY or (
-            node.op.name not in REDUCTIONS and any(costly[operand.id] for operand in operands)
+        costly[node.id] = node.op.facts.effort != "little" or (
+            not is_sum(node) and any(costly[operand.id] for operand in operands)
         )
         full = tuple(sizes(node)) == space and node.op.name not in ("input", "broadcast_to")
         again = len(wanted_in[node.id]) > 1

@@ -16,13 +16,14 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from ....codegen.elements.collapse import REDUCTIONS, collapsed
+from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.index import Lanes, Number, as_value
 from ....codegen.ir.lanes import Lane
 from ....graph.dtypes import f32, f64
 from ....graph.node import Node
 from ....lower.plan import Spec
+from ....lower.roles import is_sum
 from ....lower.specs import sizes
 from ..emit.non_temporal import LINE, either, partly
 from ..emit.template import Code, Scratch, Template
@@ -386,7 +387,7 @@ class _Rows:
             found = stack.pop()
             if found.id == kept.id:
                 return True
-            if found.id in seen or found.op.name in REDUCTIONS:
+            if found.id in seen or is_sum(found):
                 continue
             seen.add(found.id)
             stack += found.operands
