@@ -243,6 +243,11 @@ def _refuse_host(spec: Spec, kernel: Kernel, device: str) -> None:
     if not spec.is_host:
         return
     node = next(node for node in spec.body.nodes if runs_on_host(node))
+    if node.op.rules.reference is None:
+        raise UnsupportedError(
+            "it has neither a reference nor scalar code nor an expansion",
+            hint=f"say what it computes: @{node.op.name}.reference",
+        ).located(node.op.name, kernel.label, "", kernel.source)
     emit, types = node.op.rules.emit, ", ".join(str(x.type) for x in node.operands)
     about = "darner knows only its NumPy function"
     if emit is not None:

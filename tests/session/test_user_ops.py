@@ -331,28 +331,46 @@ def test_what_depends_on_parameters_alone_is_computed_once(code):
     assert len(calls) == 1
 
 
+def test_a_function_of_parameters_that_fails_is_called_again_when_they_have_changed(code):
+    with plain_cube(raising):
+        g = Graph("fixed")
+        g.set_outputs([g.input("x", (6, 4)) * g.parameter("w", (4,)).cube(label="once")])
+        with darner.build_inference_session(g, cache=code) as session:
+            session.set_parameter("w", -X[0] * 1000)
+            for _ in range(2):
+                with pytest.raises(darner.RunError, match=r"cube 'once': .*too large for me"):
+                    session.run({"x": X})
+            session.set_parameter("w", X[0])
+            (found,) = session.run({"x": X}).values()
+    np.testing.assert_array_equal(found, X * X[0] ** 3)
+
+
 def test_a_profile_and_a_trace_show_the_function(code):
-    with plain_cube():
-        with darner.build_session(layers(), optimizer=optim.SGD(0.1), cache=code) as session:
-            session.parameters().update(weights())
-            session.set_profiling(True)
-            for _ in range(3):
-                session.run({"x": X})
-            shown = [kernel for kernel in session.profile("cpu").kernels if kernel.kind == "host"]
-            assert [kernel.ops for kernel in shown] == ["cube"]
-            assert shown[0].label == "cubed"
-            assert shown[0].median > 0
-            before = contents(session)
-            session.set_input("x", X)
-            traced = session.trace_dispatches().dispatches
-            assert "cube" in [found.ops for found in traced if found.kind == "host"]
-            assert contents(session) == before
+    with (
+        plain_cube(),
+        darner.build_session(layers(), optimizer=optim.SGD(0.1), cache=code) as session,
+    ):
+        session.parameters().update(weights())
+        session.set_profiling(True)
+        for _ in range(3):
+            session.run({"x": X})
+        shown = [kernel for kernel in session.profile("cpu").kernels if kernel.kind == "host"]
+        assert [kernel.ops for kernel in shown] == ["cube"]
+        assert shown[0].label == "cubed"
+        assert shown[0].median > 0
+        before = contents(session)
+        session.set_input("x", X)
+        traced = session.trace_dispatches().dispatches
+        assert "cube" in [found.ops for found in traced if found.kind == "host"]
+        assert contents(session) == before
 
 
 def test_no_vjp_is_the_error_it_was(code):
-    with plain_cube(vjp=None):
-        with pytest.raises(darner.DarnerError, match="cube 'cubed': .*no derivative|vjp"):
-            darner.build_session(layers(), cache=code)
+    with (
+        plain_cube(vjp=None),
+        pytest.raises(darner.DarnerError, match="cube 'cubed': has no derivative"),
+    ):
+        darner.build_session(layers(), cache=code)
 
 
 # --------------------------------------------------------------------------- faults
@@ -432,7 +450,7 @@ def test_the_gradients_function_may_fail_as_well(code):
             session.parameters().update(weights())
             session.run({"x": X})
             before = contents(session)
-            with pytest.raises(darner.RunError, match="steepness 'slope': .*no slope"):
+            with pytest.raises(darner.RunError, match=r"steepness 'slope': .*no slope"):
                 session.run({"x": X * 100})
             assert contents(session) == before
 
@@ -453,7 +471,7 @@ def test_an_index_outside_its_axis_is_told_before_a_function_sees_what_it_gave(c
             session.set_parameter("table", np.ones((9, 4), np.float32))
             session.run({"tokens": np.arange(5, -1, -1, dtype=np.int32) % 4})
             before = contents(session)
-            with pytest.raises(darner.RunError, match="gather 'lookup': .*index 10 is outside"):
+            with pytest.raises(darner.RunError, match=r"gather 'lookup': .*index 10 is outside"):
                 session.run({"tokens": np.arange(6, dtype=np.int32)})
             assert contents(session) == before
     assert len(calls) == 1
@@ -465,17 +483,19 @@ def test_an_interrupt_in_a_function_ends_the_step_and_changes_nothing(code):
             raise KeyboardInterrupt
         return x**3
 
-    with plain_cube(function):
-        with darner.build_session(layers(), optimizer=optim.Adam(0.05), cache=code) as session:
-            session.parameters().update(weights())
-            session.run({"x": X})
-            before = contents(session)
-            with pytest.raises(KeyboardInterrupt):
-                session.run({"x": X * 1000})
-            assert contents(session) == before
-            with pytest.raises(darner.RunError):
-                session.read_output_by_index(1)
-            session.run({"x": X})
+    with (
+        plain_cube(function),
+        darner.build_session(layers(), optimizer=optim.Adam(0.05), cache=code) as session,
+    ):
+        session.parameters().update(weights())
+        session.run({"x": X})
+        before = contents(session)
+        with pytest.raises(KeyboardInterrupt):
+            session.run({"x": X * 1000})
+        assert contents(session) == before
+        with pytest.raises(darner.RunError):
+            session.read_output_by_index(1)
+        session.run({"x": X})
 
 
 @pytest.mark.parametrize("what", ["run", "close"])
@@ -487,17 +507,19 @@ def test_a_function_cannot_use_the_session_that_calls_it(what, code):
             held[0].run({"x": X}) if what == "run" else held[0].close()
         return x**3
 
-    with plain_cube(function):
-        with darner.build_session(layers(), optimizer=optim.Adam(0.05), cache=code) as session:
-            session.parameters().update(weights())
+    with (
+        plain_cube(function),
+        darner.build_session(layers(), optimizer=optim.Adam(0.05), cache=code) as session,
+    ):
+        session.parameters().update(weights())
+        session.run({"x": X})
+        before = contents(session)
+        held.append(session)
+        with pytest.raises(darner.RunError, match="in the middle of a step"):
             session.run({"x": X})
-            before = contents(session)
-            held.append(session)
-            with pytest.raises(darner.RunError, match="in the middle of a step"):
-                session.run({"x": X})
-            held.clear()
-            assert contents(session) == before
-            session.run({"x": X})
+        held.clear()
+        assert contents(session) == before
+        session.run({"x": X})
 
 
 def test_a_function_is_not_called_while_a_graph_is_built(code):
@@ -517,6 +539,19 @@ def test_a_function_is_not_called_while_a_graph_is_built(code):
 
 
 # --------------------------------------------------------------------------- where they do not run
+
+
+def test_an_op_of_which_nothing_is_known_is_an_error_when_a_graph_is_built():
+    @darner.primitive(family="mine", samples=[])
+    def unfinished(x: Float) -> darner.TensorType:
+        """Not written yet."""
+        return x
+
+    with declared(unfinished):
+        g = Graph("unfinished")
+        g.set_outputs([g.input("x", (4,)).unfinished()])
+        with pytest.raises(darner.UnsupportedError, match=r"unfinished: .*neither a reference nor"):
+            darner.build_inference_session(g, cache=None)
 
 
 @needs_gpu
@@ -577,9 +612,11 @@ def test_a_saved_plan_runs_where_its_op_is_known_and_is_an_error_elsewhere(tmp_p
 
 def test_builds_with_ops_of_ones_own_are_not_kept(tmp_path):
     for factor in (2.0, 3.0):
-        with plain_cube(lambda x, f=factor: x * f):
-            with darner.build_inference_session(layers(), cache=tmp_path) as session:
-                session.parameters().update(weights())
-                inner = X @ weights()["w"]
-                found = session.run({"x": X})["output1"]
+        with (
+            plain_cube(lambda x, f=factor: x * f),
+            darner.build_inference_session(layers(), cache=tmp_path) as session,
+        ):
+            session.parameters().update(weights())
+            inner = X @ weights()["w"]
+            found = session.run({"x": X})["output1"]
         np.testing.assert_allclose(found, np.tanh(inner * factor @ weights()["v"]), rtol=1e-4)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ....graph.scalar import runs_on_host
 from ....lower.plan import Spec
 from ..emit.template import Code, Template
 
 
 def _fits(spec: Spec) -> bool:
-    return spec.is_host
+    own = (node.op for node in spec.body.nodes if runs_on_host(node))
+    return spec.is_host and all(op.rules.reference is not None for op in own)
 
 
 def _emit(code: Code) -> None:
