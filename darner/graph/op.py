@@ -237,6 +237,10 @@ class Op:
                 f"{self.name} is not element-wise: it has no code for single elements",
                 hint="declare it with traits=['elementwise']",
             )
+        if self.builtin and not rule.__module__.startswith("darner."):
+            raise ArgumentError(
+                f"{self.name} is darner's own: compiled code of it is kept, so it has no other"
+            )
         self.rules.emit = (self.rules.emit or Emit()).with_rule(of, rule)
         return rule
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu import kernels
 from darner.backends.wgpu.kernels import template_of, written
 from darner.backends.wgpu.machine import Machine

@@ -13,7 +13,7 @@ import darner
 from darner import Graph, optim
 from darner.graph.attributes import Axis, Float, Number
 from darner.graph.dtypes import dtype as dtype_of
-from darner.graph.op import unregister
+from darner.graph.op import OPS, unregister
 from darner.lower.lower import lower
 from darner.ops.samples import sample, spec
 from darner.testing import assert_close
@@ -218,6 +218,8 @@ def test_only_element_wise_ops_take_scalar_code():
 
     with declared(pairs_of), pytest.raises(darner.ArgumentError, match="not element-wise"):
         pairs_of.emit(lambda x: x)
+    with pytest.raises(darner.ArgumentError, match="tanh is darner's own"):
+        OPS["tanh"].emit(lambda x: x)
 
 
 # --------------------------------------------------------------------------- functions of arrays
@@ -592,7 +594,7 @@ def test_a_saved_plan_runs_where_its_op_is_known_and_is_an_error_elsewhere(tmp_p
         plan.save(path)
         known = darner.lower.plan.Plan.load(path)
         assert known == plan
-        from darner.backends.protocol import compile_for
+        from darner.backends.base.lowering import compile_for
 
         program = compile_for("cpu", known, threads=1)
         program.write(known.leaves("input")["x"], X[0])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..keys import Keyed
+from ..base.keys import Keyed
 
 ASKED = (
     "shader-f16",

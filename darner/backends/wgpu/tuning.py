@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...codegen.simt.shader import Binding, Stage, Written
 from ...lower.plan import Plan, Spec
-from ..cpu.cache import ObjectCache
+from ..base.cache import ObjectCache
 from .device import Device, Region
 from .fitting import fitted
 from .kernels import template_of

@@ -114,15 +114,17 @@ class RowStage(RowPlace):
         guard = self.passes.guards[level]
         if guard is None or self.layout.held:
             return stop
-        node = self.spec.body.nodes[guard.condition]
         whole = self.place([0] * len(self.passes.axes))
-        index = self.row if node.rank == len(self.row) else whole
-        condition = self.writer.text(self.elements.at(node, index))
-        ends = [base, self.length if stop is None else stop]
-        skipped, gone_through = ends if guard.wanted else reversed(ends)
-        return self.let(
-            f"select({self.places.text(skipped)}, {self.places.text(gone_through)}, {condition})"
+        conditions = []
+        for i, wanted in guard.conditions:
+            node = self.spec.body.nodes[i]
+            index = self.row if node.rank == len(self.row) else whole
+            condition = self.writer.text(self.elements.at(node, index))
+            conditions.append(f"({condition})" if wanted else f"!({condition})")
+        skipped, end = (
+            self.places.text(at) for at in (base, self.length if stop is None else stop)
         )
+        return self.let(f"select({skipped}, {end}, {' || '.join(conditions)})")
 
     def _combined(self, one: Reduction, vectors: Sequence[Vector], before: State | None) -> State:
         (x,) = one.node.operands

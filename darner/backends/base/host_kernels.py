@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..graph.data import Array
-from ..graph.errors import DarnerError
-from ..lower.faults import located
-from ..lower.plan import Plan
-from .reference import evaluate
+from ...graph.data import Array
+from ...graph.errors import DarnerError
+from ...interpreter import evaluate
+from ...lower.faults import located
+from ...lower.plan import Plan
 
 
 def run_kernel(plan: Plan, number: int, arrays: Sequence[Array]) -> None:
