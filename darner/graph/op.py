@@ -106,6 +106,7 @@ class Rules:
     jvp: Rule | None = None
     vmap: Rule | None = None
     emit: Emit | None = None
+    pairs: Rule | None = None
 
 
 @dataclass(eq=False)
@@ -243,6 +244,13 @@ class Op:
             )
         self.rules.emit = (self.rules.emit or Emit()).with_rule(of, rule)
         return rule
+
+    def pairs(self, rule: Rule) -> Rule:
+        """The op of complex numbers by real ones, for compiled devices.
+
+        The rule gets a pair ``(re, im)`` of nodes in place of each complex operand, and returns one.
+        """
+        return self._attach("pairs", rule)
 
     def _attach(self, name: str, rule: Rule) -> Rule:
         setattr(self.rules, name, rule)

@@ -84,6 +84,8 @@ def has_code(op: Op, node: Node) -> bool:
     """Whether an op has scalar code for the types of a node."""
     dtypes = [getattr(part.type, "dtype", None) for part in (*node.operands, node)]
     known = [dtype for dtype in dtypes if dtype is not None]
+    if any(dtype.kind == "complex" for dtype in known):
+        return op.rules.pairs is not None
     emit = op.rules.emit
     return emit is not None and len(known) == len(dtypes) and emit.serves(known[:-1], known[-1])
 

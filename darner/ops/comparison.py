@@ -10,9 +10,11 @@ from ..graph import dtypes
 from ..graph.attributes import Mask, Real, RealNumber, Tensor
 from ..graph.errors import ArgumentError
 from ..graph.facts import PLAIN, Facts
+from ..graph.node import Node
 from ..graph.op import Op, Rule, primitive
 from ..graph.scalar import Emit, Scalar
 from ..graph.types import TensorType, broadcast
+from .complex_parts import Pair
 from .declare import binary, unary
 from .samples import PAIRS, bools, ints, pairs, sample
 
@@ -47,6 +49,18 @@ lt = _comparison("lt", "a < b, as bool.", np.less, "<")
 le = _comparison("le", "a <= b, as bool.", np.less_equal, "<=")
 gt = _comparison("gt", "a > b, as bool.", np.greater, ">")
 ge = _comparison("ge", "a >= b, as bool.", np.greater_equal, ">=")
+
+
+@eq.pairs
+def _(a: Pair, b: Pair) -> Node:
+    both: Node = a.re.eq(b.re).logical_and(a.im.eq(b.im))
+    return both
+
+
+@ne.pairs
+def _(a: Pair, b: Pair) -> Node:
+    either: Node = a.re.ne(b.re).logical_or(a.im.ne(b.im))
+    return either
 
 
 def _logic(name: str, doc: str, numpy: Rule, emit: Rule, facts: Facts = PLAIN) -> Op:

@@ -18,6 +18,7 @@ from ..graph.op import Rule, builder, composite, primitive
 from ..graph.scalar import Emit, Scalar
 from ..graph.types import TensorType, broadcast
 from .comparison import COMPARE
+from .complex_parts import Pair, is_zero, over, times
 from .declare import FAMILY, binary
 from .faults import power_fault
 from .samples import PAIRS, bools, ints, pairs, sample, spec, uniform
@@ -240,6 +241,18 @@ atan2 = binary(
     emit=lambda a, b: a.atan2(b),
     facts=Facts(effort="much"),
 )
+
+
+# --------------------------------------------------------------------------- complex numbers
+
+mul.pairs(times)
+div.pairs(over)
+
+
+@chain.pairs
+def _(a: Pair, b: Pair) -> Pair:
+    nothing, product = is_zero(a), times(a, b)
+    return Pair(nothing.where(0.0, product.re), nothing.where(0.0, product.im))
 
 
 # --------------------------------------------------------------------------- selection and casts

@@ -18,6 +18,7 @@ from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Op, Rule
 from ..graph.scalar import Emit, Scalar
+from .complex_parts import Pair, over, times
 from .declare import unary
 from .samples import uniform
 
@@ -348,3 +349,57 @@ is_finite = unary(
     result=dtypes.bool_,
     emit=lambda x: x.absolute() < math.inf,
 )
+
+
+# --------------------------------------------------------------------------- complex numbers
+
+
+def _size(a: Pair) -> tuple[Node, Node]:
+    """The larger of the absolute parts, and the square of the smaller over it."""
+    large = a.re.abs().maximum(a.im.abs())
+    small = a.re.abs().minimum(a.im.abs())
+    return large, large.eq(0.0).where(0.0, (small / large).square())
+
+
+@recip.pairs
+def _(x: Pair) -> Pair:
+    graph = x.re.graph
+    return over(Pair(graph.ones(x.re.shape, x.re.dtype), graph.zeros(x.re.shape, x.re.dtype)), x)
+
+
+@square.pairs
+def _(x: Pair) -> Pair:
+    return times(x, x)
+
+
+@exp.pairs
+def _(x: Pair) -> Pair:
+    size = x.re.exp()
+    return Pair(size * x.im.cos(), x.im.eq(0.0).where(x.im, size * x.im.sin()))
+
+
+@log.pairs
+def _(x: Pair) -> Pair:
+    large, ratio = _size(x)
+    return Pair(large.log() + ratio.log1p() * 0.5, x.im.atan2(x.re))
+
+
+@sqrt.pairs
+def _(x: Pair) -> Pair:
+    large, ratio = _size(x)
+    size = large * (ratio + 1.0).sqrt()
+    main = ((size + x.re.abs()) * 0.5).sqrt()
+    other = main.eq(0.0).where(0.0, x.im.abs() / (main * 2.0))
+    right = x.re.ge(0.0)
+    im = right.where(other, main)
+    return Pair(right.where(main, other), x.im.lt(0.0).where(-im, im))
+
+
+@sin.pairs
+def _(x: Pair) -> Pair:
+    return Pair(x.re.sin() * x.im.cosh(), x.re.cos() * x.im.sinh())
+
+
+@cos.pairs
+def _(x: Pair) -> Pair:
+    return Pair(x.re.cos() * x.im.cosh(), -(x.re.sin() * x.im.sinh()))

@@ -291,17 +291,38 @@ def test_a_primitive_with_several_results_and_integers(code):
     np.testing.assert_array_equal(found[1], np.argsort(-X, 0) + 1)
 
 
+def complex_cubes():
+    g = Graph("complex")
+    z = g.input("z", (6,), "c64")
+    g.set_outputs([(z + z).cube() * z])
+    values = (X[:, 0] + 1j * X[:, 1]).astype(np.complex64)
+    return g, values, (2 * values) ** 3 * values
+
+
 def test_complex_numbers_of_a_function_are_not_taken_apart(code):
     """What is done to real and imaginary parts alone would be another cube."""
     with emitted_cube():
-        g = Graph("complex")
-        z = g.input("z", (6,), "c64")
-        g.set_outputs([(z + z).cube() * z])
+        g, values, wanted = complex_cubes()
         assert "host" in kinds(g)
-        values = (X[:, 0] + 1j * X[:, 1]).astype(np.complex64)
         with darner.build_inference_session(g, cache=code) as session:
             (found,) = session.run({"z": values}).values()
-    np.testing.assert_allclose(found, (2 * values) ** 3 * values, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_rule_of_pairs_is_the_code_for_complex_numbers(device, code):
+    with emitted_cube() as cube:
+
+        @cube.pairs
+        def _(x):
+            re, im = x
+            return re * (re * re - 3.0 * im * im), im * (3.0 * re * re - im * im)
+
+        g, values, wanted = complex_cubes()
+        assert kinds(g) == ["map"]
+        with darner.build_inference_session(g, device=device, cache=code) as session:
+            (found,) = session.run({"z": values}).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_symbolic_sizes(code):
@@ -569,8 +590,7 @@ def test_a_gpu_says_what_would_help():
 @needs_gpu
 def test_a_gpu_names_the_types_that_scalar_code_is_not_for():
     with emitted_cube():
-        g = Graph("complex")
-        g.set_outputs([g.input("z", (6,), "c64").cube()])
+        g, _, _ = complex_cubes()
         with pytest.raises(darner.UnsupportedError, match=r"cube: .*not for c64\[6\]"):
             darner.build_inference_session(g, device="gpu", cache=None)
 
