@@ -248,7 +248,7 @@ _RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
 """How much NumPy's kinds of types can hold."""
 
 
-def _widens(found: np.dtype[Any], wanted: DType) -> bool:
+def _widens(found: np.dtype[np.generic], wanted: DType) -> bool:
     """Whether values of a type can stand for another: widths may differ, and integers may be floats, but no float an integer."""
     if found == dtypes.bf16.numpy:
         return wanted.is_float or wanted.kind == "complex"

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, get_args
 
 from .dtypes import DType, bool_
 
 if TYPE_CHECKING:
     from .node import Node
-    from .op import Op
+    from .op import Op, Rule
 
 Of = Literal["floats", "integers", "bools", "stored"]
 """What a rule is for; ``Emit`` says more."""
@@ -39,13 +39,13 @@ class Emit:
         converts: whether each element is its operand's, in the type of the result: this is ``cast``.
     """
 
-    floats: Any = None
-    integers: Any = None
-    bools: Any = None
-    stored: Any = None
+    floats: Rule | None = None
+    integers: Rule | None = None
+    bools: Rule | None = None
+    stored: Rule | None = None
     converts: bool = False
 
-    def with_rule(self, of: Of, rule: Any) -> Emit:
+    def with_rule(self, of: Of, rule: Rule) -> Emit:
         """With another rule, or one more."""
         known = {name: getattr(self, name) for name in get_args(Of)}
         return Emit(**{**known, of: rule}, converts=self.converts)
@@ -97,98 +97,102 @@ class Scalar(Protocol):
     def bits(self) -> int:
         """How wide it is."""
 
-    def __add__(self, other: Scalar | float) -> Any: ...
-    def __radd__(self, other: float) -> Any: ...
-    def __sub__(self, other: Scalar | float) -> Any: ...
-    def __rsub__(self, other: float) -> Any: ...
-    def __mul__(self, other: Scalar | float) -> Any: ...
-    def __rmul__(self, other: float) -> Any: ...
-    def __truediv__(self, other: Scalar | float) -> Any: ...
-    def __rtruediv__(self, other: float) -> Any: ...
-    def __neg__(self) -> Any: ...
-    def __lt__(self, other: Scalar | float) -> Any: ...
-    def __le__(self, other: Scalar | float) -> Any: ...
-    def __gt__(self, other: Scalar | float) -> Any: ...
-    def __ge__(self, other: Scalar | float) -> Any: ...
-    def __and__(self, other: Scalar | float) -> Any: ...
-    def __or__(self, other: Scalar | float) -> Any: ...
-    def __xor__(self, other: Scalar | float) -> Any: ...
-    def __invert__(self) -> Any: ...
+    def __add__(self, other: Scalar | float) -> Scalar: ...
+    def __radd__(self, other: float) -> Scalar: ...
+    def __sub__(self, other: Scalar | float) -> Scalar: ...
+    def __rsub__(self, other: float) -> Scalar: ...
+    def __mul__(self, other: Scalar | float) -> Scalar: ...
+    def __rmul__(self, other: float) -> Scalar: ...
+    def __truediv__(self, other: Scalar | float) -> Scalar: ...
+    def __rtruediv__(self, other: float) -> Scalar: ...
+    def __neg__(self) -> Scalar: ...
+    def __lt__(self, other: Scalar | float) -> Scalar: ...
+    def __le__(self, other: Scalar | float) -> Scalar: ...
+    def __gt__(self, other: Scalar | float) -> Scalar: ...
+    def __ge__(self, other: Scalar | float) -> Scalar: ...
+    def __and__(self, other: Scalar | float) -> Scalar: ...
+    def __or__(self, other: Scalar | float) -> Scalar: ...
+    def __xor__(self, other: Scalar | float) -> Scalar: ...
+    def __invert__(self) -> Scalar: ...
 
-    def constant(self, number: float) -> Any:
+    def constant(self, number: float) -> Scalar:
         """A number of this type."""
 
-    def equals(self, other: Scalar | float) -> Any:
+    def equals(self, other: Scalar | float) -> Scalar:
         """A mask; 0 equals -0, and NaN nothing."""
 
-    def differs(self, other: Scalar | float) -> Any:
+    def differs(self, other: Scalar | float) -> Scalar:
         """A mask; NaN differs from everything."""
 
-    def compare(self, operator: str, other: Scalar | float, *, signed: bool = True) -> Any:
+    def compare(self, operator: str, other: Scalar | float, *, signed: bool = True) -> Scalar:
         """A mask, by ``<``, ``<=``, ``>``, ``>=``, ``==`` or ``!=``; ``signed`` is for integers."""
 
-    def choose(self, chosen: Any, otherwise: Any) -> Any:
+    def choose(self, chosen: Scalar, otherwise: Scalar | float) -> Scalar:
         """This mask decides: ``chosen`` (a scalar) where it holds, else ``otherwise`` (a scalar or a number)."""
 
-    def is_nan(self) -> Any:
+    def is_nan(self) -> Scalar:
         """A mask."""
 
-    def absolute(self) -> Any:
+    def absolute(self) -> Scalar:
         """|x| of a float, NaN without a sign too."""
 
-    def with_sign_of(self, other: Any) -> Any:
+    def with_sign_of(self, other: Scalar | float) -> Scalar:
         """The magnitude of this float with the sign of another."""
 
-    def maximum(self, other: Any) -> Any:
+    def maximum(self, other: Scalar | float) -> Scalar:
         """The larger of two floats, NaN where one is."""
 
-    def minimum(self, other: Any) -> Any:
+    def minimum(self, other: Scalar | float) -> Scalar:
         """The smaller of two floats, NaN where one is."""
 
-    def fma(self, factor: Any, term: Any) -> Any:
+    def fma(self, factor: Scalar | float, term: Scalar | float) -> Scalar:
         """The product with ``factor`` plus ``term``; a target may round once or twice."""
 
-    def divided(self, divisor: Any, *, signed: bool) -> Any:
+    def divided(self, divisor: Scalar | float, *, signed: bool) -> Scalar:
         """The quotient of integers towards 0; the divisor is neither 0 nor -1."""
 
-    def integer_power(self, exponent: Any) -> Any:
+    def integer_power(self, exponent: Scalar | float) -> Scalar:
         """A power of integers; wraps around."""
 
-    def shift_left(self, by: Any) -> Any:
+    def shift_left(self, by: Scalar | float) -> Scalar:
         """Bits moved up; ``by`` is below the width."""
 
-    def shift_right(self, by: Any, *, signed: bool) -> Any:
+    def shift_right(self, by: Scalar | float, *, signed: bool) -> Scalar:
         """Bits moved down; ``by`` is below the width."""
 
     # Functions of floats, as accurate as the ops of these names.
-    abs: Callable[[], Any]
-    exp: Callable[[], Any]
-    exp2: Callable[[], Any]
-    expm1: Callable[[], Any]
-    log: Callable[[], Any]
-    log2: Callable[[], Any]
-    log10: Callable[[], Any]
-    log1p: Callable[[], Any]
-    sqrt: Callable[[], Any]
-    sin: Callable[[], Any]
-    cos: Callable[[], Any]
-    tan: Callable[[], Any]
-    asin: Callable[[], Any]
-    acos: Callable[[], Any]
-    atan: Callable[[], Any]
-    atan2: Callable[[Any], Any]
-    sinh: Callable[[], Any]
-    cosh: Callable[[], Any]
-    tanh: Callable[[], Any]
-    asinh: Callable[[], Any]
-    acosh: Callable[[], Any]
-    atanh: Callable[[], Any]
-    erf: Callable[[], Any]
-    erfc: Callable[[], Any]
-    power: Callable[[Any], Any]
-    floor: Callable[[], Any]
-    ceil: Callable[[], Any]
-    trunc: Callable[[], Any]
-    round: Callable[[], Any]
-    floor_divide: Callable[[Any], Any]
-    remainder: Callable[[Any], Any]
+    abs: Function
+    exp: Function
+    exp2: Function
+    expm1: Function
+    log: Function
+    log2: Function
+    log10: Function
+    log1p: Function
+    sqrt: Function
+    sin: Function
+    cos: Function
+    tan: Function
+    asin: Function
+    acos: Function
+    atan: Function
+    atan2: FunctionOfTwo
+    sinh: Function
+    cosh: Function
+    tanh: Function
+    asinh: Function
+    acosh: Function
+    atanh: Function
+    erf: Function
+    erfc: Function
+    power: FunctionOfTwo
+    floor: Function
+    ceil: Function
+    trunc: Function
+    round: Function
+    floor_divide: FunctionOfTwo
+    remainder: FunctionOfTwo
+
+
+Function: TypeAlias = Callable[[], Scalar]
+FunctionOfTwo: TypeAlias = Callable[[Scalar | float], Scalar]

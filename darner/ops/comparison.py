@@ -26,7 +26,7 @@ _BOOLS = [sample(bools(*a), bools(*b)) for a, b in PAIRS]
 def _comparison(
     name: str, doc: str, numpy: Rule, sign: str, *, kind: Any = Real, commutative: bool = False
 ) -> Op:
-    def compared(a: Scalar, b: Scalar, signed: bool = False) -> Any:
+    def compared(a: Scalar, b: Scalar, signed: bool = False) -> Scalar:
         return a.compare(sign, b, signed=signed)
 
     return binary(
@@ -108,12 +108,12 @@ def _bitwise(name: str, doc: str, numpy: Rule, emit: Rule, *, commutative: bool 
     return op
 
 
-def _shifted_left(a: Scalar, b: Scalar, *, signed: bool) -> Any:
+def _shifted_left(a: Scalar, b: Scalar, *, signed: bool) -> Scalar:
     inside = b.compare("<", a.bits, signed=False)
     return inside.choose(a.shift_left(inside.choose(b, 0)), 0)
 
 
-def _shifted_right(a: Scalar, b: Scalar, *, signed: bool) -> Any:
+def _shifted_right(a: Scalar, b: Scalar, *, signed: bool) -> Scalar:
     inside = b.compare("<", a.bits, signed=False)
     if not signed:
         return inside.choose(a.shift_right(inside.choose(b, 0), signed=False), 0)

@@ -83,7 +83,7 @@ div = binary(
 )
 
 
-def _integer_divided(a: Scalar, b: Scalar, signed: bool) -> tuple[Any, Any]:
+def _integer_divided(a: Scalar, b: Scalar, signed: bool) -> tuple[Scalar, Scalar]:
     """Quotient rounded down and remainder; both 0 for a divisor of 0."""
     # By 0 and by -1 the instruction may trap, so it never sees them.
     odd = b.equals(0) | b.equals(-1) if signed else b.equals(0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -34,18 +33,18 @@ def _falling(x: Node) -> Node:
     return (1.0 - x) * (x + 1.0)
 
 
-def _sign(x: Scalar) -> Any:
+def _sign(x: Scalar) -> Scalar:
     one = x.constant(1.0)
     moved = (x < 0.0).choose(-one, (x.equals(0.0)).choose(x.constant(0.0), x))
     return (x > 0.0).choose(one, moved)
 
 
-def _integer_sign(x: Scalar, *, signed: bool) -> Any:
+def _integer_sign(x: Scalar, *, signed: bool) -> Scalar:
     up = x.differs(0).choose(x.constant(1), 0)
     return (x < 0).choose(x.constant(-1), up) if signed else up
 
 
-def _integer_abs(x: Scalar, *, signed: bool) -> Any:
+def _integer_abs(x: Scalar, *, signed: bool) -> Scalar:
     return (x < 0).choose(-x, x) if signed else x
 
 

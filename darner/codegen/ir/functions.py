@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from .lanes import Lane
 
 
-@cache
-def _elementary() -> Any:
-    """The module of the functions, which is written against lanes."""
-    from . import elementary
-
-    return elementary
+def _lane(value: Functions) -> Lane:
+    """A lane is the only thing that has these functions."""
+    return cast("Lane", value)
 
 
 class Functions:
@@ -19,130 +18,176 @@ class Functions:
 
     __slots__ = ()
 
-    def exp(self) -> Any:
+    def exp(self) -> Lane:
         """E to this power."""
-        return _elementary().exp(self)
+        from .elementary import exp
 
-    def exp2(self) -> Any:
+        return exp(_lane(self))
+
+    def exp2(self) -> Lane:
         """2 to this power."""
-        return _elementary().exp2(self)
+        from .elementary import exp2
 
-    def expm1(self) -> Any:
+        return exp2(_lane(self))
+
+    def expm1(self) -> Lane:
         """exp(x) - 1, exact near 0."""
-        return _elementary().expm1(self)
+        from .elementary import expm1
 
-    def log(self) -> Any:
+        return expm1(_lane(self))
+
+    def log(self) -> Lane:
         """The natural logarithm."""
-        return _elementary().log(self)
+        from .elementary import log
 
-    def log2(self) -> Any:
+        return log(_lane(self))
+
+    def log2(self) -> Lane:
         """The logarithm to base 2."""
-        return _elementary().log2(self)
+        from .elementary import log2
 
-    def log10(self) -> Any:
+        return log2(_lane(self))
+
+    def log10(self) -> Lane:
         """The logarithm to base 10."""
-        return _elementary().log10(self)
+        from .elementary import log10
 
-    def log1p(self) -> Any:
+        return log10(_lane(self))
+
+    def log1p(self) -> Lane:
         """log(1 + x), exact near 0."""
-        return _elementary().log1p(self)
+        from .elementary import log1p
 
-    def sin(self) -> Any:
+        return log1p(_lane(self))
+
+    def sin(self) -> Lane:
         """The sine."""
-        return _elementary().sin(self)
+        from .elementary import sin
 
-    def cos(self) -> Any:
+        return sin(_lane(self))
+
+    def cos(self) -> Lane:
         """The cosine."""
-        return _elementary().cos(self)
+        from .elementary import cos
 
-    def tan(self) -> Any:
+        return cos(_lane(self))
+
+    def tan(self) -> Lane:
         """The tangent."""
-        return _elementary().tan(self)
+        from .elementary import tan
 
-    def asin(self) -> Any:
+        return tan(_lane(self))
+
+    def asin(self) -> Lane:
         """The inverse sine."""
-        return _elementary().asin(self)
+        from .elementary import asin
 
-    def acos(self) -> Any:
+        return asin(_lane(self))
+
+    def acos(self) -> Lane:
         """The inverse cosine."""
-        return _elementary().acos(self)
+        from .elementary import acos
 
-    def atan(self) -> Any:
+        return acos(_lane(self))
+
+    def atan(self) -> Lane:
         """The inverse tangent."""
-        return _elementary().atan(self)
+        from .elementary import atan
 
-    def sinh(self) -> Any:
+        return atan(_lane(self))
+
+    def sinh(self) -> Lane:
         """The hyperbolic sine."""
-        return _elementary().sinh(self)
+        from .elementary import sinh
 
-    def cosh(self) -> Any:
+        return sinh(_lane(self))
+
+    def cosh(self) -> Lane:
         """The hyperbolic cosine."""
-        return _elementary().cosh(self)
+        from .elementary import cosh
 
-    def tanh(self) -> Any:
+        return cosh(_lane(self))
+
+    def tanh(self) -> Lane:
         """The hyperbolic tangent."""
-        return _elementary().tanh(self)
+        from .elementary import tanh
 
-    def asinh(self) -> Any:
+        return tanh(_lane(self))
+
+    def asinh(self) -> Lane:
         """The inverse hyperbolic sine."""
-        return _elementary().asinh(self)
+        from .elementary import asinh
 
-    def acosh(self) -> Any:
+        return asinh(_lane(self))
+
+    def acosh(self) -> Lane:
         """The inverse hyperbolic cosine."""
-        return _elementary().acosh(self)
+        from .elementary import acosh
 
-    def atanh(self) -> Any:
+        return acosh(_lane(self))
+
+    def atanh(self) -> Lane:
         """The inverse hyperbolic tangent."""
-        return _elementary().atanh(self)
+        from .elementary import atanh
 
-    def erf(self) -> Any:
+        return atanh(_lane(self))
+
+    def erf(self) -> Lane:
         """The error function."""
-        return _elementary().erf(self)
+        from .elementary import erf
 
-    def erfc(self) -> Any:
+        return erf(_lane(self))
+
+    def erfc(self) -> Lane:
         """1 - erf(x)."""
-        return _elementary().erfc(self)
+        from .elementary import erfc
 
-    def atan2(self, other: Any) -> Any:
+        return erfc(_lane(self))
+
+    def atan2(self, other: Lane) -> Lane:
         """The angle of the point (other, x)."""
-        return _elementary().atan2(self, other)
+        from .elementary import atan2
 
-    def power(self, other: Any) -> Any:
+        return atan2(_lane(self), other)
+
+    def power(self, other: Lane) -> Lane:
         """This float to another power."""
-        return _elementary().power(self, other)
+        from .elementary import power
 
-    def floor_divide(self, other: Any) -> Any:
+        return power(_lane(self), other)
+
+    def floor_divide(self, other: Lane) -> Lane:
         """The quotient, rounded down."""
-        return _elementary().floor_divide(self, other)
+        from .elementary import floor_divide
 
-    def remainder(self, other: Any) -> Any:
+        return floor_divide(_lane(self), other)
+
+    def remainder(self, other: Lane) -> Lane:
         """What ``floor_divide`` leaves, with the divisor's sign."""
-        return _elementary().remainder(self, other)
+        from .elementary import remainder
 
-    def abs(self) -> Any:
+        return remainder(_lane(self), other)
+
+    def abs(self) -> Lane:
         """|x|, where nothing depends on what becomes of NaN."""
-        return self.intrinsic("fabs")
+        return _lane(self).intrinsic("fabs")
 
-    def sqrt(self) -> Any:
+    def sqrt(self) -> Lane:
         """The square root."""
-        return self.intrinsic("sqrt")
+        return _lane(self).intrinsic("sqrt")
 
-    def floor(self) -> Any:
+    def floor(self) -> Lane:
         """The largest integer not above this float."""
-        return self.intrinsic("floor")
+        return _lane(self).intrinsic("floor")
 
-    def ceil(self) -> Any:
+    def ceil(self) -> Lane:
         """The smallest integer not below this float."""
-        return self.intrinsic("ceil")
+        return _lane(self).intrinsic("ceil")
 
-    def trunc(self) -> Any:
+    def trunc(self) -> Lane:
         """This float without its fraction."""
-        return self.intrinsic("trunc")
+        return _lane(self).intrinsic("trunc")
 
-    def round(self) -> Any:
+    def round(self) -> Lane:
         """The nearest integer; halves go to the even one."""
-        return self.intrinsic("roundeven")
-
-    def intrinsic(self, name: str, *others: Any) -> Any:
-        """An instruction of this value and others of its type."""
-        raise NotImplementedError
+        return _lane(self).intrinsic("roundeven")

@@ -61,7 +61,7 @@ def emit(
     arguments: Sequence[Value],
     dtypes: Sequence[DType],
     result: DType,
-    attrs: Mapping[str, Any] | None = None,
+    attrs: Mapping[str, object] | None = None,
 ) -> Value:
     """The code of one element-wise primitive, at the builder's position.
 
@@ -101,7 +101,7 @@ def emit(
         return _written(rules, name, lanes, dtypes, result, given).value
 
     if known is not None and not known.builtin:
-        return _of_a_user(known, code, builder, arguments)
+        return _of_a_user(known, lambda: code(builder, arguments))
     routine = getattr(builder, "routine", None)
     if routine is None:
         return code(builder, arguments)
@@ -109,15 +109,10 @@ def emit(
     return routine("_".join(map(str, (name, *dtypes, result))), arguments, code)
 
 
-def _of_a_user(
-    op: Op,
-    code: Callable[[Any, Sequence[Value]], Value],
-    builder: Any,
-    arguments: Sequence[Value],
-) -> Value:
+def _of_a_user(op: Op, code: Callable[[], Value]) -> Value:
     """The code of a user's rule, where it stands: it may be another tomorrow, under the same name."""
     try:
-        return code(builder, arguments)
+        return code()
     except Exception as error:
         told = error.rule if isinstance(error, DarnerError) else f"{type(error).__name__}: {error}"
         raise UnsupportedError(f"its scalar code cannot be written: {told}").located(
@@ -189,7 +184,7 @@ def _written(
     lanes: Sequence[Lane],
     dtypes: Sequence[DType],
     to: DType,
-    attrs: Mapping[str, Any],
+    attrs: Mapping[str, object],
 ) -> Lane:
     """What the rules of an op give for operands of these types."""
     if emit.converts:
@@ -217,7 +212,7 @@ def _written(
     return value
 
 
-def _of_type(value: Any, operand: Lane, to: DType) -> Lane:
+def _of_type(value: object, operand: Lane, to: DType) -> Lane:
     """What a rule gave, if it is what its result is: a value of its operands' type, or a mask."""
     wanted = operand.integer(1) if to is bool_ else operand.type
     if not isinstance(value, Lane) or value.type != wanted:
