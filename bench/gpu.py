@@ -66,7 +66,7 @@ def per_step(session: darner.Session, few: int = 3, many: int = 13) -> float:
 
 def per_kernel(session: darner.Session, few: int = 2, many: int = 12) -> float:
     """Seconds of a step's kernels, when they follow each other in one submission."""
-    program: Any = session._compiled(session._chosen({}))
+    program: Any = session._runner.loaded(session._runner.chosen({})).program
     calls = [call for one in program._calls for call in one]
 
     def run(count: int) -> float:
@@ -263,7 +263,7 @@ def models(device: str, names: tuple[str, ...], tune: bool = False) -> None:
         row["ms"] = 1e3 * statistics.median(times)
         row["best ms"] = 1e3 * min(times)
         row["ms, steps in a row"] = 1e3 * per_step(session)
-        program = session._compiled(session._chosen({}))
+        program = session._runner.loaded(session._runner.chosen({})).program
         row["kernels"] = len(program.plan.kernels)
         started = time.perf_counter()
         session.step()

@@ -79,7 +79,7 @@ class Darner:
     def parts(self, x, labels):
         """Microseconds of each call a step makes, of ``step`` without its native call, and of that call."""
         session = self.session
-        program = session._last.program
+        program = session._runner.last.program
         native = program.run
 
         def step_without_native():

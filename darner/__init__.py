@@ -16,7 +16,12 @@ from . import _start as _start  # isort: skip
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import compat as compat
 from . import ops as ops
+from ._version import __version__ as __version__
+from .compat.attention import AttentionBwdWrt
+from .compat.gradients import differentiate
+from .compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
 from .graph.errors import (
@@ -49,14 +54,12 @@ from .graph.types import TensorType
 from .graph.types import TensorType as Shape
 from .interpreter import run
 from .ops.attention import MaskKind, SlidingWindow
-from .ops.attention_gradients import AttentionBwdWrt
 from .ops.declare import binary, unary
-from .ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.custom_gradient import custom_gradient
 from .transforms.expand import expand, in_float64
-from .transforms.gradients import differentiate, grad, hvp, jvp, value_and_grad, vjp
+from .transforms.gradients import grad, hvp, jvp, value_and_grad, vjp
 from .transforms.jacobians import hessian, jacfwd, jacrev
 from .transforms.linearize import linearize
 from .transforms.memory import leaf_bytes, live_bytes, peak_live_bytes
@@ -95,8 +98,6 @@ if TYPE_CHECKING:
         build_session_with_report,
         function,
     )
-
-__version__ = "0.1.0"
 
 # Whoever builds a graph or differentiates it does without these, and without the time to load them.
 _LATER = {

@@ -26,10 +26,11 @@ from darner import data, load, models, nn, optim, train
 from darner.data import idx
 from darner.graph import types
 from darner.graph.errors import DarnerError, InternalError
+from darner.io import tensorfile
 from darner.load import adapters, files, texts
 from darner.lower import plan_json
 from darner.lower.plan import Plan
-from darner.session import checkpoint, tensorfile
+from darner.session import checkpoint
 from darner.train.checkpoints import KEY
 
 from . import mutate

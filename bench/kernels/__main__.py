@@ -1,4 +1,4 @@
-"""The command: ``python -m bench.kernels``. See docs/performance.md."""
+"""The command: ``python -m bench.kernels``. See docs/benchmarking.md."""
 
 import argparse
 import json

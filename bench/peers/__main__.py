@@ -1,4 +1,4 @@
-"""The command: ``python -m bench.peers``. See docs/performance.md."""
+"""The command: ``python -m bench.peers``. See docs/benchmarking.md."""
 
 import argparse
 import json

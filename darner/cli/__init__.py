@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from .._start import begun
+from .._version import __version__
 from .exits import DONE, FAILED, STOPPED, UNHEARD, USAGE, exit_of, line_of
 from .options import Parser
 from .streams import OutputError, drop, prepared, say
@@ -30,8 +31,6 @@ TRACEBACK = "--traceback"
 
 def make_parser() -> Parser:
     """The parser of the whole command line."""
-    from .. import __version__
-
     parser = Parser(
         prog="darner",
         description="A graph compiler for neural networks.",

@@ -154,7 +154,7 @@ class Conversation:
 
     def _save(self, path: str, replace: bool) -> None:
         from ..graph.errors import DarnerError
-        from ..session.atomic import write_atomically
+        from ..io.atomic import write_atomically
 
         if not path or "\0" in path:
             say("/save takes a file")

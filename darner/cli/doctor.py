@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .._version import __version__
 from ..backends.base.registry import DEFAULT_DEVICE, backend_of, loadable
 from . import EXIT_FAILED
 from .options import new_parser, print_json
@@ -43,8 +44,6 @@ def run(options: argparse.Namespace) -> int:
 def examination() -> dict[str, Any]:
     """All that is found; ``problems`` are what keeps darner from working, each with its ``fix``."""
     import platform
-
-    from .. import __version__
 
     packages, problems = _packages()
     found: dict[str, Any] = {
@@ -227,6 +226,6 @@ def _cache() -> dict[str, Any]:
 
 
 def _size(count: int) -> str:
-    from ..lower.plan_text import size
+    from ..io.memory import format_size
 
-    return size(count)
+    return format_size(count)

@@ -75,7 +75,7 @@ def _write(path: str, values: Any) -> None:
 
     import numpy as np
 
-    from ..session.atomic import write_atomically
+    from ..io.atomic import write_atomically
 
     buffer = io.BytesIO()
     np.save(buffer, values)

@@ -21,7 +21,7 @@ RULES = ("reference", "vjp", "jvp", "vmap")
 def builtin_items() -> list[Item]:
     """The ops and builders that come with darner, by name."""
     own: list[Item] = [op for op in OPS.values() if op.builtin]
-    own += [b for b in BUILDERS.values() if b.function.__module__.startswith("darner.ops")]
+    own += [item for item in BUILDERS.values() if item.builtin]
     return sorted(own, key=lambda item: item.name)
 
 

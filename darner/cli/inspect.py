@@ -80,9 +80,9 @@ def _model(path: str) -> Model:
     from pathlib import Path
 
     from .. import models
+    from ..io.reading import naming, read_json
     from ..load import config, folder
     from ..load.texts import CONFIG
-    from ..session.reading import naming, read_json
 
     is_file = os.path.isfile(path)
     said = read_json(Path(path)) if is_file else config(folder(path))

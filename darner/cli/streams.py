@@ -150,7 +150,7 @@ def _decoded(text: str) -> str:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    from ..session.atomic import FileError
+    from ..io.atomic import FileError
 
     try:
         yield

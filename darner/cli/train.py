@@ -117,7 +117,7 @@ def _begun(options: argparse.Namespace, closing: ExitStack) -> Run:
     from pathlib import Path
 
     from ..data import read_text
-    from ..session.reading import read_json
+    from ..io.reading import read_json
     from .training_run import ORDINARY, PRESETS, TUNING, Run, Settings, digest
 
     error = options.parser.error

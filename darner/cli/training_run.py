@@ -19,14 +19,14 @@ from .. import load, models, nn, optim
 from ..data import CharVocabulary, SubwordVocabulary, TokenWindows, read_text
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError
+from ..io.atomic import FileError
+from ..io.reading import naming, read_json
 from ..load.matching import Patterns
 from ..load.pretrained_model import COPIED
 from ..load.texts import write_json
 from ..models.causal import CausalLM
 from ..models.fields import COUNT, Range, check_fields
 from ..session import Session, build_session
-from ..session.atomic import FileError
-from ..session.reading import naming, read_json
 from ..text import Generator, Sampling, Tokenizer
 from ..text.pretrained import CHARACTERS, vocabulary_of
 from ..train import Trainer

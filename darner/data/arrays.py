@@ -21,7 +21,7 @@ import numpy as np
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, ShapeError, nearest
-from ..session.atomic import Path
+from ..io.atomic import Path
 from .batches import Batch, Epochs, Stream, batches_of, random_order, random_source, whole
 from .filearrays import FileArray, open_array, open_arrays
 

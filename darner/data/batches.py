@@ -18,6 +18,7 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError
+from ..graph.integers import ceil_div
 
 Batch: TypeAlias = dict[str, Array]
 """Arrays by the names of a graph's inputs."""
@@ -181,4 +182,4 @@ def batches_of(count: int, batch: int, drop_last: bool, what: str) -> int:
             f"{count} {what} do not fill one batch of {batch}",
             hint=f"take batches of {count} at most, or drop_last=False",
         )
-    return count // batch if drop_last else -(-count // batch)
+    return count // batch if drop_last else ceil_div(count, batch)

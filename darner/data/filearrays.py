@@ -1,7 +1,7 @@
 """Arrays in files: ``.npy`` and raw ones, whose rows are read when they are asked for, and ``.npz``, which is read whole.
 
 Files are read by position and not mapped, so that one that is cut short is an error and not the end of the process (see
-``darner.session.reading``).
+``darner.io.reading``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError
-from ..session.atomic import Path
-from ..session.reading import RegularFile, shown
-from ..session.tensorfile import raw_bytes
+from ..io.atomic import Path
+from ..io.reading import RegularFile, shown
+from ..io.tensorfile import raw_bytes
 
 KEPT = 64 << 20
 """Bytes up to which the rows of a file are read once and kept: single ones are then taken from memory."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import FormatError
-from ..session.atomic import Path
-from ..session.reading import read_whole
+from ..io.atomic import Path
+from ..io.reading import read_whole
 from .filearrays import MOST_UNPACKED, PACKED, check_unpacked
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError
-from ..session.atomic import Path as PathLike
+from ..io.atomic import Path as PathLike
 from .arrays import DataLoader
 from .idx import read_idx
 from .places import data_folders, not_found

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..graph.errors import listed
-from ..session.atomic import FileError
+from ..io.atomic import FileError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 """The folder that holds the package: of a checkout, where ``examples`` is beside it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..graph.errors import FormatError
-from ..session.atomic import Path as PathLike
+from ..io.atomic import Path as PathLike
 from .idx import read_maybe_gzipped
 from .places import not_found
 

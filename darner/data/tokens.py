@@ -17,7 +17,7 @@ import numpy as np
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError, ShapeError
-from ..session.atomic import FileError, Path, write_atomically
+from ..io.atomic import FileError, Path, write_atomically
 from .batches import Batch, Epochs, Stream, batches_of, random_source, whole
 from .filearrays import FileArray, open_array, open_raw
 

@@ -20,8 +20,8 @@ import numpy as np
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, FormatError, optional
-from ..session.atomic import Path, write_atomically
-from ..session.reading import MOST_JSON, parse_json, read_file, read_text, shown
+from ..io.atomic import Path, write_atomically
+from ..io.reading import MOST_JSON, parse_json, read_file, read_text, shown
 
 MOST_TOKENIZER = 256 << 20
 """Bytes of a ``tokenizer.json``; that of a quarter of a million tokens has 33 million."""

@@ -79,6 +79,19 @@ def without_dead_nodes(graph: Graph) -> Graph:
     return copy_graph(graph, keep=live)
 
 
+def inline_by_name(target: Graph, body: Graph, leaves: dict[str, Node]) -> list[Node]:
+    """Copy a body into a graph with nodes in place of its named inputs."""
+    mapped: dict[int, Node] = {leaf.id: leaves[name] for name, leaf in body.inputs.items()}
+    for node in body.nodes:
+        if node.id not in mapped:
+            operands = [mapped[i] for i in node.inputs]
+            source = target.source_of_call()
+            mapped[node.id] = target.insert(
+                node.op, operands, node.slots, node.attrs, source=source
+            )
+    return [mapped[node.id] for node in body.outputs]
+
+
 class NodeEditor:
     """Changes one node in place, re-checking it and what depends on it."""
 

@@ -431,7 +431,7 @@ def unregister(name: str) -> None:
 
 
 def _is_builtin(function: Rule) -> bool:
-    return function.__module__.startswith("darner.ops")
+    return function.__module__.startswith(("darner.ops", "darner.compat"))
 
 
 def _declared_parameters(function: Rule) -> Iterator[tuple[str, Any, bool]]:

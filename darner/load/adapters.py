@@ -29,10 +29,10 @@ import numpy as np
 from ..graph.data import Array
 from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, FormatError, ShapeError, UnknownNameError
+from ..io.reading import read_json, shown
+from ..io.tensorfile import open_tensors, stored
 from ..nn.linear import LoRA
-from ..session.reading import read_json, shown
 from ..session.session import Session
-from ..session.tensorfile import open_tensors, stored
 from .files import ADAPTER, Stored, TensorInfo, Weights
 from .hub import folder as find_folder
 from .loading import ADAPTED, match_graph, write

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import DTypeError
-from ..session.tensorfile import raw_bytes
+from ..io.tensorfile import raw_bytes
 
 Kind: TypeAlias = Literal["exact", "rounds", "fits", "refused"]
 

@@ -26,9 +26,9 @@ import numpy as np
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError, UnknownNameError, listed, nearest
-from ..session.atomic import FileError
-from ..session.reading import read_json, shown
-from ..session.tensorfile import OpenFile, open_tensors
+from ..io.atomic import FileError
+from ..io.reading import read_json, shown
+from ..io.tensorfile import OpenFile, open_tensors
 from .conversions import converted
 
 SINGLE = "model.safetensors"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from ..graph.errors import ArgumentError, DarnerError, optional
-from ..session.atomic import FileError
+from ..io.atomic import FileError
 
 WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "tokenizer*", "*.jinja")
 """What is downloaded: weights, configurations, and what tokenizers need."""
@@ -30,7 +30,7 @@ def folder(path_or_id: str | os.PathLike[str], revision: str | None = None) -> P
 
     >>> folder("there/is/no/such/folder")
     Traceback (most recent call last):
-    darner.session.atomic.FileError: there is no folder 'there/is/no/such/folder', and it is no name of a model of the hub either; ...
+    darner.io.atomic.FileError: there is no folder 'there/is/no/such/folder', and it is no name of a model of the hub either; ...
 
     Args:
         path_or_id: the folder, or the model's name on the hub.

@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.base.memory import ALIGNMENT, aligned
 from ..graph.data import Array
 from ..graph.graph import Graph
+from ..graph.integers import round_up
 from ..graph.types import TensorType
+from ..io.memory import ALIGNMENT, aligned
 from ..ops.random import STEP
-from ..session.running import leaf_type
 from ..session.session import Session
+from ..session.values import leaf_type
 from .files import Weights
 from .matching import Match, match
 
@@ -149,7 +150,7 @@ def _batches(weights: Weights, sources: Mapping[str, str]) -> Iterator[dict[str,
             batches.append({})
             total = 4 * size
         batches[-1][name] = size
-    rooms = [[-(-size // ALIGNMENT) * ALIGNMENT for size in batch.values()] for batch in batches]
+    rooms = [[round_up(size, ALIGNMENT) for size in batch.values()] for batch in batches]
     room = aligned(max(map(sum, rooms), default=0))
     for batch, sizes in zip(batches, rooms, strict=True):
         starts = accumulate(sizes, initial=0)

@@ -15,10 +15,10 @@ from typing import Any
 
 from ..graph.errors import ArgumentError, nearest
 from ..graph.graph import Graph
+from ..io.reading import naming
 from ..session.builders import build
 from ..session.config import SessionConfig
 from ..session.initialise import rule_for
-from ..session.reading import naming
 from ..session.session import Session
 from .files import Weights, weights
 from .hub import folder as find_folder

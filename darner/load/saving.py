@@ -26,8 +26,8 @@ from ..graph import dtypes
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
-from ..session.atomic import FileError, write_atomically
-from ..session.tensorfile import METADATA, file_chunks, header_of, stored
+from ..io.atomic import FileError, write_atomically
+from ..io.tensorfile import METADATA, file_chunks, header_of, stored
 from .conversions import converted, kind_of, same_bytes
 from .files import INDEX, SINGLE, TensorInfo, Weights
 from .texts import CONFIG, write_json

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..graph.errors import ArgumentError, FormatError
-from ..session.atomic import write_atomically
-from ..session.reading import read_json, shown
+from ..io.atomic import write_atomically
+from ..io.reading import read_json, shown
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"

@@ -9,6 +9,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..ops.faults import can_fail, fault_of, is_indexed
 from .plan import Kernel, Plan
+from .specs import operand_number
 
 
 def raised(plan: Plan, number: int, words: Sequence[int]) -> RunError:
@@ -29,7 +30,7 @@ def _inputs_of(plan: Plan, kernel: Kernel, node: Node) -> list[str]:
     while nodes:
         found = nodes.pop()
         if found.op.name == "input":
-            places.append(kernel.operands[int(str(found.name))])
+            places.append(kernel.operands[operand_number(found)])
         nodes += found.operands
     inputs: dict[str, None] = {}
     seen: set[int] = set()

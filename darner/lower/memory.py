@@ -38,6 +38,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..graph.errors import LESS_MEMORY, InternalError, OutOfMemoryError
+from ..graph.integers import round_up
 from ..graph.types import MOST_BYTES
 
 CLOSE = 0.02
@@ -211,7 +212,7 @@ def _check_overlaps(requests: Sequence[Request], arena: Arena) -> None:
 
 
 def _aligned(nbytes: int, alignment: int) -> int:
-    return -(-nbytes // alignment) * alignment
+    return round_up(nbytes, alignment)
 
 
 # Who takes over whose room -------------------------------------------------------------------------

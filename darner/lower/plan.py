@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from .._version import __version__
 from ..graph.data import Data
 from ..graph.errors import Calling, Source, VerifyError
 from ..graph.graph import LEAVES, Graph
@@ -256,8 +257,6 @@ class Plan:
 
         It holds specs, buffers, wiring, constants, options, target and darner's version.
         """
-        from .. import __version__
-
         content = [
             ["darner", __version__, self.version, self.target],
             list(self.specs),

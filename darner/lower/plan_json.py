@@ -15,6 +15,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from .._version import __version__
 from ..graph.data import Data
 from ..graph.errors import DarnerError, FormatError, Source
 from ..graph.graph import Graph
@@ -28,8 +29,6 @@ FORMAT = "darner.plan"
 
 def to_json(plan: Plan) -> str:
     """One JSON document; ``from_json`` restores an equal plan."""
-    from .. import __version__
-
     files: dict[str, int] = {}
     types: dict[TensorType, int] = {}
     content = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ..io.memory import format_size
 from .plan import Kernel, Plan, Spec
 
 SHORT = 8
@@ -15,9 +16,6 @@ SHORT = 8
 
 OPS = 8
 """Ops of a spec that are named before the rest is counted."""
-
-
-UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def to_text(plan: Plan) -> str:
@@ -49,14 +47,6 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield from _table([_spec(spec, uses[key]) for key, spec in plan.specs.items()])
 
 
-def size(count: int) -> str:
-    """A number of bytes: ``512 B``, ``1.5 KiB``, ``20.0 MiB``."""
-    if abs(count) < 1024:
-        return f"{count} B"
-    power = min((count.bit_length() - 1) // 10, len(UNITS))
-    return f"{count / 1024**power:.1f} {UNITS[power - 1]}"
-
-
 def _shown(plan: Plan, i: int) -> str:
     return f"b{i} {plan.buffers[i].type}"
 
@@ -75,10 +65,10 @@ def _short(digest: str) -> str:
 
 
 def _arena_size(plan: Plan) -> str:
-    text = f"{size(plan.arena_bytes)}, naive {size(plan.naive_bytes)}"
+    text = f"{format_size(plan.arena_bytes)}, naive {format_size(plan.naive_bytes)}"
     if plan.naive_bytes > 0:
         share = 100 * plan.saved_bytes / plan.naive_bytes
-        text += f", {size(plan.saved_bytes)} saved ({share:.0f} %)"
+        text += f", {format_size(plan.saved_bytes)} saved ({share:.0f} %)"
     return text
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.facts import Role
 from ..graph.graph import Graph
@@ -18,6 +18,14 @@ from ..ops.faults import can_fail
 from ..optimizer.attributes import attribute_text
 from .fuse import Group, fuse
 from .roles import roles
+
+if TYPE_CHECKING:
+    from .plan import Buffer
+
+
+def operand_number(leaf: Node | Buffer) -> int:
+    """Which operand of its kernel an input of a body, or of its plan, is."""
+    return int(str(leaf.name))
 
 
 @dataclass(frozen=True)

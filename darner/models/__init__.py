@@ -14,7 +14,7 @@ from typing import Any
 
 from ..graph import dtypes
 from ..graph.errors import ArgumentError, nearest
-from ..session.reading import physical_memory, shown
+from ..io.reading import physical_memory, shown
 from .base import Config, Model
 from .fields import as_table
 

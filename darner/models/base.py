@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 from ..graph.errors import ArgumentError, nearest
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..io.reading import shown
 from ..nn.linear import Linear, LinearMaker
-from ..session.reading import shown
 from .fields import as_table, check_fields
 
 

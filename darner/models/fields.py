@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ..graph.errors import ArgumentError
-from ..session.reading import shown
+from ..io.reading import shown
 
 INFINITE = math.inf
 _MOST = 1e300

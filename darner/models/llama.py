@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from .. import nn
 from ..graph.errors import ArgumentError
 from ..graph.node import Node
+from ..io.reading import shown
 from ..nn.attention import Sequence
-from ..session.reading import shown
 from .base import Config
 from .causal import CausalLM
 from .fields import as_table

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, nearest
+from ..io.reading import shown
 from ..nn.attention import Rope
-from ..session.reading import shown
 from .fields import NOT_NEGATIVE, POSITIVE, Range, as_table, check_number
 
 Found = tuple[Array, float]

@@ -30,6 +30,7 @@ import numpy.typing as npt
 from .. import nn
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
+from ..graph.integers import round_up
 from ..graph.node import Node
 from .base import Config, Model, as_type, float_input
 
@@ -118,7 +119,7 @@ class SmolVLAConfig(Config):
     @property
     def expert_inner(self) -> int:
         """The inner width of the expert's layers: 8 / 3 of its width, up to a multiple of 256."""
-        return -(-4 * int(2 * self.expert_width / 3) // 256) * 256
+        return round_up(4 * int(2 * self.expert_width / 3), 256)
 
     def joint(self, layer: int) -> bool:
         """Whether a layer of the expert attends to the actions too."""

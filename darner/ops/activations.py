@@ -10,12 +10,11 @@ from ..graph.attributes import Axis, Float, RealNumber
 from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.facts import Facts
-from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Op, Rule, builder, composite, get_op
+from ..graph.op import Op, Rule, composite, get_op
 from ..graph.types import TensorType
-from ..transforms.batch import spread
-from .elementwise import choose, maximum, minimum, where
+from .axes import spread
+from .elementwise import maximum, minimum, where
 from .functions import erf, exp, expm1, log1p, tanh
 from .samples import Sample, ints, sample, spec, uniform
 from .shapes import slice_
@@ -348,9 +347,3 @@ ACTIVATIONS: dict[str, Op] = {
 """Every function of one operand that ``activation`` knows, by its name."""
 
 ALIASES: dict[str, Op] = {"swish": silu, "hard_swish": hard_silu}
-
-
-@builder(family=FAMILY)
-def activation(graph: Graph, kind: Any, x: Node, shape: Any = None) -> Node:
-    """An activation, or any other element-wise function of one operand, by its name or ``Activation``."""
-    return choose({**ACTIVATIONS, **ALIASES}, kind, "activation")(x, shape=shape)

@@ -7,26 +7,20 @@ are computed again rather than kept, and are 0 where a key is hidden, so every m
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import cache
 from typing import Any
 
 from ..graph.attributes import Float, Index, Mask
 from ..graph.dims import Dim, format_shape
-from ..graph.errors import ArgumentError, ShapeError
+from ..graph.errors import ShapeError
 from ..graph.facts import Facts
-from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Resolved, builder, composite, resolved
+from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import spread
-from ..transforms.reverse import sum_to
 from .attention import (
     ATTENTION_SAMPLES,
     FAMILY,
     Layout,
-    MaskKind,
-    as_mask_kind,
     attention_weights,
     by_group,
     heads_first,
@@ -35,7 +29,7 @@ from .attention import (
     scaled_dot_attention,
     ungrouped,
 )
-from .attention_forms import custom_mask, open_heads
+from .axes import spread, sum_to
 from .contract import dot_general
 from .samples import Sample, sample, spec
 
@@ -239,101 +233,3 @@ def _(
 
 
 # --------------------------------------------------------------------------- RLX's names
-
-
-class AttentionBwdWrt(StrEnum):
-    """What ``attention_backward`` differentiates with respect to."""
-
-    Q = "q"
-    K = "k"
-    V = "v"
-
-
-def _gradients(
-    q: Node,
-    k: Node,
-    v: Node,
-    dy: Node,
-    num_heads: Any,
-    head_dim: Any,
-    mask_kind: Any,
-    mask: Node | None,
-    layout: Any,
-    scale: float | None,
-    softcap: float | None,
-) -> tuple[Node, Node, Node]:
-    kind = as_mask_kind(mask_kind)
-    takes_tensor = kind in (MaskKind.CUSTOM, MaskKind.BIAS)
-    if takes_tensor != (mask is not None):
-        needs = "needs the mask of the forward pass" if takes_tensor else "takes no mask tensor"
-        raise ArgumentError(f"the mask {kind} {needs}")
-    opened = open_heads(q, k, v, num_heads, head_dim, layout=layout)
-    sizes = opened.sizes
-    found = scaled_dot_attention_backward(
-        opened.q,
-        opened.k,
-        opened.v,
-        opened.open("dy", dy, sizes.heads),
-        custom_mask(mask, sizes.scores) if kind == MaskKind.CUSTOM else None,
-        mask if kind == MaskKind.BIAS else None,
-        layout=opened.layout,
-        scale=scale,
-        softcap=softcap,
-        **kind.options,
-    )
-    dq, dk, dv = (opened.close(item) for item in found[:3])
-    return dq, dk, dv
-
-
-@builder(family=FAMILY)
-def attention_backward_all(
-    graph: Graph,
-    q: Node,
-    k: Node,
-    v: Node,
-    dy: Node,
-    num_heads: int,
-    head_dim: int,
-    mask_kind: Any,
-    mask: Node | None = None,
-    *,
-    layout: Any = None,
-    score_scale: float | None = None,
-    attn_logit_softcap: float | None = None,
-) -> tuple[Node, Node, Node]:
-    """The gradients of ``attention`` and its kin with respect to ``q``, ``k`` and ``v``.
-
-    ``mask`` is the tensor of the forward pass, for ``MaskKind.CUSTOM`` and ``MaskKind.BIAS``.
-    """
-    return _gradients(
-        *(q, k, v, dy, num_heads, head_dim, mask_kind, mask),
-        *(layout, score_scale, attn_logit_softcap),
-    )
-
-
-@builder(family=FAMILY)
-def attention_backward(
-    graph: Graph,
-    wrt: Any,
-    q: Node,
-    k: Node,
-    v: Node,
-    dy: Node,
-    num_heads: int,
-    head_dim: int,
-    mask_kind: Any,
-    mask: Node | None = None,
-    *,
-    layout: Any = None,
-    score_scale: float | None = None,
-    attn_logit_softcap: float | None = None,
-) -> Node:
-    """One of the gradients of ``attention_backward_all``: ``wrt`` is ``AttentionBwdWrt.Q``, ``K`` or ``V``, or its text."""
-    chosen = str(getattr(wrt, "value", wrt)).lower()
-    if chosen not in ("q", "k", "v"):
-        raise ArgumentError(f"wrt must be 'q', 'k' or 'v', got {wrt!r}")
-    gradients = _gradients(
-        *(q, k, v, dy, num_heads, head_dim, mask_kind, mask),
-        *(layout, score_scale, attn_logit_softcap),
-    )
-    return gradients["qkv".index(chosen)]

@@ -25,9 +25,9 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
 from ..graph.types import TensorType
-from ..transforms.batch import spread
 from .attention import FAMILY, scaled_dot_attention
-from .attention_forms import open_heads
+from .axes import spread
+from .heads import open_heads
 from .index import dynamic_slice, dynamic_update_slice
 from .samples import ints, sample, spec
 from .shapes import certainly_less, pad

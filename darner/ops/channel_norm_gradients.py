@@ -11,19 +11,17 @@ from typing import Any
 from ..graph import dtypes
 from ..graph.attributes import Float, ShapeOf
 from ..graph.dims import Dim, Shape
-from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Resolved, builder, composite, resolved
+from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import spread
 from .activations import require_equal_shapes
+from .axes import spread
 from .channel_norms import (
     affine_channels,
     along_channels,
     batch_norm_training,
     but_channels,
     channels_over_batch,
-    flat_sizes,
     folded,
     group_norm,
     grouped,
@@ -41,7 +39,6 @@ from .norm_gradients import (
 from .norms import FAMILY, from_axis, layer_norm, require_eps, standardised
 from .reducing import element_count
 from .samples import sample, spec
-from .shapes import concat
 
 # --------------------------------------------------------------------------- group norm
 
@@ -267,42 +264,3 @@ def _of_statistics(x: Node, of_mean: Node | None, of_var: Node | None) -> Node:
 
 
 # --------------------------------------------------------------------------- Meganeura's spellings
-
-
-@builder(family=FAMILY)
-def group_norm_grad_input(
-    graph: Graph,
-    dy: Node,
-    x: Node,
-    w: Node,
-    batch: int,
-    channels: int,
-    spatial: int,
-    num_groups: int,
-    eps: float = 1e-5,
-) -> Node:
-    """The gradient of the flat ``group_norm`` with respect to x, of the shape of x."""
-    sizes = flat_sizes(x, batch, channels, spatial)
-    dx = group_norm_backward_input(
-        x.reshape(sizes), w, None, dy.reshape(sizes), num_groups=num_groups, eps=eps
-    )
-    return dx.reshape(x.shape)
-
-
-@builder(family=FAMILY)
-def group_norm_grad_weight_bias(
-    graph: Graph,
-    dy: Node,
-    x: Node,
-    channels: int,
-    spatial: int,
-    num_groups: int,
-    eps: float = 1e-5,
-) -> Node:
-    """The gradients of the flat ``group_norm`` with respect to weight and bias, one after the other: [2 * channels]."""
-    batch: Any = x.size // (channels * spatial) if channels * spatial else 0
-    sizes = flat_sizes(x, batch, channels, spatial)
-    x, dy = x.reshape(sizes), dy.reshape(sizes)
-    of_weight = group_norm_backward_gamma(x, dy, None, num_groups, eps)
-    of_bias = group_norm_backward_beta(x, dy, None, num_groups, eps)
-    return concat([of_weight, of_bias], 0)

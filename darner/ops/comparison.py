@@ -147,5 +147,3 @@ shift_left = _bitwise(
 shift_right = _bitwise(
     "shift_right", "a moved b bits down, keeping the sign.", np.right_shift, _shifted_right
 )
-
-COMPARE = {"eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge}

@@ -15,7 +15,7 @@ from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import to_front
+from .axes import to_front
 from .samples import ints, sample, spec
 from .shapes import certainly_less, transpose
 

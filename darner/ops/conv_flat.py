@@ -12,10 +12,8 @@ from typing import Any
 
 from ..graph.attributes import PAIRS
 from ..graph.dims import Dim, as_dim
-from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder
-from .conv import FAMILY, conv, conv_input_grad, conv_weight_grad
+from .conv import conv
 from .spatial import fixed_sizes, flattened, numbers, settle, unflattened, window_counts
 
 
@@ -63,76 +61,3 @@ def flat_conv2d(x: Node, kernel: Node, row: Sequence[Any]) -> Node:
     """``conv2d`` of flat tensors; see ``Geometry.read`` for the row of integers."""
     geometry = Geometry.read(row)
     return flattened(conv(geometry.image(x), geometry.weight(kernel), **geometry.attrs))
-
-
-@builder(family=FAMILY)
-def conv2d_hw(
-    graph: Graph,
-    x: Node,
-    kernel: Node,
-    batch: int,
-    in_channels: int,
-    in_h: int,
-    in_w: int,
-    out_channels: int,
-    kernel_h: int,
-    kernel_w: int,
-    stride: int,
-    pad_h: int,
-    pad_w: int,
-) -> Node:
-    """Convolution of flat NCHW tensors, rows and columns padded apart; the result is flat."""
-    sizes = (batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w)
-    return flat_conv2d(x, kernel, (*sizes, stride, pad_h, pad_w))
-
-
-@builder(family=FAMILY)
-def conv2d_grad_input(
-    graph: Graph,
-    dy: Node,
-    kernel: Node,
-    batch: int,
-    in_channels: int,
-    in_h: int,
-    in_w: int,
-    out_channels: int,
-    kernel_h: int,
-    kernel_w: int,
-    stride: int,
-    padding: int,
-    padding_w: int | None = None,
-) -> Node:
-    """The gradient of flat ``conv2d`` towards its input, flat; the integers are the same.
-
-    ``padding_w`` is the columns' padding where it differs, as in ``conv2d_hw``.
-    """
-    sizes = (batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w)
-    geometry = Geometry.read((*sizes, stride, padding, padding_w))
-    cotangent, weight = geometry.cotangent(dy), geometry.weight(kernel)
-    return flattened(conv_input_grad(cotangent, weight, sizes=geometry.sizes, **geometry.attrs))
-
-
-@builder(family=FAMILY)
-def conv2d_grad_weight(
-    graph: Graph,
-    dy: Node,
-    x: Node,
-    batch: int,
-    in_channels: int,
-    in_h: int,
-    in_w: int,
-    out_channels: int,
-    kernel_h: int,
-    kernel_w: int,
-    stride: int,
-    padding: int,
-    padding_w: int | None = None,
-) -> Node:
-    """The gradient of flat ``conv2d`` towards its kernel, flat; the integers are the same.
-
-    ``padding_w`` is the columns' padding where it differs, as in ``conv2d_hw``.
-    """
-    sizes = (batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w)
-    geometry = Geometry.read((*sizes, stride, padding, padding_w))
-    image, cotangent = geometry.image(x), geometry.cotangent(dy)
-    return flattened(conv_weight_grad(image, cotangent, kernel=geometry.kernel, **geometry.attrs))

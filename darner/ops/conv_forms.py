@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph.attributes import PAIRS
-from ..graph.dims import Dim, as_shape, format_shape
+from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Builder, builder
-from ..graph.types import TensorType
 from .contract import windows
-from .conv import FAMILY, conv, conv_input_grad, conv_weight_grad
+from .conv import FAMILY, conv, conv_input_grad
 from .conv_flat import flat_conv2d
 from .shapes import certainly_less
 from .spatial import (
@@ -35,7 +34,7 @@ from .spatial import (
     window_counts,
 )
 
-_CONV_WEIGHT = "out channels, in channels / groups"
+CONV_WEIGHT = "out channels, in channels / groups"
 _TRANSPOSE_WEIGHT = "in channels, out channels / groups"
 _DEFAULTS = {
     "bias": None,
@@ -63,7 +62,7 @@ def _named_padding(name: str, w: Node, stride: Any, dilation: Any) -> PairsOf:
     return tuple((total // 2, total - total // 2) for total in totals)
 
 
-def _check_kernel(kernel_size: Any, kernel: Sequence[Dim]) -> None:
+def check_kernel(kernel_size: Any, kernel: Sequence[Dim]) -> None:
     """Compare a stated kernel size with the weight's own."""
     stated = numbers(kernel_size, len(kernel), "kernel_size", 1)
     if tuple(kernel) != stated:
@@ -94,7 +93,7 @@ def _settings(
             )
         named = dict(zip(names, positional, strict=False))
         if "kernel_size" in named:
-            _check_kernel(named.pop("kernel_size"), w.shape[2:])
+            check_kernel(named.pop("kernel_size"), w.shape[2:])
     for name in named:
         given, default = keywords[name], _DEFAULTS[name]
         unused = given is None if default is None else is_size(given) and int(given) == default
@@ -149,7 +148,7 @@ def _convolution(count: int) -> Builder:
         if count == 2 and len(geometry) == 9 and all(map(is_size, geometry)):
             return flat_conv2d(x, w, geometry)
         require_axes(x, count)
-        require_axes(w, count, "w", _CONV_WEIGHT)
+        require_axes(w, count, "w", CONV_WEIGHT)
         settings = _settings(
             geometry,
             {
@@ -300,64 +299,3 @@ conv_transpose1d, conv_transpose2d, conv_transpose3d = map(_transposed_convoluti
 
 
 # --------------------------------------------------------------------------- RLX's gradients
-
-
-@builder(family=FAMILY)
-def conv2d_backward_input(
-    graph: Graph,
-    dy: Node,
-    w: Node,
-    x_shape: Any,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Node:
-    """The gradient of ``conv2d`` towards an input of ``x_shape``; see ``conv_input_grad``."""
-    require_axes(w, 2, "w", _CONV_WEIGHT)
-    _check_kernel(kernel_size, w.shape[2:])
-    shape = x_shape.shape if isinstance(x_shape, TensorType) else as_shape(x_shape)
-    if len(shape) != 4:
-        raise ShapeError(f"x_shape {format_shape(shape)} must be (batch, channels, height, width)")
-    result: Node = conv_input_grad(
-        dy,
-        w,
-        sizes=shape[2:],
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        shape=x_shape,
-    )
-    return result
-
-
-@builder(family=FAMILY)
-def conv2d_backward_weight(
-    graph: Graph,
-    x: Node,
-    dy: Node,
-    w_shape: Any,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Node:
-    """The gradient of ``conv2d`` towards a weight of ``w_shape``; see ``conv_weight_grad``."""
-    shape = w_shape.shape if isinstance(w_shape, TensorType) else as_shape(w_shape)
-    if len(shape) != 4:
-        raise ShapeError(f"w_shape {format_shape(shape)} must be (out, in / groups, height, width)")
-    _check_kernel(kernel_size, shape[2:])
-    result: Node = conv_weight_grad(
-        x,
-        dy,
-        kernel=kernel_size,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        shape=w_shape,
-    )
-    return result

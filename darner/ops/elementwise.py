@@ -12,12 +12,10 @@ from ..graph.data import Array
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, did_you_mean
 from ..graph.facts import Facts
-from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Rule, builder, composite, primitive
+from ..graph.op import Rule, composite, primitive
 from ..graph.scalar import Emit, Scalar
 from ..graph.types import TensorType, broadcast
-from .comparison import COMPARE
 from .complex_parts import Pair, is_zero, over, times
 from .declare import FAMILY, binary
 from .faults import power_fault
@@ -402,16 +400,6 @@ stop_gradient.rules.emit = Emit(stored=lambda x: x)
 
 # --------------------------------------------------------------------------- by kind
 
-BINARY = {
-    "add": add,
-    "sub": sub,
-    "mul": mul,
-    "div": div,
-    "max": maximum,
-    "min": minimum,
-    "pow": pow_,
-}
-
 
 def choose(table: dict[str, Any], kind: Any, what: str) -> Any:
     """The entry a name or enum member stands for, whatever its spelling."""
@@ -422,17 +410,3 @@ def choose(table: dict[str, Any], kind: Any, what: str) -> Any:
     close = did_you_mean(str(getattr(kind, "value", kind)).lower(), table)
     hint = close if close and len(table) > 10 else f"they are {', '.join(table)}"
     raise ArgumentError(f"no {what} is called {kind!r}", hint=hint)
-
-
-@builder(family=FAMILY, name="binary")
-def _binary(graph: Graph, op: Any, lhs: Node, rhs: Node, shape: Any = None) -> Node:
-    """A binary op by its kind: add, sub, mul, div, max, min or pow."""
-    result: Node = choose(BINARY, op, "binary op")(lhs, rhs, shape=shape)
-    return result
-
-
-@builder(family="comparison")
-def compare(graph: Graph, op: Any, lhs: Node, rhs: Node, shape: Any = None) -> Node:
-    """A comparison by its kind: eq, ne, lt, le, gt or ge."""
-    result: Node = choose(COMPARE, op, "comparison")(lhs, rhs, shape=shape)
-    return result

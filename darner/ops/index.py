@@ -18,7 +18,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import spread, to_front
+from .axes import spread, to_front
 from .elementwise import where
 from .faults import check_indices
 from .samples import ints, sample, spec

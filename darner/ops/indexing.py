@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.attributes import Free, Mask, Tensor, normalize_axes
+from ..graph.attributes import Free, Mask, Tensor
 from ..graph.data import Array
-from ..graph.dims import Dim, SymbolicDim, as_shape, format_shape
+from ..graph.dims import Dim, SymbolicDim, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
 from ..graph.types import TensorType, broadcast
-from ..transforms.batch import align, spread
+from .axes import align, spread
 from .elementwise import where
 from .index import gather, gather_batch, scatter_add
 from .samples import bools, ints, sample, spec
@@ -268,12 +268,6 @@ def take(graph: Graph, x: Node, indices: Node, axis: int | None = None) -> Node:
     return gather(x.flatten(), indices, 0) if axis is None else gather(x, indices, axis)
 
 
-@builder(family=FAMILY)
-def gather_(graph: Graph, table: Node, indices: Node, axis: int) -> Node:
-    """RLX's spelling of ``gather``."""
-    return gather(table, indices, axis)
-
-
 @composite(
     family=FAMILY,
     facts=Facts(fused=True),
@@ -311,12 +305,3 @@ def _(g: Node, out: Node, x: Node, mask: Node, value: float) -> Any:
 def _(size: Dim, batched: dict[str, Any], x: Node, mask: Node, value: float) -> Node:
     x = x if batched["x"] else spread(x, size)
     return masked_fill(x, align(mask, batched["mask"], x.rank - 1), value)
-
-
-@builder(family=FAMILY)
-def gather_backward(graph: Graph, dy: Node, indices: Node, table_shape: Any, axis: int = 0) -> Node:
-    """The derivative of ``gather`` by its table: ``dy`` added up by index into zeros of the table's shape."""
-    shape = table_shape.shape if isinstance(table_shape, TensorType) else as_shape(table_shape)
-    axis = normalize_axes(axis, len(shape))
-    result: Node = scatter_add(indices, dy, shape[axis], axis=axis, shape=shape)
-    return result

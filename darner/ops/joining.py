@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..graph.attributes import Pairs, Tensor
-from ..graph.dims import Dim, SymbolicDim, as_dim, divide, format_shape
+from ..graph.dims import Dim, SymbolicDim, divide, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
+from ..graph.integers import ceil_div
 from ..graph.node import Node
 from ..graph.op import Resolved, builder, composite, resolved
 from .samples import ints, sample, spec
@@ -29,12 +30,6 @@ def stack(graph: Graph, inputs: list[Node], axis: int = 0) -> Node:
             )
     place = one_axis(axis, nodes[0].rank + 1)
     return concat([node.unsqueeze(place) for node in nodes], place)
-
-
-@builder(family=FAMILY)
-def concat_(graph: Graph, inputs: list[Node], axis: int) -> Node:
-    """RLX's spelling of ``concat``."""
-    return concat(inputs, axis)
 
 
 @builder(family=FAMILY)
@@ -81,7 +76,7 @@ def chunk(graph: Graph, x: Node, count: int, axis: int = 0) -> list[Node]:
     if exact is not None:
         return _pieces(x, [exact] * count, place)
     whole = int(size)
-    each = -(-whole // count)
+    each = ceil_div(whole, count)
     sizes: list[Dim] = [min(each, whole - start) for start in range(0, whole, each)]
     return _pieces(x, sizes, place)
 
@@ -96,41 +91,6 @@ def narrow(graph: Graph, x: Node, axis: int, start: Any, length: Any) -> Node:
     if certainly_less(first, 0) or certainly_less(count, 0) or certainly_less(size, first + count):
         raise ShapeError(f"{count} elements from {first} do not lie in axis {place} of size {size}")
     return cut(x, place, first, first + count)
-
-
-@builder(family=FAMILY)
-def narrow_(graph: Graph, x: Node, axis: int, start: Any, length: Any) -> Node:
-    """RLX's spelling of ``narrow``."""
-    return x.narrow(axis, start, length)
-
-
-def _channels(x: Node, batch: Dim, channels: Dim, spatial: Dim) -> Node:
-    """A flat NCHW tensor with its batch, channels and pixels apart."""
-    if x.size != batch * channels * spatial:
-        raise ShapeError(
-            f"{x.size} elements are not {batch} times {channels} channels of {spatial}"
-        )
-    return x.reshape((batch, channels, spatial))
-
-
-@builder(family=FAMILY)
-def split_a(
-    graph: Graph, x: Node, batch: Any, channels_a: Any, channels_b: Any, spatial: Any
-) -> Node:
-    """The first ``channels_a`` channels of a flat NCHW tensor of ``channels_a + channels_b``, flat."""
-    batch, channels_a, channels_b, spatial = map(as_dim, (batch, channels_a, channels_b, spatial))
-    apart = _channels(x, batch, channels_a + channels_b, spatial)
-    return apart.narrow(1, 0, channels_a).reshape((batch * channels_a * spatial,))
-
-
-@builder(family=FAMILY)
-def split_b(
-    graph: Graph, x: Node, batch: Any, channels_a: Any, channels_b: Any, spatial: Any
-) -> Node:
-    """The last ``channels_b`` channels of a flat NCHW tensor of ``channels_a + channels_b``, flat."""
-    batch, channels_a, channels_b, spatial = map(as_dim, (batch, channels_a, channels_b, spatial))
-    apart = _channels(x, batch, channels_a + channels_b, spatial)
-    return apart.narrow(1, channels_a, channels_b).reshape((batch * channels_b * spatial,))
 
 
 @builder(family=FAMILY)

@@ -16,7 +16,7 @@ from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.initial import parse_rule
 from ..graph.node import Node
-from ..graph.op import builder, primitive
+from ..graph.op import primitive
 from ..graph.types import TensorType, TupleType
 from .samples import sample
 
@@ -131,42 +131,6 @@ def project(source: Tuple, index: int) -> TensorType:
 @project.reference
 def _(source: tuple[Array, ...], index: int) -> Array:
     return source[index]
-
-
-@builder(family="leaves")
-def param(graph: Graph, name: str, shape: Any, dtype: Any = None) -> Node:
-    """RLX's spelling of ``parameter``."""
-    return graph.parameter(name, shape, dtype)
-
-
-@builder(family="leaves")
-def input_u32(graph: Graph, name: str, shape: Any) -> Node:
-    """An input of u32, such as token ids."""
-    return graph.input(name, shape, dtypes.u32)
-
-
-@builder(family="leaves")
-def parameter_f16(graph: Graph, name: str, shape: Any) -> Node:
-    """A parameter stored as f16; arithmetic with f32 casts it."""
-    return graph.parameter(name, shape, dtypes.f16)
-
-
-@builder(family="leaves")
-def parameter_q4(graph: Graph, name: str, shape: Any) -> Node:
-    """A matrix kept as 4-bit blocks of 32 rows; see ``parameter``."""
-    return graph.parameter(name, shape, storage="q4")
-
-
-@builder(family="leaves")
-def parameter_q8(graph: Graph, name: str, shape: Any) -> Node:
-    """A matrix kept as 8-bit blocks of 32 rows; see ``parameter``."""
-    return graph.parameter(name, shape, storage="q8")
-
-
-@builder(family="leaves")
-def scalar(graph: Graph, value: float, dtype: Any = "f32") -> Node:
-    """A constant of shape [1]."""
-    return graph.constant([value], dtype=dtype)
 
 
 def stored_value(array: Array, storage: str) -> Array:

@@ -17,7 +17,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Rule, builder, composite, primitive
 from ..graph.types import TensorType
-from ..transforms.batch import from_front, spread, to_front
+from .axes import from_front, spread, to_front
 from .comparison import lt
 from .elementwise import mul, where
 from .faults import check_matrices

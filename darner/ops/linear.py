@@ -13,12 +13,12 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, Resolved, builder, composite, get_op, resolved
 from ..graph.types import TensorType
-from .activations import ACTIVATIONS, ALIASES, swiglu, swiglu_concat
+from .activations import ACTIVATIONS, ALIASES
 from .elementwise import add, choose, where
 from .index import as_i32, gather
-from .matrix import FAMILY, check_inner, contraction, matmul, matmul_bt, shared_matmul_pair
+from .matrix import FAMILY, check_inner, contraction, matmul, matmul_bt
 from .samples import ints, sample, spec
-from .shapes import concat, reshape, transpose
+from .shapes import reshape, transpose
 
 
 def _check_rank(name: str, type: TensorType, rank: int, form: str) -> None:
@@ -73,44 +73,6 @@ def _(input: Node, weight: Node, bias: Node, activation: str | None) -> Node:
 
 
 @builder(family=FAMILY)
-def linear_bias(
-    graph: Graph, x: Node, w: Node, bias: Node | None = None, shape: Any = None
-) -> Node:
-    """``x @ w + bias`` for w [in, out] and bias [out], which may be left out."""
-    return _linear(x, w, bias, None, shape)
-
-
-@builder(family=FAMILY)
-def linear_bias_act(
-    graph: Graph,
-    x: Node,
-    w: Node,
-    bias: Node | None = None,
-    activation: Any = None,
-    shape: Any = None,
-) -> Node:
-    """``activation(x @ w + bias)`` as separate ops; bias and activation may be left out."""
-    return _linear(x, w, bias, activation, shape)
-
-
-def _linear(x: Node, w: Node, bias: Node | None, activation: Any, shape: Any) -> Node:
-    """A product, then a bias, then an activation; a stated shape is checked first."""
-    result: Node = matmul(x, w, shape=shape)
-    if bias is not None:
-        check_bias(bias, w.shape[-1])
-        result = add(result, bias)
-    return result if activation is None else activation_op(activation)(result)
-
-
-@builder(family=FAMILY)
-def linear_fused(
-    graph: Graph, x: Node, w: Node, bias: Node, activation: Any = None, out_shape: Any = None
-) -> Node:
-    """``fused_matmul_bias_act`` by RLX's other name."""
-    return fused_matmul_bias_act(x, w, bias, activation, shape=out_shape)
-
-
-@builder(family=FAMILY)
 def linear(graph: Graph, x: Node, w: Node, bias: Node | None = None, shape: Any = None) -> Node:
     """``x @ w.T + bias`` with PyTorch's layout of a weight: [out, in]."""
     if w.rank != 2:
@@ -121,52 +83,6 @@ def linear(graph: Graph, x: Node, w: Node, bias: Node | None = None, shape: Any 
         check_bias(bias, w.shape[0])
         result = add(result, bias)
     return result
-
-
-@builder(family=FAMILY)
-def bias_add(graph: Graph, a: Node, bias: Node, shape: Any = None) -> Node:
-    """A vector added to every row: a [..., N] and bias [N]."""
-    _check_rows(a)
-    check_bias(bias, a.shape[-1])
-    return add(a, bias, shape=shape)
-
-
-@builder(family=FAMILY)
-def broadcast_add(graph: Graph, a: Node, b: Node, shape: Any = None) -> Node:
-    """One row added to every row: a [..., N] and b [1, N]."""
-    _check_rows(a)
-    if b.shape != (1, a.shape[-1]):
-        raise ShapeError(
-            f"b must be one row {format_shape((1, a.shape[-1]))}, not {format_shape(b.shape)}"
-        )
-    return add(a, b, shape=shape)
-
-
-def _check_rows(a: Node) -> None:
-    if a.rank < 2:
-        raise ShapeError(f"a must have rows, but it is {format_shape(a.shape)}")
-
-
-@builder(family=FAMILY)
-def swiglu_ffn(
-    graph: Graph, x: Node, up_w: Node, gate_w: Node, down_w: Node, shape: Any = None
-) -> Node:
-    """A gated feed-forward block: ``(silu(x @ gate_w) * (x @ up_w)) @ down_w``."""
-    up, gate = shared_matmul_pair(x, up_w, gate_w)
-    return matmul(swiglu(gate, up), down_w, shape=shape)
-
-
-@builder(family=FAMILY)
-def fused_swiglu_ffn(
-    graph: Graph, x: Node, up_w: Node, gate_w: Node, down_w: Node, out_shape: Any = None
-) -> Node:
-    """``swiglu_ffn`` with one product for up and gate: the weights are joined as [up | gate]."""
-    if up_w.shape != gate_w.shape:
-        raise ShapeError(
-            f"up_w {format_shape(up_w.shape)} and gate_w {format_shape(gate_w.shape)} differ"
-        )
-    both = matmul(x, concat([up_w, gate_w], -1))
-    return matmul(swiglu_concat(both, gate_first=False), down_w, shape=out_shape)
 
 
 # --------------------------------------------------------------------------- adapters and experts

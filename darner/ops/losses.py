@@ -16,8 +16,8 @@ from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType, broadcast
-from ..transforms.reverse import sum_to
 from .activations import repeat_over_batch, sigmoid
+from .axes import sum_to
 from .elementwise import where
 from .reduce import reduced, with_axes
 from .reducing import element_count, rough_squares

@@ -18,7 +18,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, builder, composite
 from ..graph.types import TensorType
-from ..transforms.batch import align
+from .axes import align
 from .contract import dot_general
 from .samples import ints, sample, spec
 from .shapes import reshape, transpose
@@ -301,12 +301,6 @@ def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
 
 
 @builder(family=FAMILY)
-def mm(graph: Graph, a: Node, b: Node, shape: Any = None) -> Node:
-    """Shorthand for ``matmul``."""
-    return matmul(a, b, shape=shape)
-
-
-@builder(family=FAMILY)
 def dot(graph: Graph, a: Node, b: Node, shape: Any = None) -> Node:
     """The sum of the products of two vectors, a scalar."""
     _check_vectors(a, b)
@@ -333,9 +327,3 @@ def _check_vectors(a: Node, b: Node) -> None:
     for name, operand in (("a", a), ("b", b)):
         if operand.rank != 1:
             raise ShapeError(f"{name} must be a vector, not {format_shape(operand.shape)}")
-
-
-@builder(family=FAMILY)
-def shared_matmul_pair(graph: Graph, x: Node, w1: Node, w2: Node) -> tuple[Node, Node]:
-    """``x @ w1`` and ``x @ w2``; the optimizer makes them one product where that pays."""
-    return matmul(x, w1), matmul(x, w2)

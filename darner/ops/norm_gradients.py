@@ -20,12 +20,11 @@ from typing import Any
 from ..graph.attributes import Axis, Float, ShapeOf
 from ..graph.dims import Dim, Shape, format_shape
 from ..graph.errors import ShapeError
-from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Op, Resolved, Rule, builder, composite, resolved
+from ..graph.op import Op, Resolved, Rule, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import align, spread
 from .activations import require_equal_shapes
+from .axes import align, spread
 from .norms import (
     FAMILY,
     affine,
@@ -333,30 +332,3 @@ _after_residual(fused_residual_rms_norm, _of_rms_norm)
 
 
 # --------------------------------------------------------------------------- Meganeura's spellings
-
-
-@builder(family=FAMILY)
-def rms_norm_grad_x(graph: Graph, dy: Node, x: Node, w: Node, eps: float = 1e-5) -> Node:
-    """The gradient of ``rms_norm(x, w, eps)`` with respect to x."""
-    return rms_norm_backward_input(x, w, None, dy, -1, eps)
-
-
-@builder(family=FAMILY)
-def rms_norm_grad_w(graph: Graph, dy: Node, x: Node, w: Node, eps: float = 1e-5) -> Node:
-    """The gradient of ``rms_norm(x, w, eps)`` with respect to w."""
-    return rms_norm_backward_gamma(x, w, None, dy, -1, eps)
-
-
-@builder(family=FAMILY)
-def layer_norm_grad_x(graph: Graph, dy: Node, x: Node, w: Node, eps: float = 1e-5) -> Node:
-    """The gradient of ``layer_norm(x, w, b, eps)`` with respect to x."""
-    return layer_norm_backward_input(x, w, dy, -1, eps)
-
-
-@builder(family=FAMILY)
-def layer_norm_grad_wb(graph: Graph, dy: Node, x: Node, w: Node, eps: float = 1e-5) -> Node:
-    """The gradient of ``layer_norm(x, w, b, eps)`` with respect to w, of the type of w.
-
-    In spite of its name it leaves out the bias, as Meganeura's does: that is ``layer_norm_backward_beta(dy)``.
-    """
-    return layer_norm_backward_gamma(x, dy, w.shape, -1, eps)

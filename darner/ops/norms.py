@@ -15,10 +15,10 @@ from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Op, builder, composite
+from ..graph.op import Op, composite
 from ..graph.types import TensorType
-from ..transforms.batch import align
 from .activations import require_equal_shapes
+from .axes import align
 from .elementwise import maximum
 from .functions import rsqrt
 from .reduce import in_f32
@@ -157,12 +157,6 @@ def _(x: Node, weight: Node | None, bias: Node | None, eps: float, axis: int) ->
 
 
 _next_axis_over_batch(layer_norm)
-
-
-@builder(family=FAMILY)
-def ln(graph: Graph, x: Node, gamma: Node, beta: Node, eps: float = 1e-5) -> Node:
-    """RLX's short spelling of ``layer_norm`` over the last axis. (The logarithm is ``log``.)"""
-    return layer_norm(x, gamma, beta, eps)
 
 
 @composite(family=FAMILY, samples=_FEATURES)

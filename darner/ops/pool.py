@@ -20,7 +20,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import spread
+from .axes import spread
 from .contract import dot_general, fold, per_axis, windows
 from .index import take_along_axis
 from .samples import ints, sample, spec

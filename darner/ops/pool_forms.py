@@ -11,9 +11,8 @@ from ..graph.node import Node
 from ..graph.op import Builder, builder
 from .contract import windows
 from .elementwise import choose
-from .pool import FAMILY, adaptive_avg_pool, avg_pool, max_pool, max_pool_backward
+from .pool import FAMILY, adaptive_avg_pool, avg_pool, max_pool
 from .spatial import (
-    flattened,
     is_size,
     last_axes,
     numbers,
@@ -91,35 +90,6 @@ def _adaptive_of_rank(count: int) -> Builder:
 max_pool1d, max_pool2d, max_pool3d = map(_max_pool_of_rank, (1, 2, 3))
 avg_pool1d, avg_pool2d, avg_pool3d = map(_avg_pool_of_rank, (1, 2, 3))
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = map(_adaptive_of_rank, (1, 2, 3))
-
-
-@builder(family=FAMILY)
-def max_pool_2d(
-    graph: Graph,
-    x: Node,
-    batch: int,
-    channels: int,
-    in_h: int,
-    in_w: int,
-    kernel_h: int,
-    kernel_w: int,
-    stride: int,
-    padding: int,
-) -> Node:
-    """The largest element of each window of a flat NCHW tensor, flat; see ``max_pool2d``."""
-    image = unflattened(x, (batch, channels, in_h, in_w))
-    return flattened(max_pool(image, (kernel_h, kernel_w), stride=stride, padding=padding))
-
-
-@builder(family=FAMILY)
-def maxpool2d_backward(
-    graph: Graph, x: Node, dy: Node, kernel_size: Any, stride: Any, padding: Any
-) -> Node:
-    """The gradient of ``max_pool2d`` towards its input; see ``max_pool_backward``."""
-    require_axes(x, 2)
-    require_axes(dy, 2, "dy")
-    result: Node = max_pool_backward(x, dy, kernel_size, stride=stride, padding=padding)
-    return result
 
 
 # --------------------------------------------------------------------------- other reductions

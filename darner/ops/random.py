@@ -21,6 +21,7 @@ from ..graph.dims import Dim
 from ..graph.errors import ArgumentError, NameTakenError, ShapeError, caller
 from ..graph.facts import Facts
 from ..graph.graph import Graph
+from ..graph.integers import ceil_div
 from ..graph.node import Node
 from ..graph.op import Rule, builder, primitive
 from ..graph.types import TensorType
@@ -72,7 +73,7 @@ def _check_source(seed: int, stream: int, step: TensorType | None) -> None:
 @random_bits.reference
 def _(shape: tuple[int, ...], seed: int, stream: int, step: Array | None) -> Array:
     size = math.prod(shape)
-    block = np.arange(-(-size // 4), dtype=np.uint64)
+    block = np.arange(ceil_div(size, 4), dtype=np.uint64)
     now = 0 if step is None else int(step) % WORDS
     counter = np.stack(
         [

@@ -11,7 +11,7 @@ from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import primitive
 from ..graph.types import TensorType
-from ..transforms.batch import spread
+from .axes import spread
 from .samples import ints, sample, spec
 
 

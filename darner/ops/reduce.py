@@ -18,7 +18,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, Rule, composite, primitive
 from ..graph.types import TensorType
-from ..transforms.batch import spread
+from .axes import spread
 from .samples import Sample, bools, ints, sample, spec
 from .shapes import concat, flip, pad, reshape, transpose
 from .shaping import cut

@@ -7,23 +7,18 @@ from typing import Any
 
 from ..graph.attributes import Analytic, Axes, Float
 from ..graph.dims import Dim
-from ..graph.errors import ArgumentError, ShapeError
+from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, Rule, builder, composite
 from ..graph.types import TensorType
-from .elementwise import choose
 from .reduce import (
     argmax,
     first_extreme,
     in_f32,
-    max_,
-    min_,
-    prod,
     reduced,
     reduction_call,
     require_elements,
-    sum_,
     with_axes,
 )
 from .samples import Sample, ints, sample, spec
@@ -302,47 +297,8 @@ for _reduction in (mean, var, std, norm, logsumexp):
 
 # --------------------------------------------------------------------------- by name
 
-REDUCTIONS = {"sum": sum_, "mean": mean, "max": max_, "min": min_, "prod": prod}
-
-
-@builder(family=FAMILY)
-def reduce(
-    graph: Graph, x: Node, op: Any, axes: Any = None, keep_dim: bool = False, shape: Any = None
-) -> Node:
-    """A reduction by its kind: sum, mean, max, min or prod."""
-    return choose(REDUCTIONS, op, "reduction")(x, axes, keep_dim, shape=shape)
-
-
-@builder(family=FAMILY)
-def sum_all(graph: Graph, x: Node) -> Node:
-    """The sum of all elements, as a tensor of shape [1]."""
-    return x.sum().reshape((1,))
-
-
-@builder(family=FAMILY)
-def mean_all(graph: Graph, x: Node) -> Node:
-    """The mean of all elements, as a tensor of shape [1]."""
-    return x.mean().reshape((1,))
-
-
-@builder(family=FAMILY)
-def sum_rows(graph: Graph, x: Node) -> Node:
-    """The rows of a matrix added up: [M, N] gives [N]."""
-    if x.rank != 2:
-        raise ShapeError(f"x must be a matrix, not of rank {x.rank}", hint="use sum(x, axes)")
-    return x.sum(0)
-
 
 @builder(family=FAMILY)
 def count_nonzero(graph: Graph, x: Node, axes: Any = None, keepdims: bool = False) -> Node:
     """How many elements over ``axes`` (all by default) are not 0, as i32."""
     return (x != graph.literal(0, x.dtype)).sum(axes, keepdims)
-
-
-@builder(family=FAMILY)
-def cumsum_backward(
-    graph: Graph, dy: Node, out_shape: Any = None, axis: int = -1, exclusive: bool = False
-) -> Node:
-    """The derivative of ``cumsum``: running sums of ``dy`` from the end."""
-    result: Node = dy.cumsum(axis, exclusive, reverse=True, shape=out_shape)
-    return result

@@ -21,14 +21,11 @@ from .contract import per_axis
 from .index import gather, scatter_add
 from .samples import ints, sample, spec
 from .spatial import (
-    flattened,
-    is_size,
     merge_batch,
     require_axes,
     require_node,
     spatial_axes,
     split_batch,
-    unflattened,
     widened,
 )
 
@@ -219,58 +216,6 @@ def resize_bilinear(graph: Graph, x: Node, sizes: Any, align_corners: bool = Fal
 
 
 # --------------------------------------------------------------------------- doubling
-
-
-def _image(x: Node, geometry: tuple[Any, ...], scale: int = 1) -> Node:
-    """[batch, channels, *spatial], from that or from a flat tensor and its sizes (times scale)."""
-    if not geometry:
-        require_node(x)
-        spatial_axes(x)
-        return x
-    if len(geometry) != 4 or not all(map(is_size, geometry)):
-        raise ArgumentError(
-            f"got {len(geometry)} arguments after x, expected none, or the sizes of a flat tensor",
-            hint="flat: (x, batch, channels, in_h, in_w)",
-        )
-    batch, channels, in_h, in_w = geometry
-    return unflattened(x, (batch, channels, scale * in_h, scale * in_w))
-
-
-@builder(family=FAMILY)
-def upsample_2x(graph: Graph, x: Node, *geometry: int) -> Node:
-    """Every element twice along each spatial axis: [n, c, h, w] becomes [n, c, 2h, 2w].
-
-    Flat: ``upsample_2x(x, batch, channels, in_h, in_w)``, with a flat result.
-    """
-    result: Node = resize_nearest(_image(x, geometry), factor=2)
-    return flattened(result) if geometry else result
-
-
-@builder(family=FAMILY)
-def resize_nearest_2x(graph: Graph, x: Node) -> Node:
-    """RLX's spelling of ``upsample_2x``."""
-    require_node(x)
-    result: Node = resize_nearest(x, factor=2)
-    return result
-
-
-@builder(family=FAMILY)
-def upsample_2x_grad(graph: Graph, dy: Node, *geometry: int) -> Node:
-    """The gradient of ``upsample_2x``: the sum of each block of 2 along every spatial axis.
-
-    Flat: ``upsample_2x_grad(dy, batch, channels, in_h, in_w)`` with the sizes before doubling, as
-    in ``upsample_2x``.
-    """
-    image = _image(dy, geometry, 2)
-    halves = []
-    for axis, size in enumerate(image.shape[2:]):
-        half = divide(size, 2)
-        if half is None:
-            raise ShapeError(f"size {size} on spatial axis {axis} is odd")
-        halves.append(half)
-    blocks = image.reshape((*image.shape[:2], *(part for half in halves for part in (half, 2))))
-    result: Node = blocks.sum(tuple(range(3, blocks.rank, 2)))
-    return flattened(result) if geometry else result
 
 
 # --------------------------------------------------------------------------- channels and space

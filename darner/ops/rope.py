@@ -22,10 +22,9 @@ from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import Resolved, builder, composite, resolved
+from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType, broadcast
-from ..transforms.batch import align, spread
-from ..transforms.reverse import sum_to
+from .axes import align, spread, sum_to
 from .samples import ints, sample, spec
 from .shapes import concat, pad, slice_
 
@@ -400,7 +399,7 @@ def _(args: Sequence[Any]) -> tuple[int, ...]:
     return (1, 2) if tables else ()
 
 
-def _row_positions(x: Node, layout: str, offset: int) -> Node:
+def row_positions(x: Node, layout: str, offset: int) -> Node:
     rows = x.graph.iota((_places(x.shape, layout)[-1],))
     return rows + offset if offset else rows
 
@@ -418,7 +417,7 @@ def _(
     positions: Node | None,
 ) -> Node:
     if positions is None:
-        places = _row_positions(x, layout, offset)
+        places = row_positions(x, layout, offset)
     else:
         places = _as_i32(positions) + offset if offset else positions
     cos, sin = rope_tables(places, n_rot, theta, dtype=x.dtype)
@@ -528,59 +527,3 @@ def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
 
 
 # --------------------------------------------------------------------------- other names
-
-
-@builder(family=FAMILY)
-def rope_n(graph: Graph, x: Node, cos: Node, sin: Node, head_dim: int, n_rot: int) -> Node:
-    """``rope_with_tables`` of the first ``n_rot`` elements of each head."""
-    return rope_with_tables(x, cos, sin, head_dim=head_dim, n_rot=n_rot)
-
-
-@builder(family=FAMILY)
-def rope_backward(
-    graph: Graph, dy: Node, cos: Node, sin: Node, head_dim: int, n_rot: int | None = None
-) -> Node:
-    """The gradient of ``rope_with_tables`` with respect to its operand: the turn back."""
-    return rope_with_tables(dy, cos, -sin, head_dim=head_dim, n_rot=n_rot)
-
-
-@builder(family=FAMILY)
-def rope_with_offset(
-    graph: Graph, x: Node, theta: float, offset: int, head_dim: int, *, layout: Any = "flat"
-) -> Node:
-    """``rope`` of a sequence whose first row has position ``offset``."""
-    return rope(x, theta, head_dim, offset=offset, layout=layout)
-
-
-@builder(family=FAMILY)
-def rope_dynamic_offset(
-    graph: Graph, x: Node, theta: float, offset: Node, head_dim: int, *, layout: Any = "flat"
-) -> Node:
-    """``rope`` of a sequence whose first row has the position that ``offset``, one integer of the graph, gives."""
-    if offset.shape not in ((), (1,)):
-        raise ShapeError(f"offset {format_shape(offset.shape)} must be one integer")
-    if not offset.dtype.is_int:
-        raise DTypeError(
-            f"offset must be integers, not {offset.dtype}", hint="cast it to i32 first"
-        )
-    least = 3 if layout == "shd" else 2
-    if x.rank < least:
-        raise ShapeError(f"x has rank {x.rank}, not at least {least}")
-    positions = _row_positions(x, layout, 0) + _as_i32(offset)
-    return rope(x, theta, head_dim, layout=layout, positions=positions)
-
-
-@builder(family=FAMILY)
-def rope_grad(
-    graph: Graph,
-    dy: Node,
-    theta: float,
-    head_dim: int,
-    *,
-    offset: int = 0,
-    layout: Any = "flat",
-    positions: Node | None = None,
-) -> Node:
-    """The gradient of ``rope`` with respect to its operand: the turn back."""
-    options = {"offset": offset, "layout": layout, "positions": positions}
-    return rope(dy, theta, head_dim, inverse=True, **options)

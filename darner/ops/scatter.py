@@ -15,7 +15,7 @@ from ..graph.facts import RESULT, Facts
 from ..graph.node import Node
 from ..graph.op import primitive
 from ..graph.types import TensorType
-from ..transforms.batch import spread
+from .axes import spread
 from .elementwise import where
 from .faults import check_indices
 from .index import FAMILY, as_i32, as_number, gather

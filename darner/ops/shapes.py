@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +14,10 @@ from ..graph.dims import Dim, divide, format_shape, product
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.facts import Facts
-from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
-from ..transforms.batch import align, spread
-from ..transforms.reverse import sum_to
+from .axes import align, spread, sum_to
 from .samples import ints, sample, spec
 
 FAMILY = "shape"
@@ -364,32 +361,6 @@ def concat(inputs: list[Tensor], axis: Axis = 0) -> TensorType:
                 )
         total = total + item.shape[axis]
     return first.with_shape([total if i == axis else d for i, d in enumerate(first.shape)])
-
-
-@concat.spelling
-def _(graph: Graph, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    if not isinstance(inputs, Node):
-        return (inputs, *args), kwargs
-    names = ("b", "batch", "channels_a", "channels_b", "spatial")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    missing = [name for name in names if name not in given]
-    if missing or len(args) > len(names):
-        raise ArgumentError(
-            "tensors must come in a list: concat([a, b], axis)",
-            hint="or flat: concat(a, b, batch, channels_a, channels_b, spatial)",
-        )
-    batch, ca, cb, spatial = (given[name] for name in names[1:])
-    if not isinstance(given["b"], Node):
-        raise ArgumentError(f"'b' must be a node, got {type(given['b']).__name__}")
-    a = inputs.reshape((batch, ca, spatial))
-    b = given["b"].reshape((batch, cb, spatial))
-    return concat([a, b], 1).reshape((-1,))
-
-
-@concat.spelled_operands
-def _(args: Sequence[Any]) -> tuple[int, ...]:
-    """The second of two flat tensors."""
-    return (1,) if args and not isinstance(args[0], list | tuple) else ()
 
 
 @concat.reference

@@ -137,18 +137,6 @@ def moveaxis(graph: Graph, x: Node, source: Any, destination: Any) -> Node:
     return x.transpose(tuple(by_place[i] if i in by_place else next(rest) for i in range(x.rank)))
 
 
-@builder(family=FAMILY)
-def reshape_(graph: Graph, x: Node, shape: Any) -> Node:
-    """RLX's spelling of ``reshape``."""
-    return x.reshape(shape)
-
-
-@builder(family=FAMILY)
-def transpose_(graph: Graph, x: Node, perm: Any) -> Node:
-    """RLX's spelling of ``transpose``."""
-    return x.transpose(perm)
-
-
 # --------------------------------------------------------------------------- repetition
 
 

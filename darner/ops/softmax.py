@@ -12,7 +12,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, builder, composite
 from ..graph.types import TensorType
-from ..transforms.batch import align, spread
+from .axes import align, spread
 from .elementwise import where
 from .samples import Sample, bools, sample, spec
 
@@ -198,13 +198,6 @@ def _(y: Node, dy: Node, axis: int) -> Node:
 
 
 _next_axis_over_batch(log_softmax_backward)
-
-
-@builder(family=FAMILY)
-def sm(graph: Graph, x: Node, axis: int = -1, shape: object = None) -> Node:
-    """RLX's short name of ``softmax``."""
-    result: Node = softmax(x, axis, shape=shape)
-    return result
 
 
 @builder(family=FAMILY)

@@ -6,14 +6,17 @@ Modules, in the order data passes through them:
     builders    ``build`` and its kin
     pipeline    from the user's graph to plans; ``setup`` cuts off what is computed once, ``planfile`` keeps plans
     buildcache  plans and code of earlier builds; ``buildkey`` says what a build depends on
-    programs    what runs for one choice of sizes
+    programs    what runs for one choice of sizes, and how far that is; ``compiling`` makes it
+    values      parameters and states, and the memory that all programs use; ``leaves`` shows them as mappings
     preparing   what is made of weights before steps, and where weights are that were given back
     binding     values in: element types, shapes, symbolic sizes
-    running     inputs, steps and outputs; ``training`` adds optimizers and gradients, ``session`` the rest
-    checkpoint  parameters and states in files; ``reading`` opens what others wrote
+    session     the methods, the lock, the names in errors; it holds a runner (``running``: inputs, steps, outputs),
+                a learner (``training``: optimizers, gradients) and an inspector (``inspecting``: questions)
+    checkpoint  parameters and states in files; ``restoring`` reads those of others
     functions   Python functions over nodes, called with arrays
 """
 
+from ..inspect.summary import MemorySummary
 from .builders import (
     build,
     build_inference_session,
@@ -27,7 +30,6 @@ from .functions import Function, function
 from .initialise import ZeroParametersWarning
 from .programs import ClosedError
 from .session import Session
-from .summary import MemorySummary
 
 __all__ = [
     "ClosedError",

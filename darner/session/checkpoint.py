@@ -18,7 +18,7 @@ Parameters stand under their own names, so any tool that reads safetensors reads
  "state 'adam_m.layer.w' is unexpected"]
 >>> folder.cleanup()
 
-A file is replaced whole or not at all (see `darner.session.atomic`). Damage is found when it is
+A file is replaced whole or not at all (see `darner.io.atomic`). Damage is found when it is
 loaded: the header carries a digest of itself and a checksum of every tensor. The checksum is CRC-32,
 which costs little (gigabytes a second) and which no single error passes; it guards against failing disks and cut transfers, not against forgery.
 """
@@ -36,14 +36,15 @@ from typing import Any
 
 import numpy as np
 
+from .._version import __version__
 from ..graph import dtypes
 from ..graph.data import Array
 from ..graph.dims import SymbolicDim, format_shape
 from ..graph.errors import ArgumentError, DTypeError, FormatError, did_you_mean
 from ..graph.types import TensorType
-from . import tensorfile
-from .atomic import Path, write_atomically
-from .reading import shown
+from ..io import tensorfile
+from ..io.atomic import Path, write_atomically
+from ..io.reading import shown
 
 FORMAT = 1
 """The version of the layout that is written, and the newest that is read."""
@@ -93,8 +94,6 @@ def save_checkpoint(
         ArgumentError, DTypeError: something that the format cannot hold; nothing is written.
         FileError: the disk is full, or the like. What was there before is unchanged.
     """
-    from .. import __version__
-
     tensors = dict(_named_for_file(checkpoint))
     entries = {**checkpoint.metadata, **(metadata or {})}
     for key, value in entries.items():

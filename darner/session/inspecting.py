@@ -5,118 +5,98 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..graph.data import Array
 from ..graph.errors import ArgumentError
+from ..graph.graph import Graph
+from ..inspect.summary import MemorySummary
 from ..optim.adam import Adam
-from .binding import known
-from .summary import MemorySummary
-from .training import Training, norm
+from .running import Runner
+from .training import Learner
+from .values import Values
 
 if TYPE_CHECKING:
+    from ..inspect.gradients import GradientSummary
+    from ..inspect.profile import Profile
+    from ..inspect.trace import Trace
     from ..optimizer import Target
-    from .gradients import GradientSummary
-    from .memory_map import MemoryMap
-    from .profile import Profile
-    from .trace import Trace
 
 ADAM_STATES = ("mean", "variance", "largest_variance")
 
 
-class Inspecting(Training):
-    """What can be asked of a session; see ``Session``."""
+class Inspector:
+    """What looks into a session. Whoever calls it holds the session's lock."""
 
-    def param_names(self) -> list[str]:
-        """The names of the parameters, in the order they were declared."""
-        with self._using("param_names"):
-            return list(self._graph.parameters)
+    def __init__(self, graph: Graph, values: Values, runner: Runner, learner: Learner) -> None:
+        self._graph = graph
+        self._values = values
+        self._runner = runner
+        self._learner = learner
 
-    def param_size(self, name: str) -> int:
-        """How many elements a parameter has."""
-        with self._using("param_size"):
-            leaf = self._graph.parameters[known("parameter", name, self._graph.parameters)]
-            return int(leaf.size)
-
-    def read_all_param_norms(self) -> dict[str, float]:
+    def parameter_norms(self) -> dict[str, float]:
         """The Euclidean norm of each parameter."""
-        with self._using("read_all_param_norms"):
-            return {name: norm(self._value(name)) for name in self._graph.parameters}
+        return {name: norm(self._values.read(name)) for name in self._graph.parameters}
 
     def memory_summary(self) -> MemorySummary:
-        """How much memory it takes."""
-        with self._using("memory_summary"):
-            sizes = [array.nbytes for array in self._storage.values()]
-            for special in self._kept.values():
-                plans = (special.plans.step, special.plans.setup)
-                for plan in [plan for plan in plans if plan is not None]:
-                    outside = [b for b in plan.buffers if b.place in ("input", "constant")]
-                    sizes += [b.nbytes for b in outside if b.name not in special.plans.setup_names]
-                    sizes += [plan.arena_bytes] if plan.arena_bytes else []
-            moments = 0
-            if isinstance(self._optimizer or self._separate_optimizer(), Adam):
-                names = [n for n in self._optimizer_states if n.rpartition("/")[2] in ADAM_STATES]
-                moments = sum(self._storage[name].nbytes for name in names)
-            return MemorySummary(sum(sizes), moments, len(sizes), max(sizes, default=0))
+        """How much memory the session takes."""
+        arrays, added = self._values.arrays, self._values.added
+        sizes = [array.nbytes for array in arrays.values()]
+        for special in self._runner.kept.values():
+            plans = (special.plans.step, special.plans.setup)
+            for plan in [plan for plan in plans if plan is not None]:
+                outside = [b for b in plan.buffers if b.place in ("input", "constant")]
+                sizes += [b.nbytes for b in outside if b.name not in special.plans.setup_names]
+                sizes += [plan.arena_bytes] if plan.arena_bytes else []
+        moments = 0
+        if isinstance(self._learner.used, Adam):
+            names = [name for name in added if name.rpartition("/")[2] in ADAM_STATES]
+            moments = sum(arrays[name].nbytes for name in names)
+        return MemorySummary(sum(sizes), moments, len(sizes), max(sizes, default=0))
 
-    def memory_map(self, **sizes: int) -> MemoryMap:
-        """A picture of the arena over the kernels of a step; sizes as for ``plan``."""
-        from .memory_map import memory_map
+    def set_profiling(self, enabled: bool) -> None:
+        """Time each kernel of the steps that follow, or no longer."""
+        if not isinstance(enabled, bool):
+            raise ArgumentError(f"profiling is True or False, got {enabled!r}")
+        self._runner.profiling = enabled
+        self._runner.forget_recorders()
 
-        return memory_map(self.plan(**sizes))
+    def profile(self, machine: str | Target | None) -> Profile:
+        """What the last steps with profiling on took."""
+        loaded = self._runner.ran().loaded
+        if loaded is None or loaded.recorder is None:
+            raise ArgumentError(
+                "profiling was off in the last step", hint="set_profiling(True), then step()"
+            )
+        return loaded.recorder.profile(machine)
 
-    def set_profiling(self, enabled: bool = True) -> None:
-        """Time each kernel of the steps that follow, or no longer; ``profile`` tells."""
-        with self._using("set_profiling"):
-            if not isinstance(enabled, bool):
-                raise ArgumentError(f"profiling is True or False, got {enabled!r}")
-            self._profiling = enabled
-            for special in self._kept.values():
-                for one in (special, special.summing):
-                    if one is not None:
-                        one.recorder = None
-
-    def profile(self, machine: str | Target | None = None) -> Profile:
-        """Time, arithmetic and memory traffic of each kernel in the last steps with profiling on.
-
-        ``machine`` is the roofline to compare with; this one's is measured when left out.
-        """
-        with self._using("profile"):
-            special = self._ran()
-            if special.recorder is None:
-                raise ArgumentError(
-                    "profiling was off in the last step", hint="set_profiling(True), then step()"
-                )
-            return special.recorder.profile(machine)
-
-    def trace_dispatches(
-        self,
-        threshold: float | None = None,
-        inputs: Mapping[str, Any] | None = None,
-        *,
-        every: bool = False,
+    def trace(
+        self, threshold: float | None, inputs: Mapping[str, Any] | None, every: bool
     ) -> Trace:
-        """Run a step kernel by kernel and find the first one that makes a NaN or an infinity.
+        """A step kernel by kernel, after which everything is as it was."""
+        from ..inspect.trace import trace_dispatches
 
-        Parameters, states and outputs are afterwards as they were. Arguments as in ``darner.session.trace``; inputs that
-        are not given have the values of ``set_input``.
-        """
-        from .trace import trace_dispatches
+        given = self._runner.given(inputs)
+        special, loaded = self._runner.ready(given)
+        try:
+            if loaded.prepared is not None:
+                # What is looked at are values, in the order they were given.
+                loaded.prepared.fill()
+                loaded.version = -1
+            return trace_dispatches(loaded.program, threshold=threshold, every=every)
+        finally:
+            self._runner.release(given, special, loaded)
 
-        with self._using("trace_dispatches"):
-            given = self._given(inputs)
-            special, program = self._ready(given)
-            try:
-                if special.prepared is not None:
-                    # What is looked at are values, in the order they were given.
-                    special.prepared.fill()
-                    special.version = -1
-                return trace_dispatches(program, threshold=threshold, every=every)
-            finally:
-                self._release(given, special, program)
+    def gradient_summary(
+        self, gradients: Mapping[str, Array], shown: int | None
+    ) -> GradientSummary:
+        """Gradients beside their parameters."""
+        from ..inspect.gradients import gradient_summary
 
-    def dump_grad_summary(self, n: int | None = None) -> GradientSummary:
-        """Gradients of the last step beside their parameters, by norm; it prints as a table of the first ``n``."""
-        from .gradients import gradient_summary
+        parameters = {name: self._values.read(name) for name in gradients}
+        return gradient_summary(gradients, parameters, shown=shown)
 
-        found = self.gradients()
-        with self._using("dump_grad_summary"):
-            parameters = {name: self._value(name) for name in found}
-            return gradient_summary(found, parameters, shown=n)
+
+def norm(value: Array) -> float:
+    """The Euclidean norm of all elements, in f64."""
+    return float(np.linalg.norm(value.astype(np.float64).reshape(-1)))

@@ -11,12 +11,13 @@ from functools import partial
 
 import numpy as np
 
-from ..backends.base.memory import reclaim, release, trim
 from ..backends.base.mirrors import changed, refresh
 from ..backends.base.program import Program
 from ..graph.data import Array
 from ..graph.node import Node
+from ..io.memory import reclaim, release, trim
 from ..lower.plan import Kernel
+from ..lower.specs import operand_number
 
 Recovery = Callable[[], Array]
 
@@ -238,7 +239,7 @@ def _apart(node: Node, whole: Array) -> Iterator[tuple[int, Array]]:
     """The inputs of a kernel that a value of its body is only an arrangement of, and their parts of it."""
     name = node.op.name
     if name == "input":
-        yield int(str(node.name)), whole
+        yield operand_number(node), whole
     elif name == "concat":
         axis = node.attrs["axis"]
         ends = np.cumsum([operand.shape[axis] for operand in node.operands])

@@ -1,30 +1,26 @@
-"""What a session runs for one choice of sizes, and a bounded number of them."""
+"""What a session runs for one choice of sizes, how far that is, and a bounded number of them."""
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..backends.base.memory import together
 from ..backends.base.program import Program
 from ..graph.data import Array
-from ..graph.errors import RunError
-from ..graph.forks import watch
+from ..graph.errors import InternalError, RunError
 from ..graph.graph import LEAVES, Graph
 from ..graph.types import TensorType
-from ..lower.plan import Buffer
 from .buildkey import BuildKey
-from .config import SessionConfig
-from .pipeline import Pipeline, Plans
-from .preparing import Prepared, Taken, Weights
+from .pipeline import Plans
+from .preparing import Prepared, Taken
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from ..inspect.recorder import Recorder
 
 Sizes = tuple[tuple[str, int], ...]
 """Symbols and what they are, sorted."""
@@ -37,58 +33,73 @@ class ClosedError(RunError):
     """A session that was closed is used."""
 
 
-@dataclass(eq=False)
-class Shared:
-    """What sessions that use the same memory have in common.
+class State(Enum):
+    """How far a specialisation is."""
+
+    PLANNED = "planned"
+    """It has plans and no programs."""
+    LOADED = "loaded"
+    """Its programs are in memory; its outputs hold no results."""
+    RAN = "ran"
+    """Its programs are in memory, and its outputs hold the results of a step."""
+    RETIRED = "retired"
+    """Its programs are gone for good; the results of its last step are still read."""
+
+
+# A lookup in an enum takes as long as a tenth of a small step.
+_PLANNED, _LOADED, _RAN, _RETIRED = State
+_MOVES = {
+    _PLANNED: {_LOADED},
+    _LOADED: {_RAN, _PLANNED},
+    _RAN: {_LOADED, _PLANNED, _RETIRED},
+    _RETIRED: set[State](),
+}
+"""Which states may follow: a failed step goes from ``RAN`` back to ``LOADED``, closing back to ``PLANNED``."""
+
+
+@dataclass(eq=False, slots=True)
+class Loaded:
+    """Programs in memory, and what they were last made ready for.
 
     Attributes:
-        lock: who reads or writes the memory, or runs, holds it.
-        version: counts changes of parameters.
-        weights: which parameters hold their values.
-        sessions: how many there are.
-        changes: whether steps change parameters or states.
-        calls: whether functions of the user's ops are called, in a step or before one.
-        torn: whether this process was forked while another thread may have been changing them.
+        program: the step.
+        setup: what runs before it when parameters have changed.
+        prepared: what was made of parameters, at inference.
+        version: the parameters' version that it was made of.
+        recorder: what times its steps while profiling is on.
+        bound: which value of an input, told by its memory and how often it was set, the program has.
+        ready: how often inputs had been set when it was made ready to run on them; None where it has to be again in any case.
     """
 
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    version: int = 0
-    weights: Weights = field(default_factory=Weights)
-    sessions: int = 1
-    changes: bool = False
-    calls: bool = False
-    torn: bool = False
+    program: Program
+    setup: Program | None = None
+    prepared: Prepared | Taken | None = None
+    version: int = -1
+    recorder: Recorder | None = None
+    bound: dict[str, tuple[int, int] | None] = field(default_factory=dict)
+    ready: int | None = None
 
-    def __post_init__(self) -> None:
-        watch(self)
-
-    def after_fork(self) -> None:
-        """In a forked child the thread that holds a lock does not exist: nobody would ever let it go."""
-        if self.lock.acquire(blocking=False):
-            self.lock.release()
-            return
-        self.lock = threading.RLock()
-        self.torn = self.changes
+    def close(self) -> None:
+        """Free the programs."""
+        if self.prepared is not None:
+            self.prepared.close()
+        self.program.close()
+        if self.setup is not None:
+            self.setup.close()
 
 
 class Specialised:
-    """The plans of a session for known sizes, and their programs once they are compiled.
+    """The plans of a session for known sizes, and their programs while they are in memory.
 
     Attributes:
         plans: what it runs.
         key: under which plans and code are to be kept once they are compiled.
         saved: what its programs saved, the step's first: with it they are made again without compiling.
         inputs: the step's buffers of the user's inputs, by name.
-        program: the step, compiled.
-        setup: what runs before it when parameters have changed, compiled.
-        prepared: what was made of parameters, at inference.
-        version: the parameters' version that it was made of.
-        recorder: what times its steps while profiling is on.
+        state: how far it is.
+        loaded: its programs, in the states ``LOADED`` and ``RAN``.
         summing: what runs instead where gradients are only added up, for a later run to update parameters with.
         partner: the other of the two, whose arena it may use: never do both run at a time.
-        bound: which value of an input, told by its memory and how often it was set, the program has.
-        ready: how often inputs had been set when it was made ready to run on them; None where it has to be again in any case.
-        ran: whether the outputs hold the results of a run.
     """
 
     def __init__(self, plans: Plans, graph: Graph, key: BuildKey | None = None) -> None:
@@ -98,24 +109,31 @@ class Specialised:
         leaves = plans.step.leaves("input")
         self.inputs = {name: leaves[name] for name in graph.inputs}
         self.setup_inputs = [leaves[name] for name in plans.setup_names]
-        self.program: Program | None = None
-        self.setup: Program | None = None
-        self.prepared: Prepared | Taken | None = None
-        self.recorder: Recorder | None = None
+        self.state = _PLANNED
+        self.loaded: Loaded | None = None
         self.summing: Specialised | None = None
         self.partner: Specialised | None = None
-        self.version = -1
-        self.ready: int | None = None
-        self.ran = False
-        self.bound: dict[str, tuple[int, int] | None] = {}
         changed = {leaf for leaf, _ in plans.step.updates}
         places = {plans.step.buffers[leaf].place for leaf in changed}
         self.changes_parameters = "parameter" in places
         # An output that is itself a leaf is copied before leaves change, and before an input is someone else's.
         outputs = dict.fromkeys(plans.step.outputs)
         self._early = [i for i in outputs if plans.step.buffers[i].place in LEAVES]
-        self._parted = not changed.isdisjoint(self._early)
+        parted = not changed.isdisjoint(self._early)
+        self._part = len(plans.step.kernels) if parted else None
         self._kept: dict[int, Array] = {}
+
+    def _move(self, state: State) -> None:
+        if state not in _MOVES[self.state]:
+            raise InternalError(
+                f"a specialisation that is {self.state.value} cannot be {state.value}"
+            )
+        self.state = state
+
+    @property
+    def program(self) -> Program | None:
+        """The step, while it is in memory."""
+        return None if self.loaded is None else self.loaded.program
 
     def pair(self, summing: Specialised) -> Specialised:
         """Take what runs instead of this in runs that only add gradients up."""
@@ -156,70 +174,84 @@ class Specialised:
             return None
         return self.plans.step.outputs[self.plans.outputs + self.plans.gradients.index(name)]
 
-    def execute(self, program: Program) -> None:
+    # ------------------------------------------------------------- from state to state
+
+    def load(self, loaded: Loaded) -> None:
+        """Have programs in memory."""
+        self._move(_LOADED)
+        self.loaded = loaded
+
+    def execute(self, loaded: Loaded) -> None:
         """One step."""
-        count = len(self.plans.step.kernels)
-        runs = program.run if self.recorder is None else self.recorder.run
+        program = loaded.program
+        runs = program.run if loaded.recorder is None else loaded.recorder.run
         try:
-            runs(0, count if self._parted else None)
+            runs(0, self._part)
             if self._early:
                 program.sync()
                 self._kept = {i: program.read(i) for i in self._early}
-            if self._parted:
-                runs(count, None)
+                if self._part is not None:
+                    runs(self._part, None)
         except BaseException as error:
             # What lies in the arena is no step's. An interrupt comes when a native call is over, and so after the step, unless functions of the user's part it.
             if isinstance(error, Exception) or self.plans.step.host_kernels:
-                self.ran = False
+                self._fail()
                 if self.partner is not None:
-                    self.partner.ran = False
+                    self.partner._fail()
             raise
-        self.ran = True
+        if self.state is not _RAN:
+            self._move(_RAN)
 
-    def value(self, buffer: int) -> Array:
-        """An output's memory as it stands after a step."""
-        if buffer in self._kept or self.program is None:
-            return self._kept[buffer]
-        self.program.sync()
-        return self.program.arrays[buffer]
+    def _fail(self) -> None:
+        """Results that were there are there no more."""
+        if self.state is _RAN:
+            self._move(_LOADED)
+
+    @property
+    def has_results(self) -> bool:
+        """Whether the outputs of a step can be read."""
+        return self.state is _RAN or self.state is _RETIRED
 
     @property
     def retired(self) -> bool:
-        """Whether it only holds the results of a run, and runs no more."""
-        return self.ran and self.program is None
+        """Whether it only holds the results of a step, and runs no more."""
+        return self.state is _RETIRED
+
+    def value(self, buffer: int) -> Array:
+        """An output's memory as it stands after a step."""
+        if buffer in self._kept or self.loaded is None:
+            return self._kept[buffer]
+        program = self.loaded.program
+        program.sync()
+        return program.arrays[buffer]
 
     def retire(self) -> None:
         """Free the programs, but let what they made still be read."""
-        if self.ran and not self.retired:
+        if self.state is _RAN:
             self._kept = {i: np.array(self.value(i)) for i in self.plans.step.outputs}
-            self._free()
+            self._free(_RETIRED)
 
     def close(self) -> None:
-        """Free the programs; they are compiled again when they are needed."""
+        """Free the programs; they are made again when they are needed. What is retired stays so."""
         if self.summing is not None:
             self.summing.close()
-        if not self.retired:
-            self._free()
-            self.ran = False
+        if self.loaded is not None:
+            self._kept = {}
+            self._free(_PLANNED)
 
-    def _free(self) -> None:
-        if self.prepared is not None:
-            self.prepared.close()
-        for program in (self.program, self.setup):
-            if program is not None:
-                program.close()
-        self.program = self.setup = self.prepared = self.recorder = None
-        self.version, self.ready = -1, None
-        self.bound = {}
+    def _free(self, state: State) -> None:
+        loaded, self.loaded = self.loaded, None
+        self._move(state)
+        if loaded is not None:
+            loaded.close()
 
 
 class Kept:
-    """The specialisations used last, and the pipelines they came from."""
+    """The specialisations used last."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._specials: OrderedDict[Sizes, Specialised] = OrderedDict()
-        self._pipelines: OrderedDict[Sizes, Pipeline] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._specials)
@@ -239,46 +271,19 @@ class Kept:
             _, old = self._specials.popitem(last=False)
             old.close()
 
-    def pipeline(self, sizes: Sizes, graph: Graph, config: SessionConfig) -> Pipeline:
-        """The pipeline for these sizes, kept as long as its specialisation could be."""
-        found = self._pipelines.get(sizes)
-        if found is None:
-            bound = graph.bind(dict(sizes)) if sizes else graph
-            found = self._pipelines[sizes] = Pipeline(bound, config)
-        self._pipelines.move_to_end(sizes)
-        while len(self._pipelines) > self.limit:
-            self._pipelines.popitem(last=False)
-        return found
-
     def values(self) -> list[Specialised]:
         """All of them, the one used last at the end."""
         return list(self._specials.values())
 
+    def take_all(self) -> list[Specialised]:
+        """Keep none any more; whoever takes them closes them."""
+        taken, self._specials = self.values(), OrderedDict()
+        return taken
+
     def clear(self) -> None:
-        """Drop the specialisations; the pipelines stay."""
-        for special in self._specials.values():
+        """Close all and keep none."""
+        for special in self.take_all():
             special.close()
-        self._specials.clear()
-
-
-def allocate(type_: TensorType, what: str) -> Array:
-    """Memory for a value that every program of a session uses; ``what`` it is an error says."""
-    return allocate_all({"": (type_, 0.0)}, what)[""]
-
-
-def allocate_all(
-    leaves: Mapping[str, tuple[TensorType, float]],
-    what: str = "parameters and states",
-) -> dict[str, Array]:
-    """Memory for parameters or states, given by their types and what they are at first, in one piece."""
-    from ..backends.base.memory import empty_like
-
-    buffers = {
-        name: Buffer(type_, "state", "", init=init) for name, (type_, init) in leaves.items()
-    }
-    rooms = together([buffer.nbytes for buffer in buffers.values()], what)
-    pairs = zip(buffers.items(), rooms, strict=True)
-    return {name: empty_like(buffer, room) for (name, buffer), room in pairs}
 
 
 def input_types(graph: Graph) -> Mapping[str, TensorType]:

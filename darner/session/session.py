@@ -1,77 +1,58 @@
-"""The session: a graph, compiled, with its parameters."""
+"""The session: a graph, compiled, with its parameters.
+
+It holds a runner (inputs, steps, outputs), a learner (optimizers and gradients) and an inspector (questions), which work on the same
+values. Here is what they have in common: a lock, whether it is closed, and errors that name the method that was called.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path as FilePath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ..graph import dtypes
 from ..graph.data import Array
-from ..graph.errors import ArgumentError, FormatError, ShapeError
-from ..graph.habits import missing
-from ..graph.types import TensorType
-from ..ops.leaves import stored_value
+from ..graph.errors import ArgumentError, Calling, DTypeError, ForkError, FormatError, RunError
+from ..graph.forks import SPAWN
+from ..graph.graph import Graph, check_graph
+from ..graph.habits import input_name, missing
+from ..inspect.summary import MemorySummary
+from ..io.atomic import Path
+from ..lower.plan import Plan
+from ..optim.adam import Adam
 from ..optim.base import Optimizer
-from .atomic import Path
-from .binding import as_value, into, known
+from ..optim.sgd import SGD
+from .binding import into, known
 from .checkpoint import Checkpoint, fit, load_checkpoint, save_checkpoint
-from .config import check_seed
+from .compiling import Compiler
+from .config import SessionConfig, check_seed
 from .initialise import check_rules
-from .inspecting import Inspecting
-from .programs import Shared
-from .reading import parse_json, shown
-from .running import Running, leaf_type
+from .inspecting import Inspector, norm
+from .leaves import Leaves
+from .pipeline import check_leaves
+from .programs import ClosedError
+from .restoring import OPTIMIZER_KEY, STATES_KEY, listed_mismatches, names_in, translated
+from .running import Runner
+from .training import Learner
+from .values import Values
 
-OPTIMIZER_KEY = "session.optimizer"
-STATES_KEY = "session.optimizer_states"
-_SHOWN = 20
+if TYPE_CHECKING:
+    from ..inspect.gradients import GradientSummary
+    from ..inspect.memory_map import MemoryMap
+    from ..inspect.profile import Profile
+    from ..inspect.trace import Trace
+    from ..optimizer import OptimizeReport, Target
 
-
-class Leaves(MutableMapping[str, Array]):
-    """The parameters or states of a session by name: read as copies, written through."""
-
-    def __init__(self, session: Session, kind: str) -> None:
-        self._session = session
-        self._kind = kind
-
-    def _names(self) -> list[str]:
-        with self._session._using(f"{self._kind}s"):
-            return list(self._session._leaves(self._kind))
-
-    def __getitem__(self, name: str) -> Array:
-        return self._session._read_leaf(self._kind, name, None)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._session._write_leaves(self._kind, {name: value})
-
-    def __delitem__(self, name: str) -> None:
-        raise ArgumentError(f"the {self._kind} '{name}' belongs to the graph: it cannot be removed")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
-
-    def __len__(self) -> int:
-        return len(self._names())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names()
-
-    def update(self, other: Any = (), /, **more: Any) -> None:
-        """Write several, all or none: every value is checked before the first is written."""
-        self._session._write_leaves(self._kind, {**dict(other), **more})
-
-    def __repr__(self) -> str:
-        session = self._session
-        types = {name: str(type_) for name, type_ in session._leaves(self._kind).items()}
-        return f"<{self._kind}s {types}>"
+# For what is called again and again: a step leaves none of Python's memory in the caches, and every line of it that is read costs as much as the memory takes.
+_STEP, _WAIT, _READ_LOSS = Calling("step"), Calling("wait"), Calling("read_loss")
 
 
-class Session(Inspecting):
+class Session:
     """A graph, compiled, with its parameters: what ``build_session`` and its kin return.
 
     >>> import darner, numpy as np
@@ -88,6 +69,183 @@ class Session(Inspecting):
     ...     print(f"{session.read_loss():.4f} {session.parameters()['w']:.3f}")
     0.0000 2.000
     """
+
+    def __init__(
+        self,
+        graph: Graph,
+        config: SessionConfig,
+        plan_file: str | FilePath | None = None,
+        given: Collection[str] = (),
+    ) -> None:
+        check_graph(graph)
+        graph.verify()
+        check_leaves(graph)
+        check_rules(config.init)
+        self._graph = graph.copy().freeze()
+        self._config = config
+        self._closed = False
+        self._values = Values(self._graph, config, given)
+        self._compiler = Compiler(self._graph, config, self._values, plan_file)
+        self._runner = Runner(self._graph, config, self._values, self._compiler)
+        self._learner = Learner(self._graph, config, self._values, self._compiler, self._runner)
+        self._inspector = Inspector(self._graph, self._values, self._runner, self._learner)
+        self._learner.start()
+
+    # ------------------------------------------------------------- what it is
+
+    @property
+    def graph(self) -> Graph:
+        """The graph it was built from."""
+        return self._graph
+
+    @property
+    def config(self) -> SessionConfig:
+        """What was asked for."""
+        return self._config
+
+    @property
+    def device(self) -> str:
+        """Where it runs."""
+        return self._config.device
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
+    def build_seconds(self) -> dict[str, float]:
+        """How long each phase of building took so far."""
+        return dict(self._compiler.phases.seconds)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return tuple(self._runner.input_types)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """What ``run`` calls the outputs: their labels, or ``output0``, ``output1``, ..."""
+        return self._runner.output_names
+
+    def num_outputs(self) -> int:
+        """How many outputs the graph has."""
+        return len(self._runner.output_names)
+
+    def plan(self, **sizes: int) -> Plan:
+        """The plan of a step. With symbolic sizes, the one for these sizes, or that of the last step."""
+        with self._using("plan"):
+            return self._runner.chosen(sizes).plans.step
+
+    @property
+    def report(self) -> OptimizeReport:
+        """What the optimizer did for the plan of the last step; empty where the plan came from a file.
+
+        Where plan and code were kept by an earlier build, it is that build's, and says so (``report.cached``).
+        """
+        with self._using("report"):
+            return self._runner.chosen({}).plans.report
+
+    # ------------------------------------------------------------- inputs
+
+    def set_input(self, name: str, data: Any) -> None:
+        """Copy values into an input; they stay until they are set again.
+
+        Args:
+            name: of the input.
+            data: an array, a list or a DLPack object of the input's shape, or flat with as many values. What element
+                types are accepted is said in ``darner.session.binding``.
+        """
+        with self._using("set_input"):
+            self._runner.stage(input_name(name, self._runner.input_types), data)
+
+    def set_input_u32(self, name: str, data: Any) -> None:
+        """``set_input`` for an input of u32, such as token ids."""
+        with self._using("set_input_u32"):
+            types = self._runner.input_types
+            name = input_name(name, types)
+            found = types[name].dtype
+            if found is not dtypes.u32:
+                raise DTypeError(f"input '{name}' is {found}, not u32", hint="use set_input")
+            self._runner.stage(name, data)
+
+    # ------------------------------------------------------------- running
+
+    def compile(self, **sizes: int) -> None:
+        """Make the native code now, and not at the first step; with symbolic sizes, for these."""
+        with self._using("compile"):
+            self._runner.compile(sizes)
+
+    def step(self) -> None:
+        """Run once on the inputs that were set: forward, and in training backward and the updates."""
+        shared = self._values.shared
+        with shared.lock, _STEP:
+            if self._closed or shared.torn or shared.calls:
+                self._refuse()
+            self._runner.step()
+
+    def wait(self) -> None:
+        """Wait until the last step is done; on the CPU it is when ``step`` returns."""
+        with self._values.shared.lock, _WAIT:
+            self._refuse_if_closed()
+            self._runner.wait()
+
+    def run(
+        self, inputs: Mapping[str, Any] | None = None, *, copy: bool = True
+    ) -> dict[str, Array]:
+        """Run once and return the outputs by name.
+
+        Args:
+            inputs: values by name, used for this run alone, read where they lie if they are contiguous and of the input's
+                type. An input that is not given has the value of ``set_input``.
+            copy: return arrays of the caller's own. Without it they are read-only views of the session's memory, which the
+                next step overwrites.
+        """
+        with self._using("run"):
+            runner = self._runner
+            special = runner.step(runner.given(inputs))
+            values = [runner.output(special, i) for i in range(len(runner.output_names))]
+            if copy:
+                values = [np.array(value) for value in values]
+            return dict(zip(runner.output_names, values, strict=True))
+
+    # ------------------------------------------------------------- outputs
+
+    def read_loss(self) -> float:
+        """The loss of the last step: the first output where it is one number, else 0.0."""
+        shared = self._values.shared
+        with shared.lock, _READ_LOSS:
+            if self._closed or shared.torn or shared.calls:
+                self._refuse()
+            return self._runner.loss()
+
+    def read_output_by_index(self, index: int, out: Array | None = None) -> Array:
+        """An output of the last step, as a copy or in ``out`` (of its shape, or flat)."""
+        with self._using("read_output_by_index"):
+            if isinstance(index, bool) or not isinstance(index, int | np.integer):
+                raise ArgumentError(f"an output's index is an integer, got {index!r}")
+            if not 0 <= index < self.num_outputs():
+                raise ArgumentError(f"there is no output {index}: there are {self.num_outputs()}")
+            found = self._runner.output(self._runner.ran(), int(index))
+            return np.array(found) if out is None else into(out, found, f"output {index}")
+
+    def read_output(self, length: int | None = None, out: Array | None = None) -> Array:
+        """The first output of the last step, or its first ``length`` elements in one row."""
+        found = self.read_output_by_index(0)
+        if length is not None:
+            with self._using("read_output"):
+                if not isinstance(length, int | np.integer) or not 0 <= length <= found.size:
+                    raise ArgumentError(f"output 0 has {found.size} elements, not {length!r}")
+            found = found.reshape(-1)[:length]
+        return found if out is None else into(out, found, "output 0")
+
+    def output(self, name: str, out: Array | None = None) -> Array:
+        """An output of the last step by its name."""
+        with self._using("output"):
+            names = self._runner.output_names
+            index = names.index(known("output", name, names))
+            found = self._runner.output(self._runner.ran(), index)
+            return np.array(found) if out is None else into(out, found, f"output '{name}'")
 
     # ------------------------------------------------------------- parameters and states
 
@@ -118,31 +276,16 @@ class Session(Inspecting):
         with self._using("initialize"):
             check_rules(rule)
             chosen = self._config.seed if seed is None else check_seed(seed)
-            self._initialise(list(self._graph.parameters), rule, chosen)
-
-    def _leaves(self, kind: str) -> dict[str, TensorType]:
-        """The types of parameters or states by name."""
-        leaves = self._graph.parameters if kind == "parameter" else self._graph.states
-        found = {name: leaf_type(leaf) for name, leaf in leaves.items()}
-        return found if kind == "parameter" else {**found, **self._optimizer_states}
+            self._values.initialise(self._graph.parameters, rule, chosen)
 
     def _read_leaf(self, kind: str, name: str, out: Array | None, method: str = "") -> Array:
         with self._using(method or f"{kind}s"):
-            found = self._value(known(kind, name, self._leaves(kind)))
+            found = self._values.read(known(kind, name, self._values.types(kind)))
             return np.array(found) if out is None else into(out, found, f"{kind} '{name}'")
 
     def _write_leaves(self, kind: str, values: Mapping[str, Any], method: str = "") -> None:
         with self._using(method or f"{kind}s"):
-            leaves, made = self._leaves(kind), {}
-            for name, value in values.items():
-                typed = as_value(value, leaves[known(kind, name, leaves)], f"{kind} '{name}'")
-                if kind == "parameter":
-                    typed = stored_value(typed, self._graph.parameters[name].attrs["storage"])
-                made[name] = typed
-            for name, value in made.items():
-                self._shared.weights.write(self._storage[name], value)
-            if kind == "parameter":
-                self._shared.version += 1
+            self._values.write_checked(kind, values)
 
     def share_parameters(self, other: Session, *, states: bool = True) -> None:
         """Use the memory of another session's parameters, and of its states of the same names.
@@ -151,16 +294,16 @@ class Session(Inspecting):
         what both have; what only this one has stays its own. Sharing with several sessions takes that they share with each
         other: with an encoder and with the whole model, say.
         """
-        if not isinstance(other, Running):
+        if not isinstance(other, Session):
             raise ArgumentError("parameters are shared with an open session")
         # Always in the same order: two sessions that share with each other must not wait for each other.
-        first, second = sorted((self._shared, other._shared), key=id)
+        first, second = sorted((self._values.shared, other._values.shared), key=id)
         with first.lock, second.lock, self._using("share_parameters"):
             if other.closed:
                 raise ArgumentError("parameters are shared with an open session")
             if other is self:
                 return
-            if self._shared.sessions > 1 and other._shared is not self._shared:
+            if self._values.shared.sessions > 1 and other._values.shared is not self._values.shared:
                 raise ArgumentError(
                     "another session shares this one's parameters already",
                     hint="let the others share from one session",
@@ -169,44 +312,164 @@ class Session(Inspecting):
                 raise ArgumentError(
                     f"this session is on '{self.device}', the other on '{other.device}'"
                 )
-            self._share(other, states)
+            kinds = ("parameter", "state") if states else ("parameter",)
+            names = self._values.in_common(other._values, kinds)
+            self._runner.unload()
+            self._learner.drop_separate()
+            self._values.take(names, other._values)
 
-    def _share(self, other: Session, states: bool) -> None:
-        kinds = ("parameter", "state") if states else ("parameter",)
-        chosen = []
-        for kind in kinds:
-            own, theirs = self._leaves(kind), other._leaves(kind)
-            for name in own.keys() & theirs.keys():
-                if own[name] != theirs[name]:
-                    raise ShapeError(
-                        f"{kind} '{name}' is {own[name]}, but {theirs[name]} in the other session"
-                    )
-                chosen.append(name)
-        if not chosen:
-            raise ArgumentError("the sessions have no parameter in common")
-        for special in self._kept.values():  # their code has the addresses of the old memory
-            special.close()
-        self._drop_separate()
-        self._separate = None
-        for name in chosen:
-            self._storage[name] = other._storage[name]
-        if self._shared is not other._shared:
-            other._shared.changes |= self._shared.changes
-            self._shared: Shared = other._shared
-            self._shared.sessions += 1
+    # ------------------------------------------------------------- optimizers
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """What updates parameters in each step, with its numbers as they are now."""
+        return self._runner.optimizer
+
+    def set_optimizer(self, optimizer: Optimizer) -> None:
+        """Update parameters by this optimizer in every step from now on.
+
+        One of the same class takes over the moments; if only numbers differ, nothing is compiled.
+        """
+        with self._using("set_optimizer"):
+            self._learner.set_optimizer(optimizer)
+
+    def set_learning_rate(self, lr: float) -> None:
+        """The learning rate of the steps that follow. Without an optimizer they are plain SGD from now on."""
+        with self._using("set_learning_rate"):
+            self._learner.set_learning_rate(lr)
+
+    def set_adam(
+        self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
+    ) -> None:
+        """Adam, with these numbers, in the steps that follow. Its moments survive a change of numbers."""
+        with self._using("set_adam"):
+            self._learner.set_adam(lr, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+    def set_lr_multiplier(self, prefix: str, multiplier: float) -> None:
+        """Multiply the rate of parameters whose names begin so; the longest prefix that fits counts.
+
+        0.0 freezes them. It lasts until ``clear_lr_multipliers``.
+        """
+        with self._using("set_lr_multiplier"):
+            self._learner.set_multiplier(prefix, multiplier)
+
+    def clear_lr_multipliers(self) -> None:
+        """Forget what ``set_lr_multiplier`` set."""
+        with self._using("clear_lr_multipliers"):
+            self._learner.multiply({})
+
+    def sgd_step(self, lr: float) -> None:
+        """Update parameters by the gradients of the last step, apart from it, by SGD."""
+        with self._using("sgd_step"):
+            self._learner.separate_step(SGD(lr))
+
+    def adam_step(
+        self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
+    ) -> None:
+        """Update parameters by the gradients of the last step, apart from it, by Adam."""
+        with self._using("adam_step"):
+            self._learner.separate_step(Adam(lr, beta1=beta1, beta2=beta2, epsilon=epsilon))
+
+    # ------------------------------------------------------------- gradients
+
+    def has_param_grad(self, name: str) -> bool:
+        """Whether a step leaves the gradient of a parameter to be read."""
+        with self._using("has_param_grad"):
+            known("parameter", name, self._graph.parameters)
+            return name in self._learner.gradient_names()
+
+    def read_param_grad(self, name: str, out: Array | None = None) -> Array:
+        """The gradient of a parameter in the last step, before clipping, as a copy or in ``out``."""
+        with self._using("read_param_grad"):
+            found = self._learner.gradient(known("parameter", name, self._graph.parameters))
+            return np.array(found) if out is None else into(out, found, f"gradient of '{name}'")
+
+    read_grad = read_param_grad
+
+    def gradients(self) -> dict[str, Array]:
+        """Copies of all gradients of the last step, by name of the parameter."""
+        with self._using("gradients"):
+            return self._learner.gradients()
+
+    def read_all_param_grad_norms(self) -> dict[str, float]:
+        """The Euclidean norm of each gradient of the last step."""
+        return {name: norm(value) for name, value in self.gradients().items()}
+
+    # ------------------------------------------------------------- questions
+
+    def param_names(self) -> list[str]:
+        """The names of the parameters, in the order they were declared."""
+        with self._using("param_names"):
+            return list(self._graph.parameters)
+
+    def param_size(self, name: str) -> int:
+        """How many elements a parameter has."""
+        with self._using("param_size"):
+            leaf = self._graph.parameters[known("parameter", name, self._graph.parameters)]
+            return int(leaf.size)
+
+    def read_all_param_norms(self) -> dict[str, float]:
+        """The Euclidean norm of each parameter."""
+        with self._using("read_all_param_norms"):
+            return self._inspector.parameter_norms()
+
+    def memory_summary(self) -> MemorySummary:
+        """How much memory it takes."""
+        with self._using("memory_summary"):
+            return self._inspector.memory_summary()
+
+    def memory_map(self, **sizes: int) -> MemoryMap:
+        """A picture of the arena over the kernels of a step; sizes as for ``plan``."""
+        from ..inspect.memory_map import memory_map
+
+        return memory_map(self.plan(**sizes))
+
+    def set_profiling(self, enabled: bool = True) -> None:
+        """Time each kernel of the steps that follow, or no longer; ``profile`` tells."""
+        with self._using("set_profiling"):
+            self._inspector.set_profiling(enabled)
+
+    def profile(self, machine: str | Target | None = None) -> Profile:
+        """Time, arithmetic and memory traffic of each kernel in the last steps with profiling on.
+
+        ``machine`` is the roofline to compare with; this one's is measured when left out.
+        """
+        with self._using("profile"):
+            return self._inspector.profile(machine)
+
+    def trace_dispatches(
+        self,
+        threshold: float | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        every: bool = False,
+    ) -> Trace:
+        """Run a step kernel by kernel and find the first one that makes a NaN or an infinity.
+
+        Parameters, states and outputs are afterwards as they were. Arguments as in ``darner.inspect.trace``; inputs that
+        are not given have the values of ``set_input``.
+        """
+        with self._using("trace_dispatches"):
+            return self._inspector.trace(threshold, inputs, every)
+
+    def dump_grad_summary(self, n: int | None = None) -> GradientSummary:
+        """Gradients of the last step beside their parameters, by norm; it prints as a table of the first ``n``."""
+        found = self.gradients()
+        with self._using("dump_grad_summary"):
+            return self._inspector.gradient_summary(found, n)
 
     # ------------------------------------------------------------- checkpoints
 
     def save_checkpoint(self, path: Path, *, metadata: Mapping[str, str] | None = None) -> None:
         """Save all parameters and states to a safetensors file, in place of what is there, whole or not at all."""
         with self._using("save_checkpoint"):
-            parameters = {name: self._value(name) for name in self._graph.parameters}
-            states = {name: self._value(name) for name in self._leaves("state")}
+            parameters = {name: self._values.read(name) for name in self._graph.parameters}
+            states = {name: self._values.read(name) for name in self._values.types("state")}
             entries = {"session.graph": self._graph.digest()}
-            learns = self._optimizer or self._separate_optimizer()
+            learns = self._learner.used
             if learns is not None:
                 entries[OPTIMIZER_KEY] = type(learns).__name__
-                entries[STATES_KEY] = json.dumps(list(self._optimizer_states))
+                entries[STATES_KEY] = json.dumps(list(self._values.added))
                 if "optimizer/step" in states:
                     entries["step"] = str(int(states["optimizer/step"]))
             save_checkpoint(path, Checkpoint(parameters, states, {**entries, **(metadata or {})}))
@@ -219,13 +482,13 @@ class Session(Inspecting):
         yet wait until it is set; an inference session leaves them out.
         """
         with self._using("load_checkpoint"):
-            found = _translated(path, load_checkpoint(path))
+            found = translated(path, load_checkpoint(path))
             states = dict(found.states)
             held: dict[str, Array] = {}
-            if self._optimizer is None and not self._optimizer_states:
-                learned = _names_in(found.metadata.get(STATES_KEY, "[]"), path)
+            if self._learner.awaits_optimizer:
+                learned = names_in(found.metadata.get(STATES_KEY, "[]"), path)
                 held = {name: np.array(states.pop(name)) for name in learned if name in states}
-            wanted, needed = self._leaves("parameter"), self._leaves("state")
+            wanted, needed = self._values.types("parameter"), self._values.types("state")
             if (
                 found.is_foreign
             ):  # weights of another program: states are restored where it has them
@@ -233,33 +496,59 @@ class Session(Inspecting):
             trimmed = Checkpoint(found.parameters, states, found.metadata)
             made = fit(trimmed, wanted, needed, strict=strict)
             if made.mismatches:
-                raise FormatError(_listed(path, made.mismatches, found.metadata))
-            optimizer = self._with_settings(made.checkpoint.states)
+                raise FormatError(listed_mismatches(path, made.mismatches, found.metadata))
+            optimizer = self._learner.with_settings(made.checkpoint.states)
             for table, types in (
                 (made.checkpoint.parameters, wanted),
                 (made.checkpoint.states, needed),
             ):
                 for name in types.keys() & table.keys():
-                    self._shared.weights.write(self._storage[name], table[name])
-            self._held = held if self._config.trains else {}
-            self._held_for = found.metadata.get(OPTIMIZER_KEY, "")
-            self._optimizer = optimizer
-            self._shared.version += 1
+                    self._values.write(name, table[name])
+            self._learner.hold(held, found.metadata.get(OPTIMIZER_KEY, ""))
+            self._runner.optimizer = optimizer
+            self._values.changed()
             return dict(found.metadata)
 
-    def _with_settings(self, states: Mapping[str, Array]) -> Optimizer | None:
-        """The optimizer with the numbers that states say; one that it refuses is an error."""
-        if self._optimizer is None:
-            return None
-        numbers: dict[str, Any] = {}
-        for name in self._optimizer.settings():
-            if name in self._optimizer_states and name in states:
-                field = name.partition("/")[2]
-                value = float(states[name])
-                # A number that is the same in f32 is left as the user wrote it.
-                if np.float32(getattr(self._optimizer, field)) != np.float32(value):
-                    numbers[field] = value
-        return replace(self._optimizer, **numbers) if numbers else self._optimizer
+    # ------------------------------------------------------------- care
+
+    @contextmanager
+    def _using(self, method: str) -> Iterator[None]:
+        """Hold the lock, refuse a closed session, and tell errors the method and the user's line."""
+        # Not a class with __enter__: an interrupt in it could keep the lock.
+        with self._values.shared.lock, Calling(method):
+            self._refuse_if_closed()
+            yield
+
+    def _refuse_if_closed(self) -> None:
+        shared = self._values.shared
+        if self._closed or shared.torn or shared.calls:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        if self._closed:
+            raise ClosedError(f"the session of graph '{self._graph.name}' is closed")
+        if self._values.shared.calls:
+            raise RunError(
+                f"the session of graph '{self._graph.name}' is in the middle of a step: a function of an op cannot use it"
+            )
+        raise ForkError(
+            f"another thread used the session of graph '{self._graph.name}' when this process was forked: "
+            "its parameters may be those of half a step",
+            hint=f"fork between steps, or {SPAWN}",
+        )
+
+    def close(self) -> None:
+        """Free threads, code and memory. Closing twice is no fault; anything else afterwards is an error."""
+        with self._values.shared.lock:
+            if self._closed:
+                return
+            if self._values.shared.calls:
+                self._refuse()
+            self._learner.drop_separate()
+            self._closed = True
+            self._values.leave()
+            self._runner.close()
+            self._values.arrays.clear()
 
     if not TYPE_CHECKING:  # a type checker knows the names itself
 
@@ -284,44 +573,7 @@ class Session(Inspecting):
             return f"<Session '{self._graph.name}', closed>"
         how = "inference"
         if self._config.trains:
-            name = type(self._optimizer).__name__ if self._optimizer is not None else None
+            name = type(self.optimizer).__name__ if self.optimizer is not None else None
             how = f"training by {name}" if name else "loss and gradients"
         count = len(self._graph.parameters)
         return f"<Session '{self._graph.name}' on {self.device}: {how}, {count} parameters>"
-
-
-def _names_in(text: str, path: Path) -> list[str]:
-    """The names of an optimizer's states, as the metadata of a checkpoint has them."""
-    what = f"{STATES_KEY} of '{os.fspath(path)}'"
-    found = parse_json(text.encode(), what)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise FormatError(f"{what} is no list of names, but {shown(found)}")
-    return list(dict.fromkeys(found))
-
-
-def _translated(path: Path, checkpoint: Checkpoint) -> Checkpoint:
-    """The names of Meganeura's flat layout as this library's: ``adam_m.w`` is ``w/mean``."""
-    if not checkpoint.is_foreign:
-        return checkpoint
-    parameters, states = dict(checkpoint.parameters), dict(checkpoint.states)
-    for name in list(parameters):
-        for start, end in (("adam_m.", "mean"), ("adam_v.", "variance")):
-            if name.startswith(start) and name.removeprefix(start) in parameters:
-                states[f"{name.removeprefix(start)}/{end}"] = parameters.pop(name)
-    metadata = dict(checkpoint.metadata)
-    step = metadata.get("adam_step", "")
-    if states and step.isdecimal():
-        if len(step) > 18 or int(step) > np.iinfo(np.int32).max:
-            raise FormatError(f"'{path}' has the step {step[:40]}, which no training reaches")
-        states["optimizer/step"] = np.array(int(step), np.int32)
-    if states:
-        metadata |= {STATES_KEY: json.dumps(list(states)), OPTIMIZER_KEY: "Adam"}
-    return Checkpoint(parameters, states, metadata)
-
-
-def _listed(path: Path, mismatches: tuple[str, ...], metadata: Mapping[str, str]) -> str:
-    shown = [f"  {line}" for line in mismatches[:_SHOWN]]
-    if len(mismatches) > _SHOWN:
-        shown.append(f"  and {len(mismatches) - _SHOWN} more")
-    saved = f" (it was saved with {metadata[OPTIMIZER_KEY]})" if OPTIMIZER_KEY in metadata else ""
-    return "\n".join([f"'{path}' does not fit this session{saved}:", *shown])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,119 +18,119 @@ from ..lower.plan import Plan
 from ..optim.adam import Adam
 from ..optim.base import PREFIX, Optimizer, fits
 from ..optim.sgd import SGD
-from .binding import into, known
+from .binding import known
+from .compiling import Compiler
 from .config import SessionConfig
 from .pipeline import GRADIENT, keeps_gradients, trained_names, update_graph
-from .programs import allocate_all
-from .running import Running, leaf_type
+from .running import Runner
+from .values import Values, states_of
 
 NO_STEP = "compute gradients first: step(), with no optimizer or keep_gradients=True"
 
 
-class Training(Running):
-    """Optimizers and gradients of a session; see ``Session``."""
+class Learner:
+    """What changes a session's parameters by gradients. Whoever calls it holds the session's lock.
+
+    Attributes:
+        multipliers: of the learning rate, by the names they are for, as ``set_lr_multiplier`` set them.
+    """
 
     def __init__(
         self,
         graph: Graph,
         config: SessionConfig,
-        plan_file: str | Path | None = None,
-        given: Collection[str] = (),
+        values: Values,
+        compiler: Compiler,
+        runner: Runner,
     ) -> None:
-        super().__init__(graph, config, plan_file, given)
+        self._graph = graph
+        self._config = config
+        self._values = values
+        self._compiler = compiler
+        self._runner = runner
         # States of a checkpoint that wait for their optimizer, and the name of its class.
         self._held: dict[str, Array] = {}
         self._held_for = ""
-        self._multipliers: dict[str, float] = {}
+        self.multipliers: dict[str, float] = {}
         self._own_multipliers: Mapping[str, float] = {}
-        self._optimizer_states: dict[str, TensorType] = {}
         self._separate: tuple[Optimizer, Program] | None = None
-        # The first plan is made now, so that whatever is wrong is told when a session is built.
-        if config.optimizer is not None:
-            self._change(config.optimizer)
-            self._own_multipliers = config.optimizer.multipliers
-            if not self._symbols:
-                self._compiled(self._specialised(()))
-        elif not self._symbols:
-            self._specialised(())
-
-    # ------------------------------------------------------------- optimizers
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """What updates parameters in each step, with its numbers as they are now."""
-        return self._optimizer
+        """What updates parameters in each step."""
+        return self._runner.optimizer
+
+    @property
+    def used(self) -> Optimizer | None:
+        """What updates parameters, in each step or apart from them."""
+        return self._runner.optimizer or self._separate_optimizer()
+
+    def start(self) -> None:
+        """Make the first plan, so that whatever is wrong is told when a session is built."""
+        runner, optimizer = self._runner, self._config.optimizer
+        if optimizer is not None:
+            self._change(optimizer)
+            self._own_multipliers = optimizer.multipliers
+        if not runner.has_symbols:
+            special = runner.specialised(())
+            if optimizer is not None:
+                runner.loaded(special)
+
+    # ------------------------------------------------------------- optimizers
 
     def set_optimizer(self, optimizer: Optimizer) -> None:
-        """Update parameters by this optimizer in every step from now on.
-
-        One of the same class takes over the moments; if only numbers differ, nothing is compiled.
-        """
-        with self._using("set_optimizer"):
-            if not isinstance(optimizer, Optimizer):
-                raise ArgumentError(f"the optimizer is one of darner.optim's, got {optimizer!r}")
-            before = self._own_multipliers
-            self._own_multipliers = optimizer.multipliers
-            try:
-                self._change(self._with_multipliers(optimizer))
-            except BaseException:
-                self._own_multipliers = before
-                raise
+        """Update by this optimizer in every step from now on."""
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentError(f"the optimizer is one of darner.optim's, got {optimizer!r}")
+        before = self._own_multipliers
+        self._own_multipliers = optimizer.multipliers
+        try:
+            self._change(self._with_multipliers(optimizer))
+        except BaseException:
+            self._own_multipliers = before
+            raise
 
     def set_learning_rate(self, lr: float) -> None:
-        """The learning rate of the steps that follow. Without an optimizer they are plain SGD from now on."""
-        with self._using("set_learning_rate"):
-            if self._optimizer is None:
-                self._must_train()
-                self._change(self._with_multipliers(SGD(lr)))
-            else:
-                self._change(replace(self._optimizer, learning_rate=lr))  # type: ignore[call-arg]
-
-    def set_adam(
-        self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
-    ) -> None:
-        """Adam, with these numbers, in the steps that follow. Its moments survive a change of numbers."""
-        with self._using("set_adam"):
+        """Another rate; without an optimizer, plain SGD with it."""
+        if self.optimizer is None:
             self._must_train()
-            numbers: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-            if isinstance(self._optimizer, Adam):
-                self._change(replace(self._optimizer, learning_rate=lr, **numbers))
-            else:
-                self._change(self._with_multipliers(Adam(lr, **numbers)))
+            self._change(self._with_multipliers(SGD(lr)))
+        else:
+            self._change(replace(self.optimizer, learning_rate=lr))  # type: ignore[call-arg]  # every optimizer declares it
 
-    def set_lr_multiplier(self, prefix: str, multiplier: float) -> None:
-        """Multiply the rate of parameters whose names begin so; the longest prefix that fits counts.
+    def set_adam(self, lr: float, **numbers: Any) -> None:
+        """Adam with these numbers, or other numbers of the Adam that there is."""
+        self._must_train()
+        if isinstance(self.optimizer, Adam):
+            self._change(replace(self.optimizer, learning_rate=lr, **numbers))
+        else:
+            self._change(self._with_multipliers(Adam(lr, **numbers)))
 
-        0.0 freezes them. It lasts until ``clear_lr_multipliers``.
-        """
-        with self._using("set_lr_multiplier"):
-            self._must_train()
-            names = list(self._graph.parameters)
-            if not isinstance(prefix, str) or not any(name.startswith(prefix) for name in names):
-                known("parameter or prefix", prefix, names)
-            if not any(fits(prefix, name) for name in names):
-                prefix = f"{prefix}*"
-            self._multiply({**self._multipliers, prefix: multiplier})
+    def set_multiplier(self, prefix: str, multiplier: float) -> None:
+        """Multiply the rate of parameters whose names begin so."""
+        self._must_train()
+        names = list(self._graph.parameters)
+        if not isinstance(prefix, str) or not any(name.startswith(prefix) for name in names):
+            known("parameter or prefix", prefix, names)
+        if not any(fits(prefix, name) for name in names):
+            prefix = f"{prefix}*"
+        self.multiply({**self.multipliers, prefix: multiplier})
 
-    def clear_lr_multipliers(self) -> None:
-        """Forget what ``set_lr_multiplier`` set."""
-        with self._using("clear_lr_multipliers"):
-            self._multiply({})
-
-    def _multiply(self, multipliers: dict[str, float]) -> None:
-        before = self._multipliers
-        self._multipliers = multipliers
+    def multiply(self, multipliers: dict[str, float]) -> None:
+        """Have these multipliers in place of all that were set."""
+        before = self.multipliers
+        self.multipliers = multipliers
         try:
             # Also without an optimizer the numbers are checked, as part of one.
-            made = self._with_multipliers(self._optimizer or SGD(0.0))
-            if self._optimizer is not None:
+            made = self._with_multipliers(self.optimizer or SGD(0.0))
+            if self.optimizer is not None:
                 self._change(made)
         except BaseException:
-            self._multipliers = before
+            self.multipliers = before
             raise
 
     def _with_multipliers(self, optimizer: Optimizer) -> Optimizer:
-        both = {**self._own_multipliers, **self._multipliers}
+        both = {**self._own_multipliers, **self.multipliers}
         return optimizer if both == optimizer.multipliers else replace(optimizer, multipliers=both)
 
     def _must_train(self) -> None:
@@ -143,24 +142,22 @@ class Training(Running):
     def _change(self, new: Optimizer) -> None:
         """Take another optimizer; whatever fails leaves the session as it was."""
         self._must_train()
-        old = self._optimizer
+        runner, old = self._runner, self.optimizer
         if old is not None and (old == new or self._only_numbers(old, new)):
-            self._optimizer = new
-            self._write_settings(new)
+            runner.optimizer = new
+            self._values.write_settings(new)
             return
-        special = None if self._symbols else self._make((), new)
+        special = None if runner.has_symbols else self._compiler.specialised((), new)
         if special is None:
-            states = _states_of(update_graph(self._graph, new))
+            states = states_of(update_graph(self._graph, new))
         else:
             states = self._states_in(special.plans.step)
-        if self._last is not None:
-            self._last.retire()
-        self._kept.clear()
-        self._drop_separate()
+        runner.retire()
+        self._close_separate()
         self._adopt(new, states, old if old is not None else self._separate_optimizer())
-        self._optimizer = new
+        runner.optimizer = new
         if special is not None:
-            self._kept.put((), special)
+            runner.kept.put((), special)
 
     def _only_numbers(self, old: Optimizer, new: Optimizer) -> bool:
         """Whether the graph of both is the same, and only states differ."""
@@ -170,154 +167,129 @@ class Training(Running):
             item.name for item in fields(old) if getattr(old, item.name) != getattr(new, item.name)
         ]
         return bool(names) and all(
-            f"{PREFIX}/{name}" in self._optimizer_states
-            and isinstance(getattr(new, name), int | float)
+            f"{PREFIX}/{name}" in self._values.added and isinstance(getattr(new, name), int | float)
             for name in names
         )
-
-    def _write_settings(self, optimizer: Optimizer) -> None:
-        for name, value in optimizer.settings().items():
-            if name in self._optimizer_states:
-                self._shared.weights.write(self._storage[name], np.asarray(value))
 
     def _states_in(self, plan: Plan) -> dict[str, tuple[TensorType, float]]:
         """The states that an optimizer added to the graph of a plan: their types, and what they are at first."""
         own = self._graph.states
-        places = plan.leaves("state").items()
-        added = {name: plan.buffers[place] for name, place in places if name not in own}
+        leaves = plan.leaves("state").items()
+        added = {name: plan.buffers[buffer] for name, buffer in leaves if name not in own}
         return {name: (buffer.type, buffer.init) for name, buffer in added.items()}
 
     def _adopt(
         self, new: Optimizer, states: dict[str, tuple[TensorType, float]], old: Optimizer | None
     ) -> None:
-        """Memory for the states of an optimizer. Those of one of the same class go on, all others start anew."""
-        same = type(old) is type(new)
-        for name, type_ in self._optimizer_states.items():
-            fits_new = name in states and states[name][0] == type_
-            if not (same and fits_new):
-                del self._storage[name]
-        self._optimizer_states = {name: type_ for name, (type_, _) in states.items()}
-        missing = {name: about for name, about in states.items() if name not in self._storage}
-        self._storage |= allocate_all(missing)
-        self._write_settings(new)
+        """Have the states of an optimizer. Those of one of the same class go on, all others start anew."""
+        values = self._values
+        values.adopt(states, keep=type(old) is type(new))
+        values.write_settings(new)
         held, self._held = self._held, {}
         if type(new).__name__ != self._held_for:
             return
         for name, value in held.items():
-            taken = name in self._optimizer_states and name not in new.settings()
-            if taken and value.size == self._storage[name].size:  # flat in Meganeura's layout
-                room = self._storage[name]
-                self._shared.weights.write(room, value.reshape(room.shape))
+            taken = name in values.added and name not in new.settings()
+            if taken and value.size == values.arrays[name].size:  # flat in Meganeura's layout
+                values.write(name, value.reshape(values.arrays[name].shape))
 
     # ------------------------------------------------------------- updates apart from steps
-
-    def sgd_step(self, lr: float) -> None:
-        """Update parameters by the gradients of the last step, apart from it, by SGD."""
-        with self._using("sgd_step"):
-            self._separate_step(self._with_multipliers(SGD(lr)))
-
-    def adam_step(
-        self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
-    ) -> None:
-        """Update parameters by the gradients of the last step, apart from it, by Adam."""
-        with self._using("adam_step"):
-            numbers: dict[str, Any] = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-            self._separate_step(self._with_multipliers(Adam(lr, **numbers)))
 
     def _separate_optimizer(self) -> Optimizer | None:
         return None if self._separate is None else self._separate[0]
 
-    def _drop_separate(self) -> None:
+    def _close_separate(self) -> None:
         if self._separate is not None:
             self._separate[1].close()
 
-    def _separate_step(self, optimizer: Optimizer) -> None:
+    def drop_separate(self) -> None:
+        """Free the program of updates apart from steps."""
+        self._close_separate()
+        self._separate = None
+
+    def separate_step(self, plain: Optimizer) -> None:
+        """Update parameters by the gradients of the last step, apart from it."""
+        optimizer = self._with_multipliers(plain)
         self._must_train()
-        if self._optimizer is not None:
+        if self.optimizer is not None:
             raise ArgumentError(
-                f"each step already updates parameters by {type(self._optimizer).__name__}",
+                f"each step already updates parameters by {type(self.optimizer).__name__}",
                 hint="build the session without an optimizer",
             )
-        special = self._ran()
+        special = self._runner.ran()
         if not special.plans.gradients:
             raise RunError("the last step kept no gradients", hint=NO_STEP)
-        old = self._separate_optimizer()
-        if old is None or not (old == optimizer or self._only_numbers(old, optimizer)):
-            graph = update_graph(self._graph, optimizer)
-            plan = lower_for(self._config.device, graph)
-            self._drop_separate()
-            self._adopt(optimizer, _states_of(graph), old)
-            cache = self._config.object_cache()
-            self._separate = (optimizer, self._compile(plan, (), cache))
-            self._keep_what_is_read(self._separate[1])
-        _, program = self._separate or (optimizer, None)
-        if program is None:
-            raise RunError("there is no program of updates")
+        program = self._separate_program(optimizer)
         self._separate = (optimizer, program)
-        self._write_settings(optimizer)
+        self._values.write_settings(optimizer)
         for name, buffer in program.plan.leaves("input").items():
             source = special.gradient_buffer(name.removeprefix(GRADIENT))
             if source is None:
                 raise RunError(f"the last step kept no gradient of '{name}'", hint=NO_STEP)
             program.bind(buffer, special.value(source))
         program.run()
-        self._shared.version += 1
+        self._values.changed()
+
+    def _separate_program(self, optimizer: Optimizer) -> Program:
+        """The program of updates, compiled where the one that is there makes others."""
+        if self._separate is not None:
+            old, program = self._separate
+            if old == optimizer or self._only_numbers(old, optimizer):
+                return program
+        graph = update_graph(self._graph, optimizer)
+        plan = lower_for(self._config.device, graph)
+        self._close_separate()
+        self._adopt(optimizer, states_of(graph), self._separate_optimizer())
+        program = self._compiler.program(plan, (), self._config.object_cache())
+        self._separate = (optimizer, program)
+        self._compiler.keep_what_is_read(program)
+        return program
 
     # ------------------------------------------------------------- gradients
 
-    def has_param_grad(self, name: str) -> bool:
-        """Whether a step leaves the gradient of a parameter to be read."""
-        with self._using("has_param_grad"):
-            known("parameter", name, self._graph.parameters)
-            return name in self._gradient_names()
-
-    def _gradient_names(self) -> tuple[str, ...]:
-        if not self._config.trains or not keeps_gradients(self._config, self._optimizer):
+    def gradient_names(self) -> tuple[str, ...]:
+        """The parameters whose gradients a step leaves to be read."""
+        if not self._config.trains or not keeps_gradients(self._config, self.optimizer):
             return ()
-        return trained_names(self._graph, self._optimizer)
+        return trained_names(self._graph, self.optimizer)
 
-    def read_param_grad(self, name: str, out: Array | None = None) -> Array:
-        """The gradient of a parameter in the last step, before clipping, as a copy or in ``out``."""
-        with self._using("read_param_grad"):
-            found = self._gradient(known("parameter", name, self._graph.parameters))
-            return np.array(found) if out is None else into(out, found, f"gradient of '{name}'")
-
-    read_grad = read_param_grad
-
-    def gradients(self) -> dict[str, Array]:
-        """Copies of all gradients of the last step, by name of the parameter."""
-        with self._using("gradients"):
-            names = self._ran().plans.gradients
-            if not names:
-                raise RunError("the last step kept no gradients", hint=NO_STEP)
-            return {name: np.array(self._gradient(name)) for name in names}
-
-    def read_all_param_grad_norms(self) -> dict[str, float]:
-        """The Euclidean norm of each gradient of the last step."""
-        return {name: norm(value) for name, value in self.gradients().items()}
-
-    def _gradient(self, name: str) -> Array:
-        special = self._ran()
+    def gradient(self, name: str) -> Array:
+        """The gradient of a parameter in the last step."""
+        special = self._runner.ran()
         buffer = special.gradient_buffer(name)
         if buffer is None:
             raise RunError(f"the last step kept no gradient of '{name}'", hint=NO_STEP)
         return special.value(buffer)
 
-    def close(self) -> None:
-        """Free threads, code and memory. Closing twice is no fault; anything else afterwards is an error."""
-        with self._shared.lock:
-            if not self._closed:
-                self._drop_separate()
-                self._separate = None
-        super().close()
+    def gradients(self) -> dict[str, Array]:
+        """Copies of all gradients of the last step."""
+        names = self._runner.ran().plans.gradients
+        if not names:
+            raise RunError("the last step kept no gradients", hint=NO_STEP)
+        return {name: np.array(self.gradient(name)) for name in names}
 
+    # ------------------------------------------------------------- checkpoints
 
-def _states_of(graph: Graph) -> dict[str, tuple[TensorType, float]]:
-    """The states of a graph: their types, and what they are at first."""
-    leaves = graph.states.items()
-    return {name: (leaf_type(leaf), leaf.attrs["init"]) for name, leaf in leaves}
+    @property
+    def awaits_optimizer(self) -> bool:
+        """Whether there are no states of an optimizer yet."""
+        return self.optimizer is None and not self._values.added
 
+    def hold(self, states: Mapping[str, Array], optimizer: str) -> None:
+        """Keep states of a checkpoint until an optimizer of this class is set; inference leaves them out."""
+        self._held = dict(states) if self._config.trains else {}
+        self._held_for = optimizer
 
-def norm(value: Array) -> float:
-    """The Euclidean norm of all elements, in f64."""
-    return float(np.linalg.norm(value.astype(np.float64).reshape(-1)))
+    def with_settings(self, states: Mapping[str, Array]) -> Optimizer | None:
+        """The optimizer with the numbers that states say; one that it refuses is an error."""
+        if self.optimizer is None:
+            return None
+        numbers: dict[str, Any] = {}
+        for name in self.optimizer.settings():
+            if name in self._values.added and name in states:
+                field = name.partition("/")[2]
+                value = float(states[name])
+                # A number that is the same in f32 is left as the user wrote it.
+                if np.float32(getattr(self.optimizer, field)) != np.float32(value):
+                    numbers[field] = value
+        return replace(self.optimizer, **numbers) if numbers else self.optimizer

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
+from ..io.reading import naming
 from ..load import Pretrained, config, folder, weights
 from ..load.texts import CONFIG
 from ..models.bert import Bert
 from ..session import Session, build_inference_session
-from ..session.reading import naming
 from .generation import bucket
 from .tokenizer import Tokenizer
 

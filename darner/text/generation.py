@@ -11,6 +11,7 @@ import numpy as np
 from ..data.vocabulary import Vocabulary
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
+from ..graph.integers import round_up
 from ..models.causal import CausalLM
 from ..session import Session, build_inference_session
 from .sampling import GREEDY, Sampling
@@ -242,7 +243,7 @@ class Generator:
         for (count, cache, pads), found in self._sessions.items():
             if count == batch and cache >= needed and (pads == padded):
                 return found, cache
-        cache = min(-(-needed // STEP_OF_CACHE) * STEP_OF_CACHE, max(self._most, needed))
+        cache = min(round_up(needed, STEP_OF_CACHE), max(self._most, needed))
         return self._sessions.setdefault((batch, cache, padded), {}), cache
 
     def _session(

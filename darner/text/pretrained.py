@@ -11,11 +11,11 @@ from typing import Any
 
 from ..data.vocabulary import CharVocabulary
 from ..graph.errors import ArgumentError, FormatError
+from ..io.reading import shown
 from ..load import generation_config, pretrained
 from ..load.texts import GENERATION
 from ..models.causal import CausalLM
 from ..session import Session
-from ..session.reading import shown
 from .generation import Generator
 from .sampling import GREEDY, Sampling
 from .tokenizer import Tokenizer, stated_ends

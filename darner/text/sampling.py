@@ -19,7 +19,7 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
-from ..session.reading import shown
+from ..io.reading import shown
 
 _LEAST, _MOST = 1e-30, 1e30
 _RANGES: dict[str, tuple[float, float, str]] = {

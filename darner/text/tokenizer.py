@@ -10,8 +10,8 @@ from typing import Any
 
 from ..data.vocabulary import decoded, encoded, read_tokenizer
 from ..graph.errors import ArgumentError, FormatError
+from ..io.reading import read_json, read_text, shown
 from ..load.texts import CONFIG, GENERATION
-from ..session.reading import read_json, read_text, shown
 from .chat import MOST_TEMPLATE, render
 
 TEMPLATE_FILE = "chat_template.jinja"

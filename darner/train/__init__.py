@@ -9,12 +9,11 @@ Modules, in the order data passes through them:
     validation   other data, the same parameters; ``metrics`` are what is measured there
     history      what there was so far
     callbacks    who is told of it: ``checkpoints``, ``logs`` and ``display`` are callbacks
-    config       Meganeura's way to set up a trainer
 """
 
+from ..compat.training import TrainConfig
 from .callbacks import Callback, EarlyStop, LossHistory, MetricCallback
 from .checkpoints import Checkpoints, checkpoints, latest
-from .config import TrainConfig
 from .diverged import DivergedError
 from .folder_lock import FolderInUseError
 from .history import EpochStats, StepMetrics, TrainHistory, ValidationMetrics

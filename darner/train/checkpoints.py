@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..graph.errors import ArgumentError, FormatError
-from ..session.atomic import FileError
-from ..session.reading import parse_json
+from ..io.atomic import FileError
+from ..io.reading import parse_json
 from . import stated
 from .callbacks import Callback, is_better
 from .history import EpochStats, StepMetrics, TrainHistory, ValidationMetrics

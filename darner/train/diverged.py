@@ -12,7 +12,7 @@ from ..optim.base import GRADIENT_SUM
 from .feed import Batch
 
 if TYPE_CHECKING:
-    from ..session.trace import Trace
+    from ..inspect.trace import Trace
     from .trainer import Trainer
 
 PATIENCE = 60.0

@@ -21,7 +21,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..graph.errors import RunError
-from ..session.atomic import FileError
+from ..io.atomic import FileError
 
 if sys.platform == "win32":
     import msvcrt

@@ -154,7 +154,7 @@ class TrainHistory:
         self, path: str | os.PathLike[str], *, log_x: bool = False, log_y: bool = False
     ) -> None:
         """Draw the losses, smoothed, and the validations, as an SVG file."""
-        from ..session.atomic import write_atomically
+        from ..io.atomic import write_atomically
 
         write_atomically(path, [self.to_svg(log_x=log_x, log_y=log_y).encode()])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..graph.errors import optional
-from ..session.atomic import FileError, write_atomically
+from ..io.atomic import FileError, write_atomically
 from .callbacks import Callback
 from .history import EpochStats, ValidationMetrics
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 from weakref import finalize
 
 from ..graph.errors import ArgumentError, Calling, DarnerError, FormatError, RunError
+from ..io.tensorfile import open_tensors
 from ..session.session import Session
-from ..session.tensorfile import open_tensors
 from .callbacks import Callback
 from .checkpoints import KEY, Checkpoints, latest, progress_in
 from .feed import Feed

@@ -12,6 +12,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
+from ..compat.training import TrainConfig
 from ..graph.errors import ArgumentError, Calling, RunError, UnknownNameError, nearest
 from ..graph.graph import Graph
 from ..optim.base import GRADIENT_NORM, PREFIX, Optimizer
@@ -19,7 +20,6 @@ from ..session.builders import build_session
 from ..session.session import Session
 from .callbacks import HOOKS, Callback, EarlyStop, as_callback, listeners
 from .checkpoints import Checkpoints
-from .config import TrainConfig
 from .display import Display, display_for
 from .diverged import diverged
 from .feed import Amount, Feed

@@ -15,29 +15,8 @@ from ..graph.errors import ArgumentError, Calling, ShapeError, UnknownNameError,
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
+from ..ops.axes import align, from_front, spread, to_front
 from .expand import expansion
-
-
-def spread(node: Node, size: Dim) -> Node:
-    """A node repeated along a new first axis, without a copy."""
-    return node.broadcast_to((size, *node.shape))
-
-
-def to_front(node: Node, axis: int) -> Node:
-    """A node with one axis moved to the front."""
-    if axis == 0:
-        return node
-    others = [i for i in range(node.rank) if i != axis]
-    return node.transpose((axis, *others))
-
-
-def from_front(node: Node, axis: int) -> Node:
-    """A node with its first axis moved to ``axis``."""
-    if axis == 0:
-        return node
-    order = list(range(1, node.rank))
-    order.insert(axis, 0)
-    return node.transpose(tuple(order))
 
 
 def vmap(
@@ -184,11 +163,3 @@ def batch_node(graph: Graph, node: Node, operands: list[Node], flags: list[bool]
         results = [walk.whole(output) for output in body.outputs]
         return tuple(results) if isinstance(node.type, TupleType) else results[0]
     raise ArgumentError("has no rule for batches").located(op.name, node.label, "", node.source)
-
-
-def align(operand: Node, batched: bool, rank: int) -> Node:
-    """A batched operand of lower rank gets axes of size 1 between its batch and the rest."""
-    if not batched or operand.rank == rank + 1:
-        return operand
-    batch, *rest = operand.shape
-    return operand.reshape((batch, *(1,) * (rank + 1 - operand.rank), *rest))

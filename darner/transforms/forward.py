@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ..graph.edit import without_dead_nodes
+from ..graph.edit import inline_by_name, without_dead_nodes
 from ..graph.errors import ArgumentError, InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -90,19 +90,6 @@ def _indices(body: Graph) -> list[int]:
     return [int(str(i)) for i in body.name.split(":")[1].split(",") if i]
 
 
-def inline_by_name(target: Graph, body: Graph, leaves: dict[str, Node]) -> list[Node]:
-    """Copy a body into a graph with nodes in place of its named inputs."""
-    mapped: dict[int, Node] = {leaf.id: leaves[name] for name, leaf in body.inputs.items()}
-    for node in body.nodes:
-        if node.id not in mapped:
-            operands = [mapped[i] for i in node.inputs]
-            source = target.source_of_call()
-            mapped[node.id] = target.insert(
-                node.op, operands, node.slots, node.attrs, source=source
-            )
-    return [mapped[node.id] for node in body.outputs]
-
-
 @lru_cache(maxsize=4096)
 def _jvp_body(
     op: Op,
@@ -165,4 +152,4 @@ def without_unused_leaves(graph: Graph) -> Graph:
     return copy_graph(trimmed, keep=used)
 
 
-__all__ = ["inline_by_name", "is_differentiable", "push_forward", "tangent_of"]
+__all__ = ["is_differentiable", "push_forward", "tangent_of"]

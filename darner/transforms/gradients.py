@@ -63,11 +63,6 @@ def value_and_grad(
         return full.toposort()
 
 
-def differentiate(graph: Graph) -> Graph:
-    """Meganeura's name for ``value_and_grad`` by all parameters."""
-    return value_and_grad(graph)
-
-
 def vjp(graph: Graph, wrt: Wrt = None) -> Graph:
     """The outputs, followed by cotangents pulled back to ``wrt``.
 

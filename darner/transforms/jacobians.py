@@ -20,7 +20,8 @@ from typing import Any
 from ..graph.errors import ArgumentError, Calling
 from ..graph.graph import Graph
 from ..graph.node import Node
-from .batch import Walk, from_front
+from ..ops.axes import from_front
+from .batch import Walk
 from .forward import push_forward
 from .gradients import Wrt, check_paths, differentiated, select, unused_names
 from .reverse import Rebuilt, is_differentiable, prepare, pull_back

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..graph.dims import Shape
 from ..graph.errors import ArgumentError, InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op
 from ..graph.types import TupleType
+from ..ops.axes import sum_to
 from .expand import expand, expansion, inline
 from .remat import Recompute
 
@@ -245,21 +245,3 @@ def _fitted(op: Op, operand: Node, value: Node) -> Node:
             f"the vjp of '{op.name}' gave {value.type} for an operand of {operand.type}"
         )
     return value
-
-
-def sum_to(value: Node, shape: Shape) -> Node:
-    """Undo a broadcast: sum over the axes along which a tensor of ``shape`` was repeated.
-
-    A value that was never broadcast that far (a constant cotangent) is broadcast to ``shape`` instead.
-    """
-    extra = value.rank - len(shape)
-    if extra < 0 or any(a != b and b != 1 for a, b in zip(value.shape[extra:], shape, strict=True)):
-        return value.broadcast_to(shape)
-    axes = [
-        i
-        for i, size in enumerate(value.shape)
-        if i < extra or (shape[i - extra] == 1 and size != 1)
-    ]
-    if axes:
-        value = value.sum(tuple(axes))
-    return value if value.shape == shape else value.reshape(shape)

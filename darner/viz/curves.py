@@ -19,6 +19,7 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import ArgumentError
+from ..graph.integers import ceil_div
 
 Kind = Literal["line", "points", "faint"]
 """A line; points joined by a thin line; a line in the colour of the next curve that stays in the background."""
@@ -105,7 +106,7 @@ def log_ticks(low: float, high: float) -> list[float]:
         found = [factor * 10.0**power for power in powers for factor in factors]
         inside = [value for value in found if low * 0.999 <= value <= high * 1.001]
         if len(inside) >= 3:
-            skip = -(-len(inside) // 8)
+            skip = ceil_div(len(inside), 8)
             return inside[::skip]
     return [value for value in ticks(low, high) if value > 0]
 

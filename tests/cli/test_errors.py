@@ -13,7 +13,7 @@ import pytest
 import darner
 from darner import ArgumentError, FormatError, data, load, text, train
 from darner.cli import exits, main, streams
-from darner.session.atomic import FileError
+from darner.io.atomic import FileError
 
 from .conftest import TEMPLATE
 from .test_train import FAST, WORDS, config, corpus  # noqa: F401

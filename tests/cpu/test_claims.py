@@ -14,7 +14,7 @@ from darner.backends.cpu.emit.work_queue import ENDED, LINE_WORDS, MARKS, QUEUES
 from darner.backends.cpu.runtime.jit import compile_module, load_object
 from darner.backends.cpu.runtime.threads import Team, symbols
 from darner.codegen.ir.faults import FAULT
-from darner.codegen.ir.index import as_value
+from darner.codegen.ir.index import i64
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="teams need POSIX threads")
 
@@ -35,7 +35,7 @@ def program(things, blocks, extra, ahead):
     thread, threads, argument = function.args
 
     def given_at(place):
-        return b.load(b.gep(argument, [as_value(place)], source_etype=word), typ=pointer)
+        return b.load(b.gep(argument, [i64(place)], source_etype=word), typ=pointer)
 
     words, counts, owners, order = (given_at(i) for i in range(4))
     claims = Claims(b, words, thread, threads)
@@ -44,10 +44,10 @@ def program(things, blocks, extra, ahead):
         return b.gep(start, [piece], source_etype=word)
 
     def note(piece):
-        b.atomic_rmw("add", at(counts, piece), as_value(1), "acq_rel")
+        b.atomic_rmw("add", at(counts, piece), i64(1), "acq_rel")
         b.store(thread, at(owners, piece))
         own = b.gep(order, [thread], source_etype=word)
-        first = b.icmp_signed("==", b.load(own, typ=word), as_value(NOBODY))
+        first = b.icmp_signed("==", b.load(own, typ=word), i64(NOBODY))
         with b.if_then(first):
             b.store(piece, own)
 
@@ -56,8 +56,8 @@ def program(things, blocks, extra, ahead):
         return carried
 
     if ahead:
-        division = claims.division(as_value(things), blocks, extra)
-        while_claimed(b, claims, division, inside, [])
+        division = claims.division(i64(things), blocks, extra)
+        while_claimed(claims, division, inside, [])
     else:
         claims.each(things, note)
     b.ret_void()

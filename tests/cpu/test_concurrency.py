@@ -279,7 +279,7 @@ def test_an_interrupt_inside_native_code_comes_after_the_step_and_harms_nothing(
         wanted = [models.learned(reference, 3) for _ in range(3)]
     with models.training(threads=threads, cache=objects) as session:
         assert models.same(models.learned(session, 3), wanted[0])
-        rows = session._last.program._steps._rows
+        rows = session._runner.last.program._steps._rows
         original = rows[:1, 0].copy()
         code = load_object(compile_module(INTERRUPTED), symbols={"original": original.ctypes.data})
         rows[0, 0] = code.address("interrupted")

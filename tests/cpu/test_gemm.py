@@ -15,7 +15,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from darner.backends.cpu.contract import plan as gemm_plan
-from darner.backends.cpu.contract.gemm import (
+from darner.backends.cpu.contract.pack import PackKernel
+from darner.backends.cpu.contract.plan import cut
+from darner.backends.cpu.contract.template import _parts
+from darner.backends.cpu.contract.tile import choose_tile
+from darner.backends.cpu.emit.panels import Panels
+from darner.codegen.ir.emit import load, loop, offset
+from darner.codegen.ir.index import i64
+from darner.graph.errors import ArgumentError
+from tests.conformance import examples
+from tests.cpu.product_functions import (
     Contraction,
     emit_contraction,
     emit_pack_b,
@@ -23,14 +32,6 @@ from darner.backends.cpu.contract.gemm import (
     scratch_bytes,
     share_evenly,
 )
-from darner.backends.cpu.contract.pack import pack_kernel
-from darner.backends.cpu.contract.plan import cut
-from darner.backends.cpu.contract.template import _parts
-from darner.backends.cpu.contract.tile import choose_tile
-from darner.backends.cpu.emit.panels import Panels
-from darner.codegen.ir.emit import i64, load, loop, offset
-from darner.graph.errors import ArgumentError
-from tests.conformance import examples
 
 CANARY = 123.0
 GUARD = 64
@@ -493,7 +494,7 @@ def test_sums_of_panels_that_were_packed_before_stay_whole_where_threads_have_so
 def test_what_others_read_is_packed_past_the_cache(contiguous):
     def text(past):
         module = ir.Module()
-        pack_kernel(module, "f32", "f32", 8, 8, contiguous, past=past)
+        PackKernel("f32", "f32", 8, 8, contiguous, non_temporal=past).function(module)
         return str(module)
 
     assert "!nontemporal" in text(True)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import darner
-from darner.backends.base.memory import ALIGNMENT, LARGE_PAGE, aligned, give_back_code, together
 from darner.backends.cpu.runtime.jit import compile_module, load_object
-from darner.session import running
+from darner.io.memory import ALIGNMENT, LARGE_PAGE, aligned, give_back_code, together
+from darner.session import compiling
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 4096, LARGE_PAGE - 1, LARGE_PAGE, 3 * LARGE_PAGE + 5])
@@ -100,8 +100,8 @@ def test_the_compilers_code_is_given_back_and_comes_back_when_it_is_needed():
 @pytest.mark.parametrize("large", [True, False])
 def test_a_session_of_large_weights_gives_it_back_when_it_is_built(monkeypatch, large):
     calls = []
-    monkeypatch.setattr(running, "give_back_code", lambda: calls.append(True))
-    monkeypatch.setattr(running, "LARGE", 40 * 24 * 4 + (not large))
+    monkeypatch.setattr(compiling, "give_back_code", lambda: calls.append(True))
+    monkeypatch.setattr(compiling, "LARGE", 40 * 24 * 4 + (not large))
     g = darner.Graph()
     x, w = g.input("x", (3, 40)), g.parameter("w", (40, 24))
     g.set_outputs([x @ w])

@@ -662,7 +662,7 @@ class TestCache:
             object_key(ADD, dataclasses.replace(machine, features="")),
             object_key(ADD, machine, passes=True),
         ]
-        monkeypatch.setattr("darner.__version__", "another")
+        monkeypatch.setattr("darner.backends.cpu.runtime.object_key.__version__", "another")
         keys.append(object_key(ADD, machine))
         monkeypatch.undo()
         monkeypatch.setattr("llvmlite.__version__", "another")

@@ -147,7 +147,7 @@ def test_weights_that_change_seldom_are_transformed_once():
 
 
 def test_what_it_loses_is_a_few_roundings():
-    """The largest error of squares of 4 is less than three times that of sums in order; see docs/performance.md."""
+    """The largest error of squares of 4 is less than three times that of sums in order; see docs/internals/convolutions.md."""
     case = plain(2, 64, (24, 24), 64, 3, padding=1)
     assert form_of(case, "conv").side == 4
     graph = bare(case, "conv")

@@ -10,7 +10,7 @@ import pytest
 
 from darner import ArgumentError, FormatError, data
 from darner.data import filearrays
-from darner.session.atomic import FileError
+from darner.io.atomic import FileError
 
 
 @pytest.fixture(params=["kept", "read"])

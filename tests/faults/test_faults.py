@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from darner.backends.base import cache as cache_module
 from darner.backends.base.cache import CacheWarning, ObjectCache
-from darner.session.atomic import FileError
+from darner.io.atomic import FileError
 from tests.faults.killing import in_child, killed
 from tests.leaks import models
 

@@ -148,7 +148,7 @@ def test_a_step_is_one_submission_and_pipelines_do_not_grow_with_depth(monkeypat
         session.step()
         session.read_loss()
         assert len(submitted) == 2
-        program = session._compiled(session._chosen({}))
+        program = session._runner.loaded(session._runner.chosen({})).program
         counts[layers] = program.pipelines, len(program.plan.kernels)
         session.close()
     assert counts[6][1] > counts[2][1]

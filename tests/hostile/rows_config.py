@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from darner import ArgumentError, DarnerError, FormatError, UnknownNameError, load, models, nn, text
+from darner.io.atomic import FileError
 from darner.load.matching import MismatchError
-from darner.session.atomic import FileError
 from darner.text.tokenizer import Tokenizer
 from tests.hostile.rows import Table
 from tests.hostile.rows_files import entry, header

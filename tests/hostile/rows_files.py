@@ -9,11 +9,11 @@ import numpy as np
 
 import darner
 from darner import ArgumentError, DTypeError, FormatError, Graph, RunError, ShapeError, data, load
+from darner.io.atomic import FileError
+from darner.io.tensorfile import read_tensors
 from darner.lower import plan_json
 from darner.lower.plan import Plan
 from darner.session import checkpoint
-from darner.session.atomic import FileError
-from darner.session.tensorfile import read_tensors
 from tests.hostile.rows import Table
 
 bad = Table("files")

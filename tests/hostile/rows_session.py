@@ -12,9 +12,9 @@ from darner import (
     UnknownNameError,
     optim,
 )
-from darner.session.atomic import FileError
-from darner.session.running import ClosedError
-from darner.session.tensorfile import file_chunks, header_of, stored
+from darner.io.atomic import FileError
+from darner.io.tensorfile import file_chunks, header_of, stored
+from darner.session import ClosedError
 from tests.hostile.rows import Table
 from tests.hostile.subjects import GOOD, network
 

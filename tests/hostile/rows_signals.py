@@ -9,8 +9,8 @@ import numpy as np
 
 import darner
 from darner import ArgumentError, DarnerError, RunError, optim, train
-from darner.session.atomic import FileError
-from darner.session.running import ClosedError
+from darner.io.atomic import FileError
+from darner.session import ClosedError
 from tests.hostile.rows import Table
 from tests.hostile.rows_session import out_of_range, with_input
 from tests.hostile.subjects import GOOD, batches, network

@@ -8,7 +8,7 @@ import numpy as np
 
 import darner
 from darner import ArgumentError, DarnerError, FormatError, RunError, UnknownNameError, optim, train
-from darner.session.atomic import FileError
+from darner.io.atomic import FileError
 from tests.hostile.rows import Table
 from tests.hostile.rows_files import header
 from tests.hostile.rows_session import out_of_range

@@ -120,12 +120,12 @@ def bits(session):
     tables = {**session.parameters(), **session.state()}
     return {
         "values": {name: (str(v.dtype), v.shape, v.tobytes()) for name, v in tables.items()},
-        "staged": {name: v.tobytes() for name, v in session._staged.items()},
+        "staged": {name: v.tobytes() for name, v in session._runner.staged.items()},
         "optimizer": repr(session.optimizer),
         "graph": session.graph.digest(),
-        "multipliers": dict(session._multipliers),
+        "multipliers": dict(session._learner.multipliers),
         "closed": session.closed,
-        "shared": session._shared.sessions,
+        "shared": session._values.shared.sessions,
     }
 
 

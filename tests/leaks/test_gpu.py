@@ -69,7 +69,7 @@ def test_a_session_gives_its_memory_back_with_its_last_reference():
     session = models.training(device="gpu", cache=None)
     models.learned(session, 1)
     assert held()["bytes"] > before["bytes"]
-    program = weakref.ref(session._last.program)
+    program = weakref.ref(session._runner.last.program)
     gc.disable()  # no cycle leads back to it: nothing waits for a collection
     try:
         del session
@@ -91,7 +91,7 @@ def test_closing_gives_everything_back_but_parameters():
     before = held()["bytes"]
     session = models.training(device="gpu", cache=None)
     models.learned(session, 1)
-    sizes = [array.nbytes for array in session._storage.values()]
+    sizes = [array.nbytes for array in session._values.arrays.values()]
     session.close()
     assert held_bytes() - before <= sum(-(-size // 4) * 4 for size in sizes)
     del session

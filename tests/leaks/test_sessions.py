@@ -69,8 +69,8 @@ def test_compiling_leaves_nothing():
 def test_a_session_dies_with_its_last_reference_and_so_do_its_threads(make, objects):
     session = make(threads=3, cache=objects)
     session.run(models.values())
-    program = weakref.ref(session._last.program)
-    memory = [weakref.ref(array.base) for array in session._storage.values()]
+    program = weakref.ref(session._runner.last.program)
+    memory = [weakref.ref(array.base) for array in session._values.arrays.values()]
     found = weakref.ref(session)
     assert len(process.workers()) >= 2
     mine = process.workers().keys()
@@ -113,7 +113,7 @@ def test_what_a_closed_session_gave_away_stays_valid(objects):
 def test_closing_frees_memory_threads_and_code_at_once(objects):
     session = models.training(threads=3, cache=objects)
     models.learned(session, 1)
-    arena = weakref.ref(session._last.program.arena.base)
+    arena = weakref.ref(session._runner.last.program.arena.base)
     before = process.workers().keys()
     session.close()
     session.close()

@@ -9,7 +9,7 @@ import safetensors.numpy
 import darner
 from darner import load, nn
 from darner.graph.errors import ArgumentError, FormatError, ShapeError
-from darner.session.atomic import FileError
+from darner.io.atomic import FileError
 from tests.load.standin import CONFIG, Chain, logits, values
 
 TOKENS = np.array([[3, 1]], np.int32)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from darner import load
 from darner.graph.errors import ArgumentError, DarnerError, DTypeError, FormatError
+from darner.io.atomic import FileError
 from darner.load.saving import write_tensors
-from darner.session.atomic import FileError
 from tests.strategies import arrays, element_types, generators
 
 CONFIG = {"model_type": "line"}

@@ -8,8 +8,8 @@ import pytest
 
 import darner
 from darner import FormatError, load, nn
-from darner.session.atomic import FileError
-from darner.session.tensorfile import open_tensors, read_tensors
+from darner.io.atomic import FileError
+from darner.io.tensorfile import open_tensors, read_tensors
 
 VALUES = {
     "fc.weight": np.arange(40_000, dtype=np.float32).reshape(200, 200),

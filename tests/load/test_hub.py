@@ -9,8 +9,8 @@ from huggingface_hub import errors
 
 from darner import MissingPackageError, load
 from darner.graph.errors import ArgumentError
+from darner.io.atomic import FileError
 from darner.load import hub
-from darner.session.atomic import FileError
 
 
 def test_an_existing_folder_is_taken_as_it_is(tmp_path, monkeypatch):

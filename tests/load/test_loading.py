@@ -201,9 +201,9 @@ def test_a_session_that_shares_keeps_what_it_shares(folder):
 
 def test_what_is_filled_is_not_made_up_first(folder, monkeypatch):
     called = []
-    real = darner.session.running.initial_value
+    real = darner.session.values.initial_value
     monkeypatch.setattr(
-        darner.session.running,
+        darner.session.values,
         "initial_value",
         lambda rule, name, *rest: (called.append((name, rule)), real(rule, name, *rest))[1],
     )

@@ -10,8 +10,8 @@ import pytest
 
 from darner import load
 from darner.graph.errors import ArgumentError, DTypeError
+from darner.io.atomic import FileError
 from darner.load import saving
-from darner.session.atomic import FileError
 
 CONFIG = {"model_type": "line", "sizes": [1, 2]}
 

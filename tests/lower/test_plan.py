@@ -695,7 +695,7 @@ def test_the_digest_is_of_what_matters_and_of_nothing_else():
 
 def test_the_digest_changes_with_darners_version(monkeypatch):
     before = PLAN.digest()
-    monkeypatch.setattr(darner, "__version__", "99.0")
+    monkeypatch.setattr("darner.lower.plan.__version__", "99.0")
     assert PLAN.digest() != before
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import darner
 from darner import ArgumentError, DarnerError, load, models
+from darner.io.atomic import FileError
 from darner.models.fields import RANGES
 from darner.models.rope import KINDS, NEEDED, check_rope, make_rope
-from darner.session.atomic import FileError
 
 SIZES = {
     "vocab_size": 64,

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import darner
+from darner.compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 from darner.ops.activation_gradients import DERIVATIVES
 from darner.ops.activations import ACTIVATIONS
-from darner.ops.kinds import Activation, BinaryOp, CompareOp, ReduceOp
 
 RLX_ACTIVATIONS = [
     "Gelu",

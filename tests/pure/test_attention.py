@@ -5,8 +5,8 @@ import pytest
 
 import darner
 from darner import ArgumentError, DTypeError, Graph, ShapeError
+from darner.compat.attention import AttentionBwdWrt
 from darner.ops.attention import MaskKind, SlidingWindow
-from darner.ops.attention_gradients import AttentionBwdWrt
 
 
 class Desk:

@@ -48,19 +48,18 @@ def tables(text):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_readme_names_and_counts_the_direct_dependencies():
-    readme = page("README.md")
+def test_the_page_of_installing_names_and_counts_the_direct_dependencies():
+    text = page("docs/install.md")
     counted = NUMBERS[len(direct())]
-    assert f"{counted.capitalize()} packages of the index" in readme
-    assert f"its {counted} dependencies" in readme
-    assert f"the {counted} run-time dependencies" in readme
-    listed = re.search(r"packages of the index \((.+?)\)", readme).group(1)
+    assert f"{counted.capitalize()} packages of the index" in text
+    assert f"its {counted} dependencies" in text
+    assert f"the {counted} run-time dependencies" in text
+    listed = re.search(r"packages of the index \((.+?)\)", text).group(1)
     assert {canonicalize_name(name) for name in re.split(r", | and ", listed)} == set(direct())
 
 
-def test_the_counts_of_the_readme_add_up():
-    readme = page("README.md")
-    text = readme.partition("\n## Install\n")[2].partition("\n## ")[0]
+def test_the_counts_of_the_page_of_installing_add_up_and_other_pages_repeat_them():
+    text = page("docs/install.md")
     packages, size = map(int, re.search(r"installs (\d+) packages, (\d+) MB", text).groups())
     sizes = [int(row[1]) for row in tables(text)[1:]]
     assert abs(sum(sizes) - size) <= len(sizes) / 2
@@ -70,7 +69,9 @@ def test_the_counts_of_the_readme_add_up():
     )
     assert fewer == len(locked("runtime")) + 1
     assert packages == fewer + unused
-    assert f"# {packages} packages, {size} MB" in page("docs/quickstart.md")
+    for name in ("README.md", "docs/quickstart.md"):
+        assert f"{packages} packages, {size} MB" in page(name), name
+    assert f"{packages} in all with darner itself, {size} MB" in page("docs/dependencies.md")
 
 
 def test_the_lock_has_what_darner_needs_within_the_ranges_that_users_get():
@@ -128,7 +129,7 @@ def test_every_place_names_the_same_pythons():
         f">={first},<3.{minors[-1] + 1}"
     )
     listed = f"Python {', '.join(VERSIONS[:-1])} or {last}"
-    for name in ("README.md", "docs/quickstart.md", "Makefile"):
+    for name in ("README.md", "docs/install.md", "docs/quickstart.md", "Makefile"):
         assert listed in page(name), name
     makefile = page("Makefile")
     assert f"Python {first} to {last}" in makefile

@@ -15,7 +15,7 @@ import traceback
 
 import numpy as np
 
-from darner.session import atomic
+from darner.io import atomic
 from darner.session.checkpoint import Checkpoint, save_checkpoint
 
 WATCHED = ("open", "write", "fchmod", "fsync", "replace", "unlink", "close")

@@ -15,7 +15,7 @@ from darner import ArgumentError, DarnerError, Graph, data, load
 from darner.graph import dlpack, dtypes
 from darner.graph.arrays import as_array
 from darner.graph.data import as_data
-from darner.session.tensorfile import stored
+from darner.io.tensorfile import stored
 
 from .opening import opened
 

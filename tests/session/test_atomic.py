@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from darner.session import atomic
-from darner.session.atomic import FileError, write_atomically
+from darner.io import atomic
+from darner.io.atomic import FileError, write_atomically
 
 
 def test_content_is_replaced_and_nothing_else_is_left(tmp_path):

@@ -22,7 +22,7 @@ import darner
 from darner.graph import dtypes
 from darner.graph.errors import ArgumentError, DTypeError, FormatError
 from darner.graph.types import TensorType
-from darner.session.atomic import FileError
+from darner.io.atomic import FileError
 from darner.session.checkpoint import (
     FORMAT,
     Checkpoint,

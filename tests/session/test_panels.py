@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from darner import Graph, optim
-from darner.backends.base.memory import aligned
 from darner.backends.cpu.emit.panels import Panels
 from darner.backends.cpu.runtime import stored
 from darner.backends.cpu.runtime.program import CpuProgram
+from darner.io.memory import aligned
 from tests.cpu.running import run_program
 from tests.cpu.test_targets import machine_of
 from tests.session.opening import opened
@@ -55,7 +55,7 @@ def training(graph, params, device="cpu", optimizer="adam", **options):
 
 
 def in_panels(session):
-    (special,) = session._kept.values()
+    (special,) = session._runner.kept.values()
     return set(special.program._native.panels)
 
 
@@ -131,7 +131,7 @@ def test_panels_of_narrower_vectors(vector_bytes):
     graph = network(19, 45, 83)
     inputs, params = drawn(graph)
     session = training(graph, params)
-    (special,) = session._kept.values()
+    (special,) = session._runner.kept.values()
     found = {name: np.array(value) for name, value in session.state().items()}
     program = CpuProgram(special.plans.step, threads=2, machine=machine_of(vector_bytes))
     assert set(program._native.panels) == in_panels(session)
@@ -236,11 +236,11 @@ def test_the_memory_of_a_weight_is_given_back_while_it_is_in_panels():
     inputs, params = drawn(graph)
     session = training(graph, params)
     session.run(inputs)
-    inner = session._storage["up"].reshape(-1)[2048:-2048]
+    inner = session._values.arrays["up"].reshape(-1)[2048:-2048]
     assert not inner.any()
     found = session.read_param("up")
     assert found.any(axis=0).all()
-    np.testing.assert_array_equal(session._storage["up"], found)
+    np.testing.assert_array_equal(session._values.arrays["up"], found)
     session.run(inputs)
     assert not inner.any()
     assert np.abs(session.read_param("up") - found).max() > 0

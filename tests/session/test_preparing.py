@@ -7,8 +7,8 @@ import pytest
 
 import darner
 from darner import Graph, optim
-from darner.backends.base.memory import reclaim, release, together
 from darner.backends.cpu.emit.panels import Panels
+from darner.io.memory import reclaim, release, together
 from tests.session.opening import opened
 
 WIDTH, INNER, WORDS = 160, 421, 1553
@@ -64,7 +64,7 @@ def inferring(graph, params, **options):
 def given_back(session):
     """The parameters whose memory was given back; their first and last pages may be a neighbour's too."""
     page = 4096 // 4
-    inner = {name: array.reshape(-1)[page:-page] for name, array in session._storage.items()}
+    inner = {name: array.reshape(-1)[page:-page] for name, array in session._values.arrays.items()}
     return {name for name, array in inner.items() if array.size and not array.any()}
 
 
@@ -149,7 +149,7 @@ def test_a_few_rows_by_weights_that_are_packed(dtype, rows):
     for threads in (1, 2, 3):
         with inferring(g, params, threads=threads) as session:
             found += session.run(given).values()
-            (special,) = session._kept.values()
+            (special,) = session._runner.kept.values()
             assert len(special.program._packed) == 2
     close = 1e-5 if dtype == "f32" else 0.02
     np.testing.assert_allclose(found[0].astype(np.float64), wanted, rtol=0, atol=close)
@@ -167,7 +167,7 @@ def test_what_is_read_as_it_is_too_is_packed_for_many_rows_only(rows, packed):
     params = drawn(g)
     with inferring(g, params) as session:
         check(session, g, params, rows)
-        (special,) = session._kept.values()
+        (special,) = session._runner.kept.values()
         buffers = special.program.plan.buffers
         assert sorted(str(buffers[i].name) for i in special.program._packed) == packed
 

@@ -13,13 +13,13 @@ import darner
 from darner import Graph
 from darner.backends.reference.program import ReferenceProgram
 from darner.graph.errors import ArgumentError, RunError
+from darner.inspect import recorder as recording
+from darner.inspect.memory_map import memory_map
+from darner.inspect.recorder import Recorder, profile
 from darner.lower.lower import lower
 from darner.lower.work import KernelWork, kernel_work
 from darner.optim import Adam, training_step
 from darner.optimizer.targets import Target
-from darner.session import recorder as recording
-from darner.session.memory_map import memory_map
-from darner.session.recorder import Recorder, profile
 from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 from tests.zoo import llama, trained, values

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from darner import FormatError
-from darner.session.atomic import FileError
-from darner.session.reading import (
+from darner.io.atomic import FileError
+from darner.io.reading import (
     MOST_DEPTH,
     MOST_JSON,
     RegularFile,

@@ -148,11 +148,11 @@ def test_numbers_of_a_rule_are_resumed_and_change_without_a_new_program(tmp_path
     path = tmp_path / "custom.safetensors"
     with opened("custom rule", tmp_path, device="reference", level=0) as session:
         train(session, 0, 2)
-        program = session._last.program
+        program = session._runner.last.program
         session.set_optimizer(replace(session.optimizer, friction=0.75))
         session.save_checkpoint(path)
         losses = train(session, 2, 4)
-        assert session._last.program is program
+        assert session._runner.last.program is program
     with opened("custom rule", tmp_path, device="reference", level=0) as session:
         metadata = session.load_checkpoint(path)
         assert metadata["session.optimizer"] == "heavy_ball"

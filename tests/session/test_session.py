@@ -195,7 +195,7 @@ def test_the_callers_memory_is_read_where_it_lies_and_not_kept():
         seen = []
         data = np.ones(4, np.float32)
         session.run({"x": data})
-        program = session._last.program
+        program = session._runner.last.program
         bind = program.bind
         program.bind = lambda buffer, array: (seen.append(array), bind(buffer, array))
         session.run({"x": data})
@@ -370,7 +370,7 @@ def test_training_and_inference_share_their_parameters():
             (wanted,) = darner.run(answer, inputs, current, float64=True)
             found = reader.run(inputs)["output0"]
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-        assert np.shares_memory(learner._storage["w1"], reader._storage["w1"])
+        assert np.shares_memory(learner._values.arrays["w1"], reader._values.arrays["w1"])
         reader.set_parameter("b2", [7.0, 8.0, 9.0])
         np.testing.assert_array_equal(learner.read_param("b2"), [7, 8, 9])
         message = here(lambda: learner.share_parameters(opened(graph, level=0)))
@@ -432,7 +432,7 @@ def test_what_depends_on_parameters_alone_is_computed_when_they_change():
             for found, value in zip(session.run({"x": data}).values(), wanted, strict=True):
                 np.testing.assert_allclose(found, value, rtol=1e-5)
         runs = []
-        setup_program = session._last.setup
+        setup_program = session._runner.last.loaded.setup
         run = setup_program.run
         setup_program.run = lambda *span: (runs.append(span), run(*span))
         session.run({"x": data})

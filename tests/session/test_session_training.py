@@ -46,11 +46,11 @@ def test_numbers_are_states_and_another_optimizer_starts_anew():
     with opened(line(), params=START, level=0) as session:
         session.set_adam(0.1, 0.9, 0.999, 1e-8)
         session.run(DATA)
-        program = session._last.program
+        program = session._runner.last.program
         mean = session.state()["w/mean"]
         session.set_adam(0.2, 0.8, 0.99, 1e-6)
         session.run(DATA)
-        assert session._last.program is program  # nothing was compiled
+        assert session._runner.last.program is program  # nothing was compiled
         assert session.state()["optimizer/step"] == 2
         gradient_part = session.state()["w/mean"] - np.float32(0.8) * mean
         assert np.abs(gradient_part).min() > 0

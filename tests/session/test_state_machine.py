@@ -102,7 +102,7 @@ def held(session):
     """All that a session holds, bit for bit."""
     tables = {**session.parameters(), **session.state()}
     found = {name: (value.shape, value.tobytes()) for name, value in tables.items()}
-    staged = {name: value.tobytes() for name, value in session._staged.items()}
+    staged = {name: value.tobytes() for name, value in session._runner.staged.items()}
     return found, staged, repr(session.optimizer)
 
 
@@ -144,7 +144,7 @@ class Sessions(RuleBasedStateMachine):
             k: v.tobytes() for k, v in other.items()
         }
 
-    @precondition(lambda self: len(self.session._staged) == 4)
+    @precondition(lambda self: len(self.session._runner.staged) == 4)
     @rule()
     def step(self):
         self.both(lambda s: s.step())
@@ -263,7 +263,7 @@ class Sessions(RuleBasedStateMachine):
         self.refused(lambda s: s.step())
         self.session.set_input(name, values(1)[name])
 
-    @precondition(lambda self: not self.session._staged)
+    @precondition(lambda self: not self.session._runner.staged)
     @rule()
     def step_without_inputs(self):
         self.refused(lambda s: s.step())

@@ -56,7 +56,7 @@ def test_each_size_gives_what_the_reference_gives(device, code):
             np.testing.assert_allclose(found["output0"], wanted[0], rtol=1e-5)
             np.testing.assert_allclose(found["hidden"], wanted[1], rtol=1e-5, atol=1e-6)
             assert session.read_output_by_index(1).shape == (n, 2)
-        assert len(session._kept) == 3
+        assert len(session._runner.kept) == 3
 
 
 @settings(max_examples=examples(6))
@@ -78,16 +78,19 @@ def test_only_so_many_are_kept_and_they_share_parameters(code):
         session.parameters().update(WEIGHTS)
         for n in (1, 2, 3):
             session.run(data(n))
-        assert len(session._kept) == 2
-        first = session._kept.get((("n", 2),))
+        assert len(session._runner.kept) == 2
+        first = session._runner.kept.get((("n", 2),))
         session.set_parameter("w", WEIGHTS["w"] * 2)
         for n in (2, 3):
             wanted = darner.run(model(), data(n), {"w": WEIGHTS["w"] * 2})
             np.testing.assert_allclose(session.run(data(n))["output0"], wanted[0], rtol=1e-5)
-        assert session._kept.get((("n", 2),)) is first
+        assert session._runner.kept.get((("n", 2),)) is first
         session.run(data(1))
         assert first.program is not None
-        assert session._kept.get((("n", 2),)) is None or session._kept.get((("n", 3),)) is None
+        assert (
+            session._runner.kept.get((("n", 2),)) is None
+            or session._runner.kept.get((("n", 3),)) is None
+        )
 
 
 def test_training_goes_on_across_sizes(code):

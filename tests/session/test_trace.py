@@ -13,11 +13,11 @@ import darner
 from darner import Graph
 from darner.backends.reference.program import ReferenceProgram
 from darner.graph.errors import ArgumentError, RunError, ShapeError, UnknownNameError
+from darner.inspect.gradients import gradient_summary
+from darner.inspect.statistics import PIECE, statistics
+from darner.inspect.trace import trace_dispatches
 from darner.lower.lower import lower
 from darner.optim import Adam, training_step
-from darner.session.gradients import gradient_summary
-from darner.session.statistics import PIECE, statistics
-from darner.session.trace import trace_dispatches
 from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 from tests.zoo import values

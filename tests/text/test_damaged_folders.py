@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from darner import ArgumentError, DarnerError, FormatError, data, load
-from darner.session.atomic import FileError
+from darner.io.atomic import FileError
 from darner.text import Sampling, Tokenizer, sampling_of
 from darner.text.tokenizer import stated_ends
 

@@ -59,7 +59,7 @@ def test_runs_without_an_update_touch_neither_parameters_nor_moments():
     optimizer = optim.AdamW(0.02, accumulate=2, clip_norm=1.0)
     with darner.build_session(classifier(), optimizer=optimizer, threads=1, seed=3) as session:
         session.run(listed(1)[0])
-        summing, whole = session._last.plans.step, session.plan()
+        summing, whole = session._runner.last.plans.step, session.plan()
         names = set(summing.leaves("state"))
         assert names == {
             "optimizer/accumulated",
@@ -75,9 +75,9 @@ def test_both_programs_use_one_arena():
     optimizer = optim.AdamW(0.02, accumulate=2, clip_norm=1.0)
     with darner.build_session(classifier(), optimizer=optimizer, threads=1, seed=3) as session:
         session.run(listed(1)[0])
-        first = session._last.program.arena
+        first = session._runner.last.program.arena
         session.run(listed(1)[0])
-        second = session._last.program.arena
+        second = session._runner.last.program.arena
         assert first.ctypes.data == second.ctypes.data
 
 
@@ -140,7 +140,7 @@ def test_profiling_is_turned_off_for_both():
     ) as session:
         session.set_profiling(True)
         session.run(listed(1)[0])
-        assert session._last.recorder is not None
+        assert session._runner.last.loaded.recorder is not None
         session.set_profiling(False)
         session.run(listed(1)[0])
         session.run(listed(1)[0])

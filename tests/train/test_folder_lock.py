@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from darner import ArgumentError, RunError, train
-from darner.session.atomic import FileError
+from darner.io.atomic import FileError
 from darner.train import folder_lock
 from darner.train.folder_lock import LOCK, FolderLock
 from tests.train.examples import Shuffled, examples, trainer

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ...graph.data import Array
+    from ...io.memory import Bytes
     from ...lower.plan import Plan
     from ...optimizer.targets import Target
     from .cache import ObjectCache
     from .keys import Keyed
-    from .memory import Bytes
     from .program import Program
     from .rules import LowerRules
 

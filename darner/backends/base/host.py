@@ -9,6 +9,8 @@ import numpy as np
 
 from ...graph.data import Array
 from ...graph.errors import InternalError
+from ...io.memory import Bytes, aligned
+from ...lower.plan import Buffer
 from .mirrors import changed
 
 
@@ -44,3 +46,14 @@ class HostMemory(Protocol):
     def sync(self) -> None:
         """Nothing is left running when ``run`` returns."""
         return
+
+
+def empty_like(buffer: Buffer, room: Bytes | None = None) -> Array:
+    """Memory for a buffer's value, filled with what it is at first: ``room`` of zeros, or its own."""
+    shape = tuple(int(size) for size in buffer.type.shape)
+    if room is None:
+        room = aligned(buffer.nbytes, f"{buffer.place} '{buffer.name}'")
+    array = room.view(buffer.type.dtype.numpy).reshape(shape)
+    if buffer.init:
+        array[...] = buffer.init
+    return array

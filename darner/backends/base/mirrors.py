@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...graph.data import Array
-from .memory import release
+from ...io.memory import release
 
 
 class Mirror:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
+from ...io.memory import Bytes
 from ...lower.plan import Plan
-from .memory import Bytes
 
 
 class Program(Protocol):

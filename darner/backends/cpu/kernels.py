@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ...codegen.ir.index import as_value
+from ...codegen.ir.index import i64
 from ...codegen.ir.lanes import note_target
+from ...codegen.ir.types import Module, Type, Value
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Kernel, Plan, Spec
 from ..base.cache import ObjectCache
@@ -25,7 +26,7 @@ from .index.scatter_epilogue import SCATTER_ENDS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
 from .maps.template import ELEMENTS
-from .maps.transpose import TURNED
+from .maps.transpose import TRANSPOSED
 from .pooling.template import POOLING
 from .rows.template import ROWS
 from .runtime.jit import CompileError, Machine, compile_modules
@@ -50,7 +51,7 @@ TEMPLATES: tuple[Template, ...] = (
     UPDATES,
     SOLVING,
     ROWS,
-    TURNED,
+    TRANSPOSED,
     ELEMENTS,
 )
 """The families of kernels, those with the best code first."""
@@ -185,7 +186,7 @@ def _templates_of(plan: Plan) -> dict[str, Template]:
     return templates
 
 
-def emit_module(plan: Plan, functions: Functions, machine: Machine) -> Any:
+def emit_module(plan: Plan, functions: Functions, machine: Machine) -> Module:
     """LLVM IR of a plan's functions, each ``(thread, threads, arguments)``."""
     module = _empty_module(machine)
     for _ in _emitted(module, plan, functions, machine):
@@ -193,7 +194,7 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine) -> Any:
     return module
 
 
-def _empty_module(machine: Machine) -> Any:
+def _empty_module(machine: Machine) -> Module:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     module = ir.Module("plan")
@@ -201,7 +202,7 @@ def _empty_module(machine: Machine) -> Any:
     return module
 
 
-def _emitted(module: Any, plan: Plan, functions: Functions, machine: Machine) -> Iterator[str]:
+def _emitted(module: Module, plan: Plan, functions: Functions, machine: Machine) -> Iterator[str]:
     """Write functions into a module one by one, and tell the name of each; those first that LLVM's optimiser has no part in."""
     for name, function in sorted(functions.all.items(), key=lambda one: _is_optimised(one[1])):
         spec = plan.specs[function.digest]
@@ -277,7 +278,7 @@ def _release(value: Any) -> None:
 
 
 def _code(
-    module: Any, name: str, spec: Spec, counts: tuple[int, int], machine: Machine, packed: bool
+    module: Module, name: str, spec: Spec, counts: tuple[int, int], machine: Machine, packed: bool
 ) -> Code:
     """A new function of so many operands and results, to be written."""
     from llvmlite import ir
@@ -288,8 +289,8 @@ def _code(
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     thread, threads, arguments = function.args
 
-    def argument(number: int, kind: Any = pointer) -> Any:
-        place = builder.gep(arguments, [as_value(number)], source_etype=pointer)
+    def argument(number: int, kind: Type = pointer) -> Value:
+        place = builder.gep(arguments, [i64(number)], source_etype=pointer)
         return builder.load(place, typ=kind)
 
     operands, results = counts

@@ -13,6 +13,7 @@ import numpy as np
 from ...graph.data import Array
 from ...graph.errors import DarnerError, caller
 from ...graph.graph import LEAVES, Graph
+from ...graph.integers import ceil_div
 from ...graph.types import TensorType
 from ...interpreter import Values, _checked, _leaf, evaluate
 from ...lower.plan import Plan
@@ -90,7 +91,7 @@ def _buffers(plan: Plan, leaves: dict[str, Array], float64: bool) -> list[Array]
     """An array for each buffer; those of the arena are views of its bytes."""
     kinds = [_widen(b.type.dtype) if float64 else b.type.dtype for b in plan.buffers]
     sizes = zip(kinds, plan.buffers, strict=True)
-    factor = max((-(-kind.itemsize // b.type.dtype.itemsize) for kind, b in sizes), default=1)
+    factor = max((ceil_div(kind.itemsize, b.type.dtype.itemsize) for kind, b in sizes), default=1)
     arena = np.full(plan.arena_bytes * factor, UNWRITTEN, np.uint8)
     values: list[Array] = []
     for kind, buffer in zip(kinds, plan.buffers, strict=True):

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from ...graph.data import Array
 from ...graph.graph import LEAVES
+from ...io.memory import Bytes, room_for
 from ...lower.plan import Plan
-from ..base.host import HostMemory
+from ..base.host import HostMemory, empty_like
 from ..base.host_kernels import run_kernel
-from ..base.memory import Bytes, empty_like, room_for
 
 
 class ReferenceProgram(HostMemory):

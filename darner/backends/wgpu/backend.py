@@ -111,9 +111,9 @@ class WgpuBackend(Backend):
 
     def details(self, device: DeviceInfo) -> Sequence[str]:
         """Its name, driver, limit and features."""
-        from ...lower.plan_text import size
+        from ...io.memory import format_size
 
-        limit = size(device.limits.get("max-storage-buffer-binding-size", 0))
+        limit = format_size(device.limits.get("max-storage-buffer-binding-size", 0))
         return (
             f"{device.title}, {device.kind}, {device.driver}",
             f"tensors of up to {limit}; {', '.join(device.features)}",

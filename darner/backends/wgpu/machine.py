@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..._version import __version__
 from ..base.keys import Keyed
 
 ASKED = (
@@ -171,8 +172,6 @@ class Machine(Keyed):
 
 def kept_key(what: str, machine: Machine) -> str:
     """The name under which something is kept of a GPU, its driver and this version of darner."""
-    from ... import __version__
-
     return hashlib.sha256(f"{what} {__version__} {machine.key()}".encode()).hexdigest()
 
 

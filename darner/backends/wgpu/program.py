@@ -15,9 +15,10 @@ import numpy.typing as npt
 from ...codegen.simt.shader import FAULT_BYTES, Binding, Move, Stage, Written
 from ...graph.data import Array
 from ...graph.errors import ArgumentError, InternalError, UnsupportedError
+from ...io.memory import Bytes
 from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
-from ..base.memory import Bytes, empty_like
+from ..base.host import empty_like
 from ..base.mirrors import Mirror, mirror
 from .clock import Clock
 from .device import LEAST, Device, Region

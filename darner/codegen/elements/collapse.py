@@ -1,7 +1,7 @@
-"""Fewer, longer axes: those that every value of a kernel has together are one.
+"""Merged axes: axes that every value of a kernel has together become one.
 
-A bias over the channels of an image has no height and no width, and all else has both: they are gone through as one axis, without a division and with whole
-vectors. Values lie densely in memory, so that merging axes changes no place.
+A bias over the channels of an image has no height and no width, and everything else has both: they are one axis, without a division and with whole
+vectors. Values are dense in memory, so merging axes changes no offset.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ def _spread(x: Node, node: Node, own: Axes) -> Axes | None:
     places = [next(real) if size != 1 else None for size in sizes(node)]
     taken = places[len(places) - x.rank :] if x.rank else []
     axes: list[int] = []
-    for size, place in zip(sizes(x), taken, strict=True):
+    for size, position in zip(sizes(x), taken, strict=True):
         if size != 1:
-            if place is None:
+            if position is None:
                 return None
-            axes.append(place)
+            axes.append(position)
     return tuple(axes)
 
 

@@ -1,35 +1,36 @@
-"""Elements that are sums of others: reductions, products of matrices and folded windows, as loops within the code of an element."""
+"""Reductions, matrix products and folded windows as loops within the code of an element."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...graph.node import Node
 from ...lower.specs import sizes as sizes_of
-from ..ir.index import Number, lane_count
+from ..ir.index import Index, lane_count
+from ..ir.types import Value
 
 if TYPE_CHECKING:
     from .elements import Elements
 
 
-def reduce(e: Elements, node: Node, index: list[Number]) -> Any:
+def reduce(e: Elements, node: Node, index: list[Index]) -> Value:
     """A reduction: of lanes side by side where elements of the last axis are, else in each lane."""
     (x,) = node.operands
     axes, sizes, name = node.attrs["axes"], sizes_of(x), node.op.name
     kept = [k for k in range(x.rank) if k not in axes]
     outer = [index[k] for k in kept] if node.attrs["keepdims"] else list(index)
 
-    def place(inner: Sequence[Number]) -> list[Number]:
-        result: list[Number] = [0] * x.rank
+    def operand_index(inner: Sequence[Index]) -> list[Index]:
+        result: list[Index] = [0] * x.rank
         pairs = itertools.chain(zip(kept, outer, strict=True), zip(axes, inner, strict=True))
         for axis, i in pairs:
             result[axis] = i
         return result
 
-    def combined(inner: Sequence[Number], total: Any) -> Any:
-        value = e.at(x, place(inner))
+    def combined(inner: Sequence[Index], total: Value) -> Value:
+        value = e.at(x, operand_index(inner))
         following = e.registers.combine(name, total, value, x.dtype, node.dtype)
         if e.mask is None or lane_count(following) is None:
             return following
@@ -54,7 +55,7 @@ def reduce(e: Elements, node: Node, index: list[Number]) -> Any:
     return e.registers.reduced(name, e.registers.across(name, total, node.dtype), node.dtype)
 
 
-def dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
+def dot_general(e: Elements, node: Node, index: list[Index]) -> Value:
     """An element of a product of matrices."""
     a, b = node.operands
     attrs = node.attrs
@@ -64,16 +65,16 @@ def dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
     for side, operand in (("a", a), ("b", b)):
         used = (*attrs[f"{side}_batch"], *attrs[f"{side}_contract"])
         free = [k for k in range(operand.rank) if k not in used]
-        place: list[Number] = [0] * operand.rank
+        position: list[Index] = [0] * operand.rank
         for axis, i in zip(attrs[f"{side}_batch"], index[:batch], strict=True):
-            place[axis] = i
+            position[axis] = i
         for axis, i in zip(free, index[at : at + len(free)], strict=True):
-            place[axis] = i
+            position[axis] = i
         at += len(free)
-        sides.append(place)
+        sides.append(position)
     sizes = [sizes_of(a)[axis] for axis in attrs["a_contract"]]
 
-    def inside(inner: list[Any], values: list[Any]) -> Sequence[Any]:
+    def add_product(inner: list[Index], values: list[Value]) -> Sequence[Value]:
         left, right = list(sides[0]), list(sides[1])
         for k, i in enumerate(inner):
             left[attrs["a_contract"][k]] = i
@@ -84,11 +85,11 @@ def dot_general(e: Elements, node: Node, index: list[Number]) -> Any:
 
     count = next((c for c in map(lane_count, index) if c is not None), None)
     first = e.registers.neutral("sum", a.dtype, node.dtype, count)
-    (total,) = e.loops(sizes, inside, [first])
+    (total,) = e.loops(sizes, add_product, [first])
     return e.registers.reduced("sum", total, node.dtype)
 
 
-def fold(e: Elements, node: Node, index: list[Number]) -> Any:
+def fold(e: Elements, node: Node, index: list[Index]) -> Value:
     """The sum of the window elements that lie on an element."""
     (x,) = node.operands
     count = len(node.attrs["sizes"])
@@ -100,22 +101,22 @@ def fold(e: Elements, node: Node, index: list[Number]) -> Any:
     if not all(counts) or not all(window):
         return e.registers.reduced("sum", nothing, node.dtype)
 
-    def inside(offsets: list[Any], values: list[Any]) -> Sequence[Any]:
-        hits: Any = None
+    def add_window(offsets: list[Index], values: list[Value]) -> Sequence[Value]:
+        hits: Value | None = None
         where = []
         for k in range(count):
             stride, dilation = node.attrs["stride"][k], node.attrs["dilation"][k]
-            moved = e.places.sub(index[lead + k], e.places.mul(offsets[k], dilation))
-            place = e.places.clamp(moved, 0, (counts[k] - 1) * stride)
-            hit = e.places.compare("==", moved, place)
+            moved = e.indices.sub(index[lead + k], e.indices.mul(offsets[k], dilation))
+            position = e.indices.clamp(moved, 0, (counts[k] - 1) * stride)
+            hit = e.indices.compare("==", moved, position)
             if stride > 1:
-                rest = e.places.mod(place, stride)
-                hit = e.registers.both(hit, e.places.compare("==", rest, 0))
+                rest = e.indices.mod(position, stride)
+                hit = e.registers.both(hit, e.indices.compare("==", rest, 0))
             hits = e.registers.both(hits, hit)
-            where.append(e.places.div(place, stride))
+            where.append(e.indices.div(position, stride))
         value = e.at(x, [*index[:lead], *where, *offsets])
         total = e.registers.combine("sum", values[0], value, x.dtype, node.dtype)
-        return [e.registers.choose(hits, total, values[0])]
+        return [total if hits is None else e.registers.choose(hits, total, values[0])]
 
-    (total,) = e.loops(window, inside, [nothing])
+    (total,) = e.loops(window, add_window, [nothing])
     return e.registers.reduced("sum", total, node.dtype)

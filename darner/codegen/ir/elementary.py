@@ -1,7 +1,7 @@
 """The elementary functions of floats as straight-line code, for any number of lanes.
 
 Every function takes and returns ``Lane`` values of f32 or f64: range reduction with fused multiply-add, then
-a polynomial of ``math_tables``, chosen by the width. No library is called, and NaN, infinities and signed zeros
+a polynomial of ``tables``, chosen by the width. No library is called, and NaN, infinities and signed zeros
 come out as IEEE 754 says. Functions marked ``through_double`` do their f32 work in f64, where what would need two
 f32 numbers to hold fits in one; a target that does not widen (``Lane.can_widen``) runs the same code on f32, and has
 another for powers. Where tables are looked up in registers (``Lane.can_look_up``), erf is another polynomial in every piece of its range, so its last bit

@@ -1,19 +1,31 @@
-"""Small helpers that write the IR of contractions: loops, addresses, vectors, storage types.
+"""Loops, addresses, vectors and storage types: the helpers that kernels are written with.
 
-Loops are written with phi nodes and vectors explicitly, so that the code is good without an optimizer's passes;
+Loops have phi nodes and vectors are explicit, so that the code is good without an optimizer's passes;
 code generation is then all that compiling costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...graph.errors import ArgumentError
+from .index import Index, i64
 from .interleave import collect, is_near, spread
 from .lanes import Lane
-from .types import ACCUMULATOR, STORAGE_BYTES
+from .types import (
+    ACCUMULATOR,
+    STORAGE_BYTES,
+    Builder,
+    Function,
+    LoopBody,
+    Mask,
+    Module,
+    Pointer,
+    Type,
+    Value,
+)
 
 
 def ir() -> Any:
@@ -32,7 +44,7 @@ def accumulator_of(dtype: str) -> str:
     return ACCUMULATOR[dtype]
 
 
-def element_type(dtype: str) -> Any:
+def element_type(dtype: str) -> Type:
     """The IR type of one stored element; bf16 is kept as its 16 bits."""
     types = ir()
     accumulator_of(dtype)
@@ -43,50 +55,44 @@ def element_type(dtype: str) -> Any:
     return types.HalfType() if dtype == "f16" else types.IntType(16)
 
 
-@lru_cache(maxsize=4096)
-def i64(value: int) -> Any:
-    """A 64-bit constant."""
-    return ir().Constant(ir().IntType(64), value)
-
-
-def vector_type(dtype: str, lanes: int) -> Any:
+def vector_type(dtype: str, lanes: int) -> Type:
     """``lanes`` elements of ``dtype``, or the element itself for one lane."""
     element = element_type(dtype)
     return ir().VectorType(element, lanes) if lanes > 1 else element
 
 
-def zero(dtype: str, lanes: int) -> Any:
+def zero(dtype: str, lanes: int) -> Value:
     """A vector of zeros."""
     return ir().Constant(vector_type(dtype, lanes), None if lanes > 1 else 0.0)
 
 
-def offset(builder: Any, pointer: Any, dtype: str, *terms: Any) -> Any:
+def offset(builder: Builder, pointer: Pointer, dtype: str, *terms: Index) -> Pointer:
     """``pointer`` moved by the sum of ``terms``, in elements."""
-    total = None
-    for term in terms:
-        term = i64(term) if isinstance(term, int) else term
-        total = term if total is None else builder.add(total, term)
+    first, *others = terms
+    total = i64(first)
+    for term in others:
+        total = builder.add(total, i64(term))
     return builder.gep(pointer, [total], source_etype=element_type(dtype))
 
 
-def minimum(builder: Any, left: Any, right: Any) -> Any:
+def minimum(builder: Builder, left: Value, right: Value) -> Value:
     """The smaller of two 64-bit values."""
     return builder.select(builder.icmp_signed("<", left, right), left, right)
 
 
-def maximum(builder: Any, left: Any, right: Any) -> Any:
+def maximum(builder: Builder, left: Value, right: Value) -> Value:
     """The larger of two 64-bit values."""
     return builder.select(builder.icmp_signed(">", left, right), left, right)
 
 
 def loop(
-    builder: Any,
-    start: Any,
-    stop: Any,
+    builder: Builder,
+    start: Value,
+    stop: Value,
     step: int,
-    body: Callable[[Any, Sequence[Any]], Sequence[Any] | None],
-    carried: Sequence[Any] = (),
-) -> list[Any]:
+    body: LoopBody,
+    carried: Sequence[Value] = (),
+) -> list[Value]:
     """``for index in range(start, stop, step)``; ``body`` maps the carried values to their next ones."""
     types = ir()
     before = builder.block
@@ -97,24 +103,23 @@ def loop(
     builder.position_at_end(head)
     index = builder.phi(types.IntType(64))
     index.add_incoming(start, before)
-    values = []
-    for value in carried:
-        phi = builder.phi(value.type)
+    phis = [builder.phi(value.type) for value in carried]
+    for phi, value in zip(phis, carried, strict=True):
         phi.add_incoming(value, before)
-        values.append(phi)
+    values: list[Value] = list(phis)
     builder.cbranch(builder.icmp_signed("<", index, stop), inside, after)
     builder.position_at_end(inside)
     following = body(index, values) or ()
     last = builder.block
     index.add_incoming(builder.add(index, i64(step)), last)
-    for phi, value in zip(values, following, strict=True):
+    for phi, value in zip(phis, following, strict=True):
         phi.add_incoming(value, last)
     builder.branch(head)
     builder.position_at_end(after)
     return values
 
 
-def broadcast(builder: Any, scalar: Any, lanes: int) -> Any:
+def broadcast(builder: Builder, scalar: Value, lanes: int) -> Value:
     """A vector with ``scalar`` in every lane."""
     if lanes == 1:
         return scalar
@@ -124,19 +129,19 @@ def broadcast(builder: Any, scalar: Any, lanes: int) -> Any:
     return builder.shuffle_vector(vector, vector, lane_numbers([0] * lanes))
 
 
-def lane_numbers(numbers: Sequence[int]) -> Any:
+def lane_numbers(numbers: Sequence[int]) -> Value:
     """A constant vector of 32-bit lane numbers."""
     return _lane_numbers(tuple(numbers))
 
 
 @lru_cache(maxsize=4096)
-def _lane_numbers(numbers: tuple[int, ...]) -> Any:
+def _lane_numbers(numbers: tuple[int, ...]) -> Value:
     # A constant belongs to no module, and has its text made once.
     types = ir()
     return types.Constant(types.VectorType(types.IntType(32), len(numbers)), list(numbers))
 
 
-def constant_words(builder: Any, name: str, numbers: Sequence[int]) -> Any:
+def constant_words(builder: Builder, name: str, numbers: Sequence[int]) -> Pointer:
     """A constant of the module: 64-bit numbers, one after the other."""
     types = ir()
     kind = types.ArrayType(types.IntType(64), len(numbers))
@@ -147,7 +152,7 @@ def constant_words(builder: Any, name: str, numbers: Sequence[int]) -> Any:
     return table
 
 
-def lane_mask(builder: Any, count: Any, lanes: int) -> Any:
+def lane_mask(builder: Builder, count: Value, lanes: int) -> Value:
     """The lanes below ``count``, a 64-bit value that may exceed ``lanes``."""
     types = ir()
     number = types.VectorType(types.IntType(64), lanes)
@@ -156,7 +161,7 @@ def lane_mask(builder: Any, count: Any, lanes: int) -> Any:
     )
 
 
-def widen(builder: Any, value: Any, dtype: str) -> Any:
+def widen(builder: Builder, value: Value, dtype: str) -> Value:
     """A loaded value of ``dtype`` as its accumulator type."""
     types = ir()
     if dtype in ("f32", "f64"):
@@ -169,7 +174,7 @@ def widen(builder: Any, value: Any, dtype: str) -> Any:
     return builder.bitcast(builder.shl(builder.zext(value, wide), shift), vector_type("f32", lanes))
 
 
-def narrow(builder: Any, value: Any, dtype: str) -> Any:
+def narrow(builder: Builder, value: Value, dtype: str) -> Value:
     """An accumulated vector as ``dtype``, rounded to the nearest, ties to even."""
     types = ir()
     if dtype in ("f32", "f64"):
@@ -179,7 +184,7 @@ def narrow(builder: Any, value: Any, dtype: str) -> Any:
         return Lane(builder, value).refloated(16).value
     wide = types.VectorType(types.IntType(32), lanes)
 
-    def constant(number: int) -> Any:
+    def constant(number: int) -> Value:
         return types.Constant(wide, [number] * lanes)
 
     bits = builder.bitcast(value, wide)
@@ -194,8 +199,13 @@ def narrow(builder: Any, value: Any, dtype: str) -> Any:
 
 
 def load(
-    builder: Any, pointer: Any, dtype: str, lanes: int, mask: Any = None, stride: int = 1
-) -> Any:
+    builder: Builder,
+    pointer: Pointer,
+    dtype: str,
+    lanes: int,
+    mask: Value | None = None,
+    stride: int = 1,
+) -> Value:
     """A vector of the accumulator type, its lanes ``stride`` apart; those outside ``mask`` read nothing and are 0."""
     align = STORAGE_BYTES[dtype]
     kind = vector_type(dtype, lanes)
@@ -204,7 +214,7 @@ def load(
     types = ir()
     if is_near(stride, lanes, align):
 
-        def read(part: int, begin: int) -> Any:
+        def read(part: int, begin: int) -> Value:
             some = None if mask is None else spread(builder, mask, stride, part)
             return load(builder, offset(builder, pointer, dtype, begin), dtype, lanes, some)
 
@@ -218,66 +228,101 @@ def load(
 
 
 def store(
-    builder: Any,
-    value: Any,
-    pointer: Any,
+    builder: Builder,
+    value: Value,
+    pointer: Pointer,
     dtype: str,
-    mask: Any = None,
-    stride: int = 1,
-    alone: bool = False,
-    most: int | None = None,
-    past: bool = False,
+    mask: Mask | None = None,
+    non_temporal: bool = False,
 ) -> None:
-    """Store an accumulated vector, its lanes ``stride`` elements apart, only where ``mask`` is set, in none but the first ``most`` lanes.
+    """Store an accumulated vector, only where ``mask`` is set.
 
-    ``past`` has a whole vector go past the cache, to a multiple of its size: where another core has read the line before, a plain store waits until that lets
-    go of it. A fence has to come before others are told.
+    A ``non_temporal`` store of a whole vector goes past the cache, to a multiple of its size: where another core has read the line before, a plain store
+    waits until that lets go of it. A fence has to come before others are told.
 
     LLVM 22 turns a store that narrows, under a mask it knows to be the first lane's, into one of the wide element, which
-    overwrites the neighbour: so that lane is written by itself. ``alone`` says that the others do not exist.
+    overwrites the neighbour: so that lane is written by itself.
     """
     types = ir()
     align = STORAGE_BYTES[dtype]
     value = narrow(builder, value, dtype)
-    if alone:
-        first = builder.extract_element(value, types.Constant(types.IntType(32), 0))
-        builder.store(first, pointer, align=align)
-        return
-    if stride == 1 and mask is None:
-        written = builder.store(value, pointer, align=align * value.type.count if past else align)
-        if past:
+    if mask is None:
+        whole = align * value.type.count if non_temporal else align
+        written = builder.store(value, pointer, align=whole)
+        if non_temporal:
             one = types.Constant(types.IntType(32), 1)
             written.set_metadata("nontemporal", builder.module.add_metadata([one]))
         return
-    lanes = value.type.count
-    mask = _every_lane(lanes) if mask is None else mask
-    if stride == 1 and align < 4:
+    if align < 4:
         zero_lane = types.Constant(types.IntType(32), 0)
         with builder.if_then(builder.extract_element(mask, zero_lane)):
             first = builder.extract_element(value, zero_lane)
             builder.store(first, pointer, align=align)
         mask = builder.insert_element(mask, types.Constant(types.IntType(1), 0), zero_lane)
-    if is_near(stride, lanes, align):
+    _store_masked(builder, value, pointer, dtype, mask, 1)
+
+
+def store_first_lane(builder: Builder, value: Value, pointer: Pointer, dtype: str) -> None:
+    """Store the first lane of an accumulated vector, where there are no others."""
+    types = ir()
+    value = narrow(builder, value, dtype)
+    first = builder.extract_element(value, types.Constant(types.IntType(32), 0))
+    builder.store(first, pointer, align=STORAGE_BYTES[dtype])
+
+
+class Spacing(NamedTuple):
+    """How lanes lie in memory: ``stride`` elements apart, and none behind the first ``most``."""
+
+    stride: int
+    most: int | None = None
+
+
+def store_strided(
+    builder: Builder,
+    value: Value,
+    pointer: Pointer,
+    dtype: str,
+    spacing: Spacing,
+    mask: Mask | None = None,
+) -> None:
+    """Store an accumulated vector whose lanes lie apart, only where ``mask`` is set."""
+    stride, most = spacing
+    if stride == 1:
+        store(builder, value, pointer, dtype, mask)
+        return
+    value = narrow(builder, value, dtype)
+    lanes = value.type.count
+    mask = _every_lane(lanes) if mask is None else mask
+    if is_near(stride, lanes, STORAGE_BYTES[dtype]):
         reach = (min(most or lanes, lanes) - 1) * stride
         for part in range(reach // lanes + 1):
-            place = offset(builder, pointer, dtype, part * lanes)
-            one, some = (spread(builder, item, stride, part) for item in (value, mask))
-            store(builder, one, place, dtype, some)
+            address = offset(builder, pointer, dtype, part * lanes)
+            held, some = (spread(builder, item, stride, part) for item in (value, mask))
+            store(builder, held, address, dtype, some)
         return
-    name, pointer = _masked(builder, "store", pointer, dtype, lanes, stride)
+    _store_masked(builder, value, pointer, dtype, mask, stride)
+
+
+def _store_masked(
+    builder: Builder, value: Value, pointer: Pointer, dtype: str, mask: Mask, stride: int
+) -> None:
+    """Store a narrowed vector where a mask is set."""
+    types = ir()
+    name, pointer = _masked(builder, "store", pointer, dtype, value.type.count, stride)
     arguments = [value.type, pointer.type, types.IntType(32), mask.type]
     function = intrinsic(builder.module, name, types.VoidType(), arguments)
-    builder.call(function, [value, pointer, types.Constant(types.IntType(32), align), mask])
+    align = types.Constant(types.IntType(32), STORAGE_BYTES[dtype])
+    builder.call(function, [value, pointer, align, mask])
 
 
-def _every_lane(lanes: int) -> Any:
+def _every_lane(lanes: int) -> Value:
     types = ir()
     return types.Constant(types.VectorType(types.IntType(1), lanes), [1] * lanes)
 
 
 def _masked(
-    builder: Any, act: str, pointer: Any, dtype: str, lanes: int, stride: int
-) -> tuple[str, Any]:
+    builder: Builder, act: str, pointer: Pointer, dtype: str, lanes: int, stride: int
+) -> tuple[str, Value]:
     """The name of a masked access and what it takes: a pointer, or one for each strided lane."""
     types = ir()
     suffix = f"v{lanes}{_suffix(dtype)}"
@@ -292,7 +337,9 @@ def _masked(
     return f"llvm.masked.{spread}.{suffix}.v{lanes}p0", places
 
 
-def fused_multiply_add(builder: Any, left: Any, right: Any, total: Any, lanes: int) -> Any:
+def fused_multiply_add(
+    builder: Builder, left: Value, right: Value, total: Value, lanes: int
+) -> Value:
     """``left * right + total``, rounded once."""
     kind = total.type
     element = "f64" if "double" in str(kind) else "f32"
@@ -301,7 +348,7 @@ def fused_multiply_add(builder: Any, left: Any, right: Any, total: Any, lanes: i
     return builder.call(function, [left, right, total])
 
 
-def lane_sum(builder: Any, value: Any) -> Any:
+def lane_sum(builder: Builder, value: Value) -> Value:
     """The sum of a vector's lanes, added in any order."""
     kind = value.type.element
     element = "f64" if "double" in str(kind) else "f32"
@@ -310,7 +357,7 @@ def lane_sum(builder: Any, value: Any) -> Any:
     return builder.call(function, [ir().Constant(kind, 0.0), value], fastmath=("reassoc",))
 
 
-def prefetch(builder: Any, pointer: Any, near: int = 3, write: bool = False) -> None:
+def prefetch(builder: Builder, pointer: Pointer, near: int = 3, write: bool = False) -> None:
     """Ask for the cache line of ``pointer``, which need not be a valid address; ``near`` 3 is the first cache, 2 the second.
 
     ``write`` says that it will be written: no other core may keep it.
@@ -323,7 +370,7 @@ def prefetch(builder: Any, pointer: Any, near: int = 3, write: bool = False) -> 
     builder.call(function, [pointer, *(types.Constant(word, value) for value in numbers)])
 
 
-def intrinsic(module: Any, name: str, result: Any, arguments: Sequence[Any]) -> Any:
+def intrinsic(module: Module, name: str, result: Type, arguments: Sequence[Type]) -> Function:
     """The intrinsic of that name, declared once in a module."""
     types = ir()
     if name in module.globals:

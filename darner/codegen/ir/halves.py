@@ -1,6 +1,6 @@
-"""f16 to f32 and back without an instruction for it: for processors that would have LLVM call a library.
+"""Conversions between f16 and f32 without an instruction for them, for processors on which LLVM would call a library.
 
-The bits are those that the instructions give, in a step too, where denormal numbers of f32 count as zero: those of f16 never do.
+The bits are those that the instructions give, also in a step, where denormal f32 numbers count as zero: denormal f16 numbers never do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Numbers of generated code: indices and what is computed with them, for one lane or many.
+"""Index arithmetic of generated code, for one lane or many.
 
-A number that is known while generating stays a Python ``int``, so that a stride of 1 and an axis of size 1 leave no instruction behind. ``Lanes`` are numbers
+A number that is known while code is generated stays a Python ``int``, so that a stride of 1 and an axis of size 1 emit nothing. ``Lanes`` are numbers
 at equal distances, one for each lane of a vector: as long as an index is one of these, elements are read with plain loads. All others are 64-bit values of
 the code, or vectors of them.
 """
@@ -11,10 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
+
+from .types import ElementBuilder, Type, Value
+
+Index: TypeAlias = "int | Value | Lanes"
+"""An ``int``, a 64-bit value, ``Lanes``, or a vector of 64-bit values."""
 
 Number: TypeAlias = Any
-"""An ``int``, a 64-bit value, ``Lanes``, or a vector of 64-bit values."""
+"""The same for GPU templates, whose values are texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +38,7 @@ class Lanes:
     32
     """
 
-    start: Number
+    start: Index
     count: int
     stride: int = 1
     multiple: int = 1
@@ -58,23 +63,24 @@ class Lanes:
         return self.stride == 1 and size % self.count == 0 and self.multiple % self.count == 0
 
 
-def as_value(number: Number) -> Any:
-    """A number that is the same in all lanes as a 64-bit value."""
-    return _whole(number) if isinstance(number, int) else number
-
-
 # Constants belong to no module, and have their text made once: the same ones are met in every kernel.
 
 
 @lru_cache(maxsize=4096)
-def _whole(number: int) -> Any:
+def _constant(number: int) -> Value:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     return ir.Constant(ir.IntType(64), number)
 
 
+def i64(number: Index) -> Value:
+    """A number that is the same in all lanes as a 64-bit value: a constant where it is known."""
+    # No lanes come here: they have no one value.
+    return _constant(number) if isinstance(number, int) else number  # type: ignore[return-value]
+
+
 @lru_cache(maxsize=4096)
-def _steps(stride: int, count: int) -> Any:
+def _steps(stride: int, count: int) -> Value:
     """Numbers of 64 bits in as many lanes: 0, ``stride``, twice that, ..."""
     from llvmlite import ir
 
@@ -82,7 +88,7 @@ def _steps(stride: int, count: int) -> Any:
     return ir.Constant(kind, [lane * stride for lane in range(count)])
 
 
-def same_in_lanes(kind: Any, number: Any, count: int) -> Any:
+def same_in_lanes(kind: Type, number: float, count: int) -> Value:
     """A constant of an element type in every lane."""
     from llvmlite import ir
 
@@ -97,10 +103,15 @@ def same_in_lanes(kind: Any, number: Any, count: int) -> Any:
 
 
 _MOST = 4096
-_same: dict[tuple[str, str, int], Any] = {}
+_same: dict[tuple[str, str, int], Value] = {}
 
 
-def lane_count(number: Any) -> int | None:
+def neighbours(first: Index, count: int) -> Index:
+    """The numbers from ``first`` on in as many lanes; ``first`` itself for one."""
+    return Lanes(first, count) if count > 1 else first
+
+
+def lane_count(number: Index) -> int | None:
     """Lanes of a number or value; None where it is the same in all."""
     if isinstance(number, int):
         return None
@@ -110,7 +121,7 @@ def lane_count(number: Any) -> int | None:
     return None if found is None else int(found)
 
 
-def identity(number: Number) -> Any:
+def identity(number: Index) -> object:
     """What two numbers that are the same have in common."""
     if isinstance(number, int):
         return number
@@ -119,15 +130,15 @@ def identity(number: Number) -> Any:
     return ("value", id(number))
 
 
-class Places:
+class IndexMath:
     """Arithmetic on numbers, emitted where it is not known already."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: ElementBuilder) -> None:
         self.builder = builder
 
     # ------------------------------------------------------------- lanes
 
-    def spread(self, value: Any, count: int) -> Any:
+    def spread(self, value: Value, count: int) -> Value:
         """A value of any type in every lane."""
         from llvmlite import ir
 
@@ -142,29 +153,29 @@ class Places:
         zeros = same_in_lanes(ir.IntType(32), 0, count)
         return self.builder.shuffle_vector(first, first, zeros)
 
-    def vector(self, number: Number, count: int) -> Any:
+    def vector(self, number: Index, count: int) -> Value:
         """A number as a vector of 64-bit values."""
         if not isinstance(number, Lanes):
-            return self.spread(as_value(number), count)
+            return self.spread(i64(number), count)
         steps = _steps(number.stride, number.count)
         if isinstance(number.start, int) and number.start == 0:
             return steps
-        return self.builder.add(self.spread(as_value(number.start), number.count), steps)
+        return self.builder.add(self.spread(i64(number.start), number.count), steps)
 
-    def plain(self, number: Number) -> Any:
+    def plain(self, number: Index) -> Value:
         """A number as one value, or as a vector of them where it differs from lane to lane."""
-        return self.vector(number, number.count) if isinstance(number, Lanes) else as_value(number)
+        return self.vector(number, number.count) if isinstance(number, Lanes) else i64(number)
 
-    def _both(self, a: Number, b: Number) -> tuple[Any, Any]:
+    def _both(self, a: Index, b: Index) -> tuple[Value, Value]:
         """Two numbers as values of one type."""
         count = lane_count(a) or lane_count(b)
         if count is None:
-            return as_value(a), as_value(b)
+            return i64(a), i64(b)
         return self.vector(a, count), self.vector(b, count)
 
     # ------------------------------------------------------------- arithmetic
 
-    def add(self, a: Number, b: Number) -> Number:
+    def add(self, a: Index, b: Index) -> Index:
         """A + b."""
         if isinstance(a, int) and isinstance(b, int):
             return a + b
@@ -186,7 +197,7 @@ class Places:
             return Lanes(self.add(a.start, b.start), a.count, a.stride + b.stride, multiple)
         return self.builder.add(*self._both(a, b), flags=("nsw",))
 
-    def sub(self, a: Number, b: Number) -> Number:
+    def sub(self, a: Index, b: Index) -> Index:
         """A - b."""
         if isinstance(a, int) and isinstance(b, int):
             return a - b
@@ -201,7 +212,7 @@ class Places:
             return Lanes(self.sub(a, b.start), b.count, -b.stride, multiple)
         return self.builder.sub(*self._both(a, b), flags=("nsw",))
 
-    def mul(self, a: Number, b: Number) -> Number:
+    def mul(self, a: Index, b: Index) -> Index:
         """A * b."""
         if isinstance(a, int) and isinstance(b, int):
             return a * b
@@ -214,7 +225,7 @@ class Places:
                     return Lanes(start, other.count, other.stride * one, other.multiple * one)
         return self.builder.mul(*self._both(a, b), flags=("nsw",))
 
-    def div(self, a: Number, b: int) -> Number:
+    def div(self, a: Index, b: int) -> Index:
         """A number that is not negative over a positive one, rounded down."""
         if isinstance(a, int):
             return a // b
@@ -224,7 +235,7 @@ class Places:
             return self.div(a.start, b)
         return self.builder.udiv(*self._both(a, b))
 
-    def mod(self, a: Number, b: int) -> Number:
+    def mod(self, a: Index, b: int) -> Index:
         """The rest of that."""
         if isinstance(a, int):
             return a % b
@@ -234,7 +245,7 @@ class Places:
             return Lanes(self.mod(a.start, b), a.count, 1, gcd(a.multiple, b))
         return self.builder.urem(*self._both(a, b))
 
-    def clamp(self, a: Number, low: int, high: int) -> Number:
+    def clamp(self, a: Index, low: int, high: int) -> Index:
         """The nearest number from ``low`` to ``high``."""
         if isinstance(a, int):
             return min(max(a, low), high)
@@ -243,26 +254,32 @@ class Places:
         a = self.builder.select(self.builder.icmp_signed("<", a, least), least, a)
         return self.builder.select(self.builder.icmp_signed(">", a, most), most, a)
 
-    def compare(self, sign: str, a: Number, b: Number) -> Any:
+    def compare(self, sign: str, a: Index, b: Index) -> Value:
         """Whether ``a sign b``, as one bit for each lane."""
         return self.builder.icmp_signed(sign, *self._both(a, b))
 
-    def less(self, a: Number, b: Number) -> Any:
+    def less(self, a: Index, b: Index) -> Value:
         """Whether a < b, as one bit for each lane."""
         return self.compare("<", a, b)
 
     # ------------------------------------------------------------- places in tensors
 
-    def offset(self, index: Sequence[Number], shape: Sequence[int]) -> Number:
+    @overload
+    def offset(self, index: Sequence[int], shape: Sequence[int]) -> int: ...
+
+    @overload
+    def offset(self, index: Sequence[Index], shape: Sequence[int]) -> Index: ...
+
+    def offset(self, index: Sequence[Index], shape: Sequence[int]) -> Index:
         """The place of an element in row-major order."""
-        total: Number = 0
+        total: Index = 0
         for number, size in zip(index, shape, strict=True):
             total = self.add(self.mul(total, size), number)
         return total
 
-    def split(self, offset: Number, shape: Sequence[int]) -> list[Number]:
+    def split(self, offset: Index, shape: Sequence[int]) -> list[Index]:
         """The indices of the element at a place: the inverse of ``offset``."""
-        index: list[Number] = []
+        index: list[Index] = []
         rest = offset
         for axis in range(len(shape) - 1, 0, -1):
             index.append(self.mod(rest, max(shape[axis], 1)))
@@ -272,15 +289,15 @@ class Places:
         return index[::-1]
 
     def reshaped(
-        self, index: Sequence[Number], shape: Sequence[int], other: Sequence[int]
-    ) -> list[Number]:
+        self, index: Sequence[Index], shape: Sequence[int], other: Sequence[int]
+    ) -> list[Index]:
         """Where an element of one shape lies in another with as many elements.
 
         Axes are taken in the smallest groups that have equal sizes, so that those that stay cost nothing.
         """
         if not prod(shape):
             return [0] * len(other)
-        result: list[Number] = []
+        result: list[Index] = []
         i = j = 0
         while i < len(shape) or j < len(other):
             first, second = i, j

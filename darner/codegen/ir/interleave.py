@@ -1,12 +1,13 @@
-"""Lanes that lie a few elements apart in memory: read and written by vectors of all that lies between, and not one by one.
+"""Strided lanes: read and written as vectors of everything between them, not one by one.
 
-Gathering and scattering take a cycle or two for every lane, more on some processors. A vector of lanes two apart is two vectors of neighbours, every other of which is masked.
+A gather or scatter takes a cycle or two for every lane, more on some processors. A vector of lanes two elements apart is two vectors of neighbours, every other lane of which is masked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from .types import Builder, Type, Value
 
 MOST_APART = 4
 """The largest distance of lanes for which that is quicker."""
@@ -21,7 +22,7 @@ def is_near(stride: int, lanes: int, itemsize: int) -> bool:
     return 1 < stride <= MOST_APART and itemsize >= 4 and lanes * itemsize >= 32
 
 
-def spread(builder: Any, value: Any, stride: int, part: int) -> Any:
+def spread(builder: Builder, value: Value, stride: int, part: int) -> Value:
     """The lanes of a vector ``stride`` apart: those that come to lie in the ``part``-th of as many vectors, and 0 between.
 
     It serves values and masks alike.
@@ -36,8 +37,12 @@ def spread(builder: Any, value: Any, stride: int, part: int) -> Any:
 
 
 def collect(
-    builder: Any, kind: Any, stride: int, read: Callable[[int, int], Any], exactly: bool = False
-) -> Any:
+    builder: Builder,
+    kind: Type,
+    stride: int,
+    read: Callable[[int, int], Value],
+    exactly: bool = False,
+) -> Value:
     """The vector whose lanes are every ``stride``-th of what lies behind each other in memory.
 
     Args:
@@ -64,7 +69,7 @@ def collect(
     return found
 
 
-def interleaved(builder: Any, lines: Sequence[Any]) -> list[Any]:
+def interleaved(builder: Builder, lines: Sequence[Value]) -> list[Value]:
     """The first lanes of some vectors, then their second ones, and so on, in as many vectors."""
     from llvmlite import ir
 

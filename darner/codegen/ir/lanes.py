@@ -11,19 +11,16 @@ constants of that type. Nothing here knows how wide the vector is, so a formula 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from .functions import Functions
 from .index import same_in_lanes
-
-Value = Any
-Type = Any
+from .types import ElementBuilder, Function, Module, Type, Value
 
 ROUNDER = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
 ROUNDER_BITS = {32: 0x4B400000, 64: 0x4338000000000000}
 
 
-def function_of(module: Any, name: str, result: Type, arguments: Sequence[Type]) -> Any:
+def function_of(module: Module, name: str, result: Type, arguments: Sequence[Type]) -> Function:
     """The function of that name in the module, declared if it is not there yet."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -34,13 +31,13 @@ def function_of(module: Any, name: str, result: Type, arguments: Sequence[Type])
 
 
 def own_function(
-    module: Any,
+    module: Module,
     name: str,
     result: Type,
     arguments: Sequence[Type],
     body: Callable[..., None],
     mark: str = "alwaysinline",
-) -> Any:
+) -> Function:
     """The module's private function of that name; ``body(builder, *arguments)`` writes it on first use.
 
     Code with branches stands in one of these, so that whoever calls it keeps a single basic block.
@@ -55,7 +52,7 @@ def own_function(
     return function
 
 
-def note_target(module: Any, vector_bytes: int, converts_halves: bool) -> None:
+def note_target(module: Module, vector_bytes: int, converts_halves: bool) -> None:
     """Say how wide the vectors of a module's target are, and whether it has instructions between f16 and f32."""
     module.vector_bytes = vector_bytes
     module.converts_halves = converts_halves
@@ -77,7 +74,7 @@ class Lane(Functions):
 
     __slots__ = ("builder", "value")
 
-    def __init__(self, builder: Any, value: Value) -> None:
+    def __init__(self, builder: ElementBuilder, value: Value) -> None:
         self.builder = builder
         self.value = value
 
@@ -427,7 +424,7 @@ class Lane(Functions):
         held = ir.Constant(part, list(table))
         return self._in_parts(len(table), lambda places: b.call(function, [held, places]))
 
-    def _in_parts(self, lanes: int, inside: Callable[..., Value], *others: Lane) -> Lane:
+    def _in_parts(self, lanes: int, body: Callable[..., Value], *others: Lane) -> Lane:
         """What an instruction for vectors of so many lanes makes of these and others, whatever their number."""
         from llvmlite import ir
 
@@ -448,7 +445,7 @@ class Lane(Functions):
                 for room, value in zip(nothing, values, strict=True)
             ]
         pieces = [
-            inside(*(picked(value, first, lanes) for value in values))
+            body(*(picked(value, first, lanes) for value in values))
             for first in range(0, count, lanes)
         ]
         while len(pieces) > 1:

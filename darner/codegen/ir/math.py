@@ -17,7 +17,7 @@ target without fused multiply-add, or without instructions that round to integer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from ...graph.dtypes import DType, bf16, bool_
 from ...graph.errors import (
@@ -30,10 +30,11 @@ from ...graph.errors import (
 )
 from ...graph.op import OPS, Op
 from ...graph.scalar import Emit
-from .lanes import Lane, Value
+from .lanes import Lane
+from .types import Builder, ElementBuilder, Type, Value
 
 
-def register_type(dtype: DType, lanes: int | None = None) -> Any:
+def register_type(dtype: DType, lanes: int | None = None) -> Type:
     """The IR type of a value in a register: a scalar, or a vector of so many lanes."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -46,7 +47,7 @@ def register_type(dtype: DType, lanes: int | None = None) -> Any:
     return element if lanes is None else ir.VectorType(element, lanes)
 
 
-def memory_type(dtype: DType, lanes: int | None = None) -> Any:
+def memory_type(dtype: DType, lanes: int | None = None) -> Type:
     """As ``register_type``, for loads and stores: bool takes a byte."""
     from llvmlite import ir
 
@@ -57,7 +58,7 @@ def memory_type(dtype: DType, lanes: int | None = None) -> Any:
 
 def emit(
     op: Op | str,
-    builder: Any,
+    builder: ElementBuilder,
     arguments: Sequence[Value],
     dtypes: Sequence[DType],
     result: DType,
@@ -95,7 +96,7 @@ def emit(
     made = getattr(builder, "lane", Lane)
     given = {} if rules.converts else dict(attrs or {})
 
-    def code(into: Any, values: Sequence[Value]) -> Value:
+    def code(into: Builder, values: Sequence[Value]) -> Value:
         pairs = zip(values, dtypes, strict=True)
         lanes = [_loaded(made(into, value), dtype) for value, dtype in pairs]
         return _written(rules, name, lanes, dtypes, result, given).value

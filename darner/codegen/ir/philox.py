@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .lanes import Lane
+from .types import ElementBuilder, Value
 
 MASK = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -12,7 +11,7 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 
 
-def emit_bits(builder: Any, offset: Any, step: Any, seed: int, stream: int) -> Any:
+def emit_bits(builder: ElementBuilder, offset: Value, step: Value, seed: int, stream: int) -> Value:
     """The 32 random bits of the elements at 64-bit offsets: each a word of the block that four elements share."""
     place = Lane(builder, offset)
 

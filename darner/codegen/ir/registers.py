@@ -1,4 +1,4 @@
-"""Values in registers: how each element type is loaded, stored, combined, in one lane or many.
+"""Values in registers: how each element type is loaded, stored and combined, in one lane or many.
 
 Sums of 16-bit floats are kept in f32, those of small integers in the type of the result, as the reference does.
 """
@@ -6,17 +6,18 @@ Sums of 16-bit floats are kept in f32, those of small integers in the type of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import overload
 
 import numpy as np
 
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.node import Node
-from .index import Lanes, Number, Places, as_value, lane_count
+from .index import Index, IndexMath, Lanes, i64, lane_count
 from .interleave import MOST_APART, collect, is_near, spread
 from .lanes import Lane, function_of, mangled
 from .math import emit, memory_type, register_type
+from .types import ElementBuilder, Memory, Pointer, Type, Value, accumulator_type
 
 CHUNK = 64
 """Bytes that are picked from together."""
@@ -25,40 +26,43 @@ CHUNK = 64
 class Registers:
     """Code on elements."""
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: ElementBuilder) -> None:
         self.builder = builder
-        self.places = Places(builder)
+        self.indices = IndexMath(builder)
 
     # ------------------------------------------------------------- memory
 
-    def load(self, pointer: Any, offset: Number, dtype: DType, mask: Any = None) -> Any:
+    def load(
+        self, pointer: Memory, offset: Index, dtype: DType, mask: Value | None = None
+    ) -> Value:
         """The elements at offsets; a lane outside ``mask`` reads nothing."""
         count = lane_count(offset)
         element = memory_type(dtype)
         if count is None:
-            place = self.builder.gep(pointer, [as_value(offset)], source_etype=element)
-            return self._held(self.builder.load(place, typ=element, align=dtype.itemsize), dtype)
+            address = self.builder.gep(pointer, [i64(offset)], source_etype=element)
+            return self._held(self.builder.load(address, typ=element, align=dtype.itemsize), dtype)
         kind = memory_type(dtype, count)
         if isinstance(offset, Lanes) and offset.stride in (1, -1):
             first = offset.start
             if offset.stride < 0:
-                first = self.places.sub(first, count - 1)
+                first = self.indices.sub(first, count - 1)
                 mask = None if mask is None else self.reversed(mask)
-            place = self.builder.gep(pointer, [as_value(first)], source_etype=element)
+            address = self.builder.gep(pointer, [i64(first)], source_etype=element)
             if mask is None:
-                value = self.builder.load(place, typ=kind, align=dtype.itemsize)
+                value = self.builder.load(address, typ=kind, align=dtype.itemsize)
             else:
-                value = self._masked("load", kind, [place], mask, dtype)
+                value = self._masked("load", kind, [address], mask, dtype)
             return self._held(self.reversed(value) if offset.stride < 0 else value, dtype)
         if isinstance(offset, Lanes) and 2 <= offset.stride <= MOST_APART and mask is None:
             return self._held(self.every_few(pointer, offset, dtype), dtype)
         if isinstance(offset, Lanes) and is_near(offset.stride, count, dtype.itemsize):
-            return self._held(self._masked_few(kind, pointer, offset, dtype, mask), dtype)
+            few = self.all_lanes(count) if mask is None else mask
+            return self._held(self._masked_few(kind, pointer, offset, dtype, few), dtype)
         places = self._pointers(pointer, offset, dtype, count)
         mask = self.all_lanes(count) if mask is None else mask
         return self._held(self._masked("gather", kind, [places], mask, dtype), dtype)
 
-    def every_few(self, pointer: Any, offset: Lanes, dtype: DType) -> Any:
+    def every_few(self, pointer: Memory, offset: Lanes, dtype: DType) -> Value:
         """Every second (third, ...) element: all between the first and the last are read, and theirs picked."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -66,12 +70,12 @@ class Registers:
         kind = memory_type(dtype, lanes)
         chunks = []
         for chunk in range(offset.count // lanes):
-            first = self.places.add(offset.start, chunk * lanes * offset.stride)
+            first = self.indices.add(offset.start, chunk * lanes * offset.stride)
 
-            def read(_: int, begin: int, first: Number = first) -> Any:
-                at = [as_value(self.places.add(first, begin))]
-                place = self.builder.gep(pointer, at, source_etype=memory_type(dtype))
-                return self.builder.load(place, typ=kind, align=dtype.itemsize)
+            def read(_: int, begin: int, first: Index = first) -> Value:
+                at = [i64(self.indices.add(first, begin))]
+                address = self.builder.gep(pointer, at, source_etype=memory_type(dtype))
+                return self.builder.load(address, typ=kind, align=dtype.itemsize)
 
             chunks.append(collect(self.builder, kind, offset.stride, read, exactly=True))
         while len(chunks) > 1:
@@ -81,40 +85,47 @@ class Registers:
             chunks = [self.builder.shuffle_vector(low, high, numbers) for low, high in pairs]
         return chunks[0]
 
-    def _masked_few(self, kind: Any, pointer: Any, offset: Lanes, dtype: DType, mask: Any) -> Any:
+    def _masked_few(
+        self, kind: Type, pointer: Memory, offset: Lanes, dtype: DType, mask: Value
+    ) -> Value:
         """The same where only the lanes of a mask may be read."""
 
-        def read(part: int, _: int) -> Any:
-            place = self._place_of_part(pointer, offset, part, dtype)
+        def read(part: int, _: int) -> Value:
+            place = self._address_of_part(pointer, offset, part, dtype)
             some = spread(self.builder, mask, offset.stride, part)
             return self._masked("load", kind, [place], some, dtype)
 
         return collect(self.builder, kind, offset.stride, read)
 
-    def _place_of_part(self, pointer: Any, offset: Lanes, part: int, dtype: DType) -> Any:
+    def _address_of_part(self, pointer: Memory, offset: Lanes, part: int, dtype: DType) -> Pointer:
         """Where the ``part``-th of the vectors begins in which the lanes of ``offset`` lie."""
-        first = as_value(self.places.add(offset.start, part * offset.count))
+        first = i64(self.indices.add(offset.start, part * offset.count))
         return self.builder.gep(pointer, [first], source_etype=memory_type(dtype))
 
     def store(
         self,
-        value: Any,
-        pointer: Any,
-        offset: Number,
+        value: Value,
+        pointer: Memory,
+        offset: Index,
         dtype: DType,
-        mask: Any = None,
+        mask: Value | None = None,
         *,
-        past: bool = False,
+        non_temporal: bool = False,
     ) -> None:
-        """Write elements, only in the lanes of ``mask``; ``past`` the cache, where they lie at a multiple of 64 bytes."""
+        """Write elements, only in the lanes of ``mask``; ``non_temporal`` the cache, where they lie at a multiple of 64 bytes.
+
+        A vector whose offset is that of its first lane is written to neighbours.
+        """
         count = lane_count(offset)
+        if count is None and (count := lane_count(value)) is not None:
+            offset = Lanes(offset, count)
         element = memory_type(dtype)
         if count is not None:
-            value = self.places.spread(value, count)
+            value = self.indices.spread(value, count)
         if dtype.kind == "bool":
             value = self.builder.zext(value, memory_type(dtype, count))
         if count is None:
-            place = self.builder.gep(pointer, [as_value(offset)], source_etype=element)
+            place = self.builder.gep(pointer, [i64(offset)], source_etype=element)
             self.builder.store(value, place, align=dtype.itemsize)
             return
         if isinstance(offset, Lanes) and is_near(offset.stride, count, dtype.itemsize):
@@ -123,7 +134,7 @@ class Registers:
                 one, some = (
                     spread(self.builder, item, offset.stride, part) for item in (value, mask)
                 )
-                place = self._place_of_part(pointer, offset, part, dtype)
+                place = self._address_of_part(pointer, offset, part, dtype)
                 self._masked("store", None, [one, place], some, dtype)
             return
         if not isinstance(offset, Lanes) or offset.stride != 1:
@@ -131,8 +142,8 @@ class Registers:
             mask = self.all_lanes(count) if mask is None else mask
             self._masked("scatter", None, [value, places], mask, dtype)
             return
-        place = self.builder.gep(pointer, [as_value(offset.start)], source_etype=element)
-        if mask is None and past and count * dtype.itemsize % 64 == 0:
+        place = self.builder.gep(pointer, [i64(offset.start)], source_etype=element)
+        if mask is None and non_temporal and count * dtype.itemsize % 64 == 0:
             from llvmlite import ir
 
             written = self.builder.store(value, place, align=64)
@@ -152,7 +163,7 @@ class Registers:
             mask = self.builder.insert_element(mask, self.constant(False, dtypes.bool_), zero)
         self._masked("store", None, [value, place], mask, dtype)
 
-    def prefetch(self, pointer: Any, offset: Number, dtype: DType, count: int) -> None:
+    def prefetch(self, pointer: Memory, offset: Index, dtype: DType, count: int) -> None:
         """Ask for ``count`` elements from the first of ``offset`` on, a line at a time."""
         from llvmlite import ir
 
@@ -161,30 +172,30 @@ class Registers:
         function = function_of(self.builder.module, "llvm.prefetch.p0", ir.VoidType(), kinds)
         first = offset.start if isinstance(offset, Lanes) else offset
         for line in range(0, count, max(1, 64 // dtype.itemsize)):
-            place = self.builder.gep(
-                pointer, [as_value(self.places.add(first, line))], source_etype=memory_type(dtype)
+            address = self.builder.gep(
+                pointer, [i64(self.indices.add(first, line))], source_etype=memory_type(dtype)
             )
             # To be read, into the second level of the cache, as data.
             settings = [ir.Constant(word, number) for number in (0, 2, 1)]
-            self.builder.call(function, [place, *settings])
+            self.builder.call(function, [address, *settings])
 
-    def _held(self, value: Any, dtype: DType) -> Any:
+    def _held(self, value: Value, dtype: DType) -> Value:
         if dtype.kind != "bool":
             return value
         return self.builder.trunc(value, register_type(dtype, lane_count(value)))
 
-    def _pointers(self, pointer: Any, offset: Number, dtype: DType, count: int) -> Any:
+    def _pointers(self, pointer: Memory, offset: Index, dtype: DType, count: int) -> Value:
         from llvmlite import ir
 
-        offsets = self.places.vector(offset, count)
+        offsets = self.indices.vector(offset, count)
         places = self.builder.gep(pointer, [offsets], source_etype=memory_type(dtype))
         # A gep by a vector gives a vector of pointers, which llvmlite does not infer.
         places.type = ir.VectorType(ir.PointerType(), count)
         return places
 
     def _masked(
-        self, act: str, kind: Any, arguments: Sequence[Any], mask: Any, dtype: DType
-    ) -> Any:
+        self, act: str, kind: Type | None, arguments: Sequence[Value], mask: Value, dtype: DType
+    ) -> Value:
         """A masked access: a load has its type, a store its value."""
         from llvmlite import ir
 
@@ -202,37 +213,46 @@ class Registers:
     # ------------------------------------------------------------- lanes
 
     @staticmethod
-    def lane_number(number: int) -> Any:
+    def lane_number(number: int) -> Value:
         """The number of a lane, as instructions take it."""
         from llvmlite import ir
 
         return ir.Constant(ir.IntType(32), number)
 
-    def all_lanes(self, count: int) -> Any:
+    def all_lanes(self, count: int) -> Value:
         """The mask that leaves no lane out."""
         return self.constant(True, dtypes.bool_, count)
 
-    def reversed(self, value: Any) -> Any:
+    def reversed(self, value: Value) -> Value:
         """The lanes in the other order."""
         return self.picked(value, range(value.type.count - 1, -1, -1))
 
-    def picked(self, value: Any, numbers: Sequence[int]) -> Any:
+    def picked(self, value: Value, numbers: Sequence[int]) -> Value:
         """Some lanes of a vector."""
         from llvmlite import ir
 
         kind = ir.VectorType(ir.IntType(32), len(numbers))
         return self.builder.shuffle_vector(value, value, ir.Constant(kind, list(numbers)))
 
-    def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
+    def choose(self, condition: Value, chosen: Value, otherwise: Value) -> Value:
         """One of two values in each lane."""
         values = [condition, chosen, otherwise]
         counts = [lane_count(value) for value in values]
         count = next((count for count in counts if count is not None), None)
         if count is not None:
-            values = [self.places.spread(value, count) for value in values]
+            values = [self.indices.spread(value, count) for value in values]
         return self.builder.select(*values)
 
-    def both(self, first: Any, second: Any) -> Any:
+    @overload
+    def both(self, first: Value, second: Value | None) -> Value: ...
+
+    @overload
+    def both(self, first: Value | None, second: Value) -> Value: ...
+
+    @overload
+    def both(self, first: Value | None, second: Value | None) -> Value | None: ...
+
+    def both(self, first: Value | None, second: Value | None) -> Value | None:
         """The lanes that two masks have in common; None stands for all."""
         if first is None or second is None:
             return second if first is None else first
@@ -240,35 +260,35 @@ class Registers:
 
     # ------------------------------------------------------------- numbers
 
-    def constant(self, number: Any, dtype: DType, lanes: int | None = None) -> Any:
+    def constant(self, number: complex, dtype: DType, lanes: int | None = None) -> Value:
         """A number as an element, in every lane."""
         from llvmlite import ir
 
         stored = np.asarray(number).astype(dtype.numpy)
         kind = register_type(dtype, lanes)
         if dtype.kind == "float" and dtype.name != "bf16":
-            plain: Any = float(stored)
+            plain: float = float(stored)
         else:
             plain = int(stored.view(np.uint16) if dtype.name == "bf16" else stored)
         return ir.Constant(kind, plain if lanes is None else [plain] * lanes)
 
-    def of_index(self, index: Number, dtype: DType) -> Any:
+    def of_index(self, index: Index, dtype: DType) -> Value:
         """An index as an element."""
-        return self.cast(self.places.plain(index), dtypes.i64, dtype)
+        return self.cast(self.indices.plain(index), dtypes.i64, dtype)
 
-    def as_index(self, value: Any, dtype: DType) -> Any:
+    def as_index(self, value: Value, dtype: DType) -> Value:
         """An element of integers as an index."""
         return self.cast(value, dtype, dtypes.i64)
 
-    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+    def apply(self, node: Node, operands: Sequence[Value]) -> Value:
         """An element-wise op; where one operand has lanes, all have."""
         count = next((lane_count(item) for item in operands if lane_count(item)), None)
         if count is not None:
-            operands = [self.places.spread(item, count) for item in operands]
+            operands = [self.indices.spread(item, count) for item in operands]
         kinds = [operand.dtype for operand in node.operands]
         return emit(node.op, self.builder, operands, kinds, node.dtype, node.attrs)
 
-    def by_inverse(self, value: Any, divisor: Any) -> Any:
+    def by_inverse(self, value: Value, divisor: Value) -> Value:
         """A quotient as a product with the divisor's inverse, which is worth it where many are divided by it.
 
         Within 1.5 units in the last place. The inverse of a very large or small divisor has no exponent: a power of two is taken out first.
@@ -282,11 +302,11 @@ class Registers:
         inverse = 1.0 / (under * factor)
         values = [value, factor.value, inverse.value]
         if count is not None:
-            values = [self.places.spread(item, count) for item in values]
+            values = [self.indices.spread(item, count) for item in values]
         a, b, c = (Lane(self.builder, item) for item in values)
         return (a * b * c).value
 
-    def cast(self, value: Any, found: DType, wanted: DType) -> Any:
+    def cast(self, value: Value, found: DType, wanted: DType) -> Value:
         """A value in another element type."""
         if found is wanted:
             return value
@@ -294,35 +314,35 @@ class Registers:
 
     # ------------------------------------------------------------- reductions
 
-    @staticmethod
-    def kept_in(result: DType) -> DType:
-        """The type that a running result is kept in."""
-        return dtypes.f32 if result.is_half else result
+    kept_in = staticmethod(accumulator_type)
+    """The same function, under the name that GPU templates have for it."""
 
-    def neutral(self, name: str, operand: DType, result: DType, lanes: int | None = None) -> Any:
+    def neutral(self, name: str, operand: DType, result: DType, lanes: int | None = None) -> Value:
         """What a reduction of nothing is."""
-        kept = self.kept_in(result)
-        return self.constant(_neutral(name, kept), kept, lanes)
+        running = accumulator_type(result)
+        return self.constant(_neutral(name, running), running, lanes)
 
-    def least(self, name: str, dtype: DType, lanes: int | None = None) -> Any:
+    def least(self, name: str, dtype: DType, lanes: int | None = None) -> Value:
         """What nothing but NaN loses against, looking for a place."""
         return self.constant(_neutral("max" if name == "argmax" else "min", dtype), dtype, lanes)
 
-    def combine(self, name: str, total: Any, value: Any, operand: DType, result: DType) -> Any:
+    def combine(
+        self, name: str, total: Value, value: Value, operand: DType, result: DType
+    ) -> Value:
         """One more element of a reduction."""
-        kept = self.kept_in(result)
-        return self.merge(name, total, self.cast(value, operand, kept), result)
+        running = accumulator_type(result)
+        return self.merge(name, total, self.cast(value, operand, running), result)
 
-    def merge(self, name: str, total: Any, other: Any, result: DType) -> Any:
+    def merge(self, name: str, total: Value, other: Value, result: DType) -> Value:
         """Two running results as one."""
-        kept = self.kept_in(result)
+        running = accumulator_type(result)
         count = lane_count(total) or lane_count(other)
         if count is not None:
-            total, other = self.places.spread(total, count), self.places.spread(other, count)
+            total, other = self.indices.spread(total, count), self.indices.spread(other, count)
         # The running result comes last: a maximum looks for NaN in its first operand, which need not wait for it.
-        return emit(_COMBINES[name], self.builder, [other, total], [kept, kept], kept, {})
+        return emit(_COMBINES[name], self.builder, [other, total], [running, running], running, {})
 
-    def across(self, name: str, total: Any, result: DType) -> Any:
+    def across(self, name: str, total: Value, result: DType) -> Value:
         """The running results of all lanes as one: halves onto halves."""
         while (count := lane_count(total)) is not None:
             if count == 1:
@@ -336,29 +356,31 @@ class Registers:
             total = self.merge(name, low, high, result)
         return total
 
-    def multiply_add(self, total: Any, a: Any, b: Any, operand: DType, result: DType) -> Any:
+    def multiply_add(
+        self, total: Value, a: Value, b: Value, operand: DType, result: DType
+    ) -> Value:
         """One more product of a contraction."""
-        kept = self.kept_in(result)
-        a, b = self.cast(a, operand, kept), self.cast(b, operand, kept)
+        running = accumulator_type(result)
+        a, b = self.cast(a, operand, running), self.cast(b, operand, running)
         count = lane_count(a) or lane_count(b) or lane_count(total)
         if count is not None:
-            a, b, total = (self.places.spread(item, count) for item in (a, b, total))
-        if kept.kind == "float":
+            a, b, total = (self.indices.spread(item, count) for item in (a, b, total))
+        if running.kind == "float":
             made = getattr(self.builder, "lane", Lane)
             return made(self.builder, a).fma(*(made(self.builder, x) for x in (b, total))).value
-        product = emit("mul", self.builder, [a, b], [kept, kept], kept, {})
-        return emit("add", self.builder, [total, product], [kept, kept], kept, {})
+        product = emit("mul", self.builder, [a, b], [running, running], running, {})
+        return emit("add", self.builder, [total, product], [running, running], running, {})
 
-    def reduced(self, name: str, total: Any, result: DType) -> Any:
+    def reduced(self, name: str, total: Value, result: DType) -> Value:
         """A running result as an element."""
-        return self.cast(total, self.kept_in(result), result)
+        return self.cast(total, accumulator_type(result), result)
 
-    def beats(self, name: str, value: Any, best: Any, dtype: DType) -> Any:
+    def beats(self, name: str, value: Value, best: Value, dtype: DType) -> Value:
         """Whether an element is a better maximum (or minimum): the first wins, and NaN wins over all."""
         order = "gt" if name == "argmax" else "lt"
         count = lane_count(value) or lane_count(best)
         if count is not None:
-            value, best = self.places.spread(value, count), self.places.spread(best, count)
+            value, best = self.indices.spread(value, count), self.indices.spread(best, count)
         if dtype.name in ("f32", "f64"):
             # Better, or NaN, unless the best is NaN.
             sign = ">" if name == "argmax" else "<"
@@ -371,21 +393,21 @@ class Registers:
         first_nan = self.builder.and_(is_nan[0], self.builder.not_(is_nan[1]))
         return self.builder.or_(first_nan, self.builder.and_(better, self.builder.not_(is_nan[1])))
 
-    def is_nan(self, value: Any, dtype: DType) -> Any:
+    def is_nan(self, value: Value, dtype: DType) -> Value:
         """Whether a float is NaN."""
         return emit("is_nan", self.builder, [value], [dtype], dtypes.bool_, {})
 
 
-def _neutral(name: str, kept: DType) -> Any:
+def _neutral(name: str, running: DType) -> float:
     if name in ("sum", "any"):
         return 0
     if name in ("prod", "all"):
         return 1
-    if kept.kind == "float":
+    if running.kind == "float":
         return -np.inf if name == "max" else np.inf
-    if kept.kind == "bool":
+    if running.kind == "bool":
         return name == "min"
-    low, high = kept.limits
+    low, high = running.limits
     return low if name == "max" else high
 
 

@@ -1,34 +1,33 @@
 """Exact remainders: of an angle by a quarter turn, and of one float by another.
 
-Nearly every operand is within reach of a few fused multiply-adds. For the rest there is a scalar function with
-integer arithmetic, which is called lane by lane, and only if some lane needs it. Both ways stand in one function
-of the module, so that whoever emits a call keeps a single basic block.
+For nearly every operand a few fused multiply-adds are enough. For the rest there is a scalar function with
+integer arithmetic, which is called lane by lane, and only if some lane needs it. Both paths are in one function
+of the module, so that a caller keeps a single basic block.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from . import tables
 from .lanes import Lane, function_of, mangled, own_function
+from .types import Builder, Function, Value
 
 # Up to here three parts of pi / 2 give the angle to within a unit in its last place.
 QUADRANT_LIMIT = {32: 2.0**17, 64: 2.0**30}
 _SIGNIFICAND = (1 << 52) - 1
 
 
-def _return(builder: Any, *results: Lane) -> None:
+def _return(builder: Builder, *results: Lane) -> None:
     """Return a structure of the results."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
     structure = ir.Constant(builder.function.ftype.return_type, ir.Undefined)
-    for place, result in enumerate(results):
-        structure = builder.insert_value(structure, result.value, place)
+    for position, result in enumerate(results):
+        structure = builder.insert_value(structure, result.value, position)
     builder.ret(structure)
 
 
 def _lane_by_lane(
-    builder: Any, function: Any, operands: list[Lane], results: list[Lane], needed: Lane
+    builder: Builder, function: Function, operands: list[Lane], results: list[Lane], needed: Lane
 ) -> list[Lane]:
     """``results`` with the lanes where ``needed`` holds replaced by what a scalar function returns."""
     from llvmlite import ir
@@ -38,22 +37,22 @@ def _lane_by_lane(
     for lane in range(needed.count or 1):
         index = ir.Constant(index_type, lane)
 
-        def pick(value: Any, index: Any = index) -> Any:
+        def pick(value: Value, index: Value = index) -> Value:
             return value if needed.count is None else builder.extract_element(value, index)
 
         given = builder.call(function, [pick(operand.value) for operand in operands])
-        for place in range(len(values)):
-            own = builder.extract_value(given, place)
-            kept = builder.select(pick(needed.value), own, pick(values[place]))
+        for position in range(len(values)):
+            own = builder.extract_value(given, position)
+            kept = builder.select(pick(needed.value), own, pick(values[position]))
             if needed.count is None:
-                values[place] = kept
+                values[position] = kept
             else:
-                values[place] = builder.insert_element(values[place], kept, index)
+                values[position] = builder.insert_element(values[position], kept, index)
     return [result.of(value) for result, value in zip(results, values, strict=True)]
 
 
 def _with_rare_lanes(
-    builder: Any, function: Any, operands: list[Lane], results: list[Lane], needed: Lane
+    builder: Builder, function: Function, operands: list[Lane], results: list[Lane], needed: Lane
 ) -> list[Lane]:
     """As ``_lane_by_lane``, behind a branch that is taken only if some lane needs it."""
     before = builder.block
@@ -86,7 +85,7 @@ def quadrant(x: Lane) -> tuple[Lane, Lane]:
     return x.of(x.builder.extract_value(given, 0)), x.of(x.builder.extract_value(given, 1))
 
 
-def _quadrant_body(builder: Any, argument: Any) -> None:
+def _quadrant_body(builder: Builder, argument: Value) -> None:
     from llvmlite import ir
 
     x = Lane(builder, argument)
@@ -105,11 +104,11 @@ def _quadrant_body(builder: Any, argument: Any) -> None:
     _return(builder, r, turns)
 
 
-def _far_body(builder: Any, argument: Any) -> None:
+def _far_body(builder: Builder, argument: Value) -> None:
     """One large angle, by as many bits of 2 / pi as its exponent reaches."""
     from llvmlite import ir
 
-    def wide(value: Any, bits: int) -> Any:
+    def wide(value: Value, bits: int) -> Value:
         emit = builder.zext if value.type.width < bits else builder.trunc
         return emit(value, ir.IntType(bits))
 
@@ -169,7 +168,7 @@ def truncated_remainder(a: Lane, b: Lane) -> Lane:
     return a.of(a.builder.call(function, [a.value, b.value]))
 
 
-def _remainder_body(builder: Any, dividend: Any, divisor: Any) -> None:
+def _remainder_body(builder: Builder, dividend: Value, divisor: Value) -> None:
     from llvmlite import ir
 
     a, b = Lane(builder, dividend), Lane(builder, divisor)
@@ -195,11 +194,11 @@ def _remainder_body(builder: Any, dividend: Any, divisor: Any) -> None:
     builder.ret(r.with_sign_of(a).value)
 
 
-def _far_remainder_body(builder: Any, dividend: Any, divisor: Any) -> None:
+def _far_remainder_body(builder: Builder, dividend: Value, divisor: Value) -> None:
     """Long division of significands, 11 bits at a time. Both operands are positive and finite."""
     from llvmlite import ir
 
-    def taken_apart(value: Any) -> tuple[Lane, Lane]:
+    def taken_apart(value: Value) -> tuple[Lane, Lane]:
         bits = Lane(builder, value).as_integer()
         exponent = bits.shift_right(52, signed=False)
         low = bits & _SIGNIFICAND
@@ -245,7 +244,7 @@ def integer_power(a: Lane, b: Lane) -> Lane:
     return a.of(a.builder.call(function, [a.value, b.value]))
 
 
-def _integer_power_body(builder: Any, base: Any, exponent: Any) -> None:
+def _integer_power_body(builder: Builder, base: Value, exponent: Value) -> None:
     entry = builder.block
     loop, done = builder.append_basic_block("bits"), builder.append_basic_block("done")
     builder.branch(loop)

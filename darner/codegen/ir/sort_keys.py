@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...graph.dtypes import DType
-from .index import as_value
+from .index import i64
 from .lanes import Lane
+from .types import ElementBuilder, Value
 
 INDEX_BITS = 32
 """The lower bits of what is sorted: the number of the element."""
@@ -22,7 +21,7 @@ def key_bytes(dtype: DType) -> int:
     return max(dtype.itemsize, 1)
 
 
-def item(builder: Any, key: Any, number: Any, bits: int) -> Any:
+def item(builder: ElementBuilder, key: Value, number: Value, bits: int) -> Value:
     """A key (an unsigned integer) with the number of its element below it."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -32,16 +31,16 @@ def item(builder: Any, key: Any, number: Any, bits: int) -> Any:
     return builder.or_(builder.shl(wide, ir.Constant(kind, INDEX_BITS)), number)
 
 
-def number_of(builder: Any, value: Any) -> Any:
+def number_of(builder: ElementBuilder, value: Value) -> Value:
     """The number of the element, 64 bits."""
     from llvmlite import ir
 
     wide = ir.IntType(64)
     value = value if value.type == wide else builder.trunc(value, wide)
-    return builder.and_(value, as_value((1 << INDEX_BITS) - 1))
+    return builder.and_(value, i64((1 << INDEX_BITS) - 1))
 
 
-def key_of(builder: Any, value: Any, dtype: DType, descending: bool) -> Any:
+def key_of(builder: ElementBuilder, value: Value, dtype: DType, descending: bool) -> Value:
     """An element as an unsigned integer in the order of elements: NaN above all, the zeros equal."""
     from llvmlite import ir
 
@@ -57,7 +56,7 @@ def key_of(builder: Any, value: Any, dtype: DType, descending: bool) -> Any:
     return builder.not_(key) if descending else key
 
 
-def _float_key(builder: Any, value: Any, dtype: DType, high: Any) -> Any:
+def _float_key(builder: ElementBuilder, value: Value, dtype: DType, high: Value) -> Value:
     from llvmlite import ir
 
     kind = high.type

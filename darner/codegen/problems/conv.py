@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
+from ...graph.integers import ceil_div
 from ...graph.node import Node
 
 CONVOLUTIONS = ("conv", "conv_input_grad", "conv_weight_grad")
@@ -117,7 +118,7 @@ class Patches:
         most = 0
         for phase in self.phases:
             row = phase.axes[-1].pixels
-            most = max(most, -(-columns // row) + 2 + columns // lanes)
+            most = max(most, ceil_div(columns, row) + 2 + columns // lanes)
         return most
 
 
@@ -204,6 +205,6 @@ def _axis(
         met = [k for k in range(kernel) if (start + low - k * dilation) % stride == 0]
         first = met[0] if met else 0
         offset = (start + low - first * dilation) // stride if met else 0
-        phases.append(Taps(-(-(result - start) // stride), start, len(met), offset, first))
+        phases.append(Taps(ceil_div(result - start, stride), start, len(met), offset, first))
     delta = -(spacing * dilation // stride)
     return _Axis(size, result, kernel, 1, delta, spacing, stride, tuple(phases))

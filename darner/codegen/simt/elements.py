@@ -18,7 +18,7 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ...ops.faults import ordinal
 from ..elements.elements import Elements
-from ..ir.index import Number, Places
+from ..ir.index import IndexMath, Number
 from ..ir.math import register_type
 from ..ir.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
 from ..ir.registers import Registers
@@ -63,7 +63,7 @@ def is_packed(dtype: DType) -> bool:
     return dtype.itemsize < 4
 
 
-class ShaderPlaces(Places):
+class ShaderPlaces(IndexMath):
     """Arithmetic on indices of 32 bits."""
 
     def plain(self, number: Number) -> Any:
@@ -88,6 +88,7 @@ class ShaderRegisters(Registers):
     def __init__(self, builder: Writer) -> None:
         super().__init__(builder)
         self.places: ShaderPlaces = ShaderPlaces(builder)
+        self.indices = self.places
 
     def load(self, pointer: Memory, offset: Number, dtype: DType, mask: Any = None) -> Any:
         """The element at an offset."""
@@ -137,7 +138,7 @@ class ShaderRegisters(Registers):
         dtype: DType,
         mask: Any = None,
         *,
-        past: bool = False,
+        non_temporal: bool = False,
     ) -> None:
         """Write the element at an offset; one that shares a word takes only its own bits of it."""
         text = self.places.text(offset)
@@ -193,6 +194,7 @@ class ShaderElements(Elements):
         super().__init__(writer, body, operands, width=NEVER)
         self.whole = whole or body
         self.places: ShaderPlaces = ShaderPlaces(writer)
+        self.indices = self.places
         self.registers: ShaderRegisters = ShaderRegisters(writer)
         self.fault = fault
 

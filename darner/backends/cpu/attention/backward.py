@@ -1,26 +1,26 @@
-"""The gradients of attention: the scores of a panel of queries once more, then all that comes of them.
+"""The gradients of attention: recomputes the scores of a panel of queries, then everything that follows from them.
 
-A panel's scores and their gradients stay in the thread's own memory while they are used for queries, keys and values; only
-where there are very many keys are they computed twice. Query heads and panels that add to the same keys are cut into parts
-by shape alone; each part sums in order, and the parts are added in order.
+Scores and their gradients stay in the thread's own memory while queries, keys and values use them; with very many keys they are computed twice.
+Query heads and panels that add to the same keys are split into parts that depend on shapes alone. Each part sums in order, and parts are added in order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ....codegen.ir.emit import i64, loop, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import loop, offset
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.attention import GRADIENTS
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from .bias import emit_bias
-from .forward import turned_room
+from .forward import transposed_room
 from .panel import OpenPanel
 from .parts import Parts
-from .plan import STRIP_BYTES, Attention, Room, made_places
+from .plan import STRIP_BYTES, Attention, Room, made_offsets
 
 PARTS = 16
 """Pieces of work that the gradients of keys and values are worth cutting into."""
@@ -42,7 +42,7 @@ class BackwardRoom:
         keys: sums of the gradients of keys, and ``values`` of values; in shared memory where there are parts.
         statistics: shared: maximum, inverse total and mean slope of every query, where the bias has a gradient.
         sums_of_bias: a block of its gradient.
-        turned: a block of the mask and of the bias, one row for each key.
+        transposed: a block of the mask and of the bias, one row for each key.
         bytes: of a thread's memory.
     """
 
@@ -64,7 +64,7 @@ class BackwardRoom:
     values: int
     statistics: int
     sums_of_bias: int
-    turned: dict[str, int]
+    transposed: dict[str, int]
     bytes: int
 
 
@@ -74,10 +74,10 @@ def backward_room(spec: Spec, attention: Attention, shared: Room) -> BackwardRoo
     wide, wide_value = attention.padded(attention.width), attention.padded(attention.value_width)
     results = {GRADIENTS[output.attrs["index"]]: i for i, output in enumerate(spec.body.outputs)}
     is_long = attention.keys * width * size > STRIP_BYTES
-    strip = attention.block if is_long else -(-attention.keys // attention.tile.rows)
+    strip = attention.block if is_long else ceil_div(attention.keys, attention.tile.rows)
     strip = strip if is_long else strip * attention.tile.rows
     heads = max(1, attention.batch * attention.kv_heads)
-    parts = max(1, min(attention.group * attention.panels, -(-PARTS // heads)))
+    parts = max(1, min(attention.group * attention.panels, ceil_div(PARTS, heads)))
     home, copies = (shared, heads * parts) if parts > 1 else (own, 1)
     most = max(wide, wide_value)
     statistics = attention.batch * attention.heads * attention.panels * width * 3
@@ -100,7 +100,7 @@ def backward_room(spec: Spec, attention: Attention, shared: Room) -> BackwardRoo
         values=home.take(copies * attention.keys * wide_value, size),
         statistics=shared.take(statistics if "bias" in results else 0, size),
         sums_of_bias=own.take(attention.block * width if "bias" in results else 0, size),
-        turned=turned_room(attention, own),
+        transposed=transposed_room(attention, own),
         bytes=own.bytes,
     )
 
@@ -111,7 +111,7 @@ class Gradients:
     def __init__(self, parts: Parts) -> None:
         self.parts, self.attention, self.builder = parts, parts.attention, parts.builder
         shared = Room()
-        made_places(parts.code.spec, parts.attention, shared)
+        made_offsets(parts.code.spec, parts.attention, shared)
         self.room = backward_room(parts.code.spec, parts.attention, shared)
         self.wide = {
             "k": self.attention.padded(self.attention.width),
@@ -120,37 +120,37 @@ class Gradients:
 
     # ------------------------------------------------------------- a panel of queries
 
-    def open_panel(self, batch: Number, head: Number, panel: Number) -> OpenPanel:
+    def open_panel(self, batch: Index, head: Index, panel: Index) -> OpenPanel:
         """Pack a panel of queries and gradients, and find the keys it sees."""
         return OpenPanel(self, batch, head, panel)
 
     def emit(self) -> None:
         """Everything but the gradient of the bias."""
-        attention, code, places = self.attention, self.parts.code, self.parts.places
+        attention, code, indices = self.attention, self.parts.code, self.parts.indices
         room = self.room
         heads = attention.batch * attention.kv_heads
         items = attention.group * attention.panels
 
-        def unit(number: Any) -> None:
-            batch, kv_head, part = places.split(
+        def unit(number: Value) -> None:
+            batch, kv_head, part = indices.split(
                 number, (attention.batch, attention.kv_heads, room.parts)
             )
             sums = self.sums_of(number)
             for name, pointer in sums.items():
                 self.parts.clear(pointer, attention.keys * self.wide[name])
-            first, last = self._share(items, part), self._share(items, places.add(part, 1))
+            first, last = self._share(items, part), self._share(items, indices.add(part, 1))
 
-            def item(at: Any, _: Sequence[Any]) -> None:
-                member, panel = places.split(at, (attention.group, attention.panels))
-                head = places.add(places.mul(kv_head, attention.group), member)
+            def item(at: Value, _: Sequence[Value]) -> None:
+                member, panel = indices.split(at, (attention.group, attention.panels))
+                head = indices.add(indices.mul(kv_head, attention.group), member)
                 self.open_panel(batch, head, panel).emit(sums)
 
-            loop(self.builder, as_value(first), as_value(last), 1, item)
+            loop(self.builder, i64(first), i64(last), 1, item)
             if room.parts == 1:
                 for name, pointer in sums.items():
 
                     def row(
-                        key: Any, _: Sequence[Any], name: str = name, pointer: Any = pointer
+                        key: Value, _: Sequence[Value], name: str = name, pointer: Pointer = pointer
                     ) -> None:
                         self._write_key(name, batch, kv_head, key, [pointer])
 
@@ -160,45 +160,45 @@ class Gradients:
         if room.parts > 1 and {"k", "v"} & set(room.results):
             code.barrier()
 
-            def row(number: Any) -> None:
-                batch, kv_head, key = places.split(
+            def row(number: Value) -> None:
+                batch, kv_head, key = indices.split(
                     number, (attention.batch, attention.kv_heads, attention.keys)
                 )
-                whole = places.add(places.mul(batch, attention.kv_heads), kv_head)
-                begin = places.mul(whole, room.parts)
-                found = [self.sums_of(places.add(begin, part)) for part in range(room.parts)]
+                whole = indices.add(indices.mul(batch, attention.kv_heads), kv_head)
+                begin = indices.mul(whole, room.parts)
+                found = [self.sums_of(indices.add(begin, part)) for part in range(room.parts)]
                 for name in found[0]:
                     pointers = [sums[name] for sums in found]
                     self._write_key(name, batch, kv_head, key, pointers)
 
             code.each(heads * attention.keys, row)
 
-    def _share(self, items: int, part: Number) -> Number:
+    def _share(self, items: int, part: Index) -> Index:
         """Where a part begins among so many items."""
-        return self.parts.places.div(self.parts.places.mul(part, items), self.room.parts)
+        return self.parts.indices.div(self.parts.indices.mul(part, items), self.room.parts)
 
-    def sums_of(self, unit: Number) -> dict[str, Any]:
+    def sums_of(self, unit: Index) -> dict[str, Pointer]:
         """Where the gradients of keys and values of a part are summed."""
         found = {}
-        for name, place in (("k", self.room.keys), ("v", self.room.values)):
+        for name, position in (("k", self.room.keys), ("v", self.room.values)):
             if name not in self.room.results:
                 continue
             if self.room.parts == 1:
-                found[name] = self.parts.own(place)
+                found[name] = self.parts.own(position)
             else:
-                distance = self.parts.places.mul(unit, self.attention.keys * self.wide[name])
-                pointer = self.parts.shared(place)
+                distance = self.parts.indices.mul(unit, self.attention.keys * self.wide[name])
+                pointer = self.parts.shared(position)
                 found[name] = offset(self.builder, pointer, self.parts.dtype, distance)
         return found
 
     def _write_key(
-        self, name: str, batch: Number, kv_head: Number, key: Number, pointers: Sequence[Any]
+        self, name: str, batch: Index, kv_head: Index, key: Index, pointers: Sequence[Pointer]
     ) -> None:
         """A row of the gradient of keys or values: the sum of its parts."""
         parts = self.parts
-        base = parts.places.mul(key, self.wide[name])
+        base = parts.indices.mul(key, self.wide[name])
 
-        def value_at(column: Number) -> Lane:
+        def value_at(column: Index) -> Lane:
             total = parts.vector(pointers[0], base, column)
             for pointer in pointers[1:]:
                 total = total + parts.vector(pointer, base, column)

@@ -1,20 +1,19 @@
-"""Attention of a few queries over many keys, as when decoding: lanes are keys for scores, and widths for results.
+"""Attention of a few queries over many keys, as in decoding. Lanes are keys while scores are computed, and columns of the result afterwards.
 
-The keys of each head are cut into parts, whose sums are put together in order once all are there.
+The keys of each head are split into parts; when all parts are done, their sums are combined in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from ....codegen.ir.emit import (
     broadcast,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -25,10 +24,11 @@ from ....codegen.ir.emit import (
     minimum,
     offset,
 )
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane, function_of, mangled
+from ....codegen.ir.types import Builder, LoopBody, Pointer, Value
 from .parts import Parts
-from .plan import Attention, Room, made_places
+from .plan import Attention, Room, made_offsets
 
 MOST_VECTORS = 4
 """Vectors of a result that are summed in one pass over the values."""
@@ -60,16 +60,32 @@ def decode_room(attention: Attention, shared: Room) -> DecodeRoom:
     return DecodeRoom(scores, own.bytes, shared.take(record * count, attention.size), record)
 
 
+class KeyRange(NamedTuple):
+    """The keys from ``low`` to before ``high``."""
+
+    low: Value
+    high: Value
+
+
+class Query(NamedTuple):
+    """Which query it is: of a batch, a head with its head of keys, and a row."""
+
+    batch: Index
+    head: Index
+    kv_head: Index
+    row: Index
+
+
 def emit_decode(parts: Parts) -> None:
     """Parts of keys, shared out among the threads, then the sum of parts."""
     attention, code = parts.attention, parts.code
     shared = Room()
-    made_places(code.spec, attention, shared)
+    made_offsets(code.spec, attention, shared)
     room = decode_room(attention, shared)
     sizes = (attention.batch, attention.kv_heads, attention.parts)
 
-    def unit(number: Any, _: Sequence[Any]) -> None:
-        _emit_part(parts, room, *parts.places.split(number, sizes))
+    def unit(number: Value, _: Sequence[Value]) -> None:
+        _emit_part(parts, room, *parts.indices.split(number, sizes))
 
     # One after the other to the threads in turn: the parts at the end may have nothing to see.
     total = sizes[0] * sizes[1] * sizes[2]
@@ -79,47 +95,47 @@ def emit_decode(parts: Parts) -> None:
     rows = (attention.batch, attention.heads, attention.queries)
     code.each(
         rows[0] * rows[1] * rows[2],
-        lambda number: _emit_sum(parts, room, number, *parts.places.split(number, rows)),
+        lambda number: _emit_sum(parts, room, number, *parts.indices.split(number, rows)),
     )
 
 
-def strided_loop(parts: Parts, total: int, inside: Any) -> None:
-    """``inside(i)`` for every ``threads``-th number from this thread's own on."""
+def strided_loop(parts: Parts, total: int, body: Callable[[Value, Sequence[Value]], None]) -> None:
+    """``body(i, carried)`` for every ``threads``-th number from this thread's own on."""
     b, code = parts.builder, parts.code
     turns = b.udiv(b.sub(b.add(i64(total), code.threads), b.add(code.thread, i64(1))), code.threads)
 
-    def turn(number: Any, held: Sequence[Any]) -> None:
-        inside(b.add(code.thread, b.mul(number, code.threads)), held)
+    def turn(number: Value, held: Sequence[Value]) -> None:
+        body(b.add(code.thread, b.mul(number, code.threads)), held)
 
     loop(b, i64(0), turns, 1, turn)
 
 
-def _record(parts: Parts, room: DecodeRoom, row: Number, part: Number) -> Any:
-    place = parts.places.add(parts.places.mul(row, parts.attention.parts), part)
+def _record(parts: Parts, room: DecodeRoom, row: Index, part: Index) -> Pointer:
+    position = parts.indices.add(parts.indices.mul(row, parts.attention.parts), part)
     return offset(
         parts.builder,
         parts.shared(room.records),
         parts.dtype,
-        parts.places.mul(place, room.record),
+        parts.indices.mul(position, room.record),
     )
 
 
-def _emit_part(parts: Parts, room: DecodeRoom, batch: Any, kv_head: Any, part: Any) -> None:
-    attention, b, places = parts.attention, parts.builder, parts.places
+def _emit_part(parts: Parts, room: DecodeRoom, batch: Index, kv_head: Index, part: Index) -> None:
+    attention, b, indices = parts.attention, parts.builder, parts.indices
     start = parts.start(batch)
-    low, high = visible_range(parts, start, part)
+    keys = visible_range(parts, start, part)
     scores = parts.own(room.scores)
 
-    def query(number: Any, _: Sequence[Any]) -> None:
-        group, row = places.split(number, (attention.group, attention.queries))
-        head = places.add(places.mul(kv_head, attention.group), group)
-        at = places.offset(
+    def query(number: Value, _: Sequence[Value]) -> None:
+        group, row = indices.split(number, (attention.group, attention.queries))
+        head = indices.add(indices.mul(kv_head, attention.group), group)
+        at = indices.offset(
             (batch, head, row), (attention.batch, attention.heads, attention.queries)
         )
         record = _record(parts, room, at, part)
-        top = emit_scores(parts, batch, head, kv_head, row, start, low, high, scores)
-        (total,) = emit_exponentials(parts, top, low, high, scores)
-        emit_sums(parts, "v", (batch, kv_head), low, high, scores, record)
+        top = emit_scores(parts, Query(batch, head, kv_head, row), start, keys, scores)
+        (total,) = emit_exponentials(parts, top, keys, scores)
+        emit_sums(parts, "v", (batch, kv_head), keys, scores, record)
         wide = attention.padded(attention.value_width)
         b.store(top, offset(b, record, parts.dtype, wide))
         b.store(total, offset(b, record, parts.dtype, wide + 1))
@@ -127,24 +143,24 @@ def _emit_part(parts: Parts, room: DecodeRoom, batch: Any, kv_head: Any, part: A
     loop(b, i64(0), i64(attention.group * attention.queries), 1, query)
 
 
-def visible_range(parts: Parts, start: Number, part: Any) -> tuple[Any, Any]:
+def visible_range(parts: Parts, start: Index, part: Index) -> KeyRange:
     """The keys of a part that a query may see, from a whole vector on."""
-    attention, b, places = parts.attention, parts.builder, parts.places
-    low = as_value(places.mul(part, attention.part))
+    attention, b, indices = parts.attention, parts.builder, parts.indices
+    low = i64(indices.mul(part, attention.part))
     high = minimum(b, i64(attention.keys), b.add(low, i64(attention.part)))
     if attention.causal:
-        high = minimum(b, high, as_value(places.add(start, attention.queries)))
+        high = minimum(b, high, i64(indices.add(start, attention.queries)))
     if attention.window is not None:
-        near = as_value(places.add(start, 1 - attention.window))
+        near = i64(indices.add(start, 1 - attention.window))
         near = b.mul(b.sdiv(maximum(b, near, i64(0)), i64(attention.lanes)), i64(attention.lanes))
         low = maximum(b, low, near)
         if not attention.causal:
-            end = places.add(start, attention.queries + attention.window - 1)
-            high = minimum(b, high, as_value(end))
-    return low, high
+            end = indices.add(start, attention.queries + attention.window - 1)
+            high = minimum(b, high, i64(end))
+    return KeyRange(low, high)
 
 
-def dots(parts: Parts, query: Any, name: str, index: Sequence[Any], key: Any) -> Lane:
+def dots(parts: Parts, query: Pointer, name: str, index: Sequence[Index], key: Value) -> Lane:
     """The products of a query (or a gradient) with a vector of keys (or values) from ``key`` on; the last stands for those beyond."""
     attention, b = parts.attention, parts.builder
     lanes, dtype = attention.lanes, attention.dtype
@@ -154,15 +170,15 @@ def dots(parts: Parts, query: Any, name: str, index: Sequence[Any], key: Any) ->
         parts.address(name, *index, minimum(b, b.add(key, i64(lane)), end)) for lane in range(lanes)
     ]
 
-    def products(column: Any, sums: Sequence[Any], mask: Any = None) -> list[Any]:
+    def products(column: Value, sums: Sequence[Value], mask: Value | None = None) -> list[Value]:
         own = load(b, offset(b, query, dtype, column), dtype, lanes, mask)
         found = []
-        for place, total in zip(rows, sums, strict=True):
-            other = load(b, offset(b, place, dtype, column), dtype, lanes, mask)
+        for position, total in zip(rows, sums, strict=True):
+            other = load(b, offset(b, position, dtype, column), dtype, lanes, mask)
             found.append(Lane(b, own).fma(Lane(b, other), Lane(b, total)).value)
         return found
 
-    sums: list[Any] = [parts.number(0.0).value] * lanes
+    sums: list[Value] = [parts.number(0.0).value] * lanes
     whole = width // lanes * lanes
     if whole:
         sums = loop(b, i64(0), i64(whole), lanes, products, sums)
@@ -172,25 +188,17 @@ def dots(parts: Parts, query: Any, name: str, index: Sequence[Any], key: Any) ->
     return Lane(b, sum_of_each(b, sums))
 
 
-def emit_scores(
-    parts: Parts,
-    batch: Any,
-    head: Any,
-    kv_head: Any,
-    row: Any,
-    start: Number,
-    low: Any,
-    high: Any,
-    scores: Any,
-) -> Any:
+def emit_scores(parts: Parts, query: Query, start: Index, keys: KeyRange, scores: Pointer) -> Value:
     """The scores of a query with the keys of a part, one vector of keys after the other, and their maximum."""
-    attention, b, places = parts.attention, parts.builder, parts.places
+    attention, b, indices = parts.attention, parts.builder, parts.indices
     lanes = attention.lanes
-    query = parts.address("q", batch, head, row)
-    position = b.trunc(as_value(places.add(row, start)), ir().IntType(32))
+    batch, head, kv_head, row = query
+    low, high = keys
+    vector = parts.address("q", batch, head, row)
+    position = b.trunc(i64(indices.add(row, start)), ir().IntType(32))
 
-    def block(key: Any, tops: Sequence[Any]) -> Sequence[Any]:
-        score = dots(parts, query, "k", (batch, kv_head), key)
+    def block(key: Value, tops: Sequence[Value]) -> Sequence[Value]:
+        score = dots(parts, vector, "k", (batch, kv_head), key)
         left = b.sub(high, key)
         inside = Lane(b, lane_mask(b, left, lanes))
         masks = [_operand(parts, name, batch, head, row, key) for name in ("mask", "bias")]
@@ -209,28 +217,30 @@ def emit_scores(
     return highest
 
 
-def _operand(parts: Parts, name: str, batch: Any, head: Any, row: Any, key: Any) -> Lane | None:
+def _operand(
+    parts: Parts, name: str, batch: Index, head: Index, row: Index, key: Value
+) -> Lane | None:
     """The elements of a mask or bias at a vector of keys."""
     attention, b = parts.attention, parts.builder
     item = attention.operands.get(name)
     if item is None:
         return None
-    place = parts.address(name, batch, head, row, key)
+    element_address = parts.address(name, batch, head, row, key)
     limit = None
     if attention.keys % attention.lanes:
         left = b.sub(i64(attention.keys), key)
         limit = Lane(b, lane_mask(b, left, attention.lanes))
-    return parts.along(name, place, item.strides[3], limit)
+    return parts.along(name, element_address, item.strides[3], limit)
 
 
-def _across(parts: Parts, name: str, value: Any) -> Any:
+def _across(parts: Parts, name: str, value: Value) -> Value:
     """A vector's lanes taken together."""
     full = f"llvm.vector.reduce.{name}.{mangled(value.type)}"
     function = function_of(parts.code.module, full, value.type.element, [value.type])
     return parts.builder.call(function, [value])
 
 
-def sum_of_each(builder: Any, rows: Sequence[Any]) -> Any:
+def sum_of_each(builder: Builder, rows: Sequence[Value]) -> Value:
     """A vector whose lane i is the sum of the lanes of the i-th of as many vectors."""
     rows = list(rows)
     lanes = len(rows)
@@ -250,13 +260,17 @@ def sum_of_each(builder: Any, rows: Sequence[Any]) -> Any:
 
 
 def emit_exponentials(
-    parts: Parts, top: Any, low: Any, high: Any, scores: Any, slopes: Any = None
-) -> list[Any]:
+    parts: Parts,
+    top: Value,
+    keys: KeyRange,
+    scores: Pointer,
+    slopes: Pointer | None = None,
+) -> list[Value]:
     """exp(score - maximum) in place of the scores, and the sum of all; of all times slopes too, where these are given."""
     b = parts.builder
     highest = parts.spread(top)
 
-    def one(at: Any, totals: Sequence[Any]) -> Sequence[Any]:
+    def add_vector(at: Value, totals: Sequence[Value]) -> Sequence[Value]:
         value = parts.exp(parts.vector(scores, at) - highest)
         parts.put(value, scores, at)
         found = [(Lane(b, totals[0]) + value).value]
@@ -265,50 +279,55 @@ def emit_exponentials(
         return found
 
     zeros = [parts.number(0.0).value] * (1 if slopes is None else 2)
-    totals = loop(b, i64(0), b.sub(high, low), parts.attention.lanes, one, zeros)
+    totals = loop(b, i64(0), b.sub(keys.high, keys.low), parts.attention.lanes, add_vector, zeros)
     return [lane_sum(b, total) for total in totals]
 
 
 def emit_sums(
-    parts: Parts, name: str, index: Sequence[Any], low: Any, high: Any, weights: Any, record: Any
+    parts: Parts,
+    name: str,
+    index: Sequence[Index],
+    keys: KeyRange,
+    weights: Pointer,
+    record: Pointer,
 ) -> None:
     """The values (or keys) of a part, weighted: a few vectors of their width at a time."""
     attention, b = parts.attention, parts.builder
     lanes = attention.lanes
     item = attention.operands[name]
     value_width = attention.width if name == "k" else attention.value_width
-    values = parts.address(name, *index, low)
-    count = b.sub(high, low)
+    values = parts.address(name, *index, keys.low)
+    count = b.sub(keys.high, keys.low)
     vectors = attention.padded(value_width) // lanes
     rest = value_width % lanes
     kind = ir().VectorType(ir().IntType(1), lanes)
     last = ir().Constant(kind, [int(lane < rest) for lane in range(lanes)]) if rest else None
 
-    def columns(first: Number, width: int, masked: bool) -> None:
-        def keys(step: int) -> Any:
-            def one(key: Any, sums: Sequence[Any]) -> list[Any]:
+    def columns(first: Index, width: int, masked: bool) -> None:
+        def some_keys(step: int) -> LoopBody:
+            def add_key(key: Value, sums: Sequence[Value]) -> list[Value]:
                 found = list(sums)
                 for ahead in range(step):
-                    at = parts.places.add(key, ahead)
+                    at = parts.indices.add(key, ahead)
                     weight = load(b, offset(b, weights, parts.dtype, at), parts.dtype, 1)
                     spread = Lane(b, broadcast(b, weight, lanes))
-                    line = parts.places.add(parts.places.mul(at, item.strides[2]), first)
+                    line = parts.indices.add(parts.indices.mul(at, item.strides[2]), first)
                     for c in range(width):
-                        place = offset(b, values, item.dtype, line, c * lanes)
+                        address = offset(b, values, item.dtype, line, c * lanes)
                         mask = last if masked and c == width - 1 else None
-                        value = Lane(b, load(b, place, item.dtype, lanes, mask))
+                        value = Lane(b, load(b, address, item.dtype, lanes, mask))
                         own = ahead % 2 * width + c
                         found[own] = spread.fma(value, Lane(b, found[own])).value
                 return found
 
-            return one
+            return add_key
 
-        sums: Any = [parts.number(0.0).value] * (2 * width)
+        sums = [parts.number(0.0).value] * (2 * width)
         even = b.and_(count, i64(-2))
         # A negative count is none.
         even = maximum(b, even, i64(0))
-        sums = loop(b, i64(0), even, 2, keys(2), sums)
-        sums = loop(b, even, count, 1, keys(1), sums)
+        sums = loop(b, i64(0), even, 2, some_keys(2), sums)
+        sums = loop(b, even, count, 1, some_keys(1), sums)
         for c in range(width):
             total = Lane(b, sums[c]) + Lane(b, sums[width + c])
             parts.put(total, record, first, c * lanes)
@@ -316,8 +335,8 @@ def emit_sums(
     full = vectors if last is None else vectors - 1
     whole = full // MOST_VECTORS
 
-    def group(number: Any, _: Sequence[Any]) -> None:
-        columns(parts.places.mul(number, MOST_VECTORS * lanes), MOST_VECTORS, False)
+    def group(number: Value, _: Sequence[Value]) -> None:
+        columns(parts.indices.mul(number, MOST_VECTORS * lanes), MOST_VECTORS, False)
 
     if whole:
         loop(b, i64(0), i64(whole), 1, group)
@@ -326,19 +345,21 @@ def emit_sums(
         columns(whole * MOST_VECTORS * lanes, left, last is not None)
 
 
-def _emit_sum(parts: Parts, room: DecodeRoom, number: Any, batch: Any, head: Any, row: Any) -> None:
+def _emit_sum(
+    parts: Parts, room: DecodeRoom, number: Value, batch: Index, head: Index, row: Index
+) -> None:
     """The result of a query from those of all parts."""
     attention, b = parts.attention, parts.builder
     wide = attention.padded(attention.value_width)
     total_parts = i64(attention.parts)
 
-    def at(part: Any, place: int) -> Any:
+    def at(part: Value, position: int) -> Value:
         return b.load(
-            offset(b, _record(parts, room, number, part), parts.dtype, place),
+            offset(b, _record(parts, room, number, part), parts.dtype, position),
             typ=parts.number(0.0).element,
         )
 
-    def highest(part: Any, held: Sequence[Any]) -> list[Any]:
+    def highest(part: Value, held: Sequence[Value]) -> list[Value]:
         return [Lane(b, held[0]).intrinsic("maxnum", Lane(b, at(part, wide))).value]
 
     (top,) = loop(
@@ -346,22 +367,22 @@ def _emit_sum(parts: Parts, room: DecodeRoom, number: Any, batch: Any, head: Any
     )
     highest_of_all = parts.spread(top)
 
-    def factor(part: Any) -> Lane:
+    def factor(part: Value) -> Lane:
         return parts.exp(parts.spread(at(part, wide)) - highest_of_all)
 
-    def summed(part: Any, held: Sequence[Any]) -> list[Any]:
+    def summed(part: Value, held: Sequence[Value]) -> list[Value]:
         own = parts.spread(at(part, wide + 1)) * factor(part)
         return [(Lane(b, held[0]) + own).value]
 
     (total,) = loop(b, i64(0), total_parts, 1, summed, [parts.number(0.0).value])
     inverse = parts.inverse(Lane(b, total))
 
-    def value_at(column: Number) -> Lane:
-        def one(part: Any, held: Sequence[Any]) -> list[Any]:
+    def value_at(column: Index) -> Lane:
+        def add_part(part: Value, held: Sequence[Value]) -> list[Value]:
             value = parts.vector(_record(parts, room, number, part), column)
             return [value.fma(factor(part), Lane(b, held[0])).value]
 
-        (found,) = loop(b, i64(0), total_parts, 1, one, [parts.number(0.0).value])
+        (found,) = loop(b, i64(0), total_parts, 1, add_part, [parts.number(0.0).value])
         return Lane(b, found) * inverse
 
     parts.write_result(batch, head, row, value_at)

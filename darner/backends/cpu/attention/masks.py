@@ -1,16 +1,16 @@
-"""Masks and biases turned so that a row is one key: the order in which scores are kept."""
+"""Masks and biases, transposed so that a row is one key. Scores are stored in this order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ....codegen.ir.emit import element_type, i64, ir, loop, minimum, widen
-from ....codegen.ir.types import ACCUMULATOR, STORAGE_BYTES
+from ....codegen.ir.emit import element_type, ir, loop, minimum, widen
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import ACCUMULATOR, STORAGE_BYTES, Function, Module, Pointer, Value
 from ..contract.pack import transpose
 
 
-def turn_kernel(module: Any, dtype: str, width: int, lanes: int) -> Any:
+def transpose_kernel(module: Module, dtype: str, width: int, lanes: int) -> Function:
     """The function that turns a block of a mask or bias, emitted once per module.
 
     Its signature is ``(keys, valid, source*, stride, target*)``: ``target[key][query]`` becomes ``source[query][key]``
@@ -31,7 +31,7 @@ def turn_kernel(module: Any, dtype: str, width: int, lanes: int) -> Any:
     return function
 
 
-def _emit_turn(function: Any, dtype: str, width: int, lanes: int) -> None:
+def _emit_turn(function: Function, dtype: str, width: int, lanes: int) -> None:
     types = ir()
     keys, valid, source, stride, target = function.args
     b = types.IRBuilder(function.append_basic_block("entry"))
@@ -41,21 +41,21 @@ def _emit_turn(function: Any, dtype: str, width: int, lanes: int) -> None:
     size = 1 if is_mask else STORAGE_BYTES[dtype]
     wide_size = 1 if is_mask else STORAGE_BYTES[ACCUMULATOR[dtype]]
 
-    def row_of(query: Any) -> Any:
+    def row_of(query: Value) -> Pointer:
         row = minimum(b, query, b.sub(valid, i64(1)))
         return b.gep(source, [b.mul(row, stride)], source_etype=element)
 
-    def widened(value: Any) -> Any:
+    def widened(value: Value) -> Value:
         return value if is_mask else widen(b, value, dtype)
 
-    def put(value: Any, key: Any, query: Any) -> None:
-        place = b.add(b.mul(key, i64(width)), query)
-        b.store(value, b.gep(target, [place], source_etype=wide), align=wide_size)
+    def put(value: Value, key: Value, query: Value) -> None:
+        position = b.add(b.mul(key, i64(width)), query)
+        b.store(value, b.gep(target, [position], source_etype=wide), align=wide_size)
 
-    def vectors(first: Any, _: Sequence[Any]) -> None:
+    def vectors(first: Value, _: Sequence[Value]) -> None:
         starts = [row_of(b.add(first, i64(lane))) for lane in range(lanes)]
 
-        def square(key: Any, _: Sequence[Any]) -> None:
+        def square(key: Value, _: Sequence[Value]) -> None:
             # The last square overlaps the one before.
             key = minimum(b, key, b.sub(keys, i64(lanes)))
             kind = types.VectorType(element, lanes)
@@ -68,14 +68,14 @@ def _emit_turn(function: Any, dtype: str, width: int, lanes: int) -> None:
 
         loop(b, i64(0), keys, lanes, square)
 
-    def elements(query: Any, _: Sequence[Any]) -> None:
+    def elements(query: Value, _: Sequence[Value]) -> None:
         start = row_of(query)
 
-        def one(key: Any, _: Sequence[Any]) -> None:
-            place = b.gep(start, [key], source_etype=element)
-            put(widened(b.load(place, typ=element, align=size)), key, query)
+        def emit_key(key: Value, _: Sequence[Value]) -> None:
+            address = b.gep(start, [key], source_etype=element)
+            put(widened(b.load(address, typ=element, align=size)), key, query)
 
-        loop(b, i64(0), keys, 1, one)
+        loop(b, i64(0), keys, 1, emit_key)
 
     with b.if_else(b.icmp_signed(">=", keys, i64(lanes))) as (many, few):
         with many:

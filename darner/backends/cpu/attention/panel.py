@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ....codegen.ir.emit import i64, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import loop, minimum, offset
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane
-from ..contract.pack import pack_kernel
+from ....codegen.ir.types import Pointer, Value
+from ..contract.pack import PackKernel
 from ..contract.tile import Tile
-from .forward import PanelScores
+from .forward import PanelQueries, PanelScores
+from .parts import TileProduct
 from .plan import column_tiles
 
 if TYPE_CHECKING:
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 class OpenPanel:
     """A panel of queries whose gradients are being computed."""
 
-    def __init__(self, work: Gradients, batch: Number, head: Number, panel: Number) -> None:
+    def __init__(self, work: Gradients, batch: Index, head: Index, panel: Index) -> None:
         self.work, self.parts, self.attention = work, work.parts, work.attention
-        parts, attention, places, b = work.parts, work.attention, work.parts.places, work.builder
+        parts, attention, indices, b = work.parts, work.attention, work.parts.indices, work.builder
         self.batch, self.head, self.panel = batch, head, panel
-        self.kv_head = places.div(head, attention.group)
-        self.first = places.mul(panel, attention.panel)
-        left = b.sub(i64(attention.queries), as_value(self.first))
+        self.kv_head = indices.div(head, attention.group)
+        self.first = indices.mul(panel, attention.panel)
+        left = b.sub(i64(attention.queries), i64(self.first))
         self.valid = minimum(b, i64(attention.panel), left)
         room = work.room
         self.queries, self.gradients = parts.own(room.queries), parts.own(room.gradients)
@@ -34,28 +36,28 @@ class OpenPanel:
         parts.transposed_panel("q", attention.width, at, self.valid, self.queries)
         parts.transposed_panel("dy", attention.value_width, at, self.valid, self.gradients)
         start = parts.start(batch)
-        end = places.add(self.first, self.valid)
+        end = indices.add(self.first, self.valid)
         self.low, self.high = parts.key_range(start, self.first, end)
         place = (batch, head, self.first, self.valid, start)
-        self.scores = PanelScores(parts, *place, room.turned)
+        self.scores = PanelScores(parts, PanelQueries(*place), room.transposed)
         self.vectors = range(attention.tile.vectors)
 
-    def _strip(self, place: int, key: Any) -> Any:
+    def _strip(self, position: int, key: Value) -> Pointer:
         """The first row of a block in a strip of scores."""
         if self.work.room.is_long:
-            return self.parts.own(place)
+            return self.parts.own(position)
         row = self.parts.builder.sub(key, self.low)
-        distance = self.parts.places.mul(row, self.attention.panel)
-        return offset(self.parts.builder, self.parts.own(place), self.parts.dtype, distance)
+        distance = self.parts.indices.mul(row, self.attention.panel)
+        return offset(self.parts.builder, self.parts.own(position), self.parts.dtype, distance)
 
     # ------------------------------------------------------------- a block of keys
 
-    def _rows(self, name: str, key: Any, keys: Any) -> tuple[Any, Number]:
+    def _rows(self, name: str, key: Value, keys: Value) -> tuple[Pointer, Index]:
         width = self.attention.width if name == "k" else self.attention.value_width
         room = self.parts.own(self.work.room.copies)
         return self.parts.block_rows(name, width, (self.batch, self.kv_head, key), keys, room)
 
-    def score(self, key: Any, keys: Any, tops: Sequence[Lane]) -> list[Lane]:
+    def score(self, key: Value, keys: Value, tops: Sequence[Lane]) -> list[Lane]:
         """The scores of a block, and the maxima they raise."""
         room = self.work.room
         rows, scores = self._rows("k", key, keys), self._strip(room.scores, key)
@@ -64,19 +66,21 @@ class OpenPanel:
         squashes = self._strip(room.squashes, key) if capped else None
         return self.scores.finish(key, keys, scores, tops, squashes)
 
-    def slope(self, key: Any, keys: Any) -> None:
+    def slope(self, key: Value, keys: Value) -> None:
         """The gradients of a block's probabilities."""
         rows, slopes = self._rows("v", key, keys), self._strip(self.work.room.slopes, key)
         self.parts.scores(keys, rows, self.attention.value_width, self.gradients, slopes)
 
-    def sum_up(self, key: Any, keys: Any, tops: Sequence[Lane], held: Sequence[Lane]) -> list[Lane]:
+    def sum_up(
+        self, key: Value, keys: Value, tops: Sequence[Lane], held: Sequence[Lane]
+    ) -> list[Lane]:
         """Add a block to the totals and to the sums of probabilities times slopes; a strip keeps the exponentials."""
         parts, attention, room = self.parts, self.attention, self.work.room
         scores, slopes = self._strip(room.scores, key), self._strip(room.slopes, key)
         count = len(self.vectors)
 
-        def one(row: Any, held: list[Lane]) -> list[Lane]:
-            base = parts.places.mul(row, attention.panel)
+        def add_row(row: Value, held: list[Lane]) -> list[Lane]:
+            base = parts.indices.mul(row, attention.panel)
             powers = [
                 parts.exp(self.scores.shifted(scores, base, c, tops[c])) for c in self.vectors
             ]
@@ -89,7 +93,7 @@ class OpenPanel:
                 )
             return found
 
-        return parts.rows(keys, one, held)
+        return parts.rows(keys, add_row, held)
 
     def statistics(self) -> tuple[list[Lane], list[Lane], list[Lane]]:
         """The maxima, the inverse totals and the mean slopes of the panel's queries."""
@@ -97,7 +101,7 @@ class OpenPanel:
         lowest, nothing = parts.lowest(), parts.number(0.0)
         if self.work.room.is_long:
 
-            def online(key: Any, keys: Any, held: list[Lane]) -> list[Lane]:
+            def online(key: Value, keys: Value, held: list[Lane]) -> list[Lane]:
                 tops = held[:count]
                 raised = self.score(key, keys, tops)
                 self.slope(key, keys)
@@ -114,7 +118,7 @@ class OpenPanel:
             tops = parts.each_block(self.low, self.high, self.score, [lowest] * count)
             tops = self.scores.scaled_tops(tops)
 
-            def summed(key: Any, keys: Any, held: list[Lane]) -> list[Lane]:
+            def summed(key: Value, keys: Value, held: list[Lane]) -> list[Lane]:
                 self.slope(key, keys)
                 return self.sum_up(key, keys, tops, held)
 
@@ -125,11 +129,11 @@ class OpenPanel:
 
     def turn(
         self,
-        key: Any,
-        keys: Any,
+        key: Value,
+        keys: Value,
         known: tuple[Sequence[Lane], Sequence[Lane], Sequence[Lane]],
         exponentiated: bool,
-        add_to: Any = None,
+        add_to: Pointer | None = None,
         present: Sequence[Lane] = (),
     ) -> None:
         """Probabilities in place of scores, and gradients of the products in place of slopes.
@@ -142,8 +146,8 @@ class OpenPanel:
         tops, inverses, means = known
         scale = parts.number(attention.scale)
 
-        def one(row: Any, _: list[Lane]) -> None:
-            base = parts.places.mul(row, attention.panel)
+        def emit_row(row: Value, _: list[Lane]) -> None:
+            base = parts.indices.mul(row, attention.panel)
             for c in self.vectors:
                 at = (base, c * attention.lanes)
                 if exponentiated:
@@ -163,29 +167,29 @@ class OpenPanel:
                 parts.put(probability, scores, *at)
                 parts.put(gradient * scale, slopes, *at)
 
-        parts.rows(keys, one)
+        parts.rows(keys, emit_row)
 
     # ------------------------------------------------------------- all of it
 
-    def emit(self, sums: dict[str, Any]) -> None:
+    def emit(self, sums: dict[str, Pointer]) -> None:
         """The panel's part of every gradient."""
         parts, attention, room = self.parts, self.attention, self.work.room
         known = self.statistics()
         if "bias" in room.results:
             self._keep(known)
         panels = {}
-        for name, operand, place in (
+        for name, operand, position in (
             ("k", "q", room.query_rows),
             ("v", "dy", room.gradient_rows),
         ):
             if name in sums:
-                panels[name] = parts.own(place)
+                panels[name] = parts.own(position)
                 self._pack_rows(operand, name, panels[name])
         result = parts.own(room.sums)
         if "q" in room.results:
             parts.clear(result, attention.width * attention.panel)
 
-        def block(key: Any, keys: Any, _: list[Lane]) -> None:
+        def block(key: Value, keys: Value, _: list[Lane]) -> None:
             if room.is_long:
                 self.score(key, keys, [parts.lowest()] * len(self.vectors))
                 self.slope(key, keys)
@@ -201,26 +205,26 @@ class OpenPanel:
         if "q" in room.results:
             self._write_queries(result)
 
-    def _pack_rows(self, operand: str, name: str, panel: Any) -> None:
+    def _pack_rows(self, operand: str, name: str, panel: Pointer) -> None:
         """The rows of queries or gradients, in panels of columns."""
         parts, attention = self.parts, self.attention
         item = attention.operands[operand]
         width = attention.width if name == "k" else attention.value_width
         column = 0
         for tile in column_tiles(attention, width):
-            pack = pack_kernel(
-                *(parts.code.module, item.dtype, parts.dtype, tile.width),
-                *(attention.lanes, "columns"),
-            )
+            kernel = PackKernel(item.dtype, parts.dtype, tile.width, attention.lanes, "columns")
+            pack = kernel.function(parts.code.module)
             source = parts.address(operand, self.batch, self.head, self.first)
             source = parts.moved(source, item.dtype, column)
             target = offset(parts.builder, panel, parts.dtype, column * attention.panel)
             present = i64(min(tile.width, width - column))
-            stride = as_value(item.strides[2])
+            stride = i64(item.strides[2])
             parts.builder.call(pack, [self.valid, present, source, stride, i64(1), target])
             column += tile.width
 
-    def _add(self, name: str, key: Any, keys: Any, weights: Any, panel: Any, sums: Any) -> None:
+    def _add(
+        self, name: str, key: Value, keys: Value, weights: Pointer, panel: Pointer, sums: Pointer
+    ) -> None:
         """Add rows of queries (or gradients), weighted, to the gradients of a block of keys (or values)."""
         parts, attention, b = self.parts, self.attention, self.parts.builder
         wide = self.work.wide[name]
@@ -228,33 +232,35 @@ class OpenPanel:
         column = 0
         for tile in column_tiles(attention, width):
 
-            def one(tile: Tile, row: Any, column: int = column) -> None:
-                source = offset(b, weights, parts.dtype, parts.places.mul(row, attention.panel))
+            def emit_tile(tile: Tile, row: Value, column: int = column) -> None:
+                source = offset(b, weights, parts.dtype, parts.indices.mul(row, attention.panel))
                 at = offset(b, panel, parts.dtype, column * attention.panel)
-                line = parts.places.mul(b.add(key, row), wide)
+                line = parts.indices.mul(b.add(key, row), wide)
                 target = offset(b, sums, parts.dtype, line, column)
                 parts.product(
-                    "rows",
-                    tile,
-                    self.valid,
-                    (source, attention.panel),
-                    at,
-                    (target, wide),
-                    True,
+                    TileProduct(
+                        "rows",
+                        tile,
+                        self.valid,
+                        (source, attention.panel),
+                        at,
+                        (target, wide),
+                        True,
+                    )
                 )
 
-            parts.tiles(keys, attention.keys, tile, one)
+            parts.tiles(keys, attention.keys, tile, emit_tile)
             column += tile.width
 
-    def _write_queries(self, result: Any) -> None:
+    def _write_queries(self, result: Pointer) -> None:
         parts, attention = self.parts, self.attention
         rows = parts.own(self.work.room.rows)
-        parts.turned_back(attention.width, result, rows)
+        parts.transposed_back(attention.width, result, rows)
         wide = self.work.wide["k"]
 
-        def row(i: Any, _: Sequence[Any]) -> None:
-            base = parts.places.mul(i, wide)
-            at = parts.places.add(self.first, i)
+        def row(i: Value, _: Sequence[Value]) -> None:
+            base = parts.indices.mul(i, wide)
+            at = parts.indices.add(self.first, i)
             index = parts.result_index(self.batch, self.head, at, 0)[:3]
             parts.write_gradient(
                 self.work.room.results["q"],
@@ -267,14 +273,14 @@ class OpenPanel:
 
     # ------------------------------------------------------------- what the bias needs
 
-    def _statistics_at(self) -> Any:
-        attention, places = self.attention, self.parts.places
-        number = places.offset(
+    def _statistics_at(self) -> Pointer:
+        attention, indices = self.attention, self.parts.indices
+        number = indices.offset(
             (self.batch, self.head, self.panel),
             (attention.batch, attention.heads, attention.panels),
         )
         pointer = self.parts.shared(self.work.room.statistics)
-        distance = places.mul(number, 3 * attention.panel)
+        distance = indices.mul(number, 3 * attention.panel)
         return offset(self.parts.builder, pointer, self.parts.dtype, distance)
 
     def _keep(self, known: tuple[Sequence[Lane], Sequence[Lane], Sequence[Lane]]) -> None:

@@ -1,7 +1,7 @@
-"""What an attention kernel computes, and how it is cut into panels of queries and blocks of keys.
+"""An attention problem, and how it is cut into panels of queries and blocks of keys.
 
-Scores are kept transposed: a row is one key, and its lanes are queries. So keys and values are read where they lie, the
-maxima and sums of a softmax run down the lanes, and the probabilities are at once the panel that the next product reads.
+Scores are stored transposed: a row is one key, and its lanes are queries. So keys and values are read in place, the
+maxima and sums of a softmax run down the lanes, and the probabilities already are the panel that the next product reads.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ....codegen.problems.attention import (
     Described,
     described,
 )
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ..contract.tile import Machine, Tile
@@ -74,13 +75,13 @@ class Attention(Described):
     @property
     def panels(self) -> int:
         """Panels of one head's queries."""
-        return -(-self.queries // self.panel)
+        return ceil_div(self.queries, self.panel)
 
     @cached_property
     def block(self) -> int:
         """Keys that are worked on together."""
         most = max(1, BLOCK_BYTES // (self.panel * self.size * self.tile.rows))
-        return min(most, -(-max(self.keys, 1) // self.tile.rows)) * self.tile.rows
+        return min(most, ceil_div(max(self.keys, 1), self.tile.rows)) * self.tile.rows
 
     @property
     def has_few_queries(self) -> bool:
@@ -90,23 +91,23 @@ class Attention(Described):
     @cached_property
     def part(self) -> int:
         """Keys of one piece of work, where there are few queries."""
-        wanted = -(-UNITS // max(1, self.batch * self.kv_heads))
-        keys = max(SHORTEST_PART, -(-self.keys // wanted))
+        wanted = ceil_div(UNITS, max(1, self.batch * self.kv_heads))
+        keys = max(SHORTEST_PART, ceil_div(self.keys, wanted))
         return self.padded(min(keys, max(self.keys, 1)))
 
     @property
     def parts(self) -> int:
         """Pieces of work of one key head, where there are few queries."""
-        return -(-self.keys // self.part)
+        return ceil_div(self.keys, self.part)
 
-    def is_turned(self, name: str) -> bool:
+    def is_transposed(self, name: str) -> bool:
         """Whether a mask or bias is turned block by block: it has an element for each query and key."""
         item = self.operands.get(name)
         return item is not None and item.strides[2] != 0 and item.strides[3] != 0
 
     def padded(self, count: int) -> int:
         """Whole vectors."""
-        return -(-count // self.lanes) * self.lanes
+        return round_up(count, self.lanes)
 
 
 class Room:
@@ -118,7 +119,7 @@ class Room:
     def take(self, elements: int, size: int) -> int:
         """The place of so many elements, in bytes; it begins a cache line."""
         start = self.bytes
-        self.bytes += -(-elements * size // 64) * 64
+        self.bytes += round_up(elements * size, 64)
         return start
 
 
@@ -170,10 +171,10 @@ def stacked(attention: Attention, machine: Machine) -> Attention:
     if attention.has_few_queries and 2 * queries <= lanes:
         return attention  # a query after the other is less work
     tile = query_tile(machine, lanes, queries, keys)
-    apart = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
-    panels = attention.batch * attention.kv_heads * -(-queries // tile.width)
+    separate = _cost(attention.panel, lanes, attention.queries, keys, attention.causal)
+    panels = attention.batch * attention.kv_heads * ceil_div(queries, tile.width)
     together = _cost(tile.width, lanes, queries, keys, causal=False)
-    if panels < FEWEST_PANELS or together > STACKING * group * apart:
+    if panels < FEWEST_PANELS or together > STACKING * group * separate:
         return attention
     return replace(attention, heads=attention.kv_heads, queries=queries, tile=tile, stack=group)
 
@@ -208,7 +209,7 @@ def made_bases(spec: Spec, attention: Attention) -> list[Node]:
     return list(found.values())
 
 
-def made_places(spec: Spec, attention: Attention, room: Room) -> dict[int, int]:
+def made_offsets(spec: Spec, attention: Attention, room: Room) -> dict[int, int]:
     """Where those are put in shared memory, in bytes."""
     return {
         base.id: room.take(prod(int(n) for n in base.shape), max(1, base.dtype.bits // 8))

@@ -1,7 +1,7 @@
-"""Attention as native code: an online softmax over blocks of keys, and its gradients; scores never go through memory.
+"""Attention as native code: an online softmax over blocks of keys, and its gradients. Scores never go to memory.
 
-Panels of queries meet blocks of keys (``attention_forward``, ``attention_backward``, ``attention_bias``), forward those of all heads that
-share keys where each has few; very few queries over many keys are done otherwise (``attention_decode``, ``attention_decode_backward``). How the work is cut depends on shapes alone, so
+Panels of queries go over blocks of keys (``forward``, ``backward``, ``bias``). Where heads share keys and each has few queries, the forward pass takes all
+of them in one panel. Very few queries over many keys have kernels of their own (``decode``, ``decode_backward``). How the work is cut depends on shapes alone, so
 results do not depend on the number of threads.
 """
 
@@ -17,7 +17,7 @@ from .decode import decode_room, emit_decode
 from .decode_backward import emit_few, few_room, suits_few
 from .forward import emit_forward, forward_room
 from .parts import Parts
-from .plan import Attention, Room, describe, made_places, stacked
+from .plan import Attention, Room, describe, made_offsets, stacked
 
 
 def _cut(node: Node, machine: Machine) -> Attention:
@@ -32,7 +32,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
         return Scratch()
     attention = _cut(node, machine)
     shared = Room()
-    made_places(spec, attention, shared)
+    made_offsets(spec, attention, shared)
     if node.op.name == BACKWARD and suits_few(spec, attention):
         few_room(spec, attention, shared)
         own = 0

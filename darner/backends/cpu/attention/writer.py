@@ -1,23 +1,23 @@
-"""What all code of attention is written with: addresses of operands and scratch memory, vectors of numbers, loops."""
+"""What all attention code is written with: addresses of operands and of scratch memory, vectors, and loops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf, prod
-from typing import Any
 
 import numpy as np
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.emit import broadcast, i64, ir, load, loop, minimum, offset, store
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import broadcast, ir, load, loop, minimum, offset, store
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.attention import Operand
 from ....graph import dtypes
 from ....graph.node import Node
 from ..emit.template import Code
-from .plan import Attention, Room, made_bases, made_places
+from .plan import Attention, Room, made_bases, made_offsets
 
 
 class Writer:
@@ -27,67 +27,67 @@ class Writer:
         self.code = code
         self.attention = attention
         self.builder = code.builder
-        self.places = code.places
+        self.indices = code.indices
         self.dtype = attention.accumulator
         self.kind = dtypes.dtype(self.dtype)
-        self._bases: dict[int, Any] = {}
+        self._bases: dict[int, Value] = {}
 
     # ------------------------------------------------------------- operands
 
     def make_bases(self) -> None:
         """Write what operands are views of and is no buffer into shared memory, before all else."""
         room = Room()
-        places = made_places(self.code.spec, self.attention, room)
+        places = made_offsets(self.code.spec, self.attention, room)
         bases = made_bases(self.code.spec, self.attention)
         for base in bases:
             pointer = self.shared(places[base.id])
             self._bases[base.id] = pointer
             sizes = [int(size) for size in base.shape]
 
-            def one(number: Any, base: Node = base, sizes: list[int] = sizes) -> None:
+            def emit_unit(number: Value, base: Node = base, sizes: list[int] = sizes) -> None:
                 elements = Elements.of(self.code)
-                value = elements.at(base, self.places.split(number, sizes))
+                value = elements.at(base, self.indices.split(number, sizes))
                 elements.registers.store(value, self._bases[base.id], number, base.dtype)
 
-            self.code.each(prod(sizes), one)
+            self.code.each(prod(sizes), emit_unit)
         if bases:
             self.code.barrier()
 
-    def own(self, place: int) -> Any:
+    def own(self, position: int) -> Pointer:
         """An address in this thread's memory."""
-        return self._bytes(self.code.own, place)
+        return self._bytes(self.code.own, position)
 
-    def shared(self, place: int) -> Any:
+    def shared(self, position: int) -> Pointer:
         """An address in the memory of all threads."""
-        return self._bytes(self.code.shared, place)
+        return self._bytes(self.code.shared, position)
 
-    def _bytes(self, pointer: Any, place: int) -> Any:
-        return self.builder.gep(pointer, [i64(place)], source_etype=ir().IntType(8))
+    def _bytes(self, pointer: Pointer, position: int) -> Pointer:
+        return self.builder.gep(pointer, [i64(position)], source_etype=ir().IntType(8))
 
-    def address(self, name: str, *index: Number) -> Any:
+    def address(self, name: str, *index: Index) -> Pointer:
         """The address of an operand's element at the first few of its indices."""
         item = self.attention.operands[name]
         return self.moved(self.base(item), item.dtype, self.distance(item, *index))
 
-    def base(self, item: Operand) -> Any:
+    def base(self, item: Operand) -> Pointer:
         """The address of what an operand is a view of."""
         made = self._bases.get(item.base.id)
         return self.code.operand_of(item.base) if made is None else made
 
-    def distance(self, item: Operand, *index: Number) -> Number:
+    def distance(self, item: Operand, *index: Index) -> Index:
         """Elements from there to an index."""
-        total: Number = item.offset
+        total: Index = item.offset
         for number, stride in zip(index, item.strides, strict=False):
-            total = self.places.add(total, self.places.mul(number, stride))
+            total = self.indices.add(total, self.indices.mul(number, stride))
         return total
 
-    def moved(self, pointer: Any, dtype: str, *terms: Number) -> Any:
+    def moved(self, pointer: Pointer, dtype: str, *terms: Index) -> Pointer:
         """An address moved by elements."""
         if dtype == "bool":
-            total: Number = 0
+            total: Index = 0
             for term in terms:
-                total = self.places.add(total, term)
-            return self.builder.gep(pointer, [as_value(total)], source_etype=ir().IntType(8))
+                total = self.indices.add(total, term)
+            return self.builder.gep(pointer, [i64(total)], source_etype=ir().IntType(8))
         return offset(self.builder, pointer, dtype, *terms)
 
     # ------------------------------------------------------------- numbers
@@ -119,17 +119,17 @@ class Writer:
         """1 over a sum of probabilities; 1 where nothing was seen."""
         return 1.0 / (total > 0.0).choose(total, 1.0)
 
-    def vector(self, pointer: Any, *terms: Number) -> Lane:
+    def vector(self, pointer: Pointer, *terms: Index) -> Lane:
         """A vector of scratch memory."""
-        place = offset(self.builder, pointer, self.dtype, *terms)
-        return Lane(self.builder, load(self.builder, place, self.dtype, self.attention.lanes))
+        address = offset(self.builder, pointer, self.dtype, *terms)
+        return Lane(self.builder, load(self.builder, address, self.dtype, self.attention.lanes))
 
-    def put(self, value: Lane, pointer: Any, *terms: Number) -> None:
+    def put(self, value: Lane, pointer: Pointer, *terms: Index) -> None:
         """Write a vector of scratch memory."""
-        place = offset(self.builder, pointer, self.dtype, *terms)
-        store(self.builder, value.value, place, self.dtype)
+        address = offset(self.builder, pointer, self.dtype, *terms)
+        store(self.builder, value.value, address, self.dtype)
 
-    def spread(self, scalar: Any) -> Lane:
+    def spread(self, scalar: Value) -> Lane:
         """A scalar in every lane."""
         return Lane(self.builder, broadcast(self.builder, scalar, self.attention.lanes))
 
@@ -137,63 +137,63 @@ class Writer:
 
     def rows(
         self,
-        count: Any,
-        inside: Callable[[Any, list[Lane]], Sequence[Lane] | None],
+        count: Index,
+        body: Callable[[Value, list[Lane]], Sequence[Lane] | None],
         carried: Sequence[Lane] = (),
     ) -> list[Lane]:
-        """``inside(row, values)`` for each row."""
+        """``body(row, values)`` for each row."""
 
-        def one(row: Any, values: Sequence[Any]) -> Sequence[Any]:
-            following = inside(row, [Lane(self.builder, value) for value in values])
+        def emit_row(row: Value, values: Sequence[Value]) -> Sequence[Value]:
+            following = body(row, [Lane(self.builder, value) for value in values])
             return [item.value for item in following or ()]
 
-        last = loop(self.builder, i64(0), as_value(count), 1, one, [item.value for item in carried])
+        last = loop(self.builder, i64(0), i64(count), 1, emit_row, [item.value for item in carried])
         return [Lane(self.builder, value) for value in last]
 
-    def each_uneven(self, count: int, inside: Callable[[Any], None]) -> None:
-        """``inside(i)`` for this thread's part of ``range(count)``, where later things in a row of them may be more work.
+    def each_uneven(self, count: int, body: Callable[[Value], None]) -> None:
+        """``body(i)`` for this thread's part of ``range(count)``, where later things in a row of them may be more work.
 
         Threads take one each in turn, in their order and then in the opposite one.
         """
         if not self.attention.causal:
-            self.code.each(count, inside)
+            self.code.each(count, body)
             return
         b, thread, threads = self.builder, self.code.thread, self.code.threads
         rounds = b.udiv(b.add(i64(count - 1), threads), threads) if count else i64(0)
         opposite = b.sub(b.sub(threads, i64(1)), thread)
 
-        def turn(number: Any, _: Sequence[Any]) -> None:
+        def turn(number: Value, _: Sequence[Value]) -> None:
             odd = b.trunc(number, ir().IntType(1))
-            place = b.add(b.mul(number, threads), b.select(odd, opposite, thread))
-            with b.if_then(b.icmp_signed("<", place, i64(count))):
-                inside(place)
+            position = b.add(b.mul(number, threads), b.select(odd, opposite, thread))
+            with b.if_then(b.icmp_signed("<", position, i64(count))):
+                body(position)
 
         loop(b, i64(0), rounds, 1, turn)
 
-    def clear(self, pointer: Any, elements: Number) -> None:
+    def clear(self, pointer: Pointer, elements: Index) -> None:
         """Zeros in scratch memory; a multiple of a vector."""
         nothing = self.number(0.0)
 
-        def one(at: Any, _: Sequence[Any]) -> None:
+        def emit_vector(at: Value, _: Sequence[Value]) -> None:
             self.put(nothing, pointer, at)
 
-        loop(self.builder, i64(0), as_value(elements), self.attention.lanes, one)
+        loop(self.builder, i64(0), i64(elements), self.attention.lanes, emit_vector)
 
     def each_block(
         self,
-        start: Any,
-        stop: Any,
-        inside: Callable[[Any, Any, list[Lane]], Sequence[Lane] | None],
+        start: Value,
+        stop: Value,
+        body: Callable[[Value, Value, list[Lane]], Sequence[Lane] | None],
         carried: Sequence[Lane] = (),
     ) -> list[Lane]:
-        """``inside(first key, keys, values)`` for blocks of keys."""
+        """``body(first key, keys, values)`` for blocks of keys."""
         b = self.builder
         block = self.attention.block
 
-        def one(first: Any, values: Sequence[Any]) -> Sequence[Any]:
+        def emit_block(first: Value, values: Sequence[Value]) -> Sequence[Value]:
             count = minimum(b, i64(block), b.sub(stop, first))
-            following = inside(first, count, [Lane(b, value) for value in values])
+            following = body(first, count, [Lane(b, value) for value in values])
             return [item.value for item in following or ()]
 
-        last = loop(b, start, stop, block, one, [item.value for item in carried])
+        last = loop(b, start, stop, block, emit_block, [item.value for item in carried])
         return [Lane(b, value) for value in last]

@@ -1,6 +1,6 @@
-"""Kernels of complex numbers: a plan of their own over real and imaginary parts, run inside the kernel.
+"""Kernels of complex numbers: a plan of their own over real and imaginary parts, which runs inside the kernel.
 
-The values between its kernels lie in shared scratch memory, and all threads wait between one and the next.
+Values between its kernels are in shared scratch memory, and all threads wait between one kernel and the next.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from ....codegen.elements.complex_pairs import in_pairs, is_complex
-from ....codegen.ir.index import as_value
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import Pointer, Value
 from ....graph.data import Array
+from ....graph.integers import round_up
 from ....lower.lower import lower
 from ....lower.plan import ALIGNMENT, Plan, Spec
+from ....lower.specs import operand_number
 from ..emit.template import Code, Scratch, Template
 from ..emit.vectors import copy_bytes, moved
 from ..runtime.jit import Machine
@@ -51,12 +53,12 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
 
 
 def _arena(plan: Plan) -> int:
-    return -(-plan.arena_bytes // ALIGNMENT) * ALIGNMENT
+    return round_up(plan.arena_bytes, ALIGNMENT)
 
 
 def _emit(code: Code) -> None:
     plan = _inner(code.spec)
-    places = [_place(code, plan, number) for number in range(len(plan.buffers))]
+    places = [_address_of(code, plan, number) for number in range(len(plan.buffers))]
     rest = moved(code.builder, code.shared, _arena(plan))
     for kernel in plan.kernels:
         spec = plan.spec(kernel)
@@ -76,16 +78,16 @@ def _emit(code: Code) -> None:
     _copy_out(code, plan, places)
 
 
-def _place(code: Code, plan: Plan, number: int) -> Any:
+def _address_of(code: Code, plan: Plan, number: int) -> Pointer:
     buffer = plan.buffers[number]
     if buffer.place == "input":
-        return code.operands[int(str(buffer.name))]
+        return code.operands[operand_number(buffer)]
     if buffer.place == "constant":
         return _constant(code, plan.constants[str(buffer.name)].array)
     return moved(code.builder, code.shared, buffer.offset or 0)
 
 
-def _constant(code: Code, array: Array) -> Any:
+def _constant(code: Code, array: Array) -> Pointer:
     """The address of an array that is part of the code."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -100,12 +102,12 @@ def _constant(code: Code, array: Array) -> Any:
     return memory
 
 
-def _copy_out(code: Code, plan: Plan, places: Sequence[Any]) -> None:
+def _copy_out(code: Code, plan: Plan, places: Sequence[Value]) -> None:
     b = code.builder
     for number, result in zip(plan.outputs, code.results, strict=True):
         first, last = code.share(plan.buffers[number].nbytes)
         target, source = (moved(b, pointer, first) for pointer in (result, places[number]))
-        copy_bytes(b, target, source, b.sub(last, as_value(first)))
+        copy_bytes(b, target, source, b.sub(last, i64(first)))
 
 
 COMPLEX = Template("complex", _fits, _emit, _scratch)

@@ -1,52 +1,42 @@
-"""The loops of a contraction's function: groups of panels, blocks of rows, panels, tiles, and the way to C."""
+"""The loop nest of a contraction: groups of panels, blocks of rows, panels, tiles, and the stores to C."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ....codegen.ir.emit import (
-    accumulator_of,
-    i64,
-    ir,
-    lane_mask,
-    load,
-    loop,
-    maximum,
-    minimum,
-    offset,
-)
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, maximum, minimum, offset
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import Builder, Function, Pointer, Value
 from .blocks import emit_blocked
+from .columns import Columns
 from .dots import sum_dots
-from .pack import pack_kernel
+from .pack import PackKernel
 from .panel import (
     Following,
-    Meanwhile,
+    PanelWork,
     Piece,
     Slices,
     Terms,
     each_run,
-    either_panel,
     emit_pack_panel,
 )
+from .panel_tiles import PanelTiles
 from .plan import Cut
-from .prefetch import STREAMS, Asks, Rows
+from .prefetch import Asks, Rows
 from .strip import emit_strip
-from .tile import Tile, tile_kernel
 from .vector import sum_rows
 
 TERMS_PACKED = 32
 """Of k, how many are packed for all tiles of A before the next, where the rows of a k are contiguous."""
 
-Share = Callable[[Any, Any, Any, int, Callable[[Any, Any], None]], None]
+Share = Callable[[Builder, Value, Value, int, Callable[[Value, Value], None]], None]
 """``(builder, thread, threads, units, work)``: emits calls of ``work(start, stop)`` over this thread's units."""
 
-Write = Callable[[Any, Any, Any, Any, Any], None]
+Write = Callable[[Value, Index, Index, Index, Value | None], None]
 """``(sums, batch, row, column, mask)``: takes a vector of sums to where it goes, each vector once."""
 
-Offsets = Callable[[Any], tuple[Any, Any]]
+Offsets = Callable[[Value], tuple[Value, Value]]
 """Where the A and the B of a batch begin, in elements."""
 
 
@@ -65,11 +55,55 @@ class Target:
     """
 
     write: Write
-    straight: Callable[[Any], Any] | None = None
-    reads: Callable[[Any, Any, Any], list[Any]] | None = None
+    straight: Callable[[Value], Pointer] | None = None
+    reads: Callable[[Value, Value, Value], list[Pointer]] | None = None
     read_bytes: int = 0
-    written: Callable[[Any, Any, Any], Any] | None = None
+    written: Callable[[Value, Value, Value], Pointer] | None = None
     written_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A panel that is used while the one after it is packed.
+
+    Attributes:
+        batch: which product of a batch.
+        a: where its A lies.
+        rows: the first, and the one after the last.
+        number: of the panel.
+        b: the B that it is packed from.
+        following: the number of the panel after it.
+        following_b: the B that this is packed from.
+        exists: whether there is one.
+        first_packed: the first row of A that is packed; the first of ``rows`` when left out.
+    """
+
+    batch: Value
+    a: Pointer
+    rows: tuple[Value, Value]
+    number: Value
+    b: Pointer
+    following: Value
+    following_b: Pointer
+    exists: Value
+    first_packed: Value | None = None
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a contraction reads.
+
+    Attributes:
+        a: the address of A's first element.
+        b: that of B's, or of its packed panels.
+        offsets: where batches lie, in elements; the contraction's strides say it when left out.
+        packed_b: whether B was packed before.
+    """
+
+    a: Pointer
+    b: Pointer
+    offsets: Offsets | None = None
+    packed_b: bool = False
 
 
 class Driver:
@@ -78,30 +112,19 @@ class Driver:
     Args:
         builder: where the code goes.
         plan: how the contraction is cut.
-        a: the address of A's first element.
-        b: that of B's, or of its packed panels.
+        operands: what it reads.
         own: ``plan.scratch_bytes`` of memory for this thread alone.
         target: where the sums go.
-        offsets: where batches lie; the contraction's strides say it when left out.
-        packed_b: whether B was packed before.
     """
 
     def __init__(
-        self,
-        builder: Any,
-        plan: Cut,
-        a: Any,
-        b: Any,
-        own: Any,
-        target: Target,
-        offsets: Offsets | None = None,
-        packed_b: bool = False,
+        self, builder: Builder, plan: Cut, operands: Operands, own: Pointer, target: Target
     ) -> None:
-        self.builder, self.plan, self.target, self.packed_b = builder, plan, target, packed_b
+        self.builder, self.plan, self.target = builder, plan, target
+        self.a, self.b, self.packed_b = operands.a, operands.b, operands.packed_b
         self.contraction = plan.contraction
         self.accumulator = accumulator_of(self.contraction.dtype)
-        self.a, self.b = a, b
-        self.offsets = offsets or self._by_strides
+        self.offsets = operands.offsets or self._by_strides
         self.asks = Asks(builder)
         self.streamed = target.reads is not None and plan.streams > 0 and plan.passes == 1
         byte = ir().IntType(8)
@@ -110,28 +133,28 @@ class Driver:
         self.own_rows = builder.gep(own, [i64(panels)], source_etype=byte)
         self.own_sums = builder.gep(own, [i64(panels + rows)], source_etype=byte)
 
-    def _by_strides(self, batch: Any) -> tuple[Any, Any]:
+    def _by_strides(self, batch: Value) -> tuple[Value, Value]:
         a, b = self.contraction.a_strides[0], self.contraction.b_strides[0]
         if self.packed_b and b:
             b = self.plan.packed_elements
         return self.builder.mul(batch, i64(a)), self.builder.mul(batch, i64(b))
 
-    def emit(self, start: Any, stop: Any) -> None:
+    def emit(self, start: Value, stop: Value) -> None:
         """Units ``start`` to ``stop`` of all, batch by batch."""
         builder, plan = self.builder, self.plan
         each = plan.units // self.contraction.batch
         first = builder.sdiv(start, i64(each))
         last = builder.sdiv(builder.add(stop, i64(each - 1)), i64(each))
 
-        def batch(index: Any, _: Any) -> None:
+        def batch(index: Value, _: Sequence[Value]) -> None:
             before = builder.mul(index, i64(each))
             low = maximum(builder, builder.sub(start, before), i64(0))
             high = minimum(builder, builder.sub(stop, before), i64(each))
-            self.one_batch(index, low, high)
+            self.emit_batch(index, low, high)
 
         loop(builder, first, last, 1, batch)
 
-    def one_batch(self, batch: Any, low: Any, high: Any) -> None:
+    def emit_batch(self, batch: Value, low: Value, high: Value) -> None:
         """Units ``low`` to ``high`` of one batch."""
         builder, plan, contraction = self.builder, self.plan, self.contraction
         a_offset, b_offset = self.offsets(batch)
@@ -150,20 +173,20 @@ class Driver:
 
         end = minimum(builder, builder.mul(high, i64(plan.grain)), i64(contraction.n))
 
-        def chunk(first: Any, _: Any) -> None:
+        def chunk(first: Value, _: Sequence[Value]) -> None:
             stop = minimum(builder, builder.add(first, i64(plan.chunk)), end)
-            sum_columns(builder, plan, a, b, first, stop, self.own_sums, self.own_rows)
+            sum_columns(builder, plan, Columns(a, b, first, stop, self.own_sums, self.own_rows))
             self.finish_columns(batch, first, stop)
 
         loop(builder, builder.mul(low, i64(plan.grain)), end, plan.chunk, chunk)
 
-    def rows_of(self, low: Any, high: Any) -> tuple[Any, Any]:
+    def rows_of(self, low: Value, high: Value) -> tuple[Value, Value]:
         """The rows of tiles ``low`` to ``high``."""
         builder, height = self.builder, i64(self.plan.tile.rows)
         end = minimum(builder, builder.mul(high, height), i64(self.contraction.m))
         return builder.mul(low, height), end
 
-    def segments(self, batch: Any, a: Any, b: Any, low: Any, high: Any) -> None:
+    def segments(self, batch: Value, a: Pointer, b: Pointer, low: Value, high: Value) -> None:
         """Units that are tiles, panel after panel: the rest of a panel, whole panels, the beginning of one."""
         builder, tiles = self.builder, i64(self.plan.tiles)
         if self.plan.tiles == 1:
@@ -176,11 +199,11 @@ class Driver:
         following = builder.add(first, builder.zext(begun, i64(0).type))
         ends = builder.and_(builder.icmp_signed(">", over, i64(0)), builder.not_(within))
 
-        def segment(number: Any, _: Any) -> None:
+        def segment(number: Value, _: Sequence[Value]) -> None:
             is_first = builder.icmp_signed("==", number, i64(0))
             is_last = builder.icmp_signed("==", number, i64(2))
 
-            def of(one: Any, two: Any, three: Any) -> Any:
+            def of(one: Value, two: Value, three: Value) -> Value:
                 return builder.select(is_first, one, builder.select(is_last, three, two))
 
             end = builder.add(last, builder.zext(ends, last.type))
@@ -191,33 +214,40 @@ class Driver:
 
         loop(builder, i64(0), i64(3), 1, segment)
 
-    def finish_columns(self, batch: Any, first: Any, stop: Any) -> None:
+    def finish_columns(self, batch: Value, first: Value, stop: Value) -> None:
         """Take the sums of a few rows, columns ``first`` to ``stop``, to C."""
         builder, plan = self.builder, self.plan
 
-        def vectors(column: Any, _: Any) -> None:
+        def vectors(column: Value, _: Sequence[Value]) -> None:
             mask = lane_mask(builder, builder.sub(stop, column), plan.tile.lanes)
 
-            def one(row: Any, _: Any) -> None:
+            def emit_row(row: Value, _: Sequence[Value] | None) -> None:
                 at = builder.mul(row, i64(plan.chunk)), builder.sub(column, first)
-                place = offset(builder, self.own_sums, self.accumulator, *at)
-                self.finish(batch, row, column, place, mask)
+                address = offset(builder, self.own_sums, self.accumulator, *at)
+                self.finish(batch, row, column, address, mask)
 
             if self.contraction.m == 1:
-                one(i64(0), None)
+                emit_row(i64(0), None)
             else:
-                loop(builder, i64(0), i64(self.contraction.m), 1, one)
+                loop(builder, i64(0), i64(self.contraction.m), 1, emit_row)
 
         loop(builder, first, stop, plan.tile.lanes, vectors)
 
-    def block(self, batch: Any, a: Any, b: Any, rows: Any, panels: Any) -> None:
+    def block(
+        self,
+        batch: Value,
+        a: Pointer,
+        b: Pointer,
+        rows: tuple[Value, Value],
+        panels: tuple[Value, Value],
+    ) -> None:
         """All of some rows and panels: groups of panels, blocks of rows, panels."""
         builder, plan = self.builder, self.plan
         if plan.rolling:
             self.rolling(batch, a, b, rows, panels)
             return
 
-        def group(first: Any, stop: Any) -> None:
+        def group(first: Value, stop: Value) -> None:
             base, skipped = b, i64(0)
             if not self.packed_b and not plan.direct:
                 base, skipped = self.own_panels, first
@@ -228,83 +258,99 @@ class Driver:
             group(*panels)
             return
 
-        def groups(first: Any, _: Any) -> None:
+        def groups(first: Value, _: Sequence[Value]) -> None:
             group(first, minimum(builder, builder.add(first, i64(plan.group)), panels[1]))
 
         loop(builder, panels[0], panels[1], plan.group, groups)
 
-    def pack_group(self, b: Any, first: Any, stop: Any) -> None:
+    def pack_group(self, b: Pointer, first: Value, stop: Value) -> None:
         """Pack panels ``first`` to ``stop``, one after the other."""
         builder, plan = self.builder, self.plan
         size = plan.tile.width * self.contraction.k
 
-        def pack(number: Any, _: Any) -> None:
-            place = builder.mul(builder.sub(number, first), i64(size))
-            target = offset(builder, self.own_panels, plan.panel, place)
+        def pack(number: Value, _: Sequence[Value]) -> None:
+            position = builder.mul(builder.sub(number, first), i64(size))
+            target = offset(builder, self.own_panels, plan.panel, position)
             emit_pack_panel(builder, plan, b, number, target)
 
         loop(builder, first, stop, 1, pack)
 
     def rows_of_group(
-        self, batch: Any, a: Any, base: Any, skipped: Any, rows: Any, panels: Any
+        self,
+        batch: Value,
+        a: Pointer,
+        base: Pointer,
+        skipped: Value,
+        rows: tuple[Value, Value],
+        panels: tuple[Value, Value],
     ) -> None:
         """Some rows, block by block, of panels that lie at ``base`` from panel ``skipped`` on."""
         builder, plan = self.builder, self.plan
         size = plan.tile.width * (1 if plan.direct else self.contraction.k)
 
-        def some_rows(start: Any, _: Any) -> None:
+        def some_rows(start: Value, _: Sequence[Value]) -> None:
             end = minimum(builder, builder.add(start, i64(plan.rows)), rows[1])
             if plan.pack_a:
                 self.pack_rows(a, start, end)
             if plan.strips and self.target.straight is not None:
                 c = self.target.straight(batch)
-                place = builder.mul(builder.sub(panels[0], skipped), i64(size))
-                at = offset(builder, base, plan.panel, place)
+                within = builder.mul(builder.sub(panels[0], skipped), i64(size))
+                at = offset(builder, base, plan.panel, within)
                 emit_strip(self, a, c, at, (start, end), panels)
                 return
 
-            def panel(number: Any, _: Any) -> None:
-                place = builder.mul(builder.sub(number, skipped), i64(size))
-                at = offset(builder, base, plan.panel, place)
+            def panel(number: Value, _: Sequence[Value]) -> None:
+                within = builder.mul(builder.sub(number, skipped), i64(size))
+                at = offset(builder, base, plan.panel, within)
 
-                def one_pass(terms: Terms, _: Any) -> None:
+                def emit_pass(terms: Terms, _: Sequence[Value]) -> None:
                     piece = self.piece(at, number, terms.position)
                     width = self.width_of(number)
                     following = offset(builder, piece, plan.panel, builder.mul(terms.length, width))
                     later = None if plan.direct else Following(self, following)
-                    self.panel(batch, a, piece, (start, end), number, later, terms, start)
+                    work = PanelWork(batch, a, piece, (start, end), number, terms, start, later)
+                    self.panel(work)
 
-                self.each_pass(one_pass)
+                self.each_pass(emit_pass)
 
             loop(builder, panels[0], panels[1], 1, panel)
 
         loop(builder, rows[0], rows[1], plan.rows, some_rows)
 
-    def width_of(self, number: Any) -> Any:
+    def width_of(self, number: Value) -> Value:
         """Columns of a packed panel."""
         return self.of_panel(number, self.plan.tile.width, self.plan.last.width)
 
-    def piece(self, panel: Any, number: Any, position: Any) -> Any:
+    def piece(self, panel: Pointer, number: Value, position: Value) -> Pointer:
         """Where terms from ``position`` on of a panel lie."""
         stride = i64(self.contraction.b_strides[1]) if self.plan.direct else self.width_of(number)
         return offset(self.builder, panel, self.plan.panel, self.builder.mul(position, stride))
 
     def each_pass(
-        self, inside: Callable[[Terms, Any], Sequence[Any] | None], carried: Sequence[Any] = ()
-    ) -> Sequence[Any]:
-        """``inside(terms, carried)`` for the terms that are summed at a time, of rows whose terms are packed together."""
+        self,
+        body: Callable[[Terms, Sequence[Value]], Sequence[Value] | None],
+        carried: Sequence[Value] = (),
+    ) -> Sequence[Value]:
+        """``body(terms, carried)`` for the terms that are summed at a time, of rows whose terms are packed together."""
         builder, k, block = self.builder, self.contraction.k, self.plan.block
         if block >= k:
-            return inside(Terms(i64(0), i64(k), i64(k), i64(0), self.own_sums), carried) or ()
+            return body(Terms(i64(0), i64(k), i64(k), i64(0), self.own_sums), carried) or ()
 
-        def one(position: Any, values: Any) -> Any:
+        def emit_pass(position: Value, values: Sequence[Value]) -> Sequence[Value] | None:
             length = minimum(builder, builder.sub(i64(k), position), i64(block))
             skipped = builder.mul(position, i64(self.plan.tile.rows))
-            return inside(Terms(position, length, i64(k), skipped, self.own_sums), values)
+            return body(Terms(position, length, i64(k), skipped, self.own_sums), values)
 
-        return loop(builder, i64(0), i64(k), block, one, carried)
+        return loop(builder, i64(0), i64(k), block, emit_pass, carried)
 
-    def rolling(self, batch: Any, a: Any, b: Any, rows: Any, panels: Any) -> None:
+    def rolling(
+        self,
+        batch: Value,
+        a: Pointer,
+        b: Pointer,
+        rows: tuple[Value, Value],
+        panels: tuple[Value, Value],
+    ) -> None:
         """All of some rows and panels, while the panel after each is packed between its tiles."""
         builder, plan = self.builder, self.plan
         first, stop = panels
@@ -313,231 +359,120 @@ class Driver:
                 self.pack_rows(a, *rows)
             self.pack_first(b, first)
 
-            def panel(number: Any, turn: Any) -> Any:
+            def panel(number: Value, ring: Sequence[Value]) -> Sequence[Value]:
                 following = builder.add(number, i64(1))
                 exists = builder.icmp_signed("<", following, stop)
-                return self.roll(batch, a, (b, b), rows, number, following, exists, turn)
+                turn = Turn(batch, a, rows, number, b, following, b, exists)
+                return self.roll(turn, ring)
 
             loop(builder, first, stop, 1, panel, [i64(0)])
 
-    def ring(self, turn: Any) -> Any:
+    def ring(self, turn: Value) -> Pointer:
         """Where a piece lies, of the two that are packed and used in turns."""
         size = self.plan.tile.width * self.plan.block
-        place = self.builder.mul(turn, i64(size))
-        return offset(self.builder, self.own_panels, self.plan.panel, place)
+        position = self.builder.mul(turn, i64(size))
+        return offset(self.builder, self.own_panels, self.plan.panel, position)
 
-    def pack_first(self, b: Any, number: Any) -> None:
+    def pack_first(self, b: Pointer, number: Value) -> None:
         """Pack the first piece of a panel, before any is used."""
         span = i64(0), i64(0), i64(self.plan.block)
         emit_pack_panel(self.builder, self.plan, b, number, self.ring(i64(0)), span)
 
-    def roll(
-        self,
-        batch: Any,
-        a: Any,
-        both: tuple[Any, Any],
-        rows: Any,
-        number: Any,
-        following: Any,
-        exists: Any,
-        turn: Any,
-        origin: Any = None,
-    ) -> Sequence[Any]:
+    def roll(self, turn: Turn, ring: Sequence[Value]) -> Sequence[Value]:
         """Use the panel of a turn, whose first piece is packed; pack its others and the first of the following one meanwhile.
 
-        ``both`` are the B of this panel, and that of the following.
+        ``ring`` says which of the two pieces of memory is packed; it comes back for the turn after.
         """
         builder, plan, k = self.builder, self.plan, self.contraction.k
+        rows = turn.rows
 
-        def piece_after(position: Any) -> tuple[Piece, Any]:
+        def piece_after(position: Value) -> tuple[Piece, Pointer]:
             """The piece at a position of this panel, and its B; beyond its last, the first of the following."""
             ends = builder.icmp_signed(">=", position, i64(k))
             position = builder.select(ends, i64(0), position)
             length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
-            which = builder.select(ends, following, number)
-            there = builder.or_(builder.not_(ends), exists)
-            return Piece(which, position, length, there), builder.select(ends, both[1], both[0])
+            which = builder.select(ends, turn.following, turn.number)
+            there = builder.or_(builder.not_(ends), turn.exists)
+            source = builder.select(ends, turn.following_b, turn.b)
+            return Piece(which, position, length, there), source
 
-        def one_pass(terms: Terms, carried: Any) -> list[Any]:
+        def emit_pass(terms: Terms, carried: Sequence[Value]) -> list[Value]:
             other = builder.xor(carried[0], i64(1))
             position = builder.add(terms.position, terms.length)
             piece, source = piece_after(position)
             beyond, _ = piece_after(builder.add(position, i64(plan.block)))
             later = Slices(self, source, rows, piece, beyond, self.ring(other))
-            start = rows[0] if origin is None else origin
-            self.panel(batch, a, self.ring(carried[0]), rows, number, later, terms, start)
+            panel = self.ring(carried[0])
+            first = rows[0] if turn.first_packed is None else turn.first_packed
+            work = PanelWork(turn.batch, turn.a, panel, rows, turn.number, terms, first, later)
+            self.panel(work)
             return [other]
 
-        return self.each_pass(one_pass, turn)
+        return self.each_pass(emit_pass, ring)
 
     def pack_rows(
         self,
-        a: Any,
-        start: Any,
-        end: Any,
-        span: tuple[Any, Any] | None = None,
-        past: Callable[[Any, Any], Any] | None = None,
+        a: Pointer,
+        start: Value,
+        end: Value,
+        span: tuple[Value, Value] | None = None,
+        choose: Callable[[Function, Function], Pointer] | None = None,
     ) -> None:
         """Pack rows ``start`` to ``end`` of A, tile by tile; of a span of k, its first and its length.
 
-        ``past`` chooses the function that does so: of a plain one, and one that writes past the cache.
+        ``choose`` chooses the function that does so: of a plain one, and one that writes past the cache.
         """
         builder, plan, contraction = self.builder, self.plan, self.contraction
         _, down, across = contraction.a_strides
         contiguous = "columns" if down == 1 else "k" if across == 1 else "neither"
         height = plan.tile.rows
         kinds = contraction.dtype, self.accumulator
-        pack, other = (
-            pack_kernel(builder.module, *kinds, height, plan.tile.lanes, contiguous, past=beyond)
-            for beyond in (False, past is not None)
+        plain, other = (
+            PackKernel(*kinds, height, plan.tile.lanes, contiguous, non_temporal=beyond).function(
+                builder.module
+            )
+            for beyond in (False, choose is not None)
         )
-        if past is not None:
-            pack = past(pack, other)
+        pack = plain if choose is None else choose(plain, other)
 
         begin, length = span or (i64(0), i64(contraction.k))
 
-        def tile(row: Any, terms: tuple[Any, Any] | None = None) -> None:
+        def tile(row: Value, terms: tuple[Value, Value] | None = None) -> None:
             source = offset(builder, a, contraction.dtype, builder.mul(row, i64(down)))
-            place = builder.mul(builder.sub(row, start), length)
-            target = offset(builder, self.own_rows, self.accumulator, place)
+            position = builder.mul(builder.sub(row, start), length)
+            target = offset(builder, self.own_rows, self.accumulator, position)
             valid = minimum(builder, builder.sub(end, row), i64(height))
 
-            def some(first: Any, a_offset: Any, _: Any, count: Any) -> None:
+            def pack_terms(first: Value, a_offset: Value, _: Value | None, count: Value) -> None:
                 read = offset(builder, source, contraction.dtype, a_offset)
                 write = offset(builder, target, self.accumulator, builder.mul(first, i64(height)))
                 builder.call(pack, [count, valid, read, i64(across), i64(down), write])
 
-            if contraction.apart:
+            if contraction.strided_terms:
                 together = i64(contraction.together)
-                each_run(builder, contraction, lambda terms, at, _: some(terms, at, _, together))
+                each_run(
+                    builder, contraction, lambda terms, at, _: pack_terms(terms, at, _, together)
+                )
                 return
             first, count = terms or (i64(0), length)
-            some(first, builder.mul(builder.add(begin, first), i64(across)), None, count)
+            pack_terms(first, builder.mul(builder.add(begin, first), i64(across)), None, count)
 
-        if contiguous != "columns" or contraction.apart:
+        if contiguous != "columns" or contraction.strided_terms:
             loop(builder, start, end, height, lambda row, _: tile(row))
             return
 
         # The rows of a k lie side by side, more than one tile's in a line: a few k of all tiles at a time.
-        def some_terms(first: Any, _: Any) -> None:
+        def some_terms(first: Value, _: Sequence[Value]) -> None:
             count = minimum(builder, builder.sub(length, first), i64(TERMS_PACKED))
             loop(builder, start, end, height, lambda row, _: tile(row, (first, count)))
 
         loop(builder, i64(0), length, TERMS_PACKED, some_terms)
 
-    def panel(
-        self,
-        batch: Any,
-        a: Any,
-        b: Any,
-        rows: Any,
-        number: Any,
-        later: Meanwhile | None,
-        terms: Terms,
-        origin: Any,
-    ) -> None:
-        """Some rows of the columns of one panel, and some terms of their sums; ``later`` is what is done meanwhile for the next.
+    def panel(self, work: PanelWork) -> None:
+        """Some rows of the columns of one panel, and some terms of their sums."""
+        PanelTiles(self, work).emit()
 
-        ``b`` is where these terms of the panel lie. Where rows of A are packed, ``origin`` is the first of those that are.
-        """
-        start, end = rows
-        builder, plan, contraction = self.builder, self.plan, self.contraction
-        height, k = plan.tile.rows, contraction.k
-        column = builder.mul(number, i64(plan.tile.width))
-        width = self.width_of(number)
-        valid = self.of_panel(number, plan.tile.width, contraction.n % plan.tile.width)
-        straight = self.target.straight
-        # Whether sums go straight into C: always, never, or in all panels but the last.
-        mixed = straight is not None and contraction.n % plan.tile.lanes > 0
-        if mixed and not plan.full_panels:
-            straight, mixed = None, False
-        is_straight = builder.icmp_signed("<", number, i64(plan.full_panels))
-        one_pass = plan.block >= k
-        b_stride = i64(contraction.b_strides[1]) if plan.direct else width
-        again = builder.icmp_signed(">", terms.position, i64(0))
-
-        def one_tile(row: Any, _: Any) -> None:
-            if plan.pack_a:
-                a_stride = i64(height)
-                place = builder.mul(builder.sub(row, origin), terms.distance)
-                a_tile = offset(builder, self.own_rows, self.accumulator, place, terms.skipped)
-            else:
-                _, down, across = contraction.a_strides
-                a_stride = i64(down if across == 1 else across)
-                place = builder.mul(row, i64(down))
-                skipped = builder.mul(terms.position, i64(across))
-                a_tile = offset(builder, a, self.accumulator, place, skipped)
-            place = i64(0) if one_pass else builder.sub(row, origin)
-            out = offset(builder, terms.sums, self.accumulator, builder.mul(place, width))
-            out_stride, keep = width, again
-            if straight is not None:
-                down = i64(contraction.c_strides[1])
-                c = offset(
-                    builder, straight(batch), self.accumulator, builder.mul(row, down), column
-                )
-                always = ir().Constant(ir().IntType(1), 1)
-                kept = always if contraction.accumulate else again
-                chosen = [c, down, kept]
-                if mixed:
-                    others = (out, out_stride, keep)
-                    chosen = [
-                        builder.select(is_straight, one, other)
-                        for one, other in zip(chosen, others, strict=True)
-                    ]
-                out, out_stride, keep = chosen
-            count = minimum(builder, builder.sub(end, row), i64(height))
-            if later is not None:
-                later.before_tile(row, start, b)
-            if self.streamed:
-                self.ask_for_reads(batch, row, column)
-            elif straight is not None or not one_pass or self.target.written is None:
-                size = STORAGE_BYTES[self.accumulator]
-                self.asks.writes(builder, out, builder.mul(out_stride, i64(size)))
-            else:
-                size = contraction.c_strides[1] * self.target.written_bytes
-                self.asks.writes(builder, self.target.written(batch, row, column), i64(size))
-
-            def call(rows: int, tile: Tile) -> None:
-                exact = Tile(rows, tile.vectors, tile.lanes)
-                given = [terms.length, a_tile, a_stride, b, out, out_stride, keep]
-                lanes = contraction.n % tile.lanes
-                masked = ".masked" if lanes and tile is not plan.tile else ""
-                if plan.direct:
-                    given += [b, b_stride, i64(lanes)]
-                    run(exact, f"rows{masked}", given)
-                else:
-                    run(exact, "packed", [*given, self.asks.place], STREAMS if self.streamed else 1)
-
-            def run(exact: Tile, b_form: str, given: list[Any], asking: int = 0) -> None:
-                step = height if plan.pack_a else 0
-                kernel = tile_kernel(
-                    builder.module, exact, plan.panel, plan.form, b_form, asking, plan.pace, step
-                )
-                builder.call(kernel, given)
-
-            def whole_or_rest(tile: Tile) -> None:
-                rest = contraction.m % height
-                if not rest or contraction.m < height:
-                    call(rest or height, tile)
-                    return
-                whole = builder.icmp_signed("==", count, i64(height))
-                with builder.if_else(whole) as (full, partial):
-                    with full:
-                        call(height, tile)
-                    with partial:
-                        call(rest, tile)
-
-            either_panel(builder, plan, number, whole_or_rest)
-            if straight is None or mixed:
-                done = builder.icmp_signed("==", builder.add(terms.position, terms.length), i64(k))
-                if mixed:
-                    done = builder.and_(done, builder.not_(is_straight))
-                with builder.if_then(done):
-                    self.finish_tile(batch, row, count, column, width, valid, out)
-
-        loop(builder, start, end, height, one_tile)
-
-    def ask_for_reads(self, batch: Any, row: Any, column: Any) -> None:
+    def ask_for_reads(self, batch: Value, row: Value, column: Value) -> None:
         """Have a tile ask for what its sums are joined with, while they are summed."""
         if self.target.reads is not None:
             places = self.target.reads(batch, row, column)
@@ -556,7 +491,7 @@ class Driver:
         taken = self.rows_read.taken if self.streamed else 0
         return max(0, self.plan.turns - taken)
 
-    def of_panel(self, number: Any, whole: int, last: int) -> Any:
+    def of_panel(self, number: Value, whole: int, last: int) -> Value:
         """A number that is another one in the last panel, where that is narrower."""
         plan = self.plan
         if plan.full_panels == plan.panels:
@@ -566,25 +501,9 @@ class Driver:
         full = self.builder.icmp_signed("<", number, i64(plan.full_panels))
         return self.builder.select(full, i64(whole), i64(last))
 
-    def finish_tile(
-        self, batch: Any, row: Any, count: Any, column: Any, width: Any, valid: Any, sums: Any
+    def finish(
+        self, batch: Value, row: Value, column: Value, address: Pointer, mask: Value | None
     ) -> None:
-        """Take the sums of a tile to C. Real loops: unrolled, the sums would be kept in registers and spilled."""
-        builder, lanes = self.builder, self.plan.tile.lanes
-        rest = self.contraction.n % lanes
-
-        def one_row(index: Any, _: Any) -> None:
-            def one_vector(done: Any, _: Any) -> None:
-                mask = lane_mask(builder, builder.sub(valid, done), lanes) if rest else None
-                place = offset(builder, sums, self.accumulator, builder.mul(index, width), done)
-                at = builder.add(column, done)
-                self.finish(batch, builder.add(row, index), at, place, mask)
-
-            loop(builder, i64(0), valid, lanes, one_vector)
-
-        loop(builder, i64(0), count, 1, one_row)
-
-    def finish(self, batch: Any, row: Any, column: Any, place: Any, mask: Any) -> None:
         """Take one vector of sums to where it goes."""
-        values = load(self.builder, place, self.accumulator, self.plan.tile.lanes)
+        values = load(self.builder, address, self.accumulator, self.plan.tile.lanes)
         self.target.write(values, batch, row, column, mask)

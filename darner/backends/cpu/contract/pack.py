@@ -7,12 +7,13 @@ registers where k is, and element by element otherwise. Missing columns become z
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ....codegen.ir.emit import (
     accumulator_of,
     element_type,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -24,7 +25,8 @@ from ....codegen.ir.emit import (
     widen,
     zero,
 )
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Function, Module, Pointer, Value
 
 
 class Ends(NamedTuple):
@@ -45,54 +47,79 @@ LEAST_PAST = 16
 """Bytes of a vector that can go past the cache."""
 
 
-def pack_kernel(
-    module: Any,
-    source: str,
-    target: str,
-    width: int,
-    lanes: int,
-    contiguous: str,
-    ends: Ends = USUAL,
-    past: bool = False,
-) -> Any:
-    """The function that packs one panel, emitted once per module.
+@dataclass(frozen=True)
+class PackKernel:
+    """A function that packs one panel, emitted once per module.
 
     Its signature is ``(k, valid, source*, k_stride, column_stride, panel*)``: ``valid`` of the ``width`` columns
-    exist. ``target`` is the source's type or its accumulator; ``contiguous`` says which stride is 1: ``columns``,
-    ``k`` or ``neither``. What ``ends`` says costs code of its own, and matters for ``k`` alone. ``past`` has vectors go past the cache, to panels
-    at multiples of a line: other threads read them, and have read what was there before.
+    exist.
+
+    Attributes:
+        source: the type of what is packed.
+        target: that type, or its accumulator.
+        width: columns of a panel.
+        lanes: of the widest vector; fewer where the width is no multiple of them.
+        contiguous: which stride is 1: ``columns``, ``k`` or ``neither``.
+        ends: what is known of the panels; it costs code of its own, and matters for ``k`` alone.
+        non_temporal: whether vectors go past the cache, to panels at multiples of a line: other threads read them, and have
+            read what was there before.
     """
-    types = ir()
-    while width % lanes:
-        lanes //= 2
-    name = f"darner.pack.{source}.{target}.{width}.{lanes}.{contiguous}"
-    if contiguous == "k":
-        name += f"{'.partial' if ends.partial else ''}{'.short' if ends.short else ''}"
-    past = past and lanes * STORAGE_BYTES[target] >= LEAST_PAST
-    name += ".past" if past else ""
-    if name in module.globals:
-        return module.globals[name]
-    word, pointer = types.IntType(64), types.PointerType()
-    arguments = [word, word, pointer, word, word, pointer]
-    function = types.Function(module, types.FunctionType(types.VoidType(), arguments), name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
-    builder = types.IRBuilder(function.append_basic_block("entry"))
-    if lanes == 1 or contiguous == "neither":
-        _pack_elements(builder, function.args, source, target, width, i64(0))
-    elif contiguous == "columns":
-        _pack_rows(builder, function.args, source, target, width, lanes, past)
-    else:
-        _pack_transposed(builder, function.args, source, target, width, lanes, ends, past)
-    builder.ret_void()
-    return function
+
+    source: str
+    target: str
+    width: int
+    lanes: int
+    contiguous: str
+    ends: Ends = USUAL
+    non_temporal: bool = False
+
+    def __post_init__(self) -> None:
+        lanes = self.lanes
+        while self.width % lanes:
+            lanes //= 2
+        object.__setattr__(self, "lanes", lanes)
+        whole = lanes * STORAGE_BYTES[self.target] >= LEAST_PAST
+        object.__setattr__(self, "non_temporal", self.non_temporal and whole)
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        name = (
+            f"darner.pack.{self.source}.{self.target}.{self.width}.{self.lanes}.{self.contiguous}"
+        )
+        if self.contiguous == "k":
+            name += (
+                f"{'.partial' if self.ends.partial else ''}{'.short' if self.ends.short else ''}"
+            )
+        return name + (".past" if self.non_temporal else "")
+
+    def function(self, module: Module) -> Function:
+        """The function in a module."""
+        types = ir()
+        found: Function | None = module.globals.get(self.name)
+        if found is not None:
+            return found
+        word, pointer = types.IntType(64), types.PointerType()
+        arguments = [word, word, pointer, word, word, pointer]
+        kind = types.FunctionType(types.VoidType(), arguments)
+        function: Function = types.Function(module, kind, self.name)
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
+        builder = types.IRBuilder(function.append_basic_block("entry"))
+        if self.lanes == 1 or self.contiguous == "neither":
+            _pack_elements(self, builder, function.args, i64(0))
+        elif self.contiguous == "columns":
+            _pack_rows(self, builder, function.args)
+        else:
+            _pack_transposed(self, builder, function.args)
+        builder.ret_void()
+        return function
 
 
-def _pack_rows(
-    builder: Any, arguments: Any, source: str, target: str, width: int, lanes: int, past: bool
-) -> None:
+def _pack_rows(kernel: PackKernel, builder: Builder, arguments: Sequence[Value]) -> None:
     """Copy vectors: the columns of a k are contiguous."""
+    source, target, width, lanes = kernel.source, kernel.target, kernel.width, kernel.lanes
     k, valid, start, k_stride, _, panel = arguments
 
     def copy(masked: bool) -> None:
@@ -101,14 +128,20 @@ def _pack_rows(
             for at in range(0, width, lanes)
         ]
 
-        def one(index: Any, _: Any) -> None:
+        def copy_row(index: Value, _: Sequence[Value]) -> None:
             read = offset(builder, start, source, builder.mul(index, k_stride))
             write = offset(builder, panel, target, builder.mul(index, i64(width)))
             for at, mask in zip(range(0, width, lanes), masks, strict=True):
                 value = load(builder, offset(builder, read, source, at), source, lanes, mask)
-                store(builder, value, offset(builder, write, target, at), target, past=past)
+                store(
+                    builder,
+                    value,
+                    offset(builder, write, target, at),
+                    target,
+                    non_temporal=kernel.non_temporal,
+                )
 
-        loop(builder, i64(0), k, 1, one)
+        loop(builder, i64(0), k, 1, copy_row)
 
     with builder.if_else(builder.icmp_signed("==", valid, i64(width))) as (full, partial):
         with full:
@@ -117,52 +150,45 @@ def _pack_rows(
             copy(masked=True)
 
 
-def _pack_transposed(
-    builder: Any,
-    arguments: Any,
-    source: str,
-    target: str,
-    width: int,
-    lanes: int,
-    ends: Ends,
-    past: bool,
-) -> None:
+def _pack_transposed(kernel: PackKernel, builder: Builder, arguments: Sequence[Value]) -> None:
     """Transpose square blocks in registers: the k of a column are contiguous."""
+    source, target, width, lanes = kernel.source, kernel.target, kernel.width, kernel.lanes
+    ends = kernel.ends
     k, valid, start, _, column_stride, panel = arguments
     some = lane_mask(builder, k, lanes) if ends.short else None
 
-    def block(index: Any) -> None:
+    def block(index: Value) -> None:
         # A loop over the width too: unrolled, its code would take longest to generate of all.
-        def square(at: Any, _: Any) -> None:
+        def square(at: Value, _: Sequence[Value]) -> None:
             corner = builder.add(builder.mul(index, i64(width)), at)
             if not (ends.partial or ends.short):
                 first = builder.add(builder.mul(column_stride, at), index)
                 read = offset(builder, start, source, first)
                 write = offset(builder, panel, target, corner)
-                turned = _square(builder.module, source, target, lanes, past)
-                builder.call(turned, [read, column_stride, write, i64(width)])
+                transposed = _square(kernel, builder.module)
+                builder.call(transposed, [read, column_stride, write, i64(width)])
                 return
 
-            def column(lane: int) -> Any:
+            def column(lane: int) -> Value:
                 # Of columns that are missing, the last is read once more.
                 number = builder.add(at, i64(lane))
                 if ends.partial:
                     number = minimum(builder, number, last_column)
                 return builder.mul(column_stride, number)
 
-            places = [offset(builder, start, source, column(i), index) for i in range(lanes)]
-            columns = _transposed(builder, places, source, some)
+            addresses = [offset(builder, start, source, column(i), index) for i in range(lanes)]
+            columns = _transposed(builder, addresses, source, some)
             if ends.partial:
                 exists = lane_mask(builder, builder.sub(valid, at), lanes)
                 nothing = zero(accumulator_of(source), lanes)
                 columns = [builder.select(exists, value, nothing) for value in columns]
             for lane, value in enumerate(columns):
-                place = offset(builder, panel, target, corner, lane * width)
+                address = offset(builder, panel, target, corner, lane * width)
                 if not ends.short:
-                    store(builder, value, place, target, past=past)
+                    store(builder, value, address, target, non_temporal=kernel.non_temporal)
                     continue
                 with builder.if_then(builder.icmp_signed("<", i64(lane), k)):
-                    store(builder, value, place, target, past=past)
+                    store(builder, value, address, target, non_temporal=kernel.non_temporal)
 
         loop(builder, i64(0), i64(width), lanes, square)
 
@@ -177,13 +203,14 @@ def _pack_transposed(
     last = builder.sub(k, i64(lanes))
     done = builder.select(enough, k, i64(0))
     loop(builder, i64(0), done, lanes, lambda index, _: block(minimum(builder, index, last)))
-    _pack_elements(builder, arguments, source, target, width, done)
+    _pack_elements(kernel, builder, arguments, done)
 
 
-def _square(module: Any, source: str, target: str, lanes: int, past: bool) -> Any:
+def _square(kernel: PackKernel, module: Module) -> Function:
     """The function that transposes one square, ``(source*, column_stride, target*, target_stride)``: panels of all widths share it."""
+    source, target, lanes = kernel.source, kernel.target, kernel.lanes
     types = ir()
-    name = f"darner.pack.square.{source}.{target}.{lanes}{'.past' if past else ''}"
+    name = f"darner.pack.square.{source}.{target}.{lanes}{'.past' if kernel.non_temporal else ''}"
     if name in module.globals:
         return module.globals[name]
     word, pointer = types.IntType(64), types.PointerType()
@@ -194,26 +221,28 @@ def _square(module: Any, source: str, target: str, lanes: int, past: bool) -> An
         function.attributes.add(mark)
     builder = types.IRBuilder(function.append_basic_block("entry"))
     start, column_stride, corner, stride = function.args
-    places = [
+    addresses = [
         offset(builder, start, source, builder.mul(column_stride, i64(lane)))
         for lane in range(lanes)
     ]
-    for lane, value in enumerate(_transposed(builder, places, source)):
-        place = offset(builder, corner, target, builder.mul(stride, i64(lane)))
-        store(builder, value, place, target, past=past)
+    for lane, value in enumerate(_transposed(builder, addresses, source)):
+        address = offset(builder, corner, target, builder.mul(stride, i64(lane)))
+        store(builder, value, address, target, non_temporal=kernel.non_temporal)
     builder.ret_void()
     return function
 
 
-def _transposed(builder: Any, places: list[Any], dtype: str, mask: Any = None) -> list[Any]:
+def _transposed(
+    builder: Builder, addresses: list[Pointer], dtype: str, mask: Value | None = None
+) -> list[Value]:
     """The columns of a square whose rows lie at these places; of each row, the lanes of a mask."""
-    lanes = len(places)
+    lanes = len(addresses)
     if mask is None and lanes == 16 and STORAGE_BYTES[dtype] == 4:
-        return transposed_in_quarters(builder, places, dtype)
-    return transpose(builder, [load(builder, place, dtype, lanes, mask) for place in places])
+        return transposed_in_quarters(builder, addresses, dtype)
+    return transpose(builder, [load(builder, place, dtype, lanes, mask) for place in addresses])
 
 
-def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[Any]:
+def transposed_in_quarters(builder: Builder, addresses: list[Pointer], dtype: str) -> list[Value]:
     """The columns of a block of 16 x 16 whose rows lie at these places.
 
     Quarters of rows are put where they belong as they are loaded, which two units can do; what is left to the one unit that
@@ -224,7 +253,7 @@ def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[
         vectors = []
         for row in range(4):
             parts = [
-                load(builder, offset(builder, places[row + 4 * part], dtype, quarter), dtype, 4)
+                load(builder, offset(builder, addresses[row + 4 * part], dtype, quarter), dtype, 4)
                 for part in range(4)
             ]
             vector = builder.shuffle_vector(parts[0], parts[0], lane_numbers([*range(4)] * 4))
@@ -234,14 +263,14 @@ def transposed_in_quarters(builder: Any, places: list[Any], dtype: str) -> list[
                 mask = [16 + i if first <= i < first + 4 else i for i in range(16)]
                 vector = builder.shuffle_vector(vector, wide, lane_numbers(mask))
             vectors.append(vector)
-        columns += _turned_quarters(builder, vectors)
+        columns += _transposed_quarters(builder, vectors)
     return columns
 
 
-def _turned_quarters(builder: Any, rows: list[Any]) -> list[Any]:
+def _transposed_quarters(builder: Builder, rows: list[Value]) -> list[Value]:
     """Four vectors whose quarters are the rows of blocks of 4 x 4, as those of the columns of these."""
 
-    def pairs(a: Any, b: Any, picks: tuple[int, int, int, int]) -> Any:
+    def pairs(a: Value, b: Value, picks: tuple[int, int, int, int]) -> Value:
         mask = [4 * part + pick % 4 + 16 * (pick // 4) for part in range(4) for pick in picks]
         return builder.shuffle_vector(a, b, lane_numbers(mask))
 
@@ -252,7 +281,7 @@ def _turned_quarters(builder: Any, rows: list[Any]) -> list[Any]:
     return [pairs(a, b, left), pairs(a, b, right), pairs(c, d, left), pairs(c, d, right)]
 
 
-def transpose(builder: Any, rows: list[Any]) -> list[Any]:
+def transpose(builder: Builder, rows: list[Value]) -> list[Value]:
     """The columns of a square block given as its rows, by exchanging halves of ever smaller distance."""
     lanes = len(rows)
     distance = lanes // 2
@@ -272,29 +301,30 @@ def transpose(builder: Any, rows: list[Any]) -> list[Any]:
 
 
 def _pack_elements(
-    builder: Any, arguments: Any, source: str, target: str, width: int, first: Any
+    kernel: PackKernel, builder: Builder, arguments: Sequence[Value], first: Value
 ) -> None:
     """Element by element, from k = ``first`` on."""
+    source, target, width = kernel.source, kernel.target, kernel.width
     k, valid, start, k_stride, column_stride, panel = arguments
     same = source == target
     kind = element_type(source)
     nothing = ir().Constant(element_type(target), 0 if target == "bf16" else 0.0)
     align = STORAGE_BYTES[target]
 
-    def line(index: Any, _: Any) -> None:
+    def line(index: Value, _: Sequence[Value]) -> None:
         read = offset(builder, start, source, builder.mul(index, k_stride))
         write = offset(builder, panel, target, builder.mul(index, i64(width)))
 
-        def one(column: Any, _: Any) -> None:
-            place = offset(builder, read, source, builder.mul(column, column_stride))
-            value = builder.load(place, typ=kind, align=STORAGE_BYTES[source])
+        def copy_element(column: Value, _: Sequence[Value]) -> None:
+            address = offset(builder, read, source, builder.mul(column, column_stride))
+            value = builder.load(address, typ=kind, align=STORAGE_BYTES[source])
             value = value if same else widen(builder, value, source)
             builder.store(value, offset(builder, write, target, column), align=align)
 
-        def missing(column: Any, _: Any) -> None:
+        def missing(column: Value, _: Sequence[Value]) -> None:
             builder.store(nothing, offset(builder, write, target, column), align=align)
 
-        loop(builder, i64(0), valid, 1, one)
+        loop(builder, i64(0), valid, 1, copy_element)
         loop(builder, valid, i64(width), 1, missing)
 
     loop(builder, first, k, 1, line)

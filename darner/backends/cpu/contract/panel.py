@@ -1,33 +1,36 @@
-"""Panels of B: packed all at once, or slice by slice while the panel before is used; and what of the next is asked for meanwhile."""
+"""Packing of panels of B: all at once, or slice by slice while the panel before is used; and what is prefetched meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from ....codegen.ir.emit import i64, ir, loop, maximum, minimum, offset
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.emit import ir, loop, maximum, minimum, offset
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
+from ....graph.integers import ceil_div
 from ..emit.panels import Panels
-from .pack import Ends, pack_kernel
+from .pack import Ends, PackKernel
 from .plan import Contraction, Cut
 from .prefetch import LINE, Asks, Rows, paced
 from .tile import Tile
 
 
 def emit_pack_panel(
-    builder: Any,
+    builder: Builder,
     plan: Cut,
-    source: Any,
-    number: Any,
-    target: Any,
-    span: tuple[Any, Any, Any] | None = None,
+    source: Pointer,
+    number: Value,
+    target: Pointer,
+    span: tuple[Value, Value, Value] | None = None,
 ) -> None:
     """Call the function that packs panel ``number`` of the B at ``source``; of a span of k, its first in B and in ``target``, and its length."""
     contraction = plan.contraction
     if contraction.b_panels is not None:
         whole = i64(0), i64(0), i64(contraction.k)
-        _turn_panels(builder, plan, contraction.b_panels, source, number, target, span or whole)
+        transposed = _TransposedPanels(builder, plan, contraction.b_panels, source)
+        transposed.pack(number, target, span or whole)
         return
     _, down, across = contraction.b_strides
     contiguous = "columns" if across == 1 else "k" if down == 1 else "neither"
@@ -37,95 +40,98 @@ def emit_pack_panel(
     def panel(tile: Tile) -> None:
         valid = width if tile is plan.tile else contraction.n % width
         ends = Ends(valid < tile.width, span is None and 0 < contraction.together < tile.lanes)
-        pack = pack_kernel(
-            builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous, ends
-        )
+        kernel = PackKernel(contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous, ends)
+        pack = kernel.function(builder.module)
 
-        def some(terms: Any, _: Any, b_offset: Any, count: Any) -> None:
+        def pack_run(terms: Value, _: Value | None, b_offset: Value, count: Value) -> None:
             read = offset(builder, start, contraction.dtype, b_offset)
             write = offset(builder, target, plan.panel, builder.mul(terms, i64(tile.width)))
             builder.call(pack, [count, i64(valid), read, i64(down), i64(across), write])
 
         if span is None:
             together = i64(contraction.together)
-            each_run(builder, contraction, lambda terms, _, at: some(terms, _, at, together))
+            each_run(builder, contraction, lambda terms, _, at: pack_run(terms, _, at, together))
         else:
-            some(span[1], None, builder.mul(span[0], i64(down)), span[2])
+            pack_run(span[1], None, builder.mul(span[0], i64(down)), span[2])
 
     either_panel(builder, plan, number, panel)
 
 
-def _turn_panels(
-    builder: Any,
-    plan: Cut,
-    panels: Panels,
-    source: Any,
-    number: Any,
-    target: Any,
-    span: tuple[Any, Any, Any],
-) -> None:
-    """Pack panel ``number`` of a B whose transpose lies in panels, and so its terms: as many at a time as lie in one of them."""
-    contraction, grain = plan.contraction, i64(panels.width)
-    first, skipped, count = span
-    end = builder.add(first, count)
+@dataclass(frozen=True)
+class _TransposedPanels:
+    """A B whose transpose lies in panels, and so its terms.
 
-    def panel(tile: Tile) -> None:
-        valid = plan.tile.width if tile is plan.tile else contraction.n % plan.tile.width
-        pack = pack_kernel(
-            builder.module, contraction.dtype, plan.panel, tile.width, tile.lanes, "k"
+    Attributes:
+        panels: the form of these.
+        source: where they lie.
+    """
+
+    builder: Builder
+    plan: Cut
+    panels: Panels
+    source: Pointer
+
+    def pack(self, number: Value, target: Pointer, span: tuple[Value, Value, Value]) -> None:
+        """Pack panel ``number``: as many terms at a time as lie in one of theirs."""
+        builder, plan, panels = self.builder, self.plan, self.panels
+        contraction, grain = plan.contraction, i64(panels.width)
+        first, skipped, count = span
+        end = builder.add(first, count)
+
+        def panel(tile: Tile) -> None:
+            valid = plan.tile.width if tile is plan.tile else contraction.n % plan.tile.width
+            kernel = PackKernel(contraction.dtype, plan.panel, tile.width, tile.lanes, "k")
+            pack = kernel.function(builder.module)
+
+            def pack_terms(index: Value, _: Sequence[Value]) -> None:
+                begin = builder.mul(index, grain)
+                low, high = (
+                    maximum(builder, first, begin),
+                    minimum(builder, end, builder.add(begin, grain)),
+                )
+                place, across = self.column(number, low)
+                at = builder.add(skipped, builder.sub(low, first))
+                write = offset(builder, target, plan.panel, builder.mul(at, i64(tile.width)))
+                given = [builder.sub(high, low), i64(valid), place, i64(1), across, write]
+                builder.call(pack, given)
+
+            last = builder.sdiv(builder.add(end, i64(panels.width - 1)), grain)
+            loop(builder, builder.sdiv(first, grain), last, 1, pack_terms)
+
+        either_panel(builder, plan, number, panel)
+
+    def column(self, number: Value, term: Value) -> tuple[Pointer, Value]:
+        """Where the first column of panel ``number`` has a term, if terms lie in panels, and how far two columns are from each other."""
+        builder, plan, panels = self.builder, self.plan, self.panels
+        width = i64(panels.width)
+        index = builder.sdiv(term, width)
+        across = width
+        if panels.last:
+            is_last = builder.icmp_signed("==", index, i64(panels.columns // panels.width))
+            across = builder.select(is_last, i64(panels.last), width)
+        address = offset(
+            builder,
+            self.source,
+            plan.contraction.dtype,
+            builder.mul(index, i64(panels.width * panels.rows)),
+            builder.mul(builder.mul(number, i64(plan.tile.width)), across),
+            builder.sub(term, builder.mul(index, width)),
         )
-
-        def one(index: Any, _: Any) -> None:
-            begin = builder.mul(index, grain)
-            low, high = (
-                maximum(builder, first, begin),
-                minimum(builder, end, builder.add(begin, grain)),
-            )
-            place, across = _in_panels(builder, plan, panels, source, number, low)
-            at = builder.add(skipped, builder.sub(low, first))
-            write = offset(builder, target, plan.panel, builder.mul(at, i64(tile.width)))
-            given = [builder.sub(high, low), i64(valid), place, i64(1), across, write]
-            builder.call(pack, given)
-
-        last = builder.sdiv(builder.add(end, i64(panels.width - 1)), grain)
-        loop(builder, builder.sdiv(first, grain), last, 1, one)
-
-    either_panel(builder, plan, number, panel)
-
-
-def _in_panels(
-    builder: Any, plan: Cut, panels: Panels, source: Any, number: Any, term: Any
-) -> tuple[Any, Any]:
-    """Where the first column of panel ``number`` has a term, if terms lie in panels, and how far two columns are from each other."""
-    width = i64(panels.width)
-    index = builder.sdiv(term, width)
-    across = width
-    if panels.last:
-        is_last = builder.icmp_signed("==", index, i64(panels.columns // panels.width))
-        across = builder.select(is_last, i64(panels.last), width)
-    place = offset(
-        builder,
-        source,
-        plan.contraction.dtype,
-        builder.mul(index, i64(panels.width * panels.rows)),
-        builder.mul(builder.mul(number, i64(plan.tile.width)), across),
-        builder.sub(term, builder.mul(index, width)),
-    )
-    return place, across
+        return address, across
 
 
 def each_run(
-    builder: Any, contraction: Contraction, inside: Callable[[Any, Any, Any], None]
+    builder: Builder, contraction: Contraction, body: Callable[[Value, Value, Value], None]
 ) -> None:
-    """``inside(terms, a, b)`` for each run of terms that follow each other: how many come before, and where it begins."""
+    """``body(terms, a, b)`` for each run of terms that follow each other: how many come before, and where it begins."""
 
-    def nest(axis: int, number: Any, a: Any, b: Any) -> None:
-        if axis == len(contraction.apart):
-            inside(builder.mul(number, i64(contraction.together)), a, b)
+    def nest(axis: int, number: Value, a: Value, b: Value) -> None:
+        if axis == len(contraction.strided_terms):
+            body(builder.mul(number, i64(contraction.together)), a, b)
             return
-        size, a_stride, b_stride = contraction.apart[axis]
+        size, a_stride, b_stride = contraction.strided_terms[axis]
 
-        def one(index: Any, _: Any) -> None:
+        def descend(index: Value, _: Sequence[Value]) -> None:
             nest(
                 axis + 1,
                 builder.add(builder.mul(number, i64(size)), index),
@@ -133,12 +139,12 @@ def each_run(
                 builder.add(b, builder.mul(index, i64(b_stride))),
             )
 
-        loop(builder, i64(0), i64(size), 1, one)
+        loop(builder, i64(0), i64(size), 1, descend)
 
     nest(0, i64(0), i64(0), i64(0))
 
 
-def either_panel(builder: Any, plan: Cut, number: Any, emit: Callable[[Tile], None]) -> None:
+def either_panel(builder: Builder, plan: Cut, number: Value, emit: Callable[[Tile], None]) -> None:
     """Emit what is done with a panel for the tiles that panel ``number`` may have."""
     if plan.full_panels == plan.panels:
         emit(plan.tile)
@@ -156,7 +162,7 @@ def either_panel(builder: Any, plan: Cut, number: Any, emit: Callable[[Tile], No
 class Products(Protocol):
     """What is asked of who computes with panels."""
 
-    builder: Any
+    builder: Builder
     plan: Cut
     asks: Asks
 
@@ -177,21 +183,46 @@ class Terms:
         sums: where those are kept that do not go straight into C, from the first packed row on.
     """
 
-    position: Any
-    length: Any
-    distance: Any
-    skipped: Any
-    sums: Any
+    position: Value
+    length: Value
+    distance: Value
+    skipped: Value
+    sums: Pointer
 
 
 class Meanwhile(Protocol):
     """What is done for the next piece of B while one is used."""
 
-    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+    def before_tile(self, row: Value, start: Value, near: Pointer) -> None:
         """What is done before the tile of ``row``, of rows from ``start`` on; ``near`` is in the cache already."""
 
 
-def _tiles(builder: Any, plan: Cut, rows: tuple[Any, Any]) -> Any:
+@dataclass(frozen=True)
+class PanelWork:
+    """Some rows of the columns of one panel of a product, and some terms of their sums.
+
+    Attributes:
+        batch: which product of a batch.
+        a: where its A lies.
+        b: where these terms of the panel lie.
+        rows: the first, and the one after the last.
+        number: of the panel.
+        terms: of the sums.
+        first_packed: the first of the rows of A that are packed, where rows are.
+        meanwhile: what is done for the next panel, where anything is.
+    """
+
+    batch: Value
+    a: Pointer
+    b: Pointer
+    rows: tuple[Value, Value]
+    number: Value
+    terms: Terms
+    first_packed: Value
+    meanwhile: Meanwhile | None = None
+
+
+def _tiles(builder: Builder, plan: Cut, rows: tuple[Value, Value]) -> Value:
     """Tiles that some rows make, a lower last one included."""
     above = builder.add(builder.sub(rows[1], rows[0]), i64(plan.tile.rows - 1))
     return builder.sdiv(above, i64(plan.tile.rows))
@@ -202,30 +233,30 @@ class Following:
     """The next piece lies packed at ``place``, and is asked for part by part."""
 
     products: Products
-    place: Any
+    place: Pointer
 
-    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+    def before_tile(self, row: Value, start: Value, near: Pointer) -> None:
         """Say what a tile asks for."""
         builder, plan = self.products.builder, self.products.plan
         size = plan.block * plan.tile.width * STORAGE_BYTES[plan.panel]
         turns = self.products.turns_free
-        tiles = -(-min(plan.rows, plan.contraction.m) // plan.tile.rows)
-        step = paced(-(-size // LINE), tiles * turns)
+        tiles = ceil_div(min(plan.rows, plan.contraction.m), plan.tile.rows)
+        step = paced(ceil_div(size, LINE), tiles * turns)
         number = builder.sdiv(builder.sub(row, start), i64(plan.tile.rows))
         distance = builder.mul(number, i64(turns * step))
         left = builder.icmp_unsigned("<", distance, i64(size))
-        place = builder.gep(self.place, [distance], source_etype=ir().IntType(8))
-        self.products.asks.run(builder, builder.select(left, place, near), step)
+        address = builder.gep(self.place, [distance], source_etype=ir().IntType(8))
+        self.products.asks.run(builder, builder.select(left, address, near), step)
 
 
 @dataclass(frozen=True)
 class Piece:
     """Terms ``position`` to ``position + length`` of panel ``number``; ``exists`` where there is such a piece."""
 
-    number: Any
-    position: Any
-    length: Any
-    exists: Any
+    number: Value
+    position: Value
+    length: Value
+    exists: Value
 
 
 @dataclass(frozen=True)
@@ -237,13 +268,13 @@ class Slices:
     """
 
     products: Products
-    source: Any
-    rows: tuple[Any, Any]
+    source: Pointer
+    rows: tuple[Value, Value]
     piece: Piece
     beyond: Piece
-    target: Any
+    target: Pointer
 
-    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+    def before_tile(self, row: Value, start: Value, near: Pointer) -> None:
         """Pack the slice of this tile, and say that it asks for what the next is packed from."""
         builder, plan, piece = self.products.builder, self.products.plan, self.piece
         contraction, tile = plan.contraction, plan.tile
@@ -271,8 +302,8 @@ class Slices:
         size = STORAGE_BYTES[contraction.dtype]
         _, down, across = contraction.b_strides
         if contraction.b_panels is not None:
-            panels = contraction.b_panels
-            place, _ = _in_panels(builder, plan, panels, self.source, panel, after)
+            panels = _TransposedPanels(builder, plan, contraction.b_panels, self.source)
+            place, _ = panels.column(panel, after)
         else:
             place = offset(
                 builder,
@@ -282,7 +313,7 @@ class Slices:
                 builder.mul(after, i64(down)),
             )
         place = builder.select(wanted, place, near)
-        usual = -(-plan.block * tile.rows // plan.rows)
+        usual = ceil_div(plan.block * tile.rows, plan.rows)
         usual = contraction.whole_terms(usual, tile.lanes)
         turns = self.products.turns_free
         if across == 1:
@@ -297,12 +328,12 @@ class Slices:
 class Either:
     """Slices of the next piece where ``packing``, what is packed already elsewhere."""
 
-    builder: Any
-    packing: Any
+    builder: Builder
+    packing: Value
     slices: Slices
     following: Following
 
-    def before_tile(self, row: Any, start: Any, near: Any) -> None:
+    def before_tile(self, row: Value, start: Value, near: Pointer) -> None:
         """One or the other."""
         with self.builder.if_else(self.packing) as (rolling, packed):
             with rolling:

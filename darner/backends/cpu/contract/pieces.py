@@ -1,16 +1,17 @@
 """Pieces of a product that threads claim one by one.
 
-A thread claims one piece ahead, so that what it needs can come, or be packed, while it works on the one before. Which thread computes a
-tile changes nothing in it.
+A thread claims one piece ahead, so that its operands can be prefetched or packed while it works on the piece before. Which thread computes a
+tile does not change the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ....codegen.ir.emit import i64, minimum
+from ....codegen.ir.emit import minimum
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Value
 from ..emit.work_queue import Claims, Division
 from .plan import Cut
 from .tile import halves_of_cycles
@@ -22,18 +23,18 @@ FEWEST_TILES = 4
 
 
 def while_claimed(
-    builder: Any,
     claims: Claims,
     division: Division,
-    inside: Callable[[Any, Any, Sequence[Any]], Sequence[Any]],
-    carried: Sequence[Any],
-    first: Callable[[Any], None] | None = None,
+    emit_body: Callable[[Value, Value, Sequence[Value]], Sequence[Value]],
+    carried: Sequence[Value],
+    first: Callable[[Value], None] | None = None,
     marks: bool = False,
 ) -> None:
-    """``inside(piece, next piece, carried)`` as long as pieces are left; ``first`` of the first piece before.
+    """``emit_body(piece, next piece, carried)`` as long as pieces are left; ``first`` of the first piece before.
 
     ``marks`` says that things are marked meanwhile.
     """
+    builder = claims.builder
     units, tried = division.pieces, claims.begin()
     start = claims.claim(division, tried)
     end = builder.append_basic_block("done")
@@ -52,7 +53,7 @@ def while_claimed(
     for phi, value in zip(values, carried, strict=True):
         phi.add_incoming(value, before)
     later = claims.claim(division, tried)
-    following = inside(piece, later, values)
+    following = emit_body(piece, later, values)
     after = builder.block
     piece.add_incoming(later, after)
     for phi, value in zip(values, following, strict=True):
@@ -72,18 +73,18 @@ class Pieces:
         parts: in which the last panels are claimed.
     """
 
-    builder: Any
+    builder: Builder
     plan: Cut
-    panels: tuple[Any, Any]
+    panels: tuple[Value, Value]
     division: Division
     parts: int
 
     @property
-    def units(self) -> Any:
+    def units(self) -> Value:
         """How many there are."""
         return self.division.pieces
 
-    def _index(self, piece: Any) -> tuple[Any, Any, Any]:
+    def _index(self, piece: Value) -> tuple[Value, Value, Value]:
         """The panel and the block of a piece, or of the last one; the number of a part, negative where it is none."""
         builder, division = self.builder, self.division
         piece = minimum(builder, piece, builder.sub(self.units, i64(1)))
@@ -98,21 +99,21 @@ class Pieces:
         panel = builder.add(builder.add(self.panels[0], low), builder.urem(thing, count))
         return panel, builder.udiv(thing, count), builder.sub(number, last)
 
-    def panel(self, piece: Any) -> Any:
+    def panel(self, piece: Value) -> Value:
         """The panel of a piece; of one beyond the last, the last panel."""
         return self._index(piece)[0]
 
-    def block(self, piece: Any) -> Any:
+    def block(self, piece: Value) -> Value:
         """The block of ``plan.rows`` rows of a piece, or the batch where all rows stay in the cache; of one beyond the last, the last."""
         return self._index(piece)[1]
 
-    def begins(self, piece: Any) -> Any:
+    def begins(self, piece: Value) -> Value:
         """Whether there is such a piece, and it is of the first block."""
         builder = self.builder
         exists = builder.icmp_unsigned("<", piece, self.units)
         return builder.and_(exists, builder.icmp_unsigned("==", self.block(piece), i64(0)))
 
-    def rows(self, piece: Any) -> tuple[Any, Any]:
+    def rows(self, piece: Value) -> tuple[Value, Value]:
         """The rows of a piece: the first, and the one after the last."""
         builder, plan = self.builder, self.plan
         *_, part = self._index(piece)
@@ -124,7 +125,7 @@ class Pieces:
         above = builder.add(builder.sub(end, start), i64(plan.tile.rows - 1))
         tiles = builder.udiv(above, height)
 
-        def row(number: Any) -> Any:
+        def row(number: Value) -> Value:
             before = builder.udiv(builder.mul(tiles, number), i64(self.parts))
             return minimum(builder, builder.add(start, builder.mul(before, height)), end)
 
@@ -139,7 +140,9 @@ def parts_of(plan: Cut) -> int:
     return max(1, min(2 if plan.rolling else MOST_PARTS, tiles // FEWEST_TILES))
 
 
-def fair_share(builder: Any, share: Callable[[int], tuple[Any, Any]], plan: Cut) -> tuple[Any, Any]:
+def fair_share(
+    builder: Builder, share: Callable[[int], tuple[Value, Value]], plan: Cut
+) -> tuple[Value, Value]:
     """This thread's units where they are shared out in runs: tiles of a narrower last panel take less time than others.
 
     ``share`` says which of so many things are this thread's.
@@ -150,7 +153,7 @@ def fair_share(builder: Any, share: Callable[[int], tuple[Any, Any]], plan: Cut)
     before, of_batch = plan.full_panels * plan.tiles, plan.panels * plan.tiles
     time = before * whole + plan.tiles * last
 
-    def unit(moment: Any) -> Any:
+    def unit(moment: Value) -> Value:
         """The unit that is begun when so much time has passed."""
         batch = builder.udiv(moment, i64(time))
         within = builder.urem(moment, i64(time))

@@ -1,4 +1,4 @@
-"""What a contraction is, and how it is cut into panels, blocks and scratch memory."""
+"""A contraction as sizes and strides, and how it is cut into panels, blocks and scratch memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from math import prod
 from ....codegen.ir.emit import accumulator_of
 from ....codegen.ir.types import STORAGE_BYTES
 from ....graph.errors import ArgumentError
+from ....graph.integers import ceil_div, round_up
 from ..emit.panels import Panels
 from .prefetch import EACH
 from .tile import LONG_TURN, UNROLL, Machine, Tile, choose_tile, fit_tile
@@ -69,7 +70,7 @@ class Contraction:
         b_strides: of two batches, two rows (k) and two columns (n) of B.
         c_strides: of two batches, two rows and two columns of C.
         accumulate: whether the sums are added to what stands in C.
-        apart: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
+        strided_terms: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
         b_panels: how the transpose of B lies, where that is in panels; ``b_strides`` are those within one.
         c_panels: how C lies, where that is in panels; ``c_strides`` are those within one.
 
@@ -86,7 +87,7 @@ class Contraction:
     b_strides: Strides
     c_strides: Strides
     accumulate: bool = False
-    apart: tuple[Strides, ...] = ()
+    strided_terms: tuple[Strides, ...] = ()
     b_panels: Panels | None = None
     c_panels: Panels | None = None
 
@@ -105,6 +106,7 @@ class Contraction:
                     f"{size} times; sum over {name} instead"
                 )
 
+    # What is asked of it differs from test to test and call to call: each by its name.
     @classmethod
     def dense(
         cls,
@@ -127,7 +129,7 @@ class Contraction:
     @property
     def together(self) -> int:
         """Terms that follow each other: all but for axes that lie apart."""
-        return self.k // max(1, prod(size for size, _, _ in self.apart))
+        return self.k // max(1, prod(size for size, _, _ in self.strided_terms))
 
     @property
     def empty(self) -> bool:
@@ -144,7 +146,7 @@ class Contraction:
     def whole_terms(self, count: int, lanes: int) -> int:
         """Terms that are best packed together, at least ``count``: of whole vectors, or of whole panels where these lie in panels."""
         grain = lanes if self.b_panels is None else self.b_panels.width
-        return -(-count // grain) * grain
+        return round_up(count, grain)
 
 
 @dataclass(frozen=True)
@@ -192,16 +194,16 @@ class Cut:
     @property
     def passes(self) -> int:
         """Blocks of k."""
-        return max(1, -(-self.contraction.k // self.block))
+        return max(1, ceil_div(self.contraction.k, self.block))
 
     @property
     def pace(self) -> int:
         """Terms of a turn of the loop over k, where B is packed: many where few turns can ask for all that comes next."""
         tile, contraction = self.tile, self.contraction
-        tiles = -(-min(self.rows, contraction.m) // tile.rows)
+        tiles = ceil_div(min(self.rows, contraction.m), tile.rows)
         size = STORAGE_BYTES[accumulator_of(contraction.dtype)] * tile.width
         room = self.block // LONG_TURN * EACH
-        some = contraction.whole_terms(-(-self.block // tiles), tile.lanes)
+        some = contraction.whole_terms(ceil_div(self.block, tiles), tile.lanes)
         # The lines of a slice that begin and end within what is not wanted are asked for too.
         sliced = some * size * 4 // 3 if self.rolling else 0
         enough = max(sliced, self.block * size // tiles) <= room and not self.streams
@@ -238,18 +240,18 @@ class Cut:
     @property
     def panels(self) -> int:
         """All panels, a narrower last one included."""
-        return -(-self.contraction.n // self.tile.width)
+        return ceil_div(self.contraction.n, self.tile.width)
 
     @property
     def tiles(self) -> int:
         """Tiles that the rows make, a lower last one included."""
-        return -(-self.contraction.m // self.tile.rows)
+        return ceil_div(self.contraction.m, self.tile.rows)
 
     @property
     def last(self) -> Tile:
         """The tile of the last panel: as many vectors as its columns need."""
         rest = self.contraction.n % self.tile.width
-        return Tile(self.tile.rows, -(-rest // self.tile.lanes), self.tile.lanes)
+        return Tile(self.tile.rows, ceil_div(rest, self.tile.lanes), self.tile.lanes)
 
     @property
     def packed_elements(self) -> int:
@@ -260,7 +262,7 @@ class Cut:
     @property
     def row_length(self) -> int:
         """Elements of a row of A that is copied to be made dot products of: of whole vectors."""
-        return -(-self.contraction.k // self.tile.lanes) * self.tile.lanes
+        return round_up(self.contraction.k, self.tile.lanes)
 
     @property
     def grain(self) -> int:
@@ -279,7 +281,7 @@ class Cut:
         """Pieces of work that threads share out."""
         contraction = self.contraction
         if self.path in ("rows", "dots"):
-            return contraction.batch * -(-contraction.n // self.grain)
+            return contraction.batch * ceil_div(contraction.n, self.grain)
         return contraction.batch * self.tiles * (1 if self.by_rows else self.panels)
 
     def scratch_parts(self) -> tuple[int, int, int]:
@@ -316,17 +318,10 @@ def cut(
     usual = packed_b or contraction.c_panels is not None
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
-    path = "tiles"
-    chunk = min(LONGEST_CHUNK, -(-n // tile.lanes) * tile.lanes)
-    few = 0 < m <= min(FEW_ROWS, tile.rows) and k > 0 and n > tile.lanes and not contraction.apart
-    if few and not packed_b:
-        _, down, across = contraction.b_strides
-        path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
-    elif not packed_b and _sums_dots(contraction):
-        path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
+    path, chunk = _path(contraction, tile, packed_b)
     block = _block(contraction, tile)
-    panels = max(1, -(-n // tile.width))
-    tiles = max(1, -(-m // tile.rows))
+    panels = max(1, ceil_div(n, tile.width))
+    tiles = max(1, ceil_div(m, tile.rows))
     by_rows = (
         path == "tiles" and contraction.batch * panels < 8 and tiles > contraction.batch * panels
     )
@@ -336,7 +331,7 @@ def cut(
     narrow = strips and panels == 1 and tiles > DIRECT_TILES and contraction.c_panels is None
     direct = readable and not narrow and _reads_directly(contraction, tile)
     whole = fits_rolling(m, k, block, tile, size)
-    movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.apart)
+    movable = path == "tiles" and min(m, k) > 0 and not (direct or contraction.strided_terms)
     rolling = movable and whole and not packed_b and panels > 1 and tiles >= FEWEST_SLICES
     blocked = movable and not whole
     if path != "tiles" or m * streams < k:
@@ -355,24 +350,14 @@ def cut(
         rows, group, rolling, blocked = tile.rows, _evenly(panels, held), False, False
     elif blocked:
         block = k if k <= LONGEST_PASS else block
-        rows = _rows_of_block(tiles, block, tile, size)
-        bound = GROUP_BYTES // (k * size * tile.width)
-        if packed_b:
-            bound = panels if block >= k else GROUP_BYTES // (rows * size * tile.width)
-        group = _evenly(panels, max(1, bound))
+        rows, group = _blocked_rows(contraction, tile, block, packed_b)
     else:
-        # Most of the cache for rows of A, so that panels stream past them.
-        held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
-        rows = tiles * tile.rows if whole else min(tiles, held) * tile.rows
-        # A panel is used as soon as it is packed, by all rows that use it.
-        group = 1
-        if rows < m:
-            group = min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
+        rows, group = _cached_rows(contraction, tile, whole)
     _, down, across = contraction.a_strides
     # Rows that lie side by side are read as they lie where they serve few panels.
     short = runs and k <= FEW_TERMS
     plain = across == 1 or (down == 1 and (short or (panels <= FEW_PANELS and not by_rows)))
-    pack_a = not plain or storage != accumulator or bool(contraction.apart)
+    pack_a = not plain or storage != accumulator or bool(contraction.strided_terms)
     # Some terms of many rows, which may lie a power of two apart, would not all stay in the cache.
     pack_a = pack_a or (blocked and block < k)
     return Cut(
@@ -397,18 +382,64 @@ def cut(
     )
 
 
+def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, int]:
+    """The path of a contraction, and the columns of C that the paths for a few rows hold at a time."""
+    m, n, k = contraction.m, contraction.n, contraction.k
+    path = "tiles"
+    chunk = min(LONGEST_CHUNK, round_up(n, tile.lanes))
+    few = (
+        0 < m <= min(FEW_ROWS, tile.rows)
+        and k > 0
+        and n > tile.lanes
+        and not contraction.strided_terms
+    )
+    if few and not packed_b:
+        _, down, across = contraction.b_strides
+        path = "rows" if across == 1 else "dots" if down == 1 else "tiles"
+    elif not packed_b and _sums_dots(contraction):
+        path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
+    return path, chunk
+
+
+def _blocked_rows(
+    contraction: Contraction, tile: Tile, block: int, packed_b: bool
+) -> tuple[int, int]:
+    """Rows of a block of A, and panels that go past it together, where A does not fit the cache."""
+    size, k = STORAGE_BYTES[accumulator_of(contraction.dtype)], contraction.k
+    panels = max(1, ceil_div(contraction.n, tile.width))
+    rows = _rows_of_block(max(1, ceil_div(contraction.m, tile.rows)), block, tile, size)
+    bound = GROUP_BYTES // (k * size * tile.width)
+    if packed_b:
+        bound = panels if block >= k else GROUP_BYTES // (rows * size * tile.width)
+    return rows, _evenly(panels, max(1, bound))
+
+
+def _cached_rows(contraction: Contraction, tile: Tile, whole: bool) -> tuple[int, int]:
+    """Rows of A that are used together, which stay in the cache, and panels that are packed for them; ``whole`` where all rows fit."""
+    size, k = STORAGE_BYTES[accumulator_of(contraction.dtype)], contraction.k
+    tiles = max(1, ceil_div(contraction.m, tile.rows))
+    # Most of the cache for rows of A, so that panels stream past them.
+    held = max(1, CACHE_BYTES * 3 // 4 // max(1, k * size * tile.rows))
+    rows = tiles * tile.rows if whole else min(tiles, held) * tile.rows
+    # A panel is used as soon as it is packed, by all rows that use it.
+    if rows >= contraction.m:
+        return rows, 1
+    panels = max(1, ceil_div(contraction.n, tile.width))
+    return rows, min(panels, max(1, GROUP_BYTES // max(1, k * size * tile.width)))
+
+
 def _block(contraction: Contraction, tile: Tile) -> int:
     """Terms of a pass: as many in each, in whole vectors where there are several."""
     k = contraction.k
-    blocks = max(1, -(-k // LONGEST_BLOCK))
+    blocks = max(1, ceil_div(k, LONGEST_BLOCK))
     if blocks == 1:
         return max(1, k)
-    return contraction.whole_terms(-(-k // blocks), tile.lanes)
+    return contraction.whole_terms(ceil_div(k, blocks), tile.lanes)
 
 
 def _evenly(count: int, most: int) -> int:
     """How many of ``count`` things are in a group: at most so many, and about as many in each."""
-    return -(-count // -(-count // most))
+    return ceil_div(count, ceil_div(count, most))
 
 
 def fits_rolling(m: int, k: int, block: int, tile: Tile, size: int) -> bool:
@@ -420,20 +451,24 @@ def _rows_of_block(tiles: int, block: int, tile: Tile, size: int) -> int:
     """Rows of A that the cache holds beside two pieces of panels: as many in each block of rows."""
     held_bytes = BLOCK_BYTES if block <= LONGEST_BLOCK else ROLLING_BYTES
     held = max(1, (held_bytes // (block * size) - 2 * tile.width) // tile.rows)
-    blocks = -(-tiles // held)
-    return -(-tiles // blocks) * tile.rows
+    blocks = ceil_div(tiles, held)
+    return ceil_div(tiles, blocks) * tile.rows
 
 
 def _sums_dots(contraction: Contraction) -> bool:
     """Whether sums are so long, and rows so few, that adding up lanes costs less than packing columns whose terms are contiguous."""
-    if contraction.b_strides[1] != 1 or contraction.apart or contraction.b_panels is not None:
+    if (
+        contraction.b_strides[1] != 1
+        or contraction.strided_terms
+        or contraction.b_panels is not None
+    ):
         return False
     return 0 < contraction.m <= min(MOST_DOT_ROWS, contraction.k // TERMS_OF_DOT_ROW)
 
 
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:
     """Whether a tile can read B as it lies."""
-    if contraction.b_strides[2] != 1 or contraction.apart or contraction.k == 0:
+    if contraction.b_strides[2] != 1 or contraction.strided_terms or contraction.k == 0:
         return False
     # Machines with narrow vectors have no loads of some lanes.
     return not contraction.n % tile.lanes or machine.vector_bytes >= 32
@@ -466,4 +501,4 @@ def packed_elements(contraction: Contraction, machine: Machine) -> int:
 
 def _round(count: int) -> int:
     """Whole cache lines."""
-    return -(-count // 64) * 64
+    return round_up(count, 64)

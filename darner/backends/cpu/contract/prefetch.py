@@ -1,17 +1,18 @@
-"""What a micro-kernel asks memory for while it computes, so that it is in the cache when its turn comes.
+"""What a micro-kernel prefetches while it computes.
 
-A line of cache or two are asked for in each turn of the loop over k: all at once, they would hold up the loads of the tile itself, which wait in the
-same few places for lines that are on their way. One is enough wherever there are turns enough. Where they lie is said by an ``Asks``, a few words in
-memory that every turn reads again: kept in registers, they would push out the addresses of A.
+Each iteration of the loop over k prefetches one or two cache lines. All at once, they would hold up the loads of the tile itself, which wait for the
+same few line-fill buffers. One line is enough wherever there are enough iterations. An ``Asks`` says where the lines are: a few words in
+memory that every iteration reads again. Kept in registers, they would push out the addresses of A.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ....codegen.ir.emit import i64, ir, minimum, prefetch
+from ....codegen.ir.emit import ir, minimum, prefetch
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Pointer, Value
 
 LINE = 64
 EACH = 2 * LINE
@@ -89,20 +90,20 @@ class Asks:
         builder: at the entry of the function in which tiles are called.
     """
 
-    def __init__(self, builder: Any) -> None:
+    def __init__(self, builder: Builder) -> None:
         word = ir().IntType(64)
         with builder.goto_entry_block():
             self.place = builder.alloca(word, WORDS)
             for number in range(STREAMS - 1):
                 builder.store(i64(0), _word(builder, self.place, BESIDE + number))
 
-    def rows(self, builder: Any, first: Any, rows: Rows, count: Any) -> None:
+    def rows(self, builder: Builder, first: Pointer, rows: Rows, count: Value) -> None:
         """Ask for ``count`` rows from ``first`` on."""
         self._write_rows(builder, 0, first, rows, count)
 
-    def reads(self, builder: Any, places: Sequence[Any], rows: Rows) -> None:
+    def reads(self, builder: Builder, addresses: Sequence[Pointer], rows: Rows) -> None:
         """Ask before that for rows from each of some places on."""
-        first, *others = places
+        first, *others = addresses
         self._write_rows(builder, READS, first, rows, i64(rows.count))
         word = i64(0).type
         base = builder.ptrtoint(first, word)
@@ -111,28 +112,30 @@ class Asks:
             distance = builder.sub(builder.ptrtoint(other, word), base)
             builder.store(distance, _word(builder, self.place, READS + BESIDE + number))
 
-    def run(self, builder: Any, first: Any, step: int) -> None:
+    def run(self, builder: Builder, first: Pointer, step: int) -> None:
         """Ask for what follows ``first``, ``step`` bytes in every turn."""
         self._write(builder, 0, first, [i64(step), i64(0), i64(0), i64(1 << 62), i64(0)])
 
-    def writes(self, builder: Any, first: Any, stride: Any) -> None:
+    def writes(self, builder: Builder, first: Pointer, stride: Value) -> None:
         """Say where the tile will be written, rows of so many bytes apart: a line that has to come first would keep others waiting."""
         builder.store(builder.ptrtoint(first, i64(0).type), _word(builder, self.place, WRITTEN))
         builder.store(stride, _word(builder, self.place, WRITTEN + 1))
 
-    def _write_rows(self, builder: Any, at: int, first: Any, rows: Rows, count: Any) -> None:
+    def _write_rows(
+        self, builder: Builder, at: int, first: Pointer, rows: Rows, count: Value
+    ) -> None:
         parts = rows.parts
         often = builder.mul(count, i64(parts))
         words = [i64(rows.stride), i64(parts.bit_length() - 1), i64(parts - 1), often]
         self._write(builder, at, first, [*words, i64(rows.step)])
 
-    def _write(self, builder: Any, at: int, first: Any, words: Sequence[Any]) -> None:
+    def _write(self, builder: Builder, at: int, first: Pointer, words: Sequence[Value]) -> None:
         values = [builder.ptrtoint(first, i64(0).type), *words]
         for number, value in enumerate(values):
             builder.store(value, _word(builder, self.place, at + number))
 
 
-def ask(builder: Any, asks: Any, turn: Any, streams: int) -> None:
+def ask(builder: Builder, asks: Pointer, turn: Value, streams: int) -> None:
     """Ask for the lines of a turn, of so many streams: of what is read with the sums where there are any, then of what is needed later."""
     if streams > 1:
         often = _read(builder, asks, READS + 4)
@@ -142,10 +145,10 @@ def ask(builder: Any, asks: Any, turn: Any, streams: int) -> None:
     turn = minimum(builder, turn, _read(builder, asks, 4))
     row = builder.mul(builder.lshr(turn, _read(builder, asks, 2)), _read(builder, asks, 1))
     part = builder.mul(builder.and_(turn, _read(builder, asks, 3)), _read(builder, asks, 5))
-    place = builder.add(builder.add(_read(builder, asks, 0), row), part)
+    position = builder.add(builder.add(_read(builder, asks, 0), row), part)
     places = [
-        place,
-        *(builder.add(place, _read(builder, asks, BESIDE + i)) for i in range(streams - 1)),
+        position,
+        *(builder.add(position, _read(builder, asks, BESIDE + i)) for i in range(streams - 1)),
     ]
     for line in range(0, EACH, LINE):
         for start in places:
@@ -153,23 +156,23 @@ def ask(builder: Any, asks: Any, turn: Any, streams: int) -> None:
             prefetch(builder, address, near=2)
 
 
-def ask_for_target(builder: Any, asks: Any, turn: Any, rows: int, row_bytes: int) -> None:
+def ask_for_target(builder: Builder, asks: Pointer, turn: Value, rows: int, row_bytes: int) -> None:
     """Ask, in one turn for each row, for the lines in which a tile will be written."""
     # Asking for a row again costs less than to know that it was.
     again = not rows & (rows - 1)
     row = builder.and_(turn, i64(rows - 1)) if again else minimum(builder, turn, i64(rows - 1))
     row = builder.mul(row, _read(builder, asks, WRITTEN + 1))
-    place = builder.add(_read(builder, asks, WRITTEN), row)
+    position = builder.add(_read(builder, asks, WRITTEN), row)
     for line in range(0, row_bytes, LINE):
         # The last element of each line's length: of rows that begin within a line, the first is there since the panel before.
-        address = builder.add(place, i64(min(line + LINE, row_bytes) - 1))
+        address = builder.add(position, i64(min(line + LINE, row_bytes) - 1))
         prefetch(builder, builder.inttoptr(address, ir().PointerType()), near=3, write=True)
 
 
-def _read(builder: Any, place: Any, number: int) -> Any:
+def _read(builder: Builder, address: Pointer, number: int) -> Value:
     # Part of the instruction that uses it: no pass of LLVM's that would move it out of the loop is run over tiles.
-    return builder.load(_word(builder, place, number), typ=i64(0).type)
+    return builder.load(_word(builder, address, number), typ=i64(0).type)
 
 
-def _word(builder: Any, place: Any, number: int) -> Any:
-    return builder.gep(place, [i64(number)], source_etype=i64(0).type)
+def _word(builder: Builder, address: Pointer, number: int) -> Pointer:
+    return builder.gep(address, [i64(number)], source_etype=i64(0).type)

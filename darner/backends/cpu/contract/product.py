@@ -1,4 +1,4 @@
-"""A ``dot_general`` of views as a contraction of matrices: which axes are rows, columns and sums, and how all of them lie."""
+"""A ``dot_general`` of views as a contraction of matrices: which axes are rows, columns and sums, and their strides."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Side:
         inner: sizes of the axes that only this operand has, those of ``outer`` left out.
         free: the stride of ``inner``, taken as one axis.
         summed: the stride of the summed axes that are one, the innermost.
-        apart: the strides of the other summed axes.
+        strided_terms: the strides of the other summed axes.
     """
 
     leaf: Node
@@ -44,7 +44,7 @@ class Side:
     inner: tuple[int, ...]
     free: int
     summed: int
-    apart: tuple[int, ...]
+    strided_terms: tuple[int, ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class Product:
         b: the operand whose free axes are the columns.
         loops: the axes around the matrices: the batch, then what is left of rows and of columns.
         contraction: the sizes, and strides of rows, columns and sums.
-        turned: whether the body's first operand is ``b``.
+        transposed: whether the body's first operand is ``b``.
     """
 
     node: Node
@@ -80,7 +80,7 @@ class Product:
     b: Side
     loops: tuple[Loop, ...]
     contraction: Contraction
-    turned: bool
+    transposed: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def _side(node: Node, operand: Node, letter: str, together: int) -> Side | None:
     free = [axis for axis in range(operand.rank) if axis not in (*summed, *batch)]
     last = _follow(free, shape, seen.strides)
     outer, inner = free[: len(free) - last], free[len(free) - last :]
-    apart, whole = summed[: len(summed) - together], summed[len(summed) - together :]
+    strided_terms, whole = summed[: len(summed) - together], summed[len(summed) - together :]
 
     def merged(axes: Sequence[int]) -> int:
         return merged_stride([shape[i] for i in axes], [seen.strides[i] for i in axes]) or 0
@@ -114,7 +114,7 @@ def _side(node: Node, operand: Node, letter: str, together: int) -> Side | None:
         tuple(shape[i] for i in inner),
         merged(inner),
         merged(whole),
-        tuple(seen.strides[i] for i in apart),
+        tuple(seen.strides[i] for i in strided_terms),
     )
 
 
@@ -154,11 +154,11 @@ def product_of(spec: Spec) -> Product | None:
     if a is None or b is None or a.leaf.dtype is not b.leaf.dtype:
         return None
     summed = [sizes(left)[i] for i in node.attrs["a_contract"]]
-    apart = summed[: len(summed) - together]
-    turned = _is_better_turned(a, b, 0 if apart else prod(summed))
-    if turned:
+    strided_terms = summed[: len(summed) - together]
+    transposed = _is_better_transposed(a, b, 0 if strided_terms else prod(summed))
+    if transposed:
         a, b = b, a
-    loops = _loops(node, left, a, b, turned)
+    loops = _loops(node, left, a, b, transposed)
     m, n = prod(a.inner), prod(b.inner)
     contraction = Contraction(
         a.leaf.dtype.name,
@@ -168,13 +168,13 @@ def product_of(spec: Spec) -> Product | None:
         prod(summed),
         (0, a.free, a.summed),
         (0, b.summed, b.free),
-        (m * n, 1, prod(a.sizes)) if turned else (m * n, prod(b.sizes), 1),
-        apart=tuple(zip(apart, a.apart, b.apart, strict=True)),
+        (m * n, 1, prod(a.sizes)) if transposed else (m * n, prod(b.sizes), 1),
+        strided_terms=tuple(zip(strided_terms, a.strided_terms, b.strided_terms, strict=True)),
     )
-    return _with_rows_of_batch(Product(node, a, b, loops, contraction, turned))
+    return _with_rows_of_batch(Product(node, a, b, loops, contraction, transposed))
 
 
-def _is_better_turned(a: Side, b: Side, terms: int) -> bool:
+def _is_better_transposed(a: Side, b: Side, terms: int) -> bool:
     """Whether the rows should be columns: few columns would leave most lanes empty.
 
     ``terms`` are those of a sum that follow each other in both operands.
@@ -187,7 +187,7 @@ def _is_better_turned(a: Side, b: Side, terms: int) -> bool:
     return columns <= FEW_COLUMNS and rows >= MANY_ROWS and prod(b.inner) == columns
 
 
-def _loops(node: Node, left: Node, a: Side, b: Side, turned: bool) -> tuple[Loop, ...]:
+def _loops(node: Node, left: Node, a: Side, b: Side, transposed: bool) -> tuple[Loop, ...]:
     """The axes around the matrices of a product, in the order of the result's."""
     places = row_major(sizes(node))
     batch = [sizes(left)[i] for i in node.attrs["a_batch"]]
@@ -196,7 +196,7 @@ def _loops(node: Node, left: Node, a: Side, b: Side, turned: bool) -> tuple[Loop
         Loop(size, *strides)
         for size, *strides in zip(batch, a.batch, b.batch, places, strict=False)
     ]
-    rows, columns = (count + len(b.sizes), count) if turned else (count, count + len(a.sizes))
+    rows, columns = (count + len(b.sizes), count) if transposed else (count, count + len(a.sizes))
     own = [Loop(size, stride, 0, places[rows + i]) for i, (size, stride) in enumerate(a.outer)]
     other = [Loop(size, 0, stride, places[columns + i]) for i, (size, stride) in enumerate(b.outer)]
     return (*loops, *own, *other)
@@ -205,7 +205,7 @@ def _loops(node: Node, left: Node, a: Side, b: Side, turned: bool) -> tuple[Loop
 def _with_rows_of_batch(product: Product) -> Product:
     """Take batch axes that repeat B as rows, where they follow A's: B is then packed once for all of them."""
     a, b, contraction = product.a, product.b, product.contraction
-    if product.turned or a.outer or b.outer or any(b.batch) or contraction.batch < 2:
+    if product.transposed or a.outer or b.outer or any(b.batch) or contraction.batch < 2:
         return product
     step = merged_stride((*product.shape, contraction.m), (*a.batch, a.free))
     if step is None:

@@ -1,14 +1,16 @@
-"""Products whose panels threads claim one by one: all of them while the rows stay in the cache, or some rows of a group in long runs."""
+"""Products whose panels threads claim one by one: all panels while A stays in the cache, or some rows of a group of panels in long runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ....codegen.ir.emit import i64, minimum, offset
+from ....codegen.ir.emit import minimum, offset
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import Pointer, Value
+from ....graph.integers import ceil_div
 from ..emit.template import Code
-from .driver import Driver
-from .panel import Following, Terms
+from .driver import Driver, Turn
+from .panel import Following, PanelWork, Terms
 from .pieces import Pieces, parts_of, while_claimed
 from .plan import Cut
 from .shared import claim_blocks, shared_bytes
@@ -58,7 +60,7 @@ def emit_claimed(driver: Driver, code: Code) -> None:
         _claim_panels(driver, code)
 
 
-def _operands(driver: Driver, batch: Any) -> tuple[Any, Any]:
+def _operands(driver: Driver, batch: Value) -> tuple[Pointer, Pointer]:
     """Where the A and the B of a batch lie."""
     dtype = driver.contraction.dtype
     a, b = driver.offsets(batch)
@@ -78,62 +80,63 @@ def _claim_panels(driver: Driver, code: Code) -> None:
     units = pieces.units
     size = plan.tile.width * contraction.k
 
-    def place(piece: Any) -> tuple[Any, Any, Any]:
+    def operands_of(piece: Value) -> tuple[Value, Pointer, Pointer]:
         """The batch of a piece, and where its A and B lie."""
         batch = pieces.block(piece) if contraction.batch > 1 else i64(0)
         return batch, *_operands(driver, batch)
 
-    def start(piece: Any) -> None:
-        _, a, b = place(piece)
+    def start(piece: Value) -> None:
+        _, a, b = operands_of(piece)
         if plan.pack_a:
             driver.pack_rows(a, i64(0), i64(contraction.m))
         if plan.rolling:
             driver.pack_first(b, pieces.panel(piece))
 
-    def inside(piece: Any, later: Any, turn: Sequence[Any]) -> Sequence[Any]:
+    def use_piece(piece: Value, later: Value, turn: Sequence[Value]) -> Sequence[Value]:
         rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
-        batch, a, b = place(piece)
+        batch, a, b = operands_of(piece)
         if plan.rolling:
-            _, _, after = place(later)
+            _, _, after = operands_of(later)
             left = builder.icmp_unsigned("<", later, units)
-            return driver.roll(batch, a, (b, after), rows, number, following, left, turn, i64(0))
+            panel = Turn(batch, a, rows, number, b, following, after, left, i64(0))
+            return driver.roll(panel, turn)
 
-        def packed(number: Any) -> Any:
+        def packed(number: Value) -> Pointer:
             return offset(builder, b, plan.panel, builder.mul(number, i64(size)))
 
-        def one_pass(terms: Terms, _: Any) -> None:
+        def emit_pass(terms: Terms, _: Sequence[Value]) -> None:
             end = builder.add(terms.position, terms.length)
             ends = builder.icmp_signed("==", end, i64(contraction.k))
             panel = packed(number)
             after = driver.piece(panel, number, end)
             next_one = Following(driver, builder.select(ends, packed(following), after))
             piece_at = driver.piece(panel, number, terms.position)
-            driver.panel(batch, a, piece_at, rows, number, next_one, terms, i64(0))
+            driver.panel(PanelWork(batch, a, piece_at, rows, number, terms, i64(0), next_one))
 
-        driver.each_pass(one_pass)
+        driver.each_pass(emit_pass)
         return turn
 
-    while_claimed(builder, claims, division, inside, [i64(0)], start)
+    while_claimed(claims, division, use_piece, [i64(0)], start)
 
 
 # --------------------------------------------------------------------------- runs of rows
 
 
 def _groups(plan: Cut) -> int:
-    return -(-plan.panels // plan.group)
+    return ceil_div(plan.panels, plan.group)
 
 
 def _blocks(plan: Cut) -> int:
-    return -(-plan.tiles // ROWS_CLAIMED)
+    return ceil_div(plan.tiles, ROWS_CLAIMED)
 
 
-def _claim_runs(driver: Driver, code: Code, a: Any, b: Any) -> None:
+def _claim_runs(driver: Driver, code: Code, a: Pointer, b: Pointer) -> None:
     """Pieces are some rows of a group of panels, which each thread packs when it comes to it."""
     builder, plan = driver.builder, driver.plan
     height = ROWS_CLAIMED * plan.tile.rows
     blocks = i64(_blocks(plan))
 
-    def inside(piece: Any, _: Any, carried: Sequence[Any]) -> list[Any]:
+    def use_piece(piece: Value, _: Value, carried: Sequence[Value]) -> list[Value]:
         group = builder.udiv(piece, blocks)
         first = builder.mul(group, i64(plan.group))
         stop = minimum(builder, builder.add(first, i64(plan.group)), i64(plan.panels))
@@ -145,4 +148,4 @@ def _claim_runs(driver: Driver, code: Code, a: Any, b: Any) -> None:
         return [group]
 
     division = code.claims.division(i64(_groups(plan) * _blocks(plan)))
-    while_claimed(builder, code.claims, division, inside, [i64(-1)])
+    while_claimed(code.claims, division, use_piece, [i64(-1)])

@@ -1,21 +1,22 @@
 """Products of many rows whose operands threads pack for each other, and whose panels they claim one by one.
 
-Rows of A go through the cache in blocks, and sums of many terms in passes. B is packed by who has its panels with the first block of rows, for
-all: each while the panel before is used. Nobody waits for that: who comes to a panel that is not there yet packs it for itself.
+A goes through the cache in blocks of rows, and long sums in several passes. The thread that has a panel with the first block of rows packs it for
+all, while it uses the panel before. Nobody waits: a thread that finds a panel not yet packed packs it for itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, loop, minimum, offset
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.emit import accumulator_of, ir, loop, minimum, offset
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
+from ....graph.integers import ceil_div, round_up
 from ..emit.template import Code
 from ..emit.work_queue import QUEUES
 from .driver import Driver
-from .panel import Either, Following, Meanwhile, Piece, Slices, Terms, emit_pack_panel
+from .panel import Either, Following, Meanwhile, PanelWork, Piece, Slices, Terms, emit_pack_panel
 from .pieces import Pieces, parts_of, while_claimed
 from .plan import Cut
 
@@ -56,10 +57,10 @@ def _parts(plan: Cut, straight: bool) -> tuple[int, int, int]:
 
 def _round(count: int) -> int:
     """Whole lines of cache."""
-    return -(-count // 64) * 64
+    return round_up(count, 64)
 
 
-def claim_blocks(driver: Driver, code: Code, a: Any, b: Any) -> None:
+def claim_blocks(driver: Driver, code: Code, a: Pointer, b: Pointer) -> None:
     """Panels that go past blocks of rows, in one pass over their terms or in several."""
     builder, plan, k = driver.builder, driver.plan, driver.contraction.k
     panels, rows, _ = _parts(plan, driver.target.straight is not None)
@@ -72,38 +73,38 @@ def claim_blocks(driver: Driver, code: Code, a: Any, b: Any) -> None:
     own = builder.gep(own, [i64(_own_sums(plan))], source_etype=byte)
     group = plan.panels if driver.packed_b else plan.shared_group
 
-    def one_pass(position: Any, _: Any) -> None:
+    def emit_pass(position: Value, _: Sequence[Value]) -> None:
         length = minimum(builder, builder.sub(i64(k), position), i64(plan.block))
         if plan.pack_a:
             _pack_rows(driver, code, a, (position, length))
 
-        def some(first: Any, _: Any) -> None:
+        def use_group(first: Value, _: Sequence[Value]) -> None:
             stop = minimum(builder, builder.add(first, i64(group)), i64(plan.panels))
             shape = _Shared(driver, code, (a, b), (first, stop), (position, length), sums, own)
             shape.claim(group)
             if group < plan.panels or plan.passes > 1:
                 code.barrier()
 
-        loop(builder, i64(0), i64(plan.panels), group, some)
+        loop(builder, i64(0), i64(plan.panels), group, use_group)
 
-    loop(builder, i64(0), i64(k), plan.block, one_pass)
+    loop(builder, i64(0), i64(k), plan.block, emit_pass)
 
 
-def _pack_rows(driver: Driver, code: Code, a: Any, span: tuple[Any, Any]) -> None:
+def _pack_rows(driver: Driver, code: Code, a: Pointer, span: tuple[Value, Value]) -> None:
     """Pack some terms of all rows of A, each thread those that it claims."""
     builder, plan, packed = driver.builder, driver.plan, driver.own_rows
-    count = -(-plan.tiles // TILES_PACKED)
+    count = ceil_div(plan.tiles, TILES_PACKED)
 
-    def some(piece: Any) -> None:
+    def pack_piece(piece: Value) -> None:
         low = builder.mul(piece, i64(TILES_PACKED))
         start, end = driver.rows_of(low, builder.add(low, i64(TILES_PACKED)))
-        place = builder.mul(start, span[1])
-        driver.own_rows = offset(builder, packed, driver.accumulator, place)
+        position = builder.mul(start, span[1])
+        driver.own_rows = offset(builder, packed, driver.accumulator, position)
         driver.pack_rows(a, start, end, span, code.for_others)
 
-    code.claims.each(count, some)
+    code.claims.each(count, pack_piece)
     driver.own_rows = packed
-    code.barrier(past=True)
+    code.barrier(non_temporal=True)
 
 
 @dataclass(frozen=True)
@@ -120,58 +121,61 @@ class _Shared:
 
     driver: Driver
     code: Code
-    given: tuple[Any, Any]
-    panels: tuple[Any, Any]
-    terms: tuple[Any, Any]
-    sums: Any
-    own: Any
+    given: tuple[Pointer, Pointer]
+    panels: tuple[Value, Value]
+    terms: tuple[Value, Value]
+    sums: Pointer
+    own: Pointer
 
     def claim(self, group: int) -> None:
         """Claim its pieces, of at most ``group`` panels."""
         driver, claims = self.driver, self.code.claims
         builder, plan = driver.builder, driver.plan
         packing = not driver.packed_b
-        blocks = -(-plan.tiles * plan.tile.rows // plan.rows)
+        blocks = ceil_div(plan.tiles * plan.tile.rows, plan.rows)
         # Panels of the first block are claimed whole: who has one packs it.
-        fewest = plan.panels - (-(-plan.panels // group) - 1) * group
+        fewest = plan.panels - (ceil_div(plan.panels, group) - 1) * group
         parts = parts_of(plan) if (blocks > 1 and fewest >= QUEUES) or not packing else 1
         count = builder.sub(self.panels[1], self.panels[0])
         # A thread has the same panels with every block: it packed them.
         division = claims.division(count, blocks, parts - 1)
         pieces = Pieces(builder, plan, self.panels, division, parts)
 
-        def mark(number: Any) -> None:
+        def mark(number: Value) -> None:
             claims.mark(builder.sub(number, self.panels[0]))
 
-        def start(piece: Any) -> None:
+        def start(piece: Value) -> None:
             with builder.if_then(pieces.begins(piece)):
                 number = pieces.panel(piece)
-                self.pack(number, self.place(number))
+                self.pack(number, self.panel_address(number))
                 mark(number)
 
-        def inside(piece: Any, later: Any, _: Sequence[Any]) -> Sequence[Any]:
+        def use_piece(piece: Value, later: Value, _: Sequence[Value]) -> Sequence[Value]:
             rows, number, following = pieces.rows(piece), pieces.panel(piece), pieces.panel(later)
-            place = self.place(number)
+            panel_address = self.panel_address(number)
             if packing:
                 mine = pieces.begins(piece)
                 seen = claims.marked(builder.sub(number, self.panels[0]))
                 there = builder.or_(mine, seen)
                 with builder.if_then(builder.not_(there), likely=False):
                     self.pack(number, self.own)
-                place = builder.select(there, place, self.own)
+                panel_address = builder.select(there, panel_address, self.own)
             first = pieces.begins(later)
             meanwhile = self.meanwhile(rows, following, first)
             terms = Terms(*self.terms, self.terms[1], i64(0), self.sums_of(number))
-            driver.panel(i64(0), self.given[0], place, rows, number, meanwhile, terms, i64(0))
+            work = PanelWork(
+                i64(0), self.given[0], panel_address, rows, number, terms, i64(0), meanwhile
+            )
+            driver.panel(work)
             if packing:
                 with builder.if_then(first):
                     mark(following)
             return []
 
         first = start if packing else None
-        while_claimed(builder, claims, division, inside, [], first, packing)
+        while_claimed(claims, division, use_piece, [], first, packing)
 
-    def place(self, number: Any) -> Any:
+    def panel_address(self, number: Value) -> Pointer:
         """Where the terms of a panel lie packed."""
         driver = self.driver
         builder, plan = driver.builder, driver.plan
@@ -182,25 +186,25 @@ class _Shared:
         before = builder.mul(builder.sub(number, self.panels[0]), i64(_panel_bytes(plan)))
         return builder.gep(self.code.shared, [before], source_etype=ir().IntType(8))
 
-    def pack(self, number: Any, place: Any) -> None:
+    def pack(self, number: Value, address: Pointer) -> None:
         """Pack the terms of a panel."""
         driver, (position, length) = self.driver, self.terms
         span = position, i64(0), length
-        emit_pack_panel(driver.builder, driver.plan, self.given[1], number, place, span)
+        emit_pack_panel(driver.builder, driver.plan, self.given[1], number, address, span)
 
-    def meanwhile(self, rows: tuple[Any, Any], following: Any, packing: Any) -> Meanwhile:
+    def meanwhile(self, rows: tuple[Value, Value], following: Value, packing: Value) -> Meanwhile:
         """What is done for the next panel: it is packed slice by slice, or asked for."""
-        driver, place = self.driver, self.place(following)
-        asking = Following(driver, place)
+        driver, address = self.driver, self.panel_address(following)
+        asking = Following(driver, address)
         if driver.packed_b:
             return asking
         piece = Piece(following, *self.terms, packing)
         # Which piece comes after that is not known yet.
         beyond = Piece(following, *self.terms, ir().Constant(packing.type, 0))
-        slices = Slices(driver, self.given[1], rows, piece, beyond, place)
+        slices = Slices(driver, self.given[1], rows, piece, beyond, address)
         return Either(driver.builder, packing, slices, asking)
 
-    def sums_of(self, number: Any) -> Any:
+    def sums_of(self, number: Value) -> Pointer:
         """Where the sums of a panel are kept, from the first row on."""
         driver = self.driver
         builder, plan = driver.builder, driver.plan

@@ -1,19 +1,18 @@
-"""Strips of C: a few rows over many columns, written in order, for sums of few terms.
+"""Strips of C for short sums: a few rows over many columns, written in order.
 
-Such a sum takes less time than what is around it: a call and some decisions for each tile, and lines of C that have to come. Here one
-call makes a whole strip, asks for the lines of the next panel as it writes those of one, and writes what is left of a
-vector at the end of a row by itself.
+A short sum takes less time than what surrounds it: a call and some branches for each tile, and cache lines of C to be fetched. Here one
+call makes a whole strip, prefetches the lines of the next panel while it writes those of one, and handles the partial vector at the end of a row itself.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from ....codegen.ir.emit import (
     accumulator_of,
     broadcast,
     fused_multiply_add,
-    i64,
     ir,
     lane_mask,
     load,
@@ -24,6 +23,8 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Function, Module, Pointer, Value
 from .plan import Cut
 from .tile import Tile
 
@@ -31,12 +32,19 @@ from .tile import Tile
 class Products(Protocol):
     """What is asked of who computes with strips."""
 
-    builder: Any
+    builder: Builder
     plan: Cut
-    own_rows: Any
+    own_rows: Pointer
 
 
-def emit_strip(products: Products, a: Any, c: Any, b: Any, rows: Any, panels: Any) -> None:
+def emit_strip(
+    products: Products,
+    a: Pointer,
+    c: Pointer,
+    b: Pointer,
+    rows: tuple[Value, Value],
+    panels: tuple[Value, Value],
+) -> None:
     """Rows of one tile times packed panels, straight into C.
 
     Args:
@@ -60,24 +68,35 @@ def emit_strip(products: Products, a: Any, c: Any, b: Any, rows: Any, panels: An
     c_stride = i64(contraction.c_strides[1])
     c = offset(builder, c, accumulator, builder.mul(start, c_stride))
 
-    def some(vectors: int, low: Any, count: Any, height: int, valid: int = 0) -> None:
+    def call_kernel(vectors: int, low: Value, count: Value, height: int, valid: int = 0) -> None:
         """``count`` panels of so many vectors from ``low`` on; ``valid`` lanes of the last exist where not all do."""
         tile = Tile(height, vectors, plan.tile.lanes)
         kernel = strip_kernel(builder.module, tile, plan.panel, plan.form, valid > 0)
         skipped = builder.mul(builder.sub(low, first), i64(width * contraction.k))
-        place = offset(builder, b, plan.panel, skipped)
+        address = offset(builder, b, plan.panel, skipped)
         to = offset(builder, c, accumulator, builder.mul(low, i64(width)))
-        given = [i64(contraction.k), a_tile, i64(a_stride), place, to, c_stride, count, i64(valid)]
+        given = [
+            i64(contraction.k),
+            a_tile,
+            i64(a_stride),
+            address,
+            to,
+            c_stride,
+            count,
+            i64(valid),
+        ]
         builder.call(kernel, given)
 
     def strip(height: int) -> None:
         whole = i64(plan.full_panels)
         if plan.full_panels:
             count = builder.sub(minimum(builder, stop, whole), first)
-            some(plan.tile.vectors, first, count, height)
+            call_kernel(plan.tile.vectors, first, count, height)
         if plan.last.vectors:
             with builder.if_then(builder.icmp_signed(">", stop, whole)):
-                some(plan.last.vectors, whole, i64(1), height, contraction.n % plan.tile.lanes)
+                call_kernel(
+                    plan.last.vectors, whole, i64(1), height, contraction.n % plan.tile.lanes
+                )
 
     height = plan.tile.rows
     rest = contraction.m % height
@@ -90,11 +109,11 @@ def emit_strip(products: Products, a: Any, c: Any, b: Any, rows: Any, panels: An
                 strip(count)
 
 
-def strip_kernel(module: Any, tile: Tile, panel: str, form: str, masked: bool) -> Any:
+def strip_kernel(module: Module, tile: Tile, panel: str, form: str, masked: bool) -> Function:
     """The function of a strip over panels of type ``panel``, emitted once per module.
 
     Its signature is ``(k, a*, a_stride, b*, out*, out_stride, count, valid)``: ``count`` panels that lie behind each other. A is read
-    as ``tile_kernel`` does it. Where it is ``masked``, only ``valid`` lanes of the last vector of a panel are written.
+    as ``MicroKernel`` does it. Where it is ``masked``, only ``valid`` lanes of the last vector of a panel are written.
     """
     types = ir()
     name = f"darner.strip.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}"
@@ -111,23 +130,23 @@ def strip_kernel(module: Any, tile: Tile, panel: str, form: str, masked: bool) -
     return function
 
 
-def _emit_kernel(function: Any, tile: Tile, dtype: str, form: str, masked: bool) -> None:
+def _emit_kernel(function: Function, tile: Tile, dtype: str, form: str, masked: bool) -> None:
     builder = ir().IRBuilder(function.append_basic_block("entry"))
     k, a, a_stride, b, out, out_stride, count, valid = function.args
     lanes, width = tile.lanes, tile.width
     mask = lane_mask(builder, valid, lanes) if masked else None
 
-    def place_of(index: Any, row: int) -> Any:
+    def unravelled(index: Value, row: int) -> Pointer:
         """Where A has a term of a row."""
         if form == "columns":
             return offset(builder, a, dtype, builder.mul(index, a_stride), row)
         return offset(builder, a, dtype, builder.mul(a_stride, i64(row)), index)
 
-    def one_panel(number: Any, _: Any) -> None:
+    def emit_panel(number: Value, _: Sequence[Value]) -> None:
         columns = offset(builder, b, dtype, builder.mul(number, builder.mul(k, i64(width))))
         to = offset(builder, out, dtype, builder.mul(number, i64(width)))
 
-        def term(index: Any, sums: Any) -> list[Any]:
+        def term(index: Value, sums: Sequence[Value]) -> list[Value]:
             line = offset(builder, columns, dtype, builder.mul(index, i64(width)))
             vectors = [
                 load(builder, offset(builder, line, dtype, vector * lanes), dtype, lanes)
@@ -135,7 +154,7 @@ def _emit_kernel(function: Any, tile: Tile, dtype: str, form: str, masked: bool)
             ]
             following = []
             for row in range(tile.rows):
-                value = load(builder, place_of(index, row), dtype, 1)
+                value = load(builder, unravelled(index, row), dtype, 1)
                 value = broadcast(builder, value, lanes)
                 for vector, column in enumerate(vectors):
                     total = sums[row * tile.vectors + vector]
@@ -145,13 +164,13 @@ def _emit_kernel(function: Any, tile: Tile, dtype: str, form: str, masked: bool)
         nothing = [zero(dtype, lanes)] * (tile.rows * tile.vectors)
         for at, value in enumerate(loop(builder, i64(0), k, 1, term, nothing)):
             row, vector = divmod(at, tile.vectors)
-            place = offset(builder, to, dtype, builder.mul(out_stride, i64(row)), vector * lanes)
+            address = offset(builder, to, dtype, builder.mul(out_stride, i64(row)), vector * lanes)
             is_last = vector == tile.vectors - 1
-            store(builder, value, place, dtype, mask if is_last else None)
+            store(builder, value, address, dtype, mask if is_last else None)
             if not masked:
                 # The end of the same vector of the next panel: of rows that begin within a line, the beginning is there already.
-                later = offset(builder, place, dtype, width + lanes - 1)
+                later = offset(builder, address, dtype, width + lanes - 1)
                 prefetch(builder, later, write=True)
 
-    loop(builder, i64(0), count, 1, one_panel)
+    loop(builder, i64(0), count, 1, emit_panel)
     builder.ret_void()

@@ -1,7 +1,7 @@
-"""Products of matrices as kernels: ``dot_general`` through the tiles of contractions, element-wise nodes where sums are written.
+"""Matrix products as kernels: ``dot_general`` through the tiles of contractions, with element-wise nodes as epilogues.
 
-The operands are views of what lies in memory, so every layout is a matter of strides; the axes of a side that are not summed are
-one row axis (or column axis), those that are summed are one, and those of the batch may lie anywhere.
+Operands are strided views, so every layout is a matter of strides. The axes of an operand that are not summed are merged
+into one row (or column) axis, those that are summed into another, and batch axes may have any strides.
 """
 
 from __future__ import annotations
@@ -9,20 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.emit import accumulator_of, lane_mask, load, loop, narrow, offset, store
-from ....codegen.ir.index import Lanes, Number, Places, as_value
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.emit import (
+    Spacing,
+    accumulator_of,
+    lane_mask,
+    load,
+    loop,
+    narrow,
+    offset,
+    store,
+    store_strided,
+)
+from ....codegen.ir.index import Index, IndexMath, Lanes, i64
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec, may_share
-from ....lower.specs import sizes
+from ....lower.specs import operand_number, sizes
 from ..emit.panels import Offer, Panels
 from ..emit.template import Code, Packing, Scratch, Template
 from ..runtime.jit import Machine
-from .driver import Driver, Target, Write
+from .driver import Driver, Operands, Target, Write
 from .panel import emit_pack_panel
 from .pieces import fair_share
 from .plan import CACHE_BYTES, ROLLING_BYTES, Contraction, Cut, cut
@@ -75,7 +85,7 @@ class Parts:
 
 def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> Parts | None:
     """The parts of long sums that make few elements; None where they stay whole. ``packing`` says that B is not packed before."""
-    if contraction.apart:
+    if contraction.strided_terms:
         return None
     whole = cut(contraction, machine)
     tiles = contraction.batch * whole.tiles * whole.panels
@@ -96,13 +106,13 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
     length = ROLLING_BYTES // ((contraction.m + 2 * whole.tile.width) * size)
     too_long = whole.rows < contraction.m or (packing and whole.blocked)
     if too_long and length >= LEAST_PART and contraction.k >= 2 * length:
-        count = max(count, min(MOST_PARTS, -(-contraction.k // length)))
+        count = max(count, min(MOST_PARTS, ceil_div(contraction.k, length)))
     if count < 2:
         half = contraction.k // 2
         kept = packing and whole.by_rows and whole.direct and _keeps_rows(contraction)
         return Parts(2, half, contraction.k - 2 * half) if kept else None
     # Whole vectors, which are transposed at once.
-    length = contraction.whole_terms(-(-contraction.k // count), whole.tile.lanes)
+    length = contraction.whole_terms(ceil_div(contraction.k, count), whole.tile.lanes)
     count = contraction.k // length
     return Parts(count, length, contraction.k - count * length)
 
@@ -110,7 +120,7 @@ def _parts(contraction: Contraction, machine: Machine, packing: bool = True) -> 
 def _has_panels(contraction: Contraction, machine: Machine) -> bool:
     """Whether there are panels of the usual width for every thread."""
     width = choose_tile(machine, contraction.dtype).width
-    return contraction.batch * -(-contraction.n // width) >= FEWEST_PANELS
+    return contraction.batch * ceil_div(contraction.n, width) >= FEWEST_PANELS
 
 
 def _keeps_rows(contraction: Contraction) -> bool:
@@ -218,24 +228,25 @@ def _emit(code: Code) -> None:
 
 def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Target) -> None:
     """The code of one contraction, from term ``skipped`` on; batches beyond the product's are parts of its sums."""
-    builder, places, batches = code.builder, code.places, product.contraction.batch
+    builder, indices, batches = code.builder, code.indices, product.contraction.batch
     dtype = product.contraction.dtype
     # Whole panels of terms lie behind each other.
     panels = product.contraction.b_panels
     step = product.b.summed if panels is None else panels.rows
 
-    def offsets(batch: Any) -> tuple[Any, Any]:
-        part: Number = 0
+    def offsets(batch: Value) -> tuple[Value, Value]:
+        part: Index = 0
+        within: Index = batch
         if plan.contraction.batch != batches:
-            part, batch = places.div(batch, batches), places.mod(batch, batches)
-        index = places.split(batch, product.shape)
+            part, within = indices.div(batch, batches), indices.mod(batch, batches)
+        index = indices.split(within, product.shape)
         length = plan.contraction.k
-        a: Number = places.mul(part, product.a.summed * length)
-        b: Number = places.mul(part, step * length)
+        a: Index = indices.mul(part, product.a.summed * length)
+        b: Index = indices.mul(part, step * length)
         for number, axis in zip(index, product.loops, strict=True):
-            a = places.add(a, places.mul(number, axis.a))
-            b = places.add(b, places.mul(number, axis.b))
-        return as_value(a), as_value(b)
+            a = indices.add(a, indices.mul(number, axis.a))
+            b = indices.add(b, indices.mul(number, axis.b))
+        return i64(a), i64(b)
 
     a, b = (
         offset(builder, code.operand_of(side.leaf), dtype, side.offset + skipped * distance)
@@ -243,7 +254,8 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
     )
     if code.packed:
         b = code.operand_of(product.b.leaf)
-    driver = Driver(builder, plan, a, b, code.own, target, offsets, packed_b=code.packed)
+    operands = Operands(a, b, offsets, code.packed)
+    driver = Driver(builder, plan, operands, code.own, target)
     whole = plan.contraction == product.contraction
     # Claims are counted once in a kernel: a part that is shorter than the others is shared out evenly.
     if skipped == 0 and (can_claim(plan, code.packed) if whole else can_claim_parts(plan)):
@@ -252,47 +264,49 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         driver.emit(*fair_share(builder, code.share, plan))
 
 
-def _place(code: Code, product: Product, batch: Any, row: Any = 0, column: Any = 0) -> Number:
+def _offset_of(
+    code: Code, product: Product, batch: Index, row: Index = 0, column: Index = 0
+) -> Index:
     """The place of an element of the product in row-major order, or in panels."""
-    places = code.places
+    indices = code.indices
     _, down, across = product.contraction.c_strides
     panels = product.contraction.c_panels
     if panels is not None:
-        return _place_in_panels(places, panels, row, column)
-    total = places.add(places.mul(row, down), places.mul(column, across))
-    for number, axis in zip(places.split(batch, product.shape), product.loops, strict=True):
-        total = places.add(total, places.mul(number, axis.c))
+        return _offset_in_panels(indices, panels, row, column)
+    total = indices.add(indices.mul(row, down), indices.mul(column, across))
+    for number, axis in zip(indices.split(batch, product.shape), product.loops, strict=True):
+        total = indices.add(total, indices.mul(number, axis.c))
     return total
 
 
-def _place_in_panels(places: Places, panels: Panels, row: Number, column: Number) -> Number:
+def _offset_in_panels(indices: IndexMath, panels: Panels, row: Index, column: Index) -> Index:
     """The place of an element of a matrix that lies in panels."""
     width = panels.width
-    number = places.div(column, width)
-    within = places.sub(column, places.mul(number, width))
-    before = places.mul(number, width * panels.rows)
-    down: Number = width
+    number = indices.div(column, width)
+    within = indices.sub(column, indices.mul(number, width))
+    before = indices.mul(number, width * panels.rows)
+    down: Index = width
     if panels.last:
-        b, last = places.builder, panels.columns // width
-        is_last = b.icmp_signed("==", as_value(number), as_value(last))
-        down = b.select(is_last, as_value(panels.last), as_value(width))
-    return places.add(places.add(before, places.mul(row, down)), within)
+        b, last = indices.builder, panels.columns // width
+        is_last = b.icmp_signed("==", i64(number), i64(last))
+        down = b.select(is_last, i64(panels.last), i64(width))
+    return indices.add(indices.add(before, indices.mul(row, down)), within)
 
 
 def _part_target(code: Code, product: Product, first: int) -> Target:
     """Where parts of sums go, from part ``first`` on."""
-    builder, places, contraction = code.builder, code.places, product.contraction
+    builder, indices, contraction = code.builder, code.indices, product.contraction
     dtype = _accumulator(product)
 
-    def straight(batch: Any) -> Any:
-        place = places.mul(
-            places.add(batch, first * contraction.batch), contraction.m * contraction.n
+    def straight(batch: Index) -> Pointer:
+        position = indices.mul(
+            indices.add(batch, first * contraction.batch), contraction.m * contraction.n
         )
-        return offset(builder, code.shared, dtype, as_value(place))
+        return offset(builder, code.shared, dtype, i64(position))
 
-    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
-        within = places.add(places.mul(row, contraction.n), column)
-        at = offset(builder, straight(batch), dtype, as_value(within))
+    def write(values: Value, batch: Index, row: Index, column: Index, mask: Value | None) -> None:
+        within = indices.add(indices.mul(row, contraction.n), column)
+        at = offset(builder, straight(batch), dtype, i64(within))
         store(builder, values, at, dtype, mask)
 
     return Target(write, straight)
@@ -300,31 +314,31 @@ def _part_target(code: Code, product: Product, first: int) -> Target:
 
 def _emit_sum_of_parts(code: Code, product: Product, parts: Parts) -> None:
     """Add up the parts, in their order, and take the sums to the results."""
-    builder, places, contraction = code.builder, code.places, product.contraction
+    builder, indices, contraction = code.builder, code.indices, product.contraction
     dtype = _accumulator(product)
     lanes = choose_tile(code.machine, contraction.dtype).lanes
-    vectors = -(-contraction.n // lanes)
+    vectors = ceil_div(contraction.n, lanes)
     write = _writer(code, product)
     size = contraction.batch * contraction.m * contraction.n
 
-    def one(number: Any) -> None:
-        batch, row, vector = places.split(number, (contraction.batch, contraction.m, vectors))
-        column = places.mul(vector, lanes)
+    def emit_unit(number: Value) -> None:
+        batch, row, vector = indices.split(number, (contraction.batch, contraction.m, vectors))
+        column = indices.mul(vector, lanes)
         mask = None
         if contraction.n % lanes:
-            mask = lane_mask(builder, builder.sub(as_value(contraction.n), as_value(column)), lanes)
-        line = places.add(places.mul(batch, contraction.m), row)
-        place = as_value(places.add(places.mul(line, contraction.n), column))
+            mask = lane_mask(builder, builder.sub(i64(contraction.n), i64(column)), lanes)
+        line = indices.add(indices.mul(batch, contraction.m), row)
+        position = i64(indices.add(indices.mul(line, contraction.n), column))
 
-        def add(part: Any, totals: Sequence[Any]) -> list[Any]:
-            at = offset(builder, code.shared, dtype, builder.mul(part, as_value(size)), place)
+        def add(part: Value, totals: Sequence[Value]) -> list[Value]:
+            at = offset(builder, code.shared, dtype, builder.mul(part, i64(size)), position)
             return [builder.fadd(totals[0], load(builder, at, dtype, lanes, mask))]
 
-        first = load(builder, offset(builder, code.shared, dtype, place), dtype, lanes, mask)
-        (total,) = loop(builder, as_value(1), as_value(parts.all), 1, add, [first])
+        first = load(builder, offset(builder, code.shared, dtype, position), dtype, lanes, mask)
+        (total,) = loop(builder, i64(1), i64(parts.all), 1, add, [first])
         write(total, batch, row, column, mask)
 
-    code.each(contraction.batch * contraction.m * vectors, one)
+    code.each(contraction.batch * contraction.m * vectors, emit_unit)
 
 
 # --------------------------------------------------------------------------- results
@@ -343,13 +357,13 @@ def _goes_straight(spec: Spec, product: Product) -> bool:
     return contraction.c_strides[2] == 1 and contraction.c_panels is None
 
 
-def _straight(code: Code, product: Product) -> Callable[[Any], Any] | None:
+def _straight(code: Code, product: Product) -> Callable[[Value], Pointer] | None:
     """The place of a batch of the result, where sums are written as they are."""
     builder, dtype = code.builder, product.node.dtype.name
     if not _goes_straight(code.spec, product):
         return None
     return lambda batch: offset(
-        builder, code.results[0], dtype, as_value(_place(code, product, batch))
+        builder, code.results[0], dtype, i64(_offset_of(code, product, batch))
     )
 
 
@@ -368,28 +382,29 @@ def _read_leaves(spec: Spec, product: Product) -> list[Node]:
     return [leaf for leaf in leaves if leaf.dtype.itemsize == size]
 
 
-def _reads(code: Code, product: Product) -> Callable[[Any, Any, Any], list[Any]] | None:
+def _reads(code: Code, product: Product) -> Callable[[Value, Value, Value], list[Pointer]] | None:
     """Where the elements lie that are read where a tile is written: moments, residuals."""
     leaves = _read_leaves(code.spec, product)
     if not leaves or product.contraction.c_strides[2] != 1:
         return None
 
-    def places(batch: Any, row: Any, column: Any) -> list[Any]:
-        place = as_value(_place(code, product, batch, row, column))
+    def read_addresses(batch: Value, row: Value, column: Value) -> list[Pointer]:
+        position = i64(_offset_of(code, product, batch, row, column))
         return [
-            offset(code.builder, code.operand_of(leaf), leaf.dtype.name, place) for leaf in leaves
+            offset(code.builder, code.operand_of(leaf), leaf.dtype.name, position)
+            for leaf in leaves
         ]
 
-    return places
+    return read_addresses
 
 
-def _written(code: Code, product: Product) -> Callable[[Any, Any, Any], Any] | None:
+def _written(code: Code, product: Product) -> Callable[[Value, Value, Value], Pointer] | None:
     """Where an element of the first result goes, if its rows lie as the product's do."""
     dtype = code.body.outputs[0].dtype.name
     if product.contraction.c_strides[2] != 1 or dtype not in STORAGE_BYTES:
         return None
     return lambda batch, row, column: offset(
-        code.builder, code.results[0], dtype, as_value(_place(code, product, batch, row, column))
+        code.builder, code.results[0], dtype, i64(_offset_of(code, product, batch, row, column))
     )
 
 
@@ -398,41 +413,41 @@ def _writer(code: Code, product: Product) -> Write:
     builder, body, dtype = code.builder, code.body, product.node.dtype.name
     across = product.contraction.c_strides[2]
 
-    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
+    def write(values: Value, batch: Index, row: Index, column: Index, mask: Value | None) -> None:
         lanes = values.type.count
-        place = _place(code, product, batch, row, column)
+        address = _offset_of(code, product, batch, row, column)
         if _is_plain(code.spec, product):
-            at = offset(builder, code.results[0], dtype, as_value(place))
-            store(builder, values, at, dtype, mask, across)
+            at = offset(builder, code.results[0], dtype, i64(address))
+            store_strided(builder, values, at, dtype, Spacing(across), mask)
             return
         elements = Elements.of(code, mask)
         elements.give(product.node, narrow(builder, values, dtype))
         if product.contraction.c_panels is not None:
             for leaf in _read_leaves(code.spec, product):
-                at = offset(builder, code.operand_of(leaf), dtype, as_value(place))
+                at = offset(builder, code.operand_of(leaf), dtype, i64(address))
                 elements.give(leaf, load(builder, at, dtype, lanes, mask))
         columns = Lanes(column, lanes, 1, lanes)
-        index = _index(elements.places, product, batch, row, columns)
+        index = _index(elements.indices, product, batch, row, columns)
         # All are computed before any is written: a result may lie where an operand does.
         found = [elements.at(output, index) for output in body.outputs]
         for output, value, pointer in zip(body.outputs, found, code.results, strict=True):
             elements.registers.store(
-                value, pointer, Lanes(place, lanes, across), output.dtype, mask
+                value, pointer, Lanes(address, lanes, across), output.dtype, mask
             )
 
     return write
 
 
 def _index(
-    places: Places, product: Product, batch: Number, row: Number, column: Number
-) -> list[Number]:
+    indices: IndexMath, product: Product, batch: Index, row: Index, column: Index
+) -> list[Index]:
     """The index of an element of the product's node."""
-    around = places.split(batch, product.shape)
+    around = indices.split(batch, product.shape)
     count = len(product.loops) - len(product.a.outer) - len(product.b.outer)
     turn = count + len(product.a.outer)
-    rows = [*around[count:turn], *places.split(row, product.a.inner)]
-    columns = [*around[turn:], *places.split(column, product.b.inner)]
-    both = (columns, rows) if product.turned else (rows, columns)
+    rows = [*around[count:turn], *indices.split(row, product.a.inner)]
+    columns = [*around[turn:], *indices.split(column, product.b.inner)]
+    both = (columns, rows) if product.transposed else (rows, columns)
     return [*around[:count], *both[0], *both[1]]
 
 
@@ -453,22 +468,24 @@ def _panels_of(spec: Spec, machine: Machine) -> Offer:
     together: dict[int, Panels] = {}
     if _can_pack_b(spec, product) and contraction.m >= FEWEST_ROWS and not b.offset:
         within = contraction.b_strides[1:]
-        turned = within == (1, contraction.k)
-        rows, columns = (contraction.n, contraction.k) if turned else (contraction.k, contraction.n)
+        transposed = within == (1, contraction.k)
+        rows, columns = (
+            (contraction.n, contraction.k) if transposed else (contraction.k, contraction.n)
+        )
         whole = math.prod(sizes(b.leaf)) == rows * columns and within in (
             (columns, 1),
             (1, columns),
         )
         # What was packed before is not cut into parts of sums, which few tiles want.
-        if whole and (turned or _parts(contraction, machine, False) is None):
-            alone[_position(b.leaf)] = _panels_for(machine, dtype, rows, columns)
+        if whole and (transposed or _parts(contraction, machine, False) is None):
+            alone[operand_number(b.leaf)] = _panels_for(machine, dtype, rows, columns)
     beside = _read_leaves(spec, product)
-    alike = all(may_share(spec, _position(leaf), 0) for leaf in beside)
-    others = {_position(leaf) for leaf in spec.inputs if leaf.shape == product.node.shape}
-    others -= {_position(side.leaf) for side in (product.a, product.b)}
+    alike = all(may_share(spec, operand_number(leaf), 0) for leaf in beside)
+    others = {operand_number(leaf) for leaf in spec.inputs if leaf.shape == product.node.shape}
+    others -= {operand_number(side.leaf) for side in (product.a, product.b)}
     types = {node.dtype.name for node in (*beside, *spec.body.outputs)}
     flat = contraction.c_strides[1:] == (contraction.n, 1) and not product.loops
-    if flat and alike and types == {dtype} and others == {_position(leaf) for leaf in beside}:
+    if flat and alike and types == {dtype} and others == {operand_number(leaf) for leaf in beside}:
         panels = _panels_for(machine, dtype, contraction.m, contraction.n)
         results = range(len(spec.inputs), len(spec.inputs) + len(spec.body.outputs))
         together = dict.fromkeys([*sorted(others), *results], panels)
@@ -478,13 +495,13 @@ def _panels_of(spec: Spec, machine: Machine) -> Offer:
 def _panels_for(machine: Machine, dtype: str, rows: int, columns: int) -> Panels:
     """The panels of a matrix that the usual tile reads."""
     tile = choose_tile(machine, dtype)
-    last = -(-(columns % tile.width) // tile.lanes) * tile.lanes
+    last = round_up(columns % tile.width, tile.lanes)
     return Panels(rows, columns, tile.width, last, False)
 
 
 def _laid(spec: Spec, product: Product, panels: Mapping[int, Panels]) -> tuple[Product, bool]:
     """A product with what lies in panels, and whether B needs no packing."""
-    contraction, b = product.contraction, panels.get(_position(product.b.leaf))
+    contraction, b = product.contraction, panels.get(operand_number(product.b.leaf))
     c = panels.get(len(spec.inputs))
     whole = b is not None and contraction.b_strides[2] == 1
     if b is not None and not whole:
@@ -493,11 +510,6 @@ def _laid(spec: Spec, product: Product, panels: Mapping[int, Panels]) -> tuple[P
         steps = (contraction.m * contraction.n, c.width, 1)
         contraction = replace(contraction, c_strides=steps, c_panels=c)
     return replace(product, contraction=contraction), whole
-
-
-def _position(leaf: Node) -> int:
-    """The number of an operand."""
-    return int(str(leaf.name))
 
 
 # --------------------------------------------------------------------------- packed once
@@ -512,7 +524,7 @@ def _can_pack_b(spec: Spec, product: Product) -> bool:
     """Whether B is one matrix for the whole product and nothing else reads it."""
     contraction, b = product.contraction, product.b
     repeated = any(axis.b for axis in product.loops)
-    if contraction.empty or repeated or contraction.apart:
+    if contraction.empty or repeated or contraction.strided_terms:
         return False
     uses = [node for node in spec.body.nodes if b.leaf.id in node.inputs]
     return len(uses) == 1 and product.a.leaf.id != b.leaf.id
@@ -538,9 +550,9 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     def emit(code: Code) -> None:
         source = offset(code.builder, code.operands[0], contraction.dtype, b.offset)
 
-        def panel(number: Any) -> None:
+        def panel(number: Value) -> None:
             width = plan.tile.width * contraction.k
-            at = code.builder.mul(number, as_value(width))
+            at = code.builder.mul(number, i64(width))
             target = offset(code.builder, code.results[0], plan.panel, at)
             emit_pack_panel(code.builder, plan, source, number, target)
 
@@ -549,18 +561,18 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     nbytes = plan.packed_elements * STORAGE_BYTES[plan.panel]
     key = f"panels of {plan.tile.width}: {order}"
     panels = _panels(plan, b.leaf, b.offset)
-    return Packing(_position(b.leaf), nbytes, key, emit, panels, few)
+    return Packing(operand_number(b.leaf), nbytes, key, emit, panels, few)
 
 
 def _panels(plan: Cut, leaf: Node, first: int) -> Panels | None:
     """How B is read back from its panels, where they hold all of the operand as it is."""
     one = plan.contraction
     dense = {(one.n, 1): False, (1, one.k): True}
-    turned = dense.get((one.b_strides[1], one.b_strides[2]))
+    transposed = dense.get((one.b_strides[1], one.b_strides[2]))
     whole = not first and math.prod(sizes(leaf)) == one.k * one.n
-    if turned is None or not whole or not leaf.dtype.name == one.dtype == plan.panel:
+    if transposed is None or not whole or not leaf.dtype.name == one.dtype == plan.panel:
         return None
-    return Panels(one.k, one.n, plan.tile.width, plan.last.width, turned)
+    return Panels(one.k, one.n, plan.tile.width, plan.last.width, transposed)
 
 
 CONTRACT = Template("contract", _fits, _emit, _scratch, _packing, _panels_of)

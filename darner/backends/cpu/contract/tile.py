@@ -6,14 +6,14 @@ One function per (type, tile, form of A) serves every shape: strides and lengths
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ....codegen.ir.emit import (
     accumulator_of,
     broadcast,
     fused_multiply_add,
-    i64,
     ir,
     lane_mask,
     load,
@@ -22,8 +22,10 @@ from ....codegen.ir.emit import (
     prefetch,
     zero,
 )
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Function, Mask, Module, Pointer, Value
 from ....graph.errors import ArgumentError
+from ....graph.integers import ceil_div
 from .prefetch import ask, ask_for_target
 
 UNROLL = 4
@@ -120,18 +122,18 @@ def halves_of_cycles(rows: int, vectors: int) -> int:
 def cost(tile: Tile, m: int, n: int) -> float:
     """Cycles that one term of all sums of ``m x n`` takes: of multiplications, of reading, or of waiting for sums."""
 
-    def some(rows: int, vectors: int) -> float:
+    def cycles_of(rows: int, vectors: int) -> float:
         # Of tiles that are as quick, the one that reads less.
         cycles = halves_of_cycles(rows, vectors) / 2
         return cycles + 0.05 * (rows + vectors) if rows and vectors else 0.0
 
-    whole, rest = divmod(-(-n // tile.lanes), tile.vectors)
+    whole, rest = divmod(ceil_div(n, tile.lanes), tile.vectors)
     tiles, left = divmod(m, tile.rows)
     return (
-        tiles * whole * some(tile.rows, tile.vectors)
-        + tiles * some(tile.rows, rest)
-        + whole * some(left, tile.vectors)
-        + some(left, rest)
+        tiles * whole * cycles_of(tile.rows, tile.vectors)
+        + tiles * cycles_of(tile.rows, rest)
+        + whole * cycles_of(left, tile.vectors)
+        + cycles_of(left, rest)
     )
 
 
@@ -142,164 +144,253 @@ def terms_of_turn(tile: Tile, form: str, pace: int) -> int:
     return pace if tile.rows * tile.vectors >= FULL else 2
 
 
-def tile_kernel(
-    module: Any,
-    tile: Tile,
-    panel: str,
-    form: str,
-    b_form: str = "packed",
-    asking: int = 0,
-    pace: int = UNROLL,
-    distance: int = 0,
-) -> Any:
-    """The micro-kernel over panels of type ``panel``, emitted once per module.
+@dataclass(frozen=True)
+class MicroKernel:
+    """A function that multiplies a tile, emitted once per module.
 
     Its signature is ``(k, a*, a_stride, b*, out*, out_stride, keep, next*)``. ``out[row * out_stride + column]`` gets
     the sums, added to what stands there when ``keep`` is set. ``a`` has the accumulator type; ``a_stride`` is the
     distance of two rows (form ``rows``) or of two k (form ``columns``). A line of ``next`` is prefetched every
     four k, one after the other; when ``asking`` for a number of streams, ``next`` are instead the words of an ``Asks``, which say what is,
-    once in ``pace`` terms. A ``distance`` that is not 0 is known to be ``a_stride``.
+    once in ``pace`` terms.
 
     B that is not packed is read as it lies: with a ``b_form`` of ``rows`` two more arguments are the distance of its rows, and
     how many lanes of the last vector exist; ``rows.masked`` heeds that number. ``panel`` is then the type in which B lies.
     With a ``b_form`` of ``placed`` one more argument points to the distances of B's rows from ``b``, a 64-bit number for each k.
     A may lie anywhere too: with the form ``placed`` two more arguments point to the distance of each row from ``a``, and to that of each k from the start of a row.
+
+    Attributes:
+        tile: rows and columns.
+        panel: the type of B.
+        form: how A lies.
+        b_form: how B lies.
+        asking: streams that are prefetched.
+        pace: terms for each turn of that.
+        distance: what ``a_stride`` is known to be; 0 where it is not known.
     """
-    types = ir()
-    pace = pace if asking else UNROLL
-    name = f"darner.tile.{panel}.{tile.rows}x{tile.vectors}x{tile.lanes}.{form}.{b_form}"
-    name += f".asking{asking}.{pace}" if asking else ""
-    name += f".by{distance}" if distance else ""
-    if name in module.globals:
-        return module.globals[name]
-    word, pointer = types.IntType(64), types.PointerType()
-    arguments = [word, pointer, word, pointer, pointer, word, types.IntType(1), pointer]
-    arguments += {"packed": [], "placed": [pointer]}.get(b_form, [word, word])
-    arguments += [pointer, pointer] if form == "placed" else []
-    function = types.Function(module, types.FunctionType(types.VoidType(), arguments), name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    function.attributes.add("nounwind")
-    _emit_kernel(function, tile, panel, form, b_form, asking, pace, distance)
-    return function
+
+    tile: Tile
+    panel: str
+    form: str
+    b_form: str = "packed"
+    asking: int = 0
+    pace: int = UNROLL
+    distance: int = 0
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        tile = self.tile
+        name = f"darner.tile.{self.panel}.{tile.rows}x{tile.vectors}x{tile.lanes}"
+        name += f".{self.form}.{self.b_form}"
+        name += f".asking{self.asking}.{self.pace}" if self.asking else ""
+        return name + (f".by{self.distance}" if self.distance else "")
+
+    def function(self, module: Module) -> Function:
+        """The function in a module."""
+        types = ir()
+        found: Function | None = module.globals.get(self.name)
+        if found is not None:
+            return found
+        word, pointer = types.IntType(64), types.PointerType()
+        arguments = [word, pointer, word, pointer, pointer, word, types.IntType(1), pointer]
+        arguments += {"packed": [], "placed": [pointer]}.get(self.b_form, [word, word])
+        arguments += [pointer, pointer] if self.form == "placed" else []
+        kind = types.FunctionType(types.VoidType(), arguments)
+        function: Function = types.Function(module, kind, self.name)
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
+        builder = types.IRBuilder(function.append_basic_block("entry"))
+        _TileCode(self, builder, _arguments(self, builder, function)).emit()
+        return function
 
 
-def _emit_kernel(
-    function: Any,
-    tile: Tile,
-    panel: str,
-    form: str,
-    b_form: str,
-    asking: int,
-    pace: int,
-    distance: int,
-) -> None:
-    types = ir()
-    dtype, word = accumulator_of(panel), types.IntType(64)
-    k, a, a_stride, b, out, out_stride, keep, following, *more = function.args
-    builder = types.IRBuilder(function.append_basic_block("entry"))
-    a_stride = i64(distance) if distance else a_stride
-    a_terms = more.pop() if form == "placed" else None
-    a_rows = more.pop() if form == "placed" else None
-    distances = more.pop() if b_form == "placed" else None
-    b_stride, valid = more or (i64(tile.width), None)
-    mask = lane_mask(builder, valid, tile.lanes) if b_form.endswith(".masked") else None
-    places = [
-        offset(builder, out, dtype, builder.mul(out_stride, i64(row)), vector * tile.lanes)
-        for row in range(tile.rows)
-        for vector in range(tile.vectors)
-    ]
-    fresh = builder.block
-    reading = builder.append_basic_block("keep")
-    start = builder.append_basic_block("start")
-    builder.cbranch(keep, reading, start)
-    builder.position_at_end(reading)
-    kept = [load(builder, place, dtype, tile.lanes) for place in places]
-    builder.branch(start)
-    builder.position_at_end(start)
-    sums = []
-    for value in kept:
-        phi = builder.phi(value.type)
-        phi.add_incoming(zero(dtype, tile.lanes), fresh)
-        phi.add_incoming(value, reading)
-        sums.append(phi)
+@dataclass(frozen=True)
+class _Arguments:
+    """What a micro-kernel is called with.
 
-    def number(table: Any, *place: Any) -> Any:
-        at = i64(place[0]) if len(place) == 1 else builder.add(place[0], i64(place[1]))
-        return builder.load(builder.gep(table, [at], source_etype=word), typ=word)
+    Attributes:
+        k: terms.
+        a: the first element of A.
+        a_stride: the distance of two rows, or two k.
+        b: the first element of B.
+        out: where the sums go.
+        out_stride: the distance of two rows of them.
+        keep: whether they are added to what stands there.
+        following: what is prefetched.
+        b_stride: the distance of two rows of B.
+        mask: the lanes of the last vector that exist, where not all may.
+        b_rows: distances of B's rows from ``b``, where that is ``placed``.
+        a_rows: distances of A's rows from ``a``, likewise.
+        a_terms: distances of terms from the start of a row, likewise.
+    """
 
-    lines = []
-    if form == "placed":
-        lines = [offset(builder, a, dtype, number(a_rows, row)) for row in range(tile.rows)]
+    k: Value
+    a: Pointer
+    a_stride: Value
+    b: Pointer
+    out: Pointer
+    out_stride: Value
+    keep: Value
+    following: Pointer
+    b_stride: Value
+    mask: Mask | None = None
+    b_rows: Pointer | None = None
+    a_rows: Pointer | None = None
+    a_terms: Pointer | None = None
 
-    def addresses(index: Any) -> list[Any]:
-        if form == "placed":
-            return lines
-        if form == "columns":
-            return [offset(builder, a, dtype, builder.mul(index, a_stride))]
-        return [
-            offset(builder, a, dtype, builder.mul(a_stride, i64(row)), index)
+
+def _arguments(kernel: MicroKernel, builder: Builder, function: Function) -> _Arguments:
+    """The arguments of a function by name: which of the last ones there are, the forms say."""
+    names = ["k", "a", "a_stride", "b", "out", "out_stride", "keep", "following"]
+    names += {"packed": [], "placed": ["b_rows"]}.get(kernel.b_form, ["b_stride", "valid"])
+    names += ["a_rows", "a_terms"] if kernel.form == "placed" else []
+    given = dict(zip(names, function.args, strict=True))
+    if kernel.distance:
+        given["a_stride"] = i64(kernel.distance)
+    given.setdefault("b_stride", i64(kernel.tile.width))
+    valid = given.pop("valid", None)
+    if valid is not None and kernel.b_form.endswith(".masked"):
+        given["mask"] = lane_mask(builder, valid, kernel.tile.lanes)
+    return _Arguments(**given)
+
+
+class _TileCode:
+    """The code of a micro-kernel."""
+
+    def __init__(self, kernel: MicroKernel, builder: Builder, given: _Arguments) -> None:
+        self.kernel, self.builder, self.given = kernel, builder, given
+        self.tile, self.panel = kernel.tile, kernel.panel
+        self.dtype = accumulator_of(kernel.panel)
+        self.rows: list[Pointer] = []
+        self.turn = terms_of_turn(
+            kernel.tile, kernel.form, kernel.pace if kernel.asking else UNROLL
+        )
+
+    def emit(self) -> None:
+        """Write it."""
+        builder, tile, given = self.builder, self.tile, self.given
+        targets = [
+            offset(
+                builder,
+                given.out,
+                self.dtype,
+                builder.mul(given.out_stride, i64(row)),
+                vector * tile.lanes,
+            )
             for row in range(tile.rows)
+            for vector in range(tile.vectors)
+        ]
+        sums = self._first_sums(targets)
+        if given.a_rows is not None:
+            self.rows = [
+                offset(builder, given.a, self.dtype, self._read(given.a_rows, i64(row)))
+                for row in range(tile.rows)
+            ]
+        whole = builder.and_(given.k, i64(-self.turn))
+        sums = loop(builder, i64(0), whole, self.turn, self._unrolled, sums)
+        sums = loop(builder, whole, given.k, 1, lambda at, values: self._terms(at, values, 1), sums)
+        for value, target in zip(sums, targets, strict=True):
+            builder.store(value, target, align=STORAGE_BYTES[self.dtype])
+        builder.ret_void()
+
+    def _first_sums(self, targets: Sequence[Pointer]) -> list[Value]:
+        """Zeros, or what stands where the sums go."""
+        builder, dtype, lanes = self.builder, self.dtype, self.tile.lanes
+        fresh = builder.block
+        reading = builder.append_basic_block("keep")
+        start = builder.append_basic_block("start")
+        builder.cbranch(self.given.keep, reading, start)
+        builder.position_at_end(reading)
+        kept = [load(builder, target, dtype, lanes) for target in targets]
+        builder.branch(start)
+        builder.position_at_end(start)
+        sums: list[Value] = []
+        for value in kept:
+            phi = builder.phi(value.type)
+            phi.add_incoming(zero(dtype, lanes), fresh)
+            phi.add_incoming(value, reading)
+            sums.append(phi)
+        return sums
+
+    def _read(self, table: Pointer, index: Value) -> Value:
+        """A 64-bit number of a table."""
+        word = i64(0).type
+        return self.builder.load(self.builder.gep(table, [index], source_etype=word), typ=word)
+
+    def _starts_of_a(self, index: Value) -> list[Pointer]:
+        """Where the rows of A have a term; the one place from which all are read where they are columns."""
+        builder, given = self.builder, self.given
+        if self.kernel.form == "placed":
+            return self.rows
+        if self.kernel.form == "columns":
+            return [offset(builder, given.a, self.dtype, builder.mul(index, given.a_stride))]
+        return [
+            offset(builder, given.a, self.dtype, builder.mul(given.a_stride, i64(row)), index)
+            for row in range(self.tile.rows)
         ]
 
-    def steps(index: Any, values: Any, count: int) -> list[Any]:
+    def _terms(self, index: Value, values: Sequence[Value], count: int) -> list[Value]:
         """``count`` consecutive k from ``index``."""
+        builder, tile, given = self.builder, self.tile, self.given
         totals = list(values)
-        panel_row = offset(builder, b, panel, builder.mul(index, b_stride))
-        starts = addresses(index)
+        panel_row = offset(builder, given.b, self.panel, builder.mul(index, given.b_stride))
+        starts = self._starts_of_a(index)
         for step in range(count):
-            if distances is not None:
-                panel_row = offset(builder, b, panel, number(distances, index, step))
+            if given.b_rows is not None:
+                distance = self._read(given.b_rows, builder.add(index, i64(step)))
+                panel_row = offset(builder, given.b, self.panel, distance)
             elif step:
-                panel_row = offset(builder, panel_row, panel, b_stride)
-            columns = [
-                load(
-                    builder,
-                    offset(builder, panel_row, panel, vector * tile.lanes),
-                    panel,
-                    tile.lanes,
-                    mask if vector == tile.vectors - 1 else None,
-                )
-                for vector in range(tile.vectors)
-            ]
-            if form == "columns" and step:
-                starts = [offset(builder, starts[0], dtype, a_stride)]
-            within = number(a_terms, index, step) if form == "placed" else step
+                panel_row = offset(builder, panel_row, self.panel, given.b_stride)
+            columns = self._columns(panel_row)
+            if self.kernel.form == "columns" and step:
+                starts = [offset(builder, starts[0], self.dtype, given.a_stride)]
+            within: Value | int = step
+            if given.a_terms is not None:
+                within = self._read(given.a_terms, builder.add(index, i64(step)))
             for row in range(tile.rows):
-                place = (
-                    offset(builder, starts[0], dtype, row)
-                    if form == "columns"
-                    else offset(builder, starts[row], dtype, within)
-                )
-                value = broadcast(builder, load(builder, place, dtype, 1), tile.lanes)
+                if self.kernel.form == "columns":
+                    address = offset(builder, starts[0], self.dtype, row)
+                else:
+                    address = offset(builder, starts[row], self.dtype, within)
+                value = broadcast(builder, load(builder, address, self.dtype, 1), tile.lanes)
                 for vector, column in enumerate(columns):
                     at = row * tile.vectors + vector
                     totals[at] = fused_multiply_add(builder, value, column, totals[at], tile.lanes)
         return totals
 
-    turn = terms_of_turn(tile, form, pace)
+    def _columns(self, panel_row: Pointer) -> list[Value]:
+        """The vectors of one row of B."""
+        builder, tile = self.builder, self.tile
+        return [
+            load(
+                builder,
+                offset(builder, panel_row, self.panel, vector * tile.lanes),
+                self.panel,
+                tile.lanes,
+                self.given.mask if vector == tile.vectors - 1 else None,
+            )
+            for vector in range(tile.vectors)
+        ]
 
-    def unrolled(index: Any, values: Any) -> list[Any]:
-        if asking:
-            number = builder.udiv(index, i64(pace))
-            ask(builder, following, number, asking)
-            if asking == 1:
-                row_bytes = tile.width * STORAGE_BYTES[dtype]
-                ask_for_target(builder, following, number, tile.rows, row_bytes)
-        elif b_form == "packed":
+    def _unrolled(self, index: Value, values: Sequence[Value]) -> list[Value]:
+        """The terms of a turn, and what it asks for."""
+        builder, kernel, given, tile = self.builder, self.kernel, self.given, self.tile
+        if kernel.asking:
+            number = builder.udiv(index, i64(kernel.pace))
+            ask(builder, given.following, number, kernel.asking)
+            if kernel.asking == 1:
+                row_bytes = tile.width * STORAGE_BYTES[self.dtype]
+                ask_for_target(builder, given.following, number, tile.rows, row_bytes)
+        elif kernel.b_form == "packed":
             # 64 bytes for every four k.
-            place = builder.mul(index, i64(16))
-            prefetch(builder, builder.gep(following, [place], source_etype=types.IntType(8)))
-        elif distances is None:
-            for term in range(turn):
-                later = builder.mul(builder.add(index, i64(term + AHEAD)), b_stride)
+            distance, byte = builder.mul(index, i64(16)), ir().IntType(8)
+            prefetch(builder, builder.gep(given.following, [distance], source_etype=byte))
+        elif given.b_rows is None:
+            for term in range(self.turn):
+                later = builder.mul(builder.add(index, i64(term + AHEAD)), given.b_stride)
                 for vector in range(tile.vectors):
-                    prefetch(builder, offset(builder, b, panel, later, vector * tile.lanes))
-        return steps(index, values, turn)
-
-    whole = builder.and_(k, i64(-turn))
-    sums = loop(builder, i64(0), whole, turn, unrolled, sums)
-    sums = loop(builder, whole, k, 1, lambda index, values: steps(index, values, 1), sums)
-    for value, place in zip(sums, places, strict=True):
-        builder.store(value, place, align=STORAGE_BYTES[dtype])
-    builder.ret_void()
+                    first = vector * tile.lanes
+                    prefetch(builder, offset(builder, given.b, self.panel, later, first))
+        return self._terms(index, values, self.turn)

@@ -1,18 +1,16 @@
-"""Products with a few rows: B is read once, from where it stands, at the speed of memory.
+"""Products with a few rows where the rows of B are contiguous: B is read once, in place, at the speed of memory.
 
-Where B's columns are contiguous, several of its rows are added at a time into the sums, which stay in the nearest
-cache: a handful of streams keeps memory busy. Where its k are contiguous, see ``gemm_dots``.
+Several rows of B are added at a time into the sums, which stay in the nearest cache. Where B's columns are contiguous, see ``dots``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from ....codegen.ir.emit import (
     accumulator_of,
     broadcast,
     fused_multiply_add,
-    i64,
     lane_mask,
     load,
     loop,
@@ -21,36 +19,38 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Value
+from .columns import Columns
 from .plan import Cut
 
 
-def sum_rows(
-    builder: Any, plan: Cut, a: Any, b: Any, first: Any, stop: Any, sums: Any, _: Any
-) -> None:
-    """Sums of columns ``first`` to ``stop`` into ``sums[row][column - first]``: rows of B added up."""
+def sum_rows(builder: Builder, plan: Cut, columns: Columns) -> None:
+    """The sums of some columns: rows of B added up."""
+    a, b, first, stop, sums, _ = columns
     contraction, lanes = plan.contraction, plan.tile.lanes
     dtype, accumulator = contraction.dtype, accumulator_of(contraction.dtype)
     _, row_stride, k_stride = contraction.a_strides
     together = 8 if contraction.m <= 2 else 4
 
-    def clear(column: Any, _: Any) -> None:
+    def clear(column: Value, _: Sequence[Value]) -> None:
         for row in range(contraction.m):
-            place = offset(builder, sums, accumulator, column, row * plan.chunk)
-            store(builder, zero(accumulator, lanes), place, accumulator)
+            address = offset(builder, sums, accumulator, column, row * plan.chunk)
+            store(builder, zero(accumulator, lanes), address, accumulator)
 
     width = builder.sub(stop, first)
     loop(builder, i64(0), width, lanes, clear)
     whole = builder.and_(width, i64(-lanes))
     edge = lane_mask(builder, builder.sub(width, whole), lanes)
 
-    def add(index: Any, count: int) -> None:
+    def add(index: Value, count: int) -> None:
         """Rows ``index`` to ``index + count`` of B."""
         factors = []
         for row in range(contraction.m):
             for step in range(count):
                 at = builder.mul(builder.add(index, i64(step)), i64(k_stride))
-                place = offset(builder, a, dtype, at, row * row_stride)
-                factors.append(broadcast(builder, load(builder, place, dtype, 1), lanes))
+                address = offset(builder, a, dtype, at, row * row_stride)
+                factors.append(broadcast(builder, load(builder, address, dtype, 1), lanes))
         starts = [
             offset(
                 builder,
@@ -62,7 +62,7 @@ def sum_rows(
             for step in range(count)
         ]
 
-        def vector(column: Any, mask: Any) -> None:
+        def vector(column: Value, mask: Value | None) -> None:
             # The rows after these, while these are added: too far for what the processor foresees by itself.
             for start in starts if mask is None and plan.asks else ():
                 later = builder.add(column, i64(count * contraction.b_strides[1]))
@@ -72,12 +72,12 @@ def sum_rows(
                 for start in starts
             ]
             for row in range(contraction.m):
-                place = offset(builder, sums, accumulator, column, row * plan.chunk)
-                total = load(builder, place, accumulator, lanes)
+                address = offset(builder, sums, accumulator, column, row * plan.chunk)
+                total = load(builder, address, accumulator, lanes)
                 for step, value in enumerate(values):
                     factor = factors[row * count + step]
                     total = fused_multiply_add(builder, factor, value, total, lanes)
-                store(builder, total, place, accumulator)
+                store(builder, total, address, accumulator)
 
         loop(builder, i64(0), whole, lanes, lambda column, _: vector(column, None))
         if contraction.n % lanes:

@@ -1,34 +1,35 @@
-"""Convolutions, and their gradients towards the input, with channels of the result in lanes: no patch is ever written down.
+"""Convolutions, and their gradients towards the input, with channels of the result in lanes. No patch is stored.
 
-What some pixels meet is copied to where every tap has a fixed distance from its pixel (``conv_blocks``). A tile has a few pixels as rows, read one element at a time wherever they
-lie, and channels of the result as columns; weights are packed into panels once for all pixels, and the sums are turned around where they go to the result. It pays where
-images are small: a vector of their pixels would take several rows, and zeros between rows would be much of the work.
+What some pixels read is copied to where every tap has a fixed offset from its pixel (``blocks``). A tile has a few pixels as rows, read one element at a time
+through a table of offsets, and channels of the result as columns. Weights are packed into panels once for all pixels, and sums are transposed on their way to the result. This pays where
+images are small: a vector of their pixels would span several rows, and padding between rows would be much of the work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, patches_of
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
-from ..contract.tile import Machine, Tile, tile_kernel
+from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.non_temporal import LINE
 from ..emit.template import Code, Packing, Scratch
-from .blocks import Blocks, Reader, blocks_of
+from .blocks import Blocks, Reader, ReaderRoom, blocks_of
 from .driver import in_lines
-from .epilogue import Finish, each_turned
+from .epilogue import Finish, each_transposed
 from .pack import divided, walk
 from .plan import SHARED, rows_cycles, tile_cycles, tiles_of
 from .planes import grid_of_planes, write_distances
 from .schedule import call_with_rows
 from .spans import WORTH, Spans, share_of_taps
-from .weight_gradient import IN_PLACE, TURNED, turning_kernel
+from .weight_gradient import IN_PLACE, TRANSPOSED, transpose_panel_kernel
 
 PLANES_BYTES = 256 << 10
 """Of the cache next to a core: what the planes of some channels may take."""
@@ -98,9 +99,9 @@ class Layout:
         self.cut = min(self._cuts(machine), key=lambda cut: cut.cycles)
         tile, blocks = self.cut.tile, self.cut.blocks
         lanes = tile.lanes
-        self.padded = -(-self.rows // lanes) * lanes
-        self.panels = -(-self.rows // tile.width)
-        self.each = -(-self.panels // self.cut.parts)
+        self.padded = round_up(self.rows, lanes)
+        self.panels = ceil_div(self.rows, tile.width)
+        self.each = ceil_div(self.panels, self.cut.parts)
         self.plane = blocks.plane(self.size, lanes)
         planes = self.cut.channels * len(self.grid.planes)
         self.plane_bytes = in_lines(planes * self.plane * self.size)
@@ -112,17 +113,17 @@ class Layout:
         self.spans = self._share(tile, blocks) < WORTH
         self.at_once = self.cut.channels == self.patches.channels
         self.tables = (1 + len(self.widths)) * self.spans
-        self.span_bytes = in_lines(16 * -(-blocks.length // tile.rows)) * self.spans
+        self.span_bytes = in_lines(16 * ceil_div(blocks.length, tile.rows)) * self.spans
         self.rank_bytes = in_lines(8 * self.patches.pixels) * self.spans
         # Weights are turned in whole squares too.
-        self.panel = (-(-self.length // lanes) + 1) * lanes * tile.width
+        self.panel = (ceil_div(self.length, lanes) + 1) * lanes * tile.width
         self.panel_bytes = in_lines(self.patches.groups * self.panels * self.panel * self.size)
 
     def _cuts(self, machine: Machine) -> list[Cut]:
         found = []
         tiles = tiles_of(machine, self.dtype)
         for tile in (*tiles, Tile(*NARROW, tiles[0].lanes)):
-            panels = -(-self.rows // tile.width)
+            panels = ceil_div(self.rows, tile.width)
             cuts = [blocks_of(self.patches, self.grid, most, tile.rows) for most in LENGTHS]
             for blocks in dict.fromkeys(cuts):
                 plane = len(self.grid.planes) * blocks.plane(self.size, tile.lanes) * self.size
@@ -151,12 +152,12 @@ class Layout:
         planes = patches.channels * len(grid.planes)
         copied = planes * grid.plane_cycles(places, lanes, self.rate)
         each = rows_cycles(blocks.length, tile, self._of_width(tile))
-        vectors = -(-self.rows // lanes)
+        vectors = ceil_div(self.rows, lanes)
         products = IN_PLACE * self.length * each
         met = self._share(tile, blocks)
         if met < WORTH:
             products = met * products + self.length * ORDERED
-        finished = -(-blocks.length // lanes) * lanes * vectors * FINISHED
+        finished = round_up(blocks.length, lanes) * vectors * FINISHED
         streamed = self.length * vectors * STREAMED
         each = products + finished + streamed
         total = self._of_threads(tile, parts, patches.groups * blocks.count, each, copied)
@@ -164,30 +165,30 @@ class Layout:
             return total
         terms = self.length
         if self.backward:
-            terms = patches.channels * -(-self.taps // lanes) * lanes
-        each = TURNED
+            terms = patches.channels * ceil_div(self.taps, lanes) * lanes
+        each = TRANSPOSED
         if parts * patches.groups == 1:
             each += SHARED if self.backward else PAST
         return total + patches.groups * terms * vectors * each / 2
 
     def _of_threads(self, tile: Tile, parts: int, units: int, each: float, copied: float) -> float:
         """Cycles until two threads are done that have as many units of every part; ``each`` is what a unit takes with all panels, besides what is copied for it."""
-        vectors = -(-self.rows // tile.lanes)
-        panels = -(-self.rows // tile.width)
-        own = -(-panels // parts) * tile.vectors
+        vectors = ceil_div(self.rows, tile.lanes)
+        panels = ceil_div(self.rows, tile.width)
+        own = ceil_div(panels, parts) * tile.vectors
         held = [max(min(own, vectors - part * own), 0) for part in range(parts)]
         half, rest = divmod(parts * units // 2, units)
         first = units * sum(held[:half]) + (rest * held[half] if rest else 0)
         most = max(first, units * vectors - first)
-        return most / vectors * each + -(-parts * units // 2) * copied
+        return most / vectors * each + ceil_div(parts * units, 2) * copied
 
-    def _of_width(self, tile: Tile) -> Any:
+    def _of_width(self, tile: Tile) -> Callable[[int, int], float]:
         """Cycles of one product for every element of some pixels, over all panels."""
         full, rest = divmod(self.rows, tile.width)
         one = partial(tile_cycles, rate=self.rate)
 
         def cycles(rows: int, vectors: int) -> float:
-            last = one(rows, -(-rest // tile.lanes)) if rest else 0.0
+            last = one(rows, ceil_div(rest, tile.lanes)) if rest else 0.0
             return full * one(rows, vectors) + last
 
         return cycles
@@ -202,7 +203,7 @@ class Layout:
         """How many panels are as wide as the tile, and the tile of the one behind them."""
         tile = self.cut.tile
         full, rest = divmod(self.rows, tile.width)
-        last = Tile(tile.rows, -(-rest // tile.lanes), tile.lanes) if rest else None
+        last = Tile(tile.rows, ceil_div(rest, tile.lanes), tile.lanes) if rest else None
         return full, last
 
     @property
@@ -220,7 +221,7 @@ def packing(main: Node, machine: Machine, operand: int) -> Packing:
     tile, patches = layout.cut.tile, layout.patches
 
     def emit(code: Code) -> None:
-        _Panels(code, layout, code.operands[0], code.results[0], past=False).emit(1)
+        _Panels(code, layout, code.operands[0], code.results[0], non_temporal=False).emit(1)
 
     sizes = f"{patches.groups}, {layout.rows}, {patches.channels}, {layout.taps}"
     key = f"lanes of {tile}, {sizes}, {layout.dtype}, {layout.backward}"
@@ -235,30 +236,32 @@ class _Panels:
         layout: of the product.
         weights: their address.
         target: where the panels go.
-        past: whether they may go past the cache.
+        non_temporal: whether they may go past the cache.
     """
 
-    def __init__(self, code: Code, layout: Layout, weights: Any, target: Any, past: bool) -> None:
+    def __init__(
+        self, code: Code, layout: Layout, weights: Pointer, target: Pointer, non_temporal: bool
+    ) -> None:
         self.code, self.builder, self.layout = code, code.builder, layout
-        self.weights, self.target, self.past = weights, target, past
+        self.weights, self.target, self.non_temporal = weights, target, non_temporal
         self.tile, self.groups = layout.cut.tile, layout.patches.groups
 
     def emit(self, parts: int) -> None:
         """All of them. Parts come last: the thread that packs a panel is the one that has its part."""
         layout = self.layout
-        pieces = 1 if layout.backward else -(-layout.length // TERMS)
-        each = -(-layout.panels // parts)
+        pieces = 1 if layout.backward else ceil_div(layout.length, TERMS)
+        each = ceil_div(layout.panels, parts)
         self.code.each(
             parts * self.groups * each * pieces, lambda number: self._pack(number, pieces, each)
         )
 
-    def _pack(self, number: Any, pieces: int, each: int) -> None:
+    def _pack(self, number: Value, pieces: int, each: int) -> None:
         """One of the ``pieces`` of a panel of weights: some terms of it, or all."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         rest, piece = divided(builder, number, pieces)
         rest, panel = divided(builder, rest, each)
         part, group = divided(builder, rest, self.groups)
-        panel = as_value(places.add(places.mul(part, each), panel))
+        panel = i64(indices.add(indices.mul(part, each), panel))
         full, last = layout.tiles
         if full:
             with builder.if_then(builder.icmp_signed("<", panel, i64(full))):
@@ -267,36 +270,36 @@ class _Panels:
             with builder.if_then(builder.icmp_signed("==", panel, i64(full))):
                 self._turn(last, group, panel, piece)
 
-    def _turn(self, tile: Tile, group: Number, panel: Number, piece: Number) -> None:
+    def _turn(self, tile: Tile, group: Index, panel: Index, piece: Index) -> None:
         """Pack weights into a panel ``[term][channel of the result]`` that is as wide as a tile."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         dtype, length, taps = layout.dtype, layout.length, layout.taps
-        row = as_value(places.mul(panel, self.tile.width))
+        row = i64(indices.mul(panel, self.tile.width))
         valid = minimum(builder, i64(tile.width), builder.sub(i64(layout.rows), row))
-        number = places.add(places.mul(group, layout.panels), panel)
-        start = as_value(places.mul(number, layout.panel))
-        pack = turning_kernel(builder.module, dtype, tile)
-        if self.past:
-            past = turning_kernel(builder.module, dtype, tile, past=True)
-            pack = self.code.for_others(pack, past)
+        number = indices.add(indices.mul(group, layout.panels), panel)
+        start = i64(indices.mul(number, layout.panel))
+        pack: Value = transpose_panel_kernel(builder.module, dtype, tile)
+        if self.non_temporal:
+            non_temporal = transpose_panel_kernel(builder.module, dtype, tile, non_temporal=True)
+            pack = self.code.for_others(pack, non_temporal)
 
-        def some(count: Any, at: Number, distance: int, term: Any) -> None:
+        def pack_terms(count: Value, at: Index, distance: int, term: Value) -> None:
             source = offset(builder, self.weights, dtype, at)
             to = builder.add(start, builder.mul(term, i64(tile.width)))
             target = offset(builder, self.target, layout.accumulator, to)
             builder.call(pack, [count, valid, source, i64(distance), target])
 
         if not layout.backward:
-            first = as_value(places.mul(piece, TERMS))
+            first = i64(indices.mul(piece, TERMS))
             count = minimum(builder, i64(TERMS), builder.sub(i64(length), first))
-            line = places.add(places.mul(group, layout.rows), row)
-            some(count, places.add(places.mul(line, length), first), length, first)
+            line = indices.add(indices.mul(group, layout.rows), row)
+            pack_terms(count, indices.add(indices.mul(line, length), first), length, first)
             return
 
-        def channel(c: Any, _: Any) -> None:
-            line = places.add(places.mul(group, layout.patches.channels), c)
-            line = places.add(places.mul(line, layout.rows), row)
-            some(i64(taps), places.mul(line, taps), taps, builder.mul(c, i64(taps)))
+        def channel(c: Value, _: Sequence[Value]) -> None:
+            line = indices.add(indices.mul(group, layout.patches.channels), c)
+            line = indices.add(indices.mul(line, layout.rows), row)
+            pack_terms(i64(taps), indices.mul(line, taps), taps, builder.mul(c, i64(taps)))
 
         # One after the other: what a square writes too much is what comes next.
         loop(builder, i64(0), i64(layout.patches.channels), 1, channel)
@@ -305,7 +308,9 @@ class _Panels:
 class Driver:
     """The code of one product."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Pointer, Pointer], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine, code.packed)
         layout = self.layout
@@ -324,11 +329,15 @@ class Driver:
             self.spans = Spans(code, self.blocks, self.tile.rows, spans, ranks)
         self.packed = self.weights if code.packed else code.shared
         self.reader = Reader(
-            code, self.blocks, layout.dtype, self.tile.lanes, self.planes, layout.plane, self.places
+            code,
+            self.blocks,
+            layout.dtype,
+            self.tile.lanes,
+            ReaderRoom(self.planes, layout.plane, self.places),
         )
 
-    def _byte(self, pointer: Any, place: int) -> Any:
-        return self.builder.gep(pointer, [i64(place)], source_etype=ir().IntType(8))
+    def _byte(self, pointer: Pointer, position: int) -> Pointer:
+        return self.builder.gep(pointer, [i64(position)], source_etype=ir().IntType(8))
 
     def emit(self) -> None:
         """Everything."""
@@ -339,35 +348,35 @@ class Driver:
         if not self.code.packed:
             # Where there are no parts or groups, all threads read all panels. What the squares of a few taps write too much would go past the cache twice.
             lines = self.tile.lanes * layout.size == LINE
-            past = lines and parts * patches.groups == 1 and not layout.backward
-            _Panels(self.code, layout, self.weights, self.packed, past).emit(parts)
-            self.code.barrier(past)
+            non_temporal = lines and parts * patches.groups == 1 and not layout.backward
+            _Panels(self.code, layout, self.weights, self.packed, non_temporal).emit(parts)
+            self.code.barrier(non_temporal)
         self.code.each(patches.groups * self.blocks.count * parts, self._unit)
 
-    def _order(self, channels: Any) -> None:
+    def _order(self, channels: Value) -> None:
         if self.spans is not None:
             self.spans.order(channels, self.layout.taps, self.terms, self.tables)
 
-    def _unit(self, number: Any) -> None:
+    def _unit(self, number: Value) -> None:
         """Some pixels of one group, and some panels: channels of the source are copied, and met by every tile."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places = self.code.places
+        indices = self.code.indices
         rest, block = divided(builder, number, self.blocks.count)
         part, group = divided(builder, rest, patches.groups)
-        first, stop = self.blocks.bounds(self.code, as_value(block))
+        first, stop = self.blocks.bounds(self.code, i64(block))
         if self.spans is None:
-            start = self.reader.write_places(first, stop)
+            start = self.reader.write_offsets(first, stop)
         else:
             start = self.spans.write(first, stop, self.places)
-        low = as_value(places.mul(part, layout.each))
+        low = i64(indices.mul(part, layout.each))
         high = minimum(builder, builder.add(low, i64(layout.each)), i64(layout.panels))
 
-        def channels(c: Any, _: Any) -> None:
+        def channels(c: Value, _: Sequence[Value]) -> None:
             count = minimum(
                 builder, builder.sub(i64(patches.channels), c), i64(layout.cut.channels)
             )
-            plane = places.add(places.mul(group, patches.channels), c)
-            source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+            plane = indices.add(indices.mul(group, patches.channels), c)
+            source = offset(builder, self.source, layout.dtype, indices.mul(plane, patches.area))
             self.reader.copy(source, count, start)
             if not layout.at_once:
                 self._order(count)
@@ -380,25 +389,25 @@ class Driver:
 
     def _multiply(
         self,
-        group: Number,
-        panels: tuple[Any, Any],
-        pixels: Any,
-        channels: Any,
-        before: Any,
-        keep: Any,
+        group: Index,
+        panels: tuple[Value, Value],
+        pixels: Value,
+        channels: Value,
+        before: Value,
+        keep: Value,
     ) -> None:
         """Add the products of some channels, whose terms begin at ``before``, to the sums of a block."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         word, tile = ir().IntType(64), self.tile
         full, last = layout.tiles
 
-        def panel(number: Any, exact: Tile) -> None:
-            line = places.add(places.mul(group, layout.panels), number)
-            at = places.add(places.mul(line, layout.panel), builder.mul(before, i64(exact.width)))
+        def panel(number: Value, exact: Tile) -> None:
+            line = indices.add(indices.mul(group, layout.panels), number)
+            at = indices.add(indices.mul(line, layout.panel), builder.mul(before, i64(exact.width)))
             b = offset(builder, self.packed, layout.accumulator, at)
             column = builder.mul(number, i64(tile.width))
 
-            def one_tile(row: Any, _: Any) -> None:
+            def emit_tile(row: Value, _: Sequence[Value]) -> None:
                 out = builder.add(builder.mul(row, i64(layout.padded)), column)
                 out = offset(builder, self.sums, layout.accumulator, out)
                 starts = builder.gep(self.places, [row], source_etype=word)
@@ -407,14 +416,16 @@ class Driver:
 
                 def call(count: int) -> None:
                     own = Tile(count, exact.vectors, exact.lanes)
-                    kernel = tile_kernel(builder.module, own, layout.accumulator, "placed", form)
+                    kernel = MicroKernel(own, layout.accumulator, "placed", form).function(
+                        builder.module
+                    )
                     arguments = [length, self.planes, i64(0), b, out, i64(layout.padded), keep, b]
                     builder.call(kernel, [*arguments, *tables[:-1], starts, tables[-1]])
 
                 left = builder.sub(pixels, row)
                 call_with_rows(builder, left, tile.rows, self.blocks.lengths, call)
 
-            loop(builder, i64(0), pixels, tile.rows, one_tile)
+            loop(builder, i64(0), pixels, tile.rows, emit_tile)
 
         low, high = panels
         if full:
@@ -423,7 +434,7 @@ class Driver:
             with builder.if_then(builder.icmp_signed(">", high, i64(full))):
                 panel(i64(full), last)
 
-    def _terms(self, row: Any, channels: Any, tile: Tile) -> tuple[Any, str, list[Any]]:
+    def _terms(self, row: Value, channels: Value, tile: Tile) -> tuple[Value, str, list[Pointer]]:
         """How many terms a tile of pixels has, how rows of the panel are found, and tables of those and of the places of terms."""
         builder, layout = self.builder, self.layout
         if self.spans is None:
@@ -438,21 +449,21 @@ class Driver:
         ]
         return builder.mul(builder.sub(high, low), each), "placed", tables
 
-    def _finish(self, group: Number, panels: tuple[Any, Any], first: Any, stop: Any) -> None:
+    def _finish(self, group: Index, panels: tuple[Value, Value], first: Value, stop: Value) -> None:
         """Take the sums of a block to the results, in squares of pixels and channels that are turned around."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         lanes, pixels = self.tile.lanes, self.patches.pixels
         low = builder.mul(panels[0], i64(self.tile.width))
         high = builder.mul(panels[1], i64(self.tile.width))
         high = minimum(builder, high, i64(layout.rows))
 
-        def run(pixel: Any, held: Any) -> tuple[Any, Any]:
+        def run(pixel: Value, held: Value) -> tuple[Value, Value]:
             image, inner = divided(builder, pixel, pixels)
-            left = builder.sub(i64(pixels), as_value(inner))
+            left = builder.sub(i64(pixels), i64(inner))
             length = minimum(builder, left, builder.sub(stop, pixel))
             own_image, _ = divided(builder, builder.sub(pixel, first), pixels)
 
-            def some(at: Any, _: Any) -> None:
+            def emit_vector(at: Value, _: Sequence[Value]) -> None:
                 mask = lane_mask(builder, builder.sub(length, at), lanes)
                 row = builder.add(builder.sub(pixel, first), at)
                 rows = [builder.add(row, i64(lane)) for lane in range(lanes)]
@@ -465,7 +476,7 @@ class Driver:
                     rows = [self.spans.rank(own_image, place) for place in inside]
                 starts = [builder.mul(row, i64(layout.padded)) for row in rows]
 
-                def across(channel: Any, _: Any) -> None:
+                def across(channel: Value, _: Sequence[Value]) -> None:
                     values = []
                     for start in starts:
                         place = builder.add(start, channel)
@@ -473,17 +484,19 @@ class Driver:
                         values.append(load(builder, place, layout.accumulator, lanes))
                     count = minimum(builder, builder.sub(high, channel), i64(lanes))
 
-                    def one(lane: Any, sums: Any) -> None:
-                        line = builder.add(channel, lane)
-                        line = places.add(places.mul(group, layout.rows), line)
-                        index = [image, line, places.add(inner, at)]
+                    def emit_lane(lane: Value, sums: Value) -> None:
+                        own = builder.add(channel, lane)
+                        line = indices.add(indices.mul(group, layout.rows), own)
+                        index = [image, line, indices.add(inner, at)]
                         self.finish.emit(self.code, sums, index, lanes, mask)
 
-                    each_turned(builder, values, self.square, layout.accumulator, count, one)
+                    each_transposed(
+                        builder, values, self.square, layout.accumulator, count, emit_lane
+                    )
 
                 loop(builder, low, high, lanes, across)
 
-            loop(builder, i64(0), length, lanes, some)
+            loop(builder, i64(0), length, lanes, emit_vector)
             return builder.add(pixel, length), held
 
         walk(builder, first, stop, run, i64(0))

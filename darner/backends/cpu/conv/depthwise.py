@@ -1,7 +1,7 @@
-"""Convolutions of every channel by itself, and their gradients: rows of images, shifted, weighted and added.
+"""Depthwise convolutions and their gradients: rows of images are shifted, weighted and added.
 
-There is nothing to multiply matrices for. A plane (one channel of one image) is copied into the thread's own memory with zeros around it, so that every tap can be
-read without asking where it lies.
+A plane (one channel of one image) is copied into the thread's own memory with zero padding around it, so that every tap can be
+read without a bounds check.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import (
+    Spacing,
     accumulator_of,
     broadcast,
     fused_multiply_add,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -24,11 +23,13 @@ from ....codegen.ir.emit import (
     loop,
     offset,
     store,
+    store_strided,
     zero,
 )
-from ....codegen.ir.index import Number
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, Phase, patches_of
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..contract.tile import Machine
 from ..emit.template import Code, Scratch
@@ -57,7 +58,7 @@ def is_depthwise(main: Node) -> bool:
 def _lanes(patches: Patches, most: int, multiplies: int) -> int:
     """Lanes of a vector: half of them where two such are multiplied as quickly as a whole one, and a row fills them better."""
     width = max(phase.axes[-1].pixels for phase in patches.phases)
-    halves = -(-width // (most // 2))
+    halves = ceil_div(width, most // 2)
     return most // 2 if multiplies == 1 and halves % 2 else most
 
 
@@ -87,9 +88,9 @@ class Layout:
         spare = 2 * self.lanes * patches.steps[-1]
         self.plane = prod(self.sizes) + spare
         self.plane_bytes = in_lines(self.plane * self.size)
-        self.apart = len(patches.phases) > 1
+        self.several_phases = len(patches.phases) > 1
         self.result_bytes = 0
-        if self.apart:
+        if self.several_phases:
             self.result_bytes = in_lines((patches.pixels + self.lanes) * self.size)
         elif main.op.name == "conv_weight_grad":
             self.result_bytes = in_lines((prod(patches.kernel) + self.lanes) * self.size)
@@ -103,7 +104,9 @@ class Layout:
 class Driver:
     """The code of one of the three."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Pointer, Pointer], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish, self.main = code, code.builder, finish, main
         self.layout = Layout(main, code.machine)
         self.patches, self.lanes = self.layout.patches, self.layout.lanes
@@ -118,7 +121,7 @@ class Driver:
         builder, lanes = self.builder, self.lanes
         nothing = zero(self.accumulator, lanes)
 
-        def clear(at: Any, _: Any) -> None:
+        def clear(at: Value, _: Sequence[Value]) -> None:
             store(
                 builder,
                 nothing,
@@ -136,64 +139,64 @@ class Driver:
 
     # ------------------------------------------------------------- planes
 
-    def _nest(self, counts: Sequence[int], inside: Callable[[list[Any]], None]) -> None:
+    def _nest(self, counts: Sequence[int], body: Callable[[list[Value]], None]) -> None:
         """Loops over all indices of some axes."""
 
-        def level(index: list[Any]) -> None:
+        def level(index: list[Value]) -> None:
             if len(index) == len(counts):
-                inside(index)
+                body(index)
                 return
             loop(self.builder, i64(0), i64(counts[len(index)]), 1, lambda i, _: level([*index, i]))
 
         level([])
 
-    def _rows(self, phase: Phase, inside: Callable[[list[Any], int], None]) -> None:
-        """``inside(index, count)`` for all rows of a phase, some neighbours at a time: what they read is read once."""
+    def _rows(self, phase: Phase, body: Callable[[list[Value], int], None]) -> None:
+        """``body(index, count)`` for all rows of a phase, some neighbours at a time: what they read is read once."""
         counts = [axis.pixels for axis in phase.axes[:-1]]
         if not counts:
-            inside([], 1)
+            body([], 1)
             return
         builder, most = self.builder, counts[-1]
         together = self.layout.together
         whole = most // together * together
 
-        def some(index: list[Any]) -> None:
+        def emit_nested(index: list[Value]) -> None:
             if whole:
                 loop(
                     builder,
                     i64(0),
                     i64(whole),
                     together,
-                    lambda i, _: inside([*index, i], together),
+                    lambda i, _: body([*index, i], together),
                 )
             if whole < most:
-                inside([*index, i64(whole)], most - whole)
+                body([*index, i64(whole)], most - whole)
 
-        self._nest(counts[:-1], some)
+        self._nest(counts[:-1], emit_nested)
 
     def _below(self, row: int) -> int:
         """How far below the patch of a pixel that of the pixel so many rows further begins in the plane."""
         return row * self.patches.steps[-2] * self.layout.sizes[-1] if row else 0
 
-    def _copy(self, plane: Number) -> None:
+    def _copy(self, plane: Index) -> None:
         """Copy a plane into the middle of the zeros."""
         builder, layout, patches, lanes = self.builder, self.layout, self.patches, self.lanes
-        places = self.code.places
+        indices = self.code.indices
         width = patches.sizes[-1]
-        start = offset(builder, self.source, self.dtype, places.mul(plane, patches.area))
+        start = offset(builder, self.source, self.dtype, indices.mul(plane, patches.area))
 
-        def row(index: list[Any]) -> None:
-            read: Number = 0
-            write: Number = 0
+        def row(index: list[Value]) -> None:
+            read: Index = 0
+            write: Index = 0
             for i, low, size, whole in zip(
                 index, layout.low, patches.sizes, layout.sizes, strict=False
             ):
-                read = places.add(places.mul(read, size), i)
-                write = places.add(places.mul(write, whole), places.sub(i, low))
-            read = places.mul(read, width)
-            write = places.add(places.mul(write, layout.sizes[-1]), -layout.low[-1])
+                read = indices.add(indices.mul(read, size), i)
+                write = indices.add(indices.mul(write, whole), indices.sub(i, low))
+            read = indices.mul(read, width)
+            write = indices.add(indices.mul(write, layout.sizes[-1]), -layout.low[-1])
 
-            def vector(at: Any, mask: Any) -> None:
+            def vector(at: Value, mask: Value | None) -> None:
                 value = load(
                     builder, offset(builder, start, self.dtype, read, at), self.dtype, lanes, mask
                 )
@@ -204,7 +207,7 @@ class Driver:
 
         self._nest(patches.sizes[:-1], row)
 
-    def _vectors(self, width: int, vector: Callable[[Any, Any], None]) -> None:
+    def _vectors(self, width: int, vector: Callable[[Value, Value | None], None]) -> None:
         """``vector(start, mask)`` along a row; all but the last are whole."""
         full = width // self.lanes * self.lanes
         if full:
@@ -212,10 +215,10 @@ class Driver:
         if full < width:
             vector(i64(full), lane_mask(self.builder, i64(width - full), self.lanes))
 
-    def _read(self, place: Number) -> Any:
+    def _read(self, position: Index) -> Value:
         """A vector of the plane, its lanes a step apart; those past the end of a row are what comes next."""
         builder, lanes, step = self.builder, self.lanes, self.patches.steps[-1]
-        start = offset(builder, self.plane, self.accumulator, place)
+        start = offset(builder, self.plane, self.accumulator, position)
         if step != 2:
             return load(builder, start, self.accumulator, lanes, None, step)
         low = load(builder, start, self.accumulator, lanes)
@@ -229,60 +232,68 @@ class Driver:
         layout, patches = self.layout, self.patches
         found = []
         for index in product(*(range(taps.count) for taps in phase.axes)):
-            number = place = 0
+            number = position = 0
             for axis, i in enumerate(index):
                 taps = phase.axes[axis]
                 number = number * patches.kernel[axis] + taps.kernel + i * patches.spacing[axis]
                 shift = taps.offset + i * patches.deltas[axis] - layout.low[axis]
-                place = place * layout.sizes[axis] + shift
-            found.append((number, place))
+                position = position * layout.sizes[axis] + shift
+            found.append((number, position))
         return found
 
-    def _corner(self, index: Sequence[Any]) -> Number:
+    def _corner(self, index: Sequence[Value]) -> Index:
         """Where the patch of a pixel begins in the plane."""
-        places, total = self.code.places, 0
+        indices = self.code.indices
+        total: Index = 0
         for axis, i in enumerate(index):
-            step = places.mul(i, self.patches.steps[axis])
-            total = places.add(places.mul(total, self.layout.sizes[axis]), step)
+            step = indices.mul(i, self.patches.steps[axis])
+            total = indices.add(indices.mul(total, self.layout.sizes[axis]), step)
         return total
 
-    def _pixel(self, phase: Phase, index: Sequence[Any]) -> Number:
+    def _pixel(self, phase: Phase, index: Sequence[Value]) -> Index:
         """The place of a pixel in the result."""
-        places, total = self.code.places, 0
+        indices = self.code.indices
+        total: Index = 0
         for axis, i in enumerate(index):
-            own = places.add(phase.axes[axis].start, places.mul(i, self.patches.strides[axis]))
-            total = places.add(places.mul(total, self.patches.result[axis]), own)
+            own = indices.add(phase.axes[axis].start, indices.mul(i, self.patches.strides[axis]))
+            total = indices.add(indices.mul(total, self.patches.result[axis]), own)
         return total
 
-    def _plane(self, number: Any) -> None:
+    def _plane(self, number: Value) -> None:
         """One plane of the result."""
         builder, patches, lanes = self.builder, self.patches, self.lanes
         image, channel = divided(builder, number, patches.groups)
         self._copy(number)
         weights = offset(
-            builder, self.other, self.dtype, self.code.places.mul(channel, prod(patches.kernel))
+            builder, self.other, self.dtype, self.code.indices.mul(channel, prod(patches.kernel))
         )
         for phase in patches.phases:
             taps = self._taps(phase)
 
-            def rows(index: list[Any], count: int, phase: Phase = phase, taps: Any = taps) -> None:
-                def vector(at: Any, mask: Any) -> None:
+            def rows(
+                index: list[Value],
+                count: int,
+                phase: Phase = phase,
+                taps: Sequence[tuple[int, int]] = taps,
+            ) -> None:
+                def vector(at: Value, mask: Value | None) -> None:
                     totals = self._sums(taps, weights, self._corner([*index, at]), count)
                     for row, total in enumerate(totals):
                         here = [*index[:-1], builder.add(index[-1], i64(row))] if row else index
                         pixel = self._pixel(phase, [*here, at])
-                        if self.layout.apart:
+                        if self.layout.several_phases:
                             to = offset(builder, self.result, self.accumulator, pixel)
-                            store(builder, total, to, self.accumulator, mask, patches.strides[-1])
+                            spacing = Spacing(patches.strides[-1])
+                            store_strided(builder, total, to, self.accumulator, spacing, mask)
                         else:
                             self.finish.emit(self.code, total, [image, channel, pixel], lanes, mask)
 
                 self._vectors(phase.axes[-1].pixels, vector)
 
             self._rows(phase, rows)
-        if self.layout.apart:
+        if self.layout.several_phases:
 
-            def whole(at: Any, mask: Any) -> None:
+            def whole(at: Value, mask: Value | None) -> None:
                 sums = load(
                     builder,
                     offset(builder, self.result, self.accumulator, at),
@@ -294,8 +305,8 @@ class Driver:
             self._vectors(patches.pixels, whole)
 
     def _sums(
-        self, taps: Sequence[tuple[int, int]], weights: Any, corner: Number, count: int
-    ) -> list[Any]:
+        self, taps: Sequence[tuple[int, int]], weights: Pointer, corner: Index, count: int
+    ) -> list[Value]:
         """The sums of a vector of pixels and of those below it, ``count`` rows in all. Every vector of the plane is read once, and used by all rows that meet it."""
         builder, lanes = self.builder, self.lanes
         totals = [zero(self.accumulator, lanes)] * count
@@ -306,22 +317,22 @@ class Driver:
             for row in range(count)
         )
         column = -1
-        factors: dict[int, Any] = {}
-        read: tuple[int, Any] = (-1, None)
-        for across, place, number, row in meetings:
+        factors: dict[int, Value] = {}
+        last_read, value = -1, zero(self.accumulator, lanes)
+        for across, position, number, row in meetings:
             if across != column:
                 column, factors = across, {}
             if number not in factors:
                 weight = offset(builder, weights, self.dtype, number)
                 factors[number] = broadcast(builder, load(builder, weight, self.dtype, 1), lanes)
-            if place != read[0]:
-                read = place, self._read(self.code.places.add(corner, place))
-            totals[row] = fused_multiply_add(builder, read[1], factors[number], totals[row], lanes)
+            if position != last_read:
+                last_read, value = position, self._read(self.code.indices.add(corner, position))
+            totals[row] = fused_multiply_add(builder, value, factors[number], totals[row], lanes)
         return totals
 
     # ------------------------------------------------------------- weights
 
-    def _weights(self, channel: Any) -> None:
+    def _weights(self, channel: Value) -> None:
         """All taps of one channel, as many at a time as there are registers for."""
         builder, patches, lanes = self.builder, self.patches, self.lanes
         (phase,) = patches.phases
@@ -331,16 +342,16 @@ class Driver:
             sums = [zero(self.accumulator, lanes)] * len(some)
 
             def image(
-                number: Any, held: Sequence[Any], some: Sequence[tuple[int, int]] = some
-            ) -> list[Any]:
+                number: Value, held: Sequence[Value], some: Sequence[tuple[int, int]] = some
+            ) -> list[Value]:
                 return self._image(number, channel, phase, some, held)
 
             sums = loop(builder, i64(0), i64(patches.batch), 1, image, sums)
             for (tap, _), value in zip(some, sums, strict=True):
-                place = offset(builder, self.result, self.accumulator, tap)
-                builder.store(lane_sum(builder, value), place, align=self.layout.size)
+                address = offset(builder, self.result, self.accumulator, tap)
+                builder.store(lane_sum(builder, value), address, align=self.layout.size)
 
-        def vector(at: Any, mask: Any) -> None:
+        def vector(at: Value, mask: Value | None) -> None:
             sums = load(
                 builder, offset(builder, self.result, self.accumulator, at), self.accumulator, lanes
             )
@@ -350,22 +361,24 @@ class Driver:
 
     def _image(
         self,
-        image: Any,
-        channel: Any,
+        image: Value,
+        channel: Value,
         phase: Phase,
         taps: Sequence[tuple[int, int]],
-        held: Sequence[Any],
-    ) -> list[Any]:
+        held: Sequence[Value],
+    ) -> list[Value]:
         """Add what one image gives to the sums of some taps."""
         builder, patches, lanes = self.builder, self.patches, self.lanes
-        places = self.code.places
+        indices = self.code.indices
         plane = builder.add(builder.mul(image, i64(patches.groups)), channel)
         self._copy(plane)
         gradient = offset(builder, self.other, self.dtype, builder.mul(plane, i64(patches.pixels)))
         width = phase.axes[-1].pixels
         full = width // lanes * lanes
 
-        def vector(index: list[Any], at: Any, mask: Any, sums: Sequence[Any]) -> list[Any]:
+        def vector(
+            index: list[Value], at: Value, mask: Value | None, sums: Sequence[Value]
+        ) -> list[Value]:
             pixel = self._pixel(phase, [*index, at])
             factor = load(
                 builder, offset(builder, gradient, self.dtype, pixel), self.dtype, lanes, mask
@@ -373,15 +386,15 @@ class Driver:
             corner = self._corner([*index, at])
             nothing = zero(self.accumulator, lanes)
             following = []
-            for (_, place), total in zip(taps, sums, strict=True):
-                value = self._read(places.add(corner, place))
+            for (_, position), total in zip(taps, sums, strict=True):
+                value = self._read(indices.add(corner, position))
                 if mask is not None:
                     # Zero times what comes next is not zero where that is infinite.
                     value = builder.select(mask, value, nothing)
                 following.append(fused_multiply_add(builder, value, factor, total, lanes))
             return following
 
-        def level(index: list[Any], sums: Sequence[Any]) -> list[Any]:
+        def level(index: list[Value], sums: Sequence[Value]) -> list[Value]:
             if len(index) < len(phase.axes) - 1:
                 count = phase.axes[len(index)].pixels
                 return loop(

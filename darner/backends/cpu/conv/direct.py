@@ -1,31 +1,32 @@
-"""Convolutions and their gradients towards the input whose patches are never written down: a tile reads the images themselves.
+"""Convolutions, and their gradients towards the input, that read images in place: no patch is stored.
 
-Images are copied to where every tap has a fixed distance from its pixel (``conv_planes``), once for all taps and all channels of the result. Pixels that stand next to each
-other there are the columns of a tile, and zeros between rows are computed along and left out at the end. Where a stride gives the gradient several phases, all of them read the same
-copy, and those that lie between each other in a row are interleaved on their way to the result. ``conv_driver`` packs all patches instead, which pays
-where many channels of the result use them, or where images are so small that the zeros between them would be much of the work.
+Images are copied once, for all taps and all channels of the result, to where every tap has a fixed offset from its pixel (``planes``). Neighbouring pixels
+are the columns of a tile; padding between rows is computed too and left out at the end. Where a stride gives the gradient several phases, all phases read the same
+copy, and results that alternate within a row are interleaved on their way out. ``driver`` packs all patches instead, which pays
+where many channels of the result use them, or where images are so small that padding would be much of the work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, lane_mask, load, loop, minimum, offset
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import accumulator_of, ir, lane_mask, load, loop, minimum, offset
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.interleave import interleaved
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, Phase, patches_of
+from ....graph.integers import ceil_div
 from ....graph.node import Node
-from ..contract.tile import Machine, Tile, tile_kernel
+from ..contract.tile import Machine, MicroKernel, Tile
 from ..emit.template import Code, Scratch
 from .driver import in_lines
 from .epilogue import Finish
-from .pack import divided, phase_table, place_of, walk
+from .pack import divided, phase_table, unravelled, walk
 from .plan import pieces_of, rows_cycles, shared, tiles_of, uneven
-from .planes import MOST_PLANES, Copier, grid_of_planes, write_distances
+from .planes import MOST_PLANES, Channels, Copier, grid_of_planes, write_distances
 from .schedule import call_with_rows
 from .weight_rows import copied_cycles, copy_weights
 
@@ -103,10 +104,10 @@ class Layout:
         self.cut = min(cuts, key=lambda cut: cut.cycles)
         width, lanes = self.cut.tile.width, self.cut.tile.lanes
         self.block = self.cut.strips * width
-        self.blocks = -(-self.places // self.block)
+        self.blocks = ceil_div(self.places, self.block)
         line = 64 // self.size
         # An odd number of lines, so that planes do not fall into the same sets of the cache.
-        self.plane = (-(-(self.block + self.grid.halo + lanes) // line) | 1) * line
+        self.plane = (ceil_div(self.block + self.grid.halo + lanes, line) | 1) * line
         self.plane_bytes = in_lines(self.planes * self.plane * self.size)
         self.sum_bytes = in_lines((self.abreast * self.cut.tile.rows * width + lanes) * self.size)
         weights = prod(int(size) for size in main.operands[1].shape)
@@ -117,14 +118,14 @@ class Layout:
         found = []
         for tile in tiles_of(machine, self.dtype):
             most = PLANES_BYTES // (self.planes * self.size) - self.grid.halo - 2 * tile.lanes
-            total = -(-self.places // tile.width)
-            tiles = -(-self.rows // tile.rows)
+            total = ceil_div(self.places, tile.width)
+            tiles = ceil_div(self.rows, tile.rows)
             held = most // tile.width
-            wanted = {min(held, -(-total // pieces)) for pieces in PIECES}
+            wanted = {min(held, ceil_div(total, pieces)) for pieces in PIECES}
             for strips in sorted(wanted) if held > 0 else ():
                 for parts in sorted({min(parts, tiles) for parts in PARTS}):
-                    height = -(-tiles // parts) * tile.rows
-                    parts = -(-self.rows // height)
+                    height = ceil_div(tiles, parts) * tile.rows
+                    parts = ceil_div(self.rows, height)
                     cycles = self._cycles(tile, strips, parts, machine.multiplies)
                     if not self.as_they_are:
                         cycles *= uneven(self.rows, parts, height)
@@ -135,15 +136,15 @@ class Layout:
     def _cycles(self, tile: Tile, strips: int, parts: int, rate: int) -> float:
         """Cycles that two threads take."""
         patches = self.patches
-        total = -(-self.places // tile.width)
-        blocks = -(-total // strips)
+        total = ceil_div(self.places, tile.width)
+        blocks = ceil_div(total, strips)
         places = blocks * (strips * tile.width + self.grid.halo)
         copied = self.grid.plane_cycles(places, tile.lanes, rate)
         cycles = parts * self.planes * copied
         cycles += (
             total * self.length * rows_cycles(self.rows, tile, partial(tile_cycles, rate=rate))
         )
-        cycles += len(patches.phases) * total * -(-self.rows // tile.rows) * CALLED
+        cycles += len(patches.phases) * total * ceil_div(self.rows, tile.rows) * CALLED
         pieces = pieces_of(self.places, self.grid.pitches[-1], tile)
         finished = FINISHED if self.abreast == 1 else INTERLEAVED
         cycles += len(patches.phases) * self.rows * pieces * finished
@@ -164,7 +165,9 @@ class Layout:
 class Driver:
     """The code of one product."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Pointer, Pointer], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine)
         self.source, self.weights = operands
@@ -173,8 +176,8 @@ class Driver:
         byte = ir().IntType(8)
         self.sums = self.builder.gep(code.own, [i64(layout.plane_bytes)], source_etype=byte)
         self.copier = Copier(self.builder, grid, self.patches.batch, layout.dtype, self.tile.lanes)
-        place = layout.plane_bytes + layout.sum_bytes
-        self.distances = self.builder.gep(code.own, [i64(place)], source_etype=byte)
+        position = layout.plane_bytes + layout.sum_bytes
+        self.distances = self.builder.gep(code.own, [i64(position)], source_etype=byte)
 
     def emit(self) -> None:
         """Everything."""
@@ -187,27 +190,24 @@ class Driver:
         write_distances(self.builder, layout.grid, channels, layout.plane, self.distances)
         self.code.each(self.patches.groups * layout.blocks * layout.cut.parts, self._unit)
 
-    def _unit(self, number: Any) -> None:
+    def _unit(self, number: Value) -> None:
         """Some places of one group: the images are copied, then every tile of rows meets them."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places, grid = self.code.places, layout.grid
+        indices, grid = self.code.indices, layout.grid
         if layout.as_they_are:
             rest, part = divided(builder, number, layout.cut.parts)
             group, block = divided(builder, rest, layout.blocks)
         else:
-            # As in ``conv_driver``: threads have rows of their own, whose weights they copied.
+            # As in ``driver``: threads have rows of their own, whose weights they copied.
             rest, block = divided(builder, number, layout.blocks)
             group, part = divided(builder, rest, layout.cut.parts)
-        first = builder.mul(as_value(block), i64(layout.block))
-        plane = places.mul(group, patches.channels)
-        source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+        first = builder.mul(i64(block), i64(layout.block))
+        plane = indices.mul(group, patches.channels)
+        source = offset(builder, self.source, layout.dtype, indices.mul(plane, patches.area))
         each = len(grid.planes)
         for i, phase in enumerate(grid.planes):
             self.copier.copy(
-                phase,
-                patches.sizes,
-                patches.image,
-                source,
+                Channels(phase, patches.sizes, patches.image, source),
                 i64(patches.channels),
                 (builder.sub(first, i64(grid.before)), layout.block + grid.halo),
                 offset(builder, self.code.own, layout.accumulator, i * layout.plane),
@@ -215,12 +215,12 @@ class Driver:
             )
 
         stop = minimum(builder, i64(layout.block), builder.sub(i64(layout.places), first))
-        start = as_value(places.mul(part, layout.cut.height))
+        start = i64(indices.mul(part, layout.cut.height))
         end = minimum(builder, builder.add(start, i64(layout.cut.height)), i64(layout.rows))
 
-        def tile(row: Any, _: Any) -> None:
+        def tile(row: Value, _: Sequence[Value]) -> None:
             def with_rows(height: int) -> None:
-                def strip(within: Any, _: Any) -> None:
+                def strip(within: Value, _: Sequence[Value]) -> None:
                     for start in range(0, len(patches.phases), layout.abreast):
                         for beside in range(layout.abreast):
                             self._multiply(height, group, row, within, start + beside)
@@ -234,83 +234,83 @@ class Driver:
 
         loop(builder, start, end, self.tile.rows, tile)
 
-    def _sums_of(self, beside: int, *terms: Any) -> Any:
+    def _sums_of(self, beside: int, *terms: Value) -> Pointer:
         """Where the sums of one of the phases that are abreast lie."""
         size = beside * self.tile.rows * self.tile.width
         return offset(self.builder, self.sums, self.layout.accumulator, size, *terms)
 
-    def _multiply(self, height: int, group: Number, row: Any, within: Any, number: int) -> None:
+    def _multiply(self, height: int, group: Index, row: Value, within: Value, number: int) -> None:
         """The sums of some rows over one strip of places, in one phase."""
-        builder, layout, places = self.builder, self.layout, self.code.places
+        builder, layout, indices = self.builder, self.layout, self.code.indices
         patches = self.patches
         length = patches.phases[number].taps * patches.channels
         before = sum(phase.taps for phase in patches.phases[:number]) * patches.channels
-        line = places.add(places.mul(group, layout.rows), row)
-        at = places.add(before * patches.groups * layout.rows, places.mul(line, length))
+        line = indices.add(indices.mul(group, layout.rows), row)
+        at = indices.add(before * patches.groups * layout.rows, indices.mul(line, length))
         weights = offset(builder, self.weights, layout.accumulator, at)
         images = offset(builder, self.code.own, layout.accumulator, within)
         distances = builder.gep(self.distances, [i64(before)], source_etype=ir().IntType(64))
         tile = Tile(height, self.tile.vectors, self.tile.lanes)
-        kernel = tile_kernel(builder.module, tile, layout.accumulator, "rows", "placed")
+        kernel = MicroKernel(tile, layout.accumulator, "rows", "placed").function(builder.module)
         sums = self._sums_of(number % layout.abreast)
         never = ir().Constant(ir().IntType(1), 0)
         each = i64(length)
         arguments = [each, weights, each, images, sums, i64(tile.width), never, images]
         builder.call(kernel, [*arguments, distances])
 
-    def _finish(self, height: int, group: Number, row: Any, first: Any, phase: Phase) -> None:
+    def _finish(self, height: int, group: Index, row: Value, first: Value, phase: Phase) -> None:
         """Take the sums of some rows to the results, row by row of the images: those of a phase, and of all that are abreast with it."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places, grid, lanes = self.code.places, layout.grid, self.tile.lanes
+        indices, grid, lanes = self.code.indices, layout.grid, self.tile.lanes
         stop = minimum(builder, builder.add(first, i64(self.tile.width)), i64(layout.places))
         abreast, width = layout.abreast, patches.result[-1]
 
-        def run(place: Any, held: Any) -> tuple[Any, Any]:
-            image, index = place_of(builder, place, grid.pitches)
-            column = as_value(index[-1])
+        def run(address: Value, held: Value) -> tuple[Value, Value]:
+            image, index = unravelled(builder, address, grid.pitches)
+            column = i64(index[-1])
             rest = minimum(
-                builder, builder.sub(i64(grid.pitches[-1]), column), builder.sub(stop, place)
+                builder, builder.sub(i64(grid.pitches[-1]), column), builder.sub(stop, address)
             )
             # Of the result's row: what is left of it, and what these places have.
-            begin = as_value(places.mul(column, abreast))
+            begin = i64(indices.mul(column, abreast))
             length = minimum(
-                builder, as_value(places.mul(rest, abreast)), builder.sub(i64(width), begin)
+                builder, i64(indices.mul(rest, abreast)), builder.sub(i64(width), begin)
             )
-            pixel: Number = 0
+            pixel: Index = 0
             for axis, one in enumerate(index[:-1]):
                 taps = phase.axes[axis]
-                own = places.add(taps.start, places.mul(one, patches.strides[axis]))
-                pixel = places.add(places.mul(pixel, patches.result[axis]), own)
-                valid = builder.icmp_signed("<", as_value(one), i64(taps.pixels))
+                own = indices.add(taps.start, indices.mul(one, patches.strides[axis]))
+                pixel = indices.add(indices.mul(pixel, patches.result[axis]), own)
+                valid = builder.icmp_signed("<", i64(one), i64(taps.pixels))
                 length = builder.select(valid, length, i64(0))
-            pixel = places.add(places.mul(pixel, width), begin)
+            pixel = indices.add(indices.mul(pixel, width), begin)
 
-            def vectors(at: Any, _: Any) -> None:
+            def vectors(at: Value, _: Sequence[Value]) -> None:
                 """The vectors of ``lanes`` places, from ``at`` on."""
-                here = builder.add(builder.sub(place, first), at)
-                done = places.mul(at, abreast)
-                left = builder.sub(length, as_value(done))
+                here = builder.add(builder.sub(address, first), at)
+                done = indices.mul(at, abreast)
+                left = builder.sub(length, i64(done))
                 masks = [
                     lane_mask(builder, builder.sub(left, i64(number * lanes)), lanes)
-                    for number in range(min(abreast, -(-width // lanes)))
+                    for number in range(min(abreast, ceil_div(width, lanes)))
                 ]
 
-                def one_row(number: Any, _: Any) -> None:
-                    channel = places.add(places.mul(group, layout.rows), builder.add(row, number))
+                def emit_row(number: Value, _: Sequence[Value]) -> None:
+                    channel = indices.add(indices.mul(group, layout.rows), builder.add(row, number))
                     from_ = builder.add(builder.mul(number, i64(self.tile.width)), here)
                     values = [
                         load(builder, self._sums_of(beside, from_), layout.accumulator, lanes)
                         for beside in range(abreast)
                     ]
                     for vector, value in enumerate(interleaved(builder, values)[: len(masks)]):
-                        at_pixel = places.add(pixel, places.add(done, vector * lanes))
+                        at_pixel = indices.add(pixel, indices.add(done, vector * lanes))
                         full = [image, channel, at_pixel]
                         self.finish.emit(self.code, value, full, lanes, masks[vector])
 
-                loop(builder, i64(0), i64(height), 1, one_row)
+                loop(builder, i64(0), i64(height), 1, emit_row)
 
             places_left = builder.udiv(builder.add(length, i64(abreast - 1)), i64(abreast))
             loop(builder, i64(0), places_left, lanes, vectors)
-            return builder.add(place, rest), held
+            return builder.add(address, rest), held
 
         walk(builder, first, stop, run, i64(0))

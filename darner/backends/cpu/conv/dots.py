@@ -1,20 +1,18 @@
-"""The gradient of a convolution towards its weight where channels are few: vectors run along the pixels.
+"""The gradient of a convolution towards its weight where channels are few: vectors run along pixels.
 
-An element of it is the scalar product of two long rows, the source as a tap sees it and the result's gradient. Laid out on one grid of places (``conv_planes``), both are read
-as they lie: a tile keeps a vector of sums for some taps and some channels, and adds its lanes up at the end of a block. So any number of channels fills the
-vectors, where ``conv_weights`` has channels in lanes, and no patch is ever written down.
+Each element of it is the dot product of two long rows: the source as a tap sees it, and the gradient of the result. Laid out on one grid (``planes``), both are read
+in place. A tile keeps a vector of sums for some taps and some channels, and adds its lanes at the end of a block. So any number of channels fills the
+vectors, where ``weight_gradient`` has channels in lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import (
     accumulator_of,
     fused_multiply_add,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -25,16 +23,17 @@ from ....codegen.ir.emit import (
     store,
     zero,
 )
-from ....codegen.ir.index import Number, as_value
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Module, Value
 from ....codegen.problems.conv import Patches, patches_of
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..contract.tile import Machine
 from ..emit.template import Code, Scratch
 from .driver import in_lines
 from .epilogue import Finish
 from .pack import divided
-from .planes import Copier, Plane, grid_of_planes, write_distances
+from .planes import Channels, Copier, Plane, grid_of_planes, write_distances
 from .schedule import call_with_rows, rows_of_turns, share_sums
 
 LONGEST_BLOCK = 1024
@@ -83,19 +82,19 @@ class Layout:
         places = patches.batch * self.grid.image
         longest = GRADIENT_BYTES // (self.columns * self.size)
         longest = max(SHORTEST_BLOCK, min(LONGEST_BLOCK, longest))
-        blocks = max(1, -(-places // longest))
-        self.block = max(1, -(-places // (blocks * self.lanes))) * self.lanes
-        self.blocks = -(-places // self.block)
+        blocks = max(1, ceil_div(places, longest))
+        self.block = max(1, ceil_div(places, blocks * self.lanes)) * self.lanes
+        self.blocks = ceil_div(places, self.block)
         # An odd number of lines, so that rows do not fall into the same sets of the cache.
         self.pitch = self._pitch(self.block)
         self.plane = self._pitch(self.block + self.grid.halo)
         each = len(self.grid.planes) * self.plane * self.size
         self.channels = max(1, min(patches.channels, ROWS // self.taps, PLANES_BYTES // each))
-        self.turns = -(-patches.channels // self.channels)
-        self.channels = -(-patches.channels // self.turns)
-        self.turns = -(-patches.channels // self.channels)
+        self.turns = ceil_div(patches.channels, self.channels)
+        self.channels = ceil_div(patches.channels, self.turns)
+        self.turns = ceil_div(patches.channels, self.channels)
         units = patches.groups * self.turns
-        self.splits = max(1, min(self.blocks, -(-ENOUGH // units) if units < ENOUGH else 1))
+        self.splits = max(1, min(self.blocks, ceil_div(ENOUGH, units) if units < ENOUGH else 1))
         self.heights = rows_of_turns(patches.channels, self.channels, self.taps)
         shapes = SHAPES.get(machine.vector_bytes, SHAPES[64])
         self.tile = min(shapes, key=self._cycles_of_block)
@@ -105,11 +104,11 @@ class Layout:
 
     def _pitch(self, places: int) -> int:
         line = 64 // self.size
-        return (-(-(places + self.lanes) // line) | 1) * line
+        return (ceil_div(places + self.lanes, line) | 1) * line
 
     def widths(self, tile: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         """Into how many tiles of which width the columns are cut."""
-        count = -(-self.columns // tile[1])
+        count = ceil_div(self.columns, tile[1])
         least, more = divmod(self.columns, count)
         return tuple(pair for pair in ((more, least + 1), (count - more, least)) if pair[0])
 
@@ -145,7 +144,7 @@ class Layout:
         return Scratch(own, in_lines((self.splits * self.part + self.lanes) * self.size))
 
 
-def dots_kernel(module: Any, dtype: str, lanes: int, rows: int, columns: int) -> Any:
+def dots_kernel(module: Module, dtype: str, lanes: int, rows: int, columns: int) -> Value:
     """The function that sums the products of some rows with some columns, emitted once per module.
 
     Its signature is ``(places, distances*, a*, b*, b_pitch, out*, out_pitch, keep)``: row ``i`` begins ``distances[i]`` behind ``a``, column ``j``
@@ -165,11 +164,11 @@ def dots_kernel(module: Any, dtype: str, lanes: int, rows: int, columns: int) ->
     places, distances, a, b, b_pitch, out, out_pitch, keep = function.args
     lines = []
     for row in range(rows):
-        place = builder.gep(distances, [i64(row)], source_etype=word)
-        lines.append(offset(builder, a, dtype, builder.load(place, typ=word)))
+        address = builder.gep(distances, [i64(row)], source_etype=word)
+        lines.append(offset(builder, a, dtype, builder.load(address, typ=word)))
     others = [offset(builder, b, dtype, builder.mul(b_pitch, i64(j))) for j in range(columns)]
 
-    def step(at: Any, sums: Sequence[Any]) -> list[Any]:
+    def step(at: Value, sums: Sequence[Value]) -> list[Value]:
         held = [load(builder, offset(builder, line, dtype, at), dtype, lanes) for line in others]
         totals = []
         for row, line in enumerate(lines):
@@ -194,12 +193,12 @@ def dots_kernel(module: Any, dtype: str, lanes: int, rows: int, columns: int) ->
     return function
 
 
-def _if(builder: Any, condition: Any, mask: Any) -> Any:
+def _if(builder: Builder, condition: Value, mask: Value) -> Value:
     """A mask, or no lane at all."""
     return builder.select(condition, mask, ir().Constant(mask.type, None))
 
 
-def _lane_sums(builder: Any, values: Sequence[Any]) -> Any:
+def _lane_sums(builder: Builder, values: Sequence[Value]) -> Value:
     """The sums over the lanes of some vectors, one in each lane; lanes behind the last are anything."""
     lanes = values[0].type.count
     parts = list(values)
@@ -224,7 +223,9 @@ def _lane_sums(builder: Any, values: Sequence[Any]) -> Any:
 class Driver:
     """The code of the gradient."""
 
-    def __init__(self, code: Code, main: Node, operands: tuple[Any, Any], finish: Finish) -> None:
+    def __init__(
+        self, code: Code, main: Node, operands: tuple[Value, Value], finish: Finish
+    ) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.layout = Layout(main, code.machine)
         self.patches = self.layout.patches
@@ -235,8 +236,8 @@ class Driver:
         self.copier = Copier(
             self.builder, layout.grid, self.patches.batch, layout.dtype, layout.lanes
         )
-        place = layout.gradient_bytes + layout.plane_bytes
-        self.distances = self.builder.gep(code.own, [i64(place)], source_etype=byte)
+        position = layout.gradient_bytes + layout.plane_bytes
+        self.distances = self.builder.gep(code.own, [i64(position)], source_etype=byte)
 
     def emit(self) -> None:
         """Everything: the sums, then their way to the result."""
@@ -250,19 +251,18 @@ class Driver:
         self._finish()
 
     def _block(
-        self, index: Any, group: Number, split: Number, keep: Any, turns: tuple[Any, Any]
+        self, index: Value, group: Index, split: Index, keep: Value, turns: tuple[Value, Value]
     ) -> None:
         """The places of one block: the gradient's, then the planes of some channels at a time."""
         builder, layout, patches = self.builder, self.layout, self.patches
-        places = self.code.places
+        indices = self.code.indices
         first = builder.mul(index, i64(layout.block))
-        channel = places.mul(group, layout.columns)
+        channel = indices.mul(group, layout.columns)
         whole = Plane((0,) * len(patches.result), (1,) * len(patches.result), patches.result)
+        image = patches.groups * layout.columns * patches.pixels
+        start = offset(builder, self.gradient, layout.dtype, indices.mul(channel, patches.pixels))
         self.copier.copy(
-            whole,
-            patches.result,
-            patches.groups * layout.columns * patches.pixels,
-            offset(builder, self.gradient, layout.dtype, places.mul(channel, patches.pixels)),
+            Channels(whole, patches.result, image, start),
             i64(layout.columns),
             (first, layout.block),
             self.code.own,
@@ -270,40 +270,37 @@ class Driver:
         )
         before = builder.sub(first, i64(layout.grid.before))
 
-        def turn(number: Any, _: Any) -> None:
+        def turn(number: Value, _: object) -> None:
             channel = builder.mul(number, i64(layout.channels))
             count = minimum(
                 builder, builder.sub(i64(patches.channels), channel), i64(layout.channels)
             )
-            plane = places.add(places.mul(group, patches.channels), channel)
-            source = offset(builder, self.source, layout.dtype, places.mul(plane, patches.area))
+            plane = indices.add(indices.mul(group, patches.channels), channel)
+            source = offset(builder, self.source, layout.dtype, indices.mul(plane, patches.area))
             each = len(layout.grid.planes)
             for i, phase in enumerate(layout.grid.planes):
                 self.copier.copy(
-                    phase,
-                    patches.sizes,
-                    patches.image,
-                    source,
+                    Channels(phase, patches.sizes, patches.image, source),
                     count,
                     (before, layout.block + layout.grid.halo),
                     offset(builder, self.planes, layout.accumulator, i * layout.plane),
                     each * layout.plane,
                 )
-            base = places.add(places.mul(split, patches.groups), group)
-            base = places.mul(places.mul(base, layout.columns), layout.rows)
-            at = places.add(base, builder.mul(channel, i64(layout.taps)))
+            base = indices.add(indices.mul(split, patches.groups), group)
+            base = indices.mul(indices.mul(base, layout.columns), layout.rows)
+            at = indices.add(base, builder.mul(channel, i64(layout.taps)))
             sums = offset(builder, self.code.shared, layout.accumulator, at)
             self._multiply(builder.mul(count, i64(layout.taps)), sums, keep)
 
         loop(builder, *turns, 1, turn)
 
-    def _multiply(self, rows: Any, sums: Any, keep: Any) -> None:
+    def _multiply(self, rows: Value, sums: Value, keep: Value) -> None:
         """Add the products of a turn's rows with all columns to their sums."""
         builder, layout = self.builder, self.layout
         height = layout.tile[0]
         word = ir().IntType(64)
 
-        def one_tile(row: Any, _: Any) -> None:
+        def emit_tile(row: Value, _: object) -> None:
             distances = builder.gep(self.distances, [row], source_etype=word)
 
             def with_rows(count: int) -> None:
@@ -313,7 +310,9 @@ class Driver:
                         builder.module, layout.accumulator, layout.lanes, count, width
                     )
 
-                    def one(i: Any, _: Any, kernel: Any = kernel, width: int = width) -> None:
+                    def emit_row(
+                        i: Value, _: object, kernel: Value = kernel, width: int = width
+                    ) -> None:
                         b = offset(
                             builder,
                             self.code.own,
@@ -331,29 +330,29 @@ class Driver:
                         arguments = [places, distances, self.planes, b, pitch, out]
                         builder.call(kernel, [*arguments, i64(layout.rows), keep])
 
-                    loop(builder, i64(start), i64(start + tiles * width), width, one)
+                    loop(builder, i64(start), i64(start + tiles * width), width, emit_row)
                     start += tiles * width
 
             call_with_rows(builder, builder.sub(rows, row), height, layout.heights, with_rows)
 
-        loop(builder, i64(0), rows, height, one_tile)
+        loop(builder, i64(0), rows, height, emit_tile)
 
     def _finish(self) -> None:
         """Add up what the splits have summed, and take it to the results."""
         builder, layout, lanes = self.builder, self.layout, self.layout.lanes
-        vectors = -(-layout.rows // lanes)
+        vectors = ceil_div(layout.rows, lanes)
 
-        def unit(number: Any) -> None:
+        def unit(number: Value) -> None:
             out, vector = divided(builder, number, vectors)
-            row = builder.mul(as_value(vector), i64(lanes))
-            at = builder.add(builder.mul(as_value(out), i64(layout.rows)), row)
+            row = builder.mul(i64(vector), i64(lanes))
+            at = builder.add(builder.mul(i64(out), i64(layout.rows)), row)
             mask = lane_mask(builder, builder.sub(i64(layout.rows), row), lanes)
             total = zero(layout.accumulator, lanes)
             for split in range(layout.splits if layout.blocks else 0):
-                place = offset(
+                address = offset(
                     builder, self.code.shared, layout.accumulator, at, split * layout.part
                 )
-                value = load(builder, place, layout.accumulator, lanes, mask)
+                value = load(builder, address, layout.accumulator, lanes, mask)
                 total = value if not split else builder.fadd(total, value)
             self.finish.emit(self.code, total, [out, row], lanes, mask)
 

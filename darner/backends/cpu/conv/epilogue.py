@@ -1,16 +1,15 @@
-"""The way of a convolution's sums to its results: what is computed element by element after it, and the stores."""
+"""The epilogue of a convolution: element-wise nodes after its sums, and the stores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.emit import i64, load, loop, narrow, offset, prefetch, store
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.emit import load, loop, narrow, offset, prefetch, store
+from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.math import memory_type
-from ....codegen.ir.types import ACCUMULATOR
+from ....codegen.ir.types import ACCUMULATOR, Builder, Pointer, Value
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....graph.types import TensorType
@@ -91,15 +90,15 @@ class Finish:
         """Whether there is code for all of it."""
         return can_emit(self.body)
 
-    def announce(self, code: Code, index: Sequence[Number], count: int) -> None:
+    def announce(self, code: Code, index: Sequence[Index], count: int) -> None:
         """Ask for the operands of ``count`` elements before they are needed: they come from far, and row by row."""
-        at = code.places.offset(index, self.shape)
+        at = code.indices.offset(index, self.shape)
         for seen in self.wide:
             dtype = seen.base.dtype
             start = offset(code.builder, code.operand_of(seen.base), dtype.name, at, seen.offset)
             for line in range(0, count * dtype.itemsize, LINE):
-                place = offset(code.builder, start, dtype.name, line // dtype.itemsize)
-                prefetch(code.builder, place)
+                address = offset(code.builder, start, dtype.name, line // dtype.itemsize)
+                prefetch(code.builder, address)
 
     @property
     def wide(self) -> list[Strided]:
@@ -111,10 +110,12 @@ class Finish:
             if seen.base.size == whole and seen.base.dtype.name in ACCUMULATOR
         ]
 
-    def emit(self, code: Code, sums: Any, index: Sequence[Number], lanes: int, mask: Any) -> None:
+    def emit(
+        self, code: Code, sums: Value, index: Sequence[Index], lanes: int, mask: Value | None
+    ) -> None:
         """Take a vector of sums, of the lanes in ``mask``, to the results; ``index`` is that of its first element."""
-        builder, places = code.builder, code.places
-        at = places.offset(index, self.shape)
+        builder, indices = code.builder, code.indices
+        at = indices.offset(index, self.shape)
         dtype = self.main.dtype
         if self.plain:
             element = offset(builder, code.results[0], dtype.name, at)
@@ -130,15 +131,15 @@ class Finish:
             elements.registers.store(value, pointer, Lanes(at, lanes), output.dtype, mask)
 
 
-def each_turned(
-    builder: Any,
-    values: Sequence[Any],
-    square: Any,
+def each_transposed(
+    builder: Builder,
+    values: Sequence[Value],
+    square: Pointer,
     accumulator: str,
-    count: Any,
-    inside: Callable[[Any, Any], None],
+    count: Value,
+    body: Callable[[Value, Value], None],
 ) -> None:
-    """Turn a square of sums around: ``inside(lane, vector)`` gets the vector of what ``values`` have in a lane, for the first ``count`` lanes.
+    """Turn a square of sums around: ``body(lane, vector)`` gets the vector of what ``values`` have in a lane, for the first ``count`` lanes.
 
     ``square`` is memory for all of them, so that the code of ``inside`` is written once.
     """
@@ -146,16 +147,16 @@ def each_turned(
     for lane, value in enumerate(transpose(builder, list(values))):
         store(builder, value, offset(builder, square, accumulator, lane * lanes), accumulator)
 
-    def one(lane: Any, _: Any) -> None:
-        place = offset(builder, square, accumulator, builder.mul(lane, i64(lanes)))
-        inside(lane, load(builder, place, accumulator, lanes))
+    def emit_lane(lane: Value, _: Sequence[Value]) -> None:
+        address = offset(builder, square, accumulator, builder.mul(lane, i64(lanes)))
+        body(lane, load(builder, address, accumulator, lanes))
 
-    loop(builder, i64(0), count, 1, one)
+    loop(builder, i64(0), count, 1, emit_lane)
 
 
-def _address(code: Code, seen: Strided) -> Any:
+def _address(code: Code, seen: Strided) -> Pointer:
     kind = memory_type(seen.base.dtype)
-    place = [as_value(seen.offset)]
+    place = [i64(seen.offset)]
     return code.builder.gep(code.operand_of(seen.base), place, source_etype=kind)
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....codegen.ir.emit import (
     accumulator_of,
     constant_words,
-    i64,
     ir,
     lane_numbers,
     load,
@@ -23,7 +21,8 @@ from ....codegen.ir.emit import (
     offset,
     store,
 )
-from ....codegen.ir.index import Number, Places, as_value
+from ....codegen.ir.index import Index, IndexMath, i64
+from ....codegen.ir.types import Builder, Pointer, Value
 from ....codegen.problems.conv import Patches
 
 ENTRY = 4
@@ -45,17 +44,17 @@ class Grid:
         first: taps of the phases before.
     """
 
-    pixels: Sequence[Number]
-    start: Sequence[Number]
-    count: Sequence[Number]
-    offset: Sequence[Number]
-    kernel: Sequence[Number]
-    area: Number
-    taps: Number
-    first: Number
+    pixels: Sequence[Index]
+    start: Sequence[Index]
+    count: Sequence[Index]
+    offset: Sequence[Index]
+    kernel: Sequence[Index]
+    area: Index
+    taps: Index
+    first: Index
 
 
-def phase_table(builder: Any, patches: Patches) -> Any:
+def phase_table(builder: Builder, patches: Patches) -> Pointer | None:
     """A constant with the numbers of every phase; None where there is one."""
     if len(patches.phases) == 1:
         return None
@@ -69,42 +68,46 @@ def phase_table(builder: Any, patches: Patches) -> Any:
     return constant_words(builder, "darner.phases", numbers)
 
 
-def grid_of(builder: Any, patches: Patches, table: Any, phase: Number) -> Grid:
+def grid_of(builder: Builder, patches: Patches, table: Pointer | None, phase: Index) -> Grid:
     """The numbers of one phase."""
     rank = len(patches.sizes)
     size = FIELDS * rank + 3
     if table is None:
         (only,) = patches.phases
-        fields: list[Number] = []
+        fields: list[Index] = []
         for taps in only.axes:
             fields += [taps.pixels, taps.start, taps.count, taps.offset, taps.kernel]
         fields += [only.pixels, only.taps, 0]
     else:
         word = ir().IntType(64)
-        start = builder.mul(as_value(phase), i64(size))
+        start = builder.mul(i64(phase), i64(size))
         fields = []
         for number in range(size):
-            place = builder.gep(table, [builder.add(start, i64(number))], source_etype=word)
-            fields.append(builder.load(place, typ=word))
-    columns = [[fields[FIELDS * axis + k] for axis in range(rank)] for k in range(FIELDS)]
-    return Grid(*columns, *fields[FIELDS * rank :])
+            address = builder.gep(table, [builder.add(start, i64(number))], source_etype=word)
+            fields.append(builder.load(address, typ=word))
+    pixels, starts, count, offsets, kernel = (
+        [fields[FIELDS * axis + k] for axis in range(rank)] for k in range(FIELDS)
+    )
+    return Grid(pixels, starts, count, offsets, kernel, *fields[FIELDS * rank :])
 
 
-def divided(builder: Any, number: Number, by: Number) -> tuple[Number, Number]:
+def divided(builder: Builder, number: Index, by: Index) -> tuple[Index, Index]:
     """A number over another, rounded down, and the rest; none is negative."""
     if isinstance(number, int) and isinstance(by, int):
         return divmod(number, by)
     if isinstance(by, int) and by == 1:
         return number, 0
-    number, by = as_value(number), as_value(by)
+    number, by = i64(number), i64(by)
     quotient = builder.udiv(number, by)
     return quotient, builder.sub(number, builder.mul(quotient, by))
 
 
-def place_of(builder: Any, column: Any, sizes: Sequence[Number]) -> tuple[Number, list[Number]]:
+def unravelled(
+    builder: Builder, column: Value, sizes: Sequence[Index]
+) -> tuple[Index, list[Index]]:
     """The image of a column, and the indices of its pixel."""
-    index: list[Number] = []
-    rest: Number = column
+    index: list[Index] = []
+    rest: Index = column
     for size in reversed(sizes):
         rest, inner = divided(builder, rest, size)
         index.append(inner)
@@ -112,8 +115,12 @@ def place_of(builder: Any, column: Any, sizes: Sequence[Number]) -> tuple[Number
 
 
 def walk(
-    builder: Any, start: Any, stop: Any, body: Callable[[Any, Any], tuple[Any, Any]], held: Any
-) -> Any:
+    builder: Builder,
+    start: Value,
+    stop: Value,
+    body: Callable[[Value, Value], tuple[Value, Value]],
+    held: Value,
+) -> Value:
     """``while start < stop: start, held = body(start, held)``; returns what is held last."""
     before = builder.block
     head = builder.append_basic_block("head")
@@ -146,68 +153,70 @@ class Packer:
         table: memory for ``table_bytes``.
     """
 
-    def __init__(self, builder: Any, patches: Patches, dtype: str, lanes: int, table: Any) -> None:
+    def __init__(
+        self, builder: Builder, patches: Patches, dtype: str, lanes: int, table: Pointer
+    ) -> None:
         self.builder, self.patches, self.dtype, self.lanes = builder, patches, dtype, lanes
         self.table = table
         self.step = patches.steps[-1]
 
-    def describe(self, grid: Grid, first: Any, stop: Any, pitch: Number) -> Any:
+    def describe(self, grid: Grid, first: Value, stop: Value, pitch: Index) -> Value:
         """Write the table for columns ``first`` to ``stop`` of rows that are ``pitch`` apart; returns how many entries it has."""
         builder, patches = self.builder, self.patches
-        places = Places(builder)
+        indices = IndexMath(builder)
         rank = len(patches.sizes)
         word = ir().IntType(64)
         strides = [1] * rank
         for axis in range(rank - 2, -1, -1):
             strides[axis] = strides[axis + 1] * patches.sizes[axis + 1]
 
-        def segment(column: Any, entry: Any) -> tuple[Any, Any]:
-            image, index = place_of(builder, column, grid.pixels)
+        def segment(column: Value, entry: Value) -> tuple[Value, Value]:
+            image, index = unravelled(builder, column, grid.pixels)
             length = minimum(
                 builder,
-                as_value(places.sub(grid.pixels[-1], index[-1])),
+                i64(indices.sub(grid.pixels[-1], index[-1])),
                 minimum(builder, builder.sub(stop, column), i64(self.lanes)),
             )
             written = _bits(builder, i64(0), length)
-            base: Number = places.mul(image, patches.image)
-            corner = [places.mul(i, step) for i, step in zip(index, patches.steps, strict=True)]
+            base: Index = indices.mul(image, patches.image)
+            corner = [indices.mul(i, step) for i, step in zip(index, patches.steps, strict=True)]
 
-            def tap(axis: int, number: Number, source: Number, inside: Any) -> None:
+            def tap(axis: int, number: Index, source: Index, inside: Value | None) -> None:
                 """The taps of one axis, in loops over those of the next."""
 
-                def one(i: Any, _: Any) -> None:
-                    shift = places.add(grid.offset[axis], places.mul(i, patches.deltas[axis]))
-                    at = places.add(corner[axis], shift)
-                    here = places.add(source, places.mul(at, strides[axis]))
-                    following = places.add(places.mul(number, grid.count[axis]), i)
+                def emit_element(i: Value, _: Sequence[Value]) -> None:
+                    shift = indices.add(grid.offset[axis], indices.mul(i, patches.deltas[axis]))
+                    at = indices.add(corner[axis], shift)
+                    here = indices.add(source, indices.mul(at, strides[axis]))
+                    following = indices.add(indices.mul(number, grid.count[axis]), i)
                     if axis < rank - 1:
-                        valid = builder.icmp_unsigned("<", as_value(at), i64(patches.sizes[axis]))
+                        valid = builder.icmp_unsigned("<", i64(at), i64(patches.sizes[axis]))
                         valid = valid if inside is None else builder.and_(inside, valid)
                         tap(axis + 1, following, here, valid)
                         return
-                    read = self._lanes_read(as_value(at), length)
+                    read = self._lanes_read(i64(at), length)
                     if inside is not None:
                         read = builder.select(inside, read, i64(0))
                     # A load of nothing goes where there is memory: elsewhere it takes a microsecond.
                     nothing = builder.icmp_unsigned("==", read, i64(0))
-                    here = builder.select(nothing, i64(0), as_value(here))
+                    here = builder.select(nothing, i64(0), i64(here))
                     # Columns count from the first, and rows from the first tap.
-                    target = places.add(places.mul(following, pitch), builder.sub(column, first))
-                    row = builder.mul(builder.add(entry, as_value(following)), i64(ENTRY))
+                    target = indices.add(indices.mul(following, pitch), builder.sub(column, first))
+                    row = builder.mul(builder.add(entry, i64(following)), i64(ENTRY))
                     for field, value in enumerate((here, target, read, written)):
-                        place = builder.gep(
+                        address = builder.gep(
                             self.table, [builder.add(row, i64(field))], source_etype=word
                         )
-                        builder.store(as_value(value), place)
+                        builder.store(i64(value), address)
 
-                loop(builder, i64(0), as_value(grid.count[axis]), 1, one)
+                loop(builder, i64(0), i64(grid.count[axis]), 1, emit_element)
 
             tap(0, 0, base, None)
-            return builder.add(column, length), builder.add(entry, as_value(grid.taps))
+            return builder.add(column, length), builder.add(entry, i64(grid.taps))
 
         return walk(builder, first, stop, segment, i64(0))
 
-    def _lanes_read(self, at: Any, length: Any) -> Any:
+    def _lanes_read(self, at: Value, length: Value) -> Value:
         """Which elements from ``at`` on lie in the row: a bit for each lane, or for each element where every second is taken."""
         builder, size, step = self.builder, self.patches.sizes[-1], self.step
         low = maximum(builder, builder.neg(at), i64(0))
@@ -222,19 +231,25 @@ class Packer:
         return _bits(builder, minimum(builder, low, high), high)
 
     def copy(
-        self, entries: Any, source: Any, channels: Any, taps: Number, pitch: Number, block: Any
+        self,
+        entries: Value,
+        source: Pointer,
+        channels: Value,
+        taps: Index,
+        pitch: Index,
+        block: Pointer,
     ) -> None:
         """Copy ``channels`` channels from ``source`` on, as the table says."""
         builder = self.builder
-        rows = Places(builder).mul(taps, pitch)
+        rows = IndexMath(builder).mul(taps, pitch)
         accumulator = accumulator_of(self.dtype)
 
-        def some(together: int) -> Callable[[Any, Any], None]:
-            def body(channel: Any, _: Any) -> None:
+        def copy_several(together: int) -> Callable[[Value, Sequence[Value]], None]:
+            def body(channel: Value, _: Sequence[Value]) -> None:
                 start = offset(
                     builder, source, self.dtype, builder.mul(channel, i64(self.patches.area))
                 )
-                end = offset(builder, block, accumulator, builder.mul(channel, as_value(rows)))
+                end = offset(builder, block, accumulator, builder.mul(channel, i64(rows)))
                 loop(
                     builder,
                     i64(0),
@@ -247,11 +262,13 @@ class Packer:
 
         together = min(TOGETHER, self.patches.channels)
         whole = builder.mul(builder.udiv(channels, i64(together)), i64(together))
-        loop(builder, i64(0), whole, together, some(together))
+        loop(builder, i64(0), whole, together, copy_several(together))
         if together > 1:
-            loop(builder, whole, channels, 1, some(1))
+            loop(builder, whole, channels, 1, copy_several(1))
 
-    def _segment(self, number: Any, source: Any, block: Any, rows: Number, together: int) -> None:
+    def _segment(
+        self, number: Value, source: Pointer, block: Pointer, rows: Index, together: int
+    ) -> None:
         """One entry of the table, for some channels."""
         builder, lanes = self.builder, self.lanes
         accumulator = accumulator_of(self.dtype)
@@ -283,7 +300,7 @@ class Packer:
                 value = builder.shuffle_vector(low, high, lane_numbers(range(0, 2 * lanes, 2)))
             else:
                 value = load(builder, at, self.dtype, lanes, read, self.step)
-            to = offset(builder, end, accumulator, Places(builder).mul(rows, channel))
+            to = offset(builder, end, accumulator, IndexMath(builder).mul(rows, channel))
             store(builder, value, to, accumulator, written)
 
 
@@ -292,14 +309,14 @@ def table_bytes(patches: Patches, columns: int, lanes: int) -> int:
     return 8 * ENTRY * patches.segments(columns, lanes) * max(1, patches.most_taps)
 
 
-def _bits(builder: Any, low: Any, high: Any) -> Any:
+def _bits(builder: Builder, low: Value, high: Value) -> Value:
     """The bits from ``low`` up to ``high``; both are below 64."""
     ones = i64(-1)
     below = builder.not_(builder.shl(ones, high))
     return builder.and_(below, builder.shl(ones, low))
 
 
-def _mask(builder: Any, bits: Any, lanes: int) -> Any:
+def _mask(builder: Builder, bits: Value, lanes: int) -> Value:
     """The lowest bits as one for each lane."""
     types = ir()
     return builder.bitcast(

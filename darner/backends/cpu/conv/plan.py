@@ -17,6 +17,7 @@ from ....codegen.problems.conv import (
     Patches,
 )
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div, round_up
 from ..contract.tile import Machine, Tile
 
 PANEL_BYTES = 192 << 10
@@ -68,7 +69,7 @@ class Cut:
     @property
     def sections(self) -> int:
         """Groups of panels."""
-        return -(-self.panels // self.together)
+        return ceil_div(self.panels, self.together)
 
     def units(self, patches: Patches) -> int:
         """Pieces of work that threads share out."""
@@ -89,7 +90,7 @@ def tile_cycles(rows: int, vectors: int, rate: int = 2) -> float:
 
 def shared(cycles: float, units: int) -> float:
     """Cycles until two threads are done that share so many equal pieces of work."""
-    return cycles / 2 if units >= MANY_UNITS else cycles / units * -(-units // 2)
+    return cycles / 2 if units >= MANY_UNITS else cycles / units * ceil_div(units, 2)
 
 
 def uneven(rows: int, parts: int, height: int) -> float:
@@ -106,7 +107,8 @@ def rows_cycles(rows: int, tile: Tile, cycles: Callable[[int, int], float]) -> f
 def pieces_of(columns: float, row: int, tile: Tile) -> float:
     """Pieces of rows that so many neighbouring pixels consist of, in panels as wide as a tile."""
     return (
-        max(columns / row * -(-row // tile.lanes), columns / tile.lanes) + columns / tile.width / 2
+        max(columns / row * ceil_div(row, tile.lanes), columns / tile.lanes)
+        + columns / tile.width / 2
     )
 
 
@@ -117,16 +119,16 @@ def _cycles(patches: Patches, rows: int, tile: Tile, parts: int, rate: int) -> f
     packed = SPACED if patches.steps[-1] > 1 else PACKED
     finished = FINISHED if len(patches.phases) == 1 else SCATTERED
     for phase in patches.phases:
-        columns = -(-patches.batch * phase.pixels // tile.lanes) * tile.lanes
+        columns = round_up(patches.batch * phase.pixels, tile.lanes)
         pieces = pieces_of(columns, phase.axes[-1].pixels, tile)
         each = columns / tile.width * work + parts * pieces * packed
         total += phase.taps * (patches.channels * each + parts * pieces * DESCRIBED)
         total += rows * pieces * finished
-    panels = -(-patches.most_columns // tile.width)
+    panels = ceil_div(patches.most_columns, tile.width)
     units = len(patches.phases) * patches.groups * panels * parts
     if units == panels and panels % 2 == 0:
         # One thread has the first half of the panels, and those are whole.
-        vectors = -(-patches.most_columns // tile.lanes)
+        vectors = ceil_div(patches.most_columns, tile.lanes)
         total *= panels * tile.vectors / vectors
     return shared(patches.groups * total, max(1, units))
 
@@ -145,11 +147,11 @@ def cut(
     columns = patches.most_columns
     best: Cut | None = None
     for tile in tiles_of(machine, dtype):
-        panels = max(1, -(-columns // tile.width))
-        tiles = -(-rows // tile.rows)
+        panels = max(1, ceil_div(columns, tile.width))
+        tiles = ceil_div(rows, tile.rows)
         for parts in sorted({min(parts, tiles) for parts in (1, 2, 4, 8, 16)}):
-            each = -(-tiles // parts)
-            parts = -(-tiles // each)
+            each = ceil_div(tiles, parts)
+            parts = ceil_div(tiles, each)
             cycles = _cycles(patches, rows, tile, parts, machine.multiplies)
             cycles *= uneven(rows, parts, each * tile.rows)
             cycles += copied(tile.lanes, parts)
@@ -159,8 +161,8 @@ def cut(
         raise InternalError(f"no tiles for vectors of {machine.vector_bytes} bytes")
     found = best
     taps = max(1, patches.most_taps)
-    blocks = max(1, -(-patches.channels * taps // LONGEST_BLOCK))
-    block = -(-patches.channels // min(blocks, patches.channels))
+    blocks = max(1, ceil_div(patches.channels * taps, LONGEST_BLOCK))
+    block = ceil_div(patches.channels, min(blocks, patches.channels))
     together = 1
     if block == patches.channels:
         panel = block * taps * found.tile.width * STORAGE_BYTES[accumulator_of(dtype)]

@@ -1,20 +1,19 @@
-"""Images laid out so that every tap of a kernel reads them at a fixed distance: rows with zeros between them, one after the other.
+"""Images laid out so that every tap of a kernel reads them at a fixed offset: rows one after the other, with zeros between them.
 
-A pixel of any image has one number, its *place*, and the element that a tap meets there lies at that place plus a number that is the tap's own. A row's zeros serve on both its
-sides: what is read before a row lies behind the one before. Where pixels are several elements apart, the elements of each phase of the stride are a plane by themselves.
+Each pixel of any image has a position, and the element that a tap reads there lies at that position plus an offset of the tap. A row's zeros serve both
+sides: what is read before a row lies behind the row before. Where pixels are several elements apart, each phase of the stride is a plane of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import (
     accumulator_of,
     constant_words,
-    i64,
     ir,
     lane_mask,
     lane_numbers,
@@ -25,9 +24,11 @@ from ....codegen.ir.emit import (
     offset,
     store,
 )
-from ....codegen.ir.index import Number, Places, as_value
+from ....codegen.ir.index import Index, IndexMath, i64
+from ....codegen.ir.types import Builder, LoopBody, Pointer, Value
 from ....codegen.problems.conv import Patches, Taps
-from .pack import place_of, walk
+from ....graph.integers import ceil_div
+from .pack import unravelled, walk
 
 TOGETHER = 8
 """Channels that are copied by one walk along the rows."""
@@ -82,7 +83,7 @@ class Grid:
     def plane_cycles(self, places: float, lanes: int, rate: int) -> float:
         """Cycles for copying so many places of a plane, row by row, where ``rate`` vectors are multiplied in one."""
         row = self.pitches[-1]
-        return max(places / row * -(-row // lanes), places / lanes) * COPIED * 2 / rate
+        return max(places / row * ceil_div(row, lanes), places / lanes) * COPIED * 2 / rate
 
 
 def grid_of_planes(patches: Patches) -> Grid:
@@ -133,10 +134,12 @@ def grid_of_planes(patches: Patches) -> Grid:
 
 def _count(size: int, start: int, step: int) -> int:
     """Elements from ``start`` on, ``step`` apart."""
-    return max(0, -(-(size - start) // step))
+    return max(0, ceil_div(size - start, step))
 
 
-def write_distances(builder: Any, grid: Grid, channels: int, plane: int, table: Any) -> None:
+def write_distances(
+    builder: Builder, grid: Grid, channels: int, plane: int, table: Pointer
+) -> None:
     """Write down where the taps of some channels begin, behind the first place of the first channel's first plane.
 
     Args:
@@ -155,20 +158,41 @@ def write_distances(builder: Any, grid: Grid, channels: int, plane: int, table: 
         before += len(own)
 
         def channel(
-            number: Any, _: Any, taps: Any = taps, count: int = len(own), first: int = first
+            number: Value,
+            _: Sequence[Value],
+            taps: Pointer = taps,
+            count: int = len(own),
+            first: int = first,
         ) -> None:
             start = builder.mul(number, i64(len(grid.planes) * plane))
             row = builder.add(builder.mul(number, i64(count)), i64(first))
 
-            def one(tap: Any, _: Any) -> None:
+            def emit_tap(tap: Value, _: Sequence[Value]) -> None:
                 value = builder.load(builder.gep(taps, [tap], source_etype=word), typ=word)
-                place = builder.gep(table, [builder.add(row, tap)], source_etype=word)
-                builder.store(builder.add(start, value), place)
+                address = builder.gep(table, [builder.add(row, tap)], source_etype=word)
+                builder.store(builder.add(start, value), address)
 
-            loop(builder, i64(0), i64(count), 1, one)
+            loop(builder, i64(0), i64(count), 1, emit_tap)
 
         if own:
             loop(builder, i64(0), i64(channels), 1, channel)
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Elements of some channels, which are copied.
+
+    Attributes:
+        plane: which elements of a channel.
+        sizes: of a channel.
+        image: elements of an image.
+        start: the first channel's.
+    """
+
+    plane: Plane
+    sizes: tuple[int, ...]
+    image: int
+    start: Pointer
 
 
 class Copier:
@@ -182,28 +206,22 @@ class Copier:
         lanes: of a vector of the accumulator.
     """
 
-    def __init__(self, builder: Any, grid: Grid, batch: int, dtype: str, lanes: int) -> None:
+    def __init__(self, builder: Builder, grid: Grid, batch: int, dtype: str, lanes: int) -> None:
         self.builder, self.grid, self.batch = builder, grid, batch
         self.dtype, self.lanes = dtype, lanes
 
     def copy(
         self,
-        plane: Plane,
-        sizes: tuple[int, ...],
-        image: int,
-        source: Any,
-        channels: Any,
-        places: tuple[Any, int],
-        target: Any,
+        source: Channels,
+        channels: Value,
+        places: tuple[Value, int],
+        target: Pointer,
         pitch: int,
     ) -> None:
         """Copy some places of ``channels`` channels.
 
         Args:
-            plane: which elements.
-            sizes: of a channel of the source.
-            image: elements of an image of the source.
-            source: the first channel's.
+            source: which elements, of what.
             channels: how many; a number of the code.
             places: the first, which may lie before the first image; how many.
             target: of the first channel.
@@ -211,67 +229,66 @@ class Copier:
         """
         builder = self.builder
         whole = builder.mul(builder.udiv(channels, i64(TOGETHER)), i64(TOGETHER))
-        area = prod(sizes)
+        area = prod(source.sizes)
 
-        def some(together: int) -> Any:
-            def body(channel: Any, _: Any) -> None:
-                first = offset(builder, source, self.dtype, builder.mul(channel, i64(area)))
+        def copy_several(together: int) -> LoopBody:
+            def body(channel: Value, _: Sequence[Value]) -> None:
+                first = offset(builder, source.start, self.dtype, builder.mul(channel, i64(area)))
                 to = offset(
                     builder, target, accumulator_of(self.dtype), builder.mul(channel, i64(pitch))
                 )
-                self._rows(plane, sizes, image, first, together, places, to, pitch)
+                own = replace(source, start=first)
+                self._rows(own, together, places, to, pitch)
 
             return body
 
-        loop(builder, i64(0), whole, TOGETHER, some(TOGETHER))
-        loop(builder, whole, channels, 1, some(1))
+        loop(builder, i64(0), whole, TOGETHER, copy_several(TOGETHER))
+        loop(builder, whole, channels, 1, copy_several(1))
 
     def _rows(
         self,
-        plane: Plane,
-        sizes: tuple[int, ...],
-        image: int,
-        source: Any,
+        source: Channels,
         together: int,
-        places: tuple[Any, int],
-        target: Any,
+        places: tuple[Value, int],
+        target: Pointer,
         pitch: int,
     ) -> None:
         builder, lanes, grid = self.builder, self.lanes, self.grid
-        numbers = Places(builder)
+        plane, sizes = source.plane, source.sizes
+        numbers = IndexMath(builder)
         accumulator = accumulator_of(self.dtype)
         # Counted from the image before the first, so that none is negative.
         start = builder.add(places[0], i64(grid.image))
         end = builder.add(start, i64(places[1]))
         step, area = plane.steps[-1], prod(sizes)
 
-        def row(place: Any, held: Any) -> tuple[Any, Any]:
-            number, index = place_of(builder, place, grid.pitches)
-            column = as_value(index[-1])
+        def row(address: Value, held: Value) -> tuple[Value, Value]:
+            number, index = unravelled(builder, address, grid.pitches)
+            column = i64(index[-1])
             length = builder.sub(i64(grid.pitches[-1]), column)
-            length = minimum(builder, length, builder.sub(end, place))
-            number = builder.sub(as_value(number), i64(1))
+            length = minimum(builder, length, builder.sub(end, address))
+            number = builder.sub(i64(number), i64(1))
             inside = builder.icmp_unsigned("<", number, i64(self.batch))
-            at: Number = 0
+            at: Index = 0
             for axis, one in enumerate(index):
                 if axis < len(index) - 1:
-                    valid = builder.icmp_signed("<", as_value(one), i64(plane.sizes[axis]))
+                    valid = builder.icmp_signed("<", i64(one), i64(plane.sizes[axis]))
                     inside = builder.and_(inside, valid)
                 own = numbers.add(plane.starts[axis], numbers.mul(one, plane.steps[axis]))
                 at = numbers.add(numbers.mul(at, sizes[axis]), own)
-            at = numbers.add(at, builder.mul(number, i64(image)))
+            at = numbers.add(at, builder.mul(number, i64(source.image)))
             # Where there is no such row, some other is not read: outside of memory that takes a microsecond.
-            at = builder.select(inside, as_value(at), i64(0))
+            at = builder.select(inside, i64(at), i64(0))
             left = builder.sub(i64(plane.sizes[-1]), column)
             left = builder.select(inside, maximum(builder, left, i64(0)), i64(0))
-            to = builder.sub(place, start)
+            to = builder.sub(address, start)
 
-            def vector(done: Any, _: Any) -> None:
+            def vector(done: Value, _: Sequence[Value]) -> None:
                 count = builder.sub(left, done)
                 here = numbers.add(at, numbers.mul(done, step))
                 values = []
                 for channel in range(together):
-                    read = offset(builder, source, self.dtype, here, channel * area)
+                    read = offset(builder, source.start, self.dtype, here, channel * area)
                     values.append(self._load(read, count, step))
                 for channel, value in enumerate(values):
                     write = offset(builder, target, accumulator, to, done, channel * pitch)
@@ -279,11 +296,11 @@ class Copier:
                     store(builder, value, write, accumulator)
 
             loop(builder, i64(0), length, lanes, vector)
-            return builder.add(place, length), held
+            return builder.add(address, length), held
 
         walk(builder, start, end, row, i64(0))
 
-    def _load(self, at: Any, count: Any, step: int) -> Any:
+    def _load(self, at: Pointer, count: Value, step: int) -> Value:
         """Up to ``count`` elements that are ``step`` apart, then zeros."""
         builder, lanes = self.builder, self.lanes
         if step != 2:
@@ -294,4 +311,4 @@ class Copier:
             mask = lane_mask(builder, builder.sub(elements, i64(half * lanes)), lanes)
             read = offset(builder, at, self.dtype, half * lanes)
             halves.append(load(builder, read, self.dtype, lanes, mask))
-        return builder.shuffle_vector(*halves, lane_numbers(range(0, 2 * lanes, 2)))
+        return builder.shuffle_vector(halves[0], halves[1], lane_numbers(range(0, 2 * lanes, 2)))

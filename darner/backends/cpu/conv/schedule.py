@@ -1,12 +1,13 @@
-"""How threads share the gradient of a convolution towards its weight: turns of channels, and blocks of pixels that are summed one after the other."""
+"""How threads share the gradient of a convolution towards its weight: groups of channels, and blocks of pixels that are summed in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from ....codegen.ir.emit import i64, loop, maximum, minimum
-from ....codegen.ir.index import as_value
+from ....codegen.ir.emit import loop, maximum, minimum
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import Builder, Value
 from ..emit.template import Code
 from .pack import divided
 
@@ -36,31 +37,31 @@ def share_sums(code: Code, layout: Cuts, groups: int, block: Callable[..., None]
     builder, turns = code.builder, layout.turns
     first, last = code.share(groups * layout.splits * turns)
 
-    def some(number: Any, _: Any) -> None:
+    def emit_unit(number: Value, _: Sequence[Value]) -> None:
         before = builder.mul(number, i64(turns))
         low = maximum(builder, builder.sub(first, before), i64(0))
         high = minimum(builder, builder.sub(last, before), i64(turns))
         group, split = divided(builder, number, layout.splits)
         start, stop = (
             builder.udiv(
-                builder.mul(builder.add(as_value(split), i64(k)), i64(layout.blocks)),
+                builder.mul(builder.add(i64(split), i64(k)), i64(layout.blocks)),
                 i64(layout.splits),
             )
             for k in (0, 1)
         )
 
-        def one(index: Any, _: Any) -> None:
+        def emit_step(index: Value, _: Sequence[Value]) -> None:
             keep = builder.icmp_signed(">", index, start)
             block(index, group, split, keep, (low, high))
 
-        loop(builder, start, stop, 1, one)
+        loop(builder, start, stop, 1, emit_step)
 
     end = builder.udiv(builder.add(last, i64(turns - 1)), i64(turns))
-    loop(builder, builder.udiv(first, i64(turns)), end, 1, some)
+    loop(builder, builder.udiv(first, i64(turns)), end, 1, emit_unit)
 
 
 def call_with_rows(
-    builder: Any, left: Any, height: int, turns: Sequence[int], call: Callable[[int], None]
+    builder: Builder, left: Value, height: int, turns: Sequence[int], call: Callable[[int], None]
 ) -> None:
     """``call`` with the rows of a whole tile, or with those that are ``left`` of a turn; ``turns`` are the rows that turns have."""
     rests = sorted({rows % height for rows in turns} - {0})

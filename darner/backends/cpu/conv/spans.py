@@ -1,21 +1,22 @@
-"""Taps that some pixels meet: near the edge of an image those of the first axis that lie outside of it are left out.
+"""Which taps some pixels need: near the edge of an image, taps of the first axis that lie outside are skipped.
 
-Pixels of a block are taken in the order of that axis, those of all its images together, so that a tile has pixels which the same taps meet. Terms of the product are
-taken in the order of the taps of the axis, so that those which a tile needs lie side by side: a few tables say where they are.
+Pixels of a block are ordered along that axis, over all its images, so that the pixels of a tile need the same taps. Terms of the product are
+ordered by the taps of that axis, so that those which a tile needs are contiguous. Tables say where they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any
 
-from ....codegen.ir.emit import i64, ir, loop, maximum, minimum
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.emit import ir, loop, maximum, minimum
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.conv import Patches
 from ..emit.template import Code
 from .blocks import Blocks
-from .pack import divided, place_of
+from .pack import divided, unravelled
 
 WORTH = 0.95
 """The share of all taps that may be met at the most for the rest to be left out."""
@@ -61,22 +62,24 @@ class Spans:
         ranks: memory for such a number for each pixel of an image.
     """
 
-    def __init__(self, code: Code, blocks: Blocks, rows: int, table: Any, ranks: Any) -> None:
+    def __init__(
+        self, code: Code, blocks: Blocks, rows: int, table: Pointer, ranks: Pointer
+    ) -> None:
         self.code, self.builder, self.blocks, self.rows = code, code.builder, blocks, rows
         self.table, self.ranks = table, ranks
         self.patches = blocks.patches
         self.inner = prod(self.patches.result[1:])
 
-    def write(self, first: Any, stop: Any, places: Any) -> Any:
+    def write(self, first: Value, stop: Value, addresses: Pointer) -> Value:
         """Write down what the tiles of a block need, and the places of its pixels; returns the place of the first."""
         builder, whole = self.builder, self.blocks.images > 1
-        numbers = self.code.places
+        numbers = self.code.indices
         pixels = self.patches.pixels
-        images: Number = builder.udiv(builder.sub(stop, first), i64(pixels)) if whole else 1
-        begin: Number = 0 if whole else divided(builder, first, pixels)[1]
+        images: Index = builder.udiv(builder.sub(stop, first), i64(pixels)) if whole else 1
+        begin: Index = 0 if whole else divided(builder, first, pixels)[1]
         each = numbers.mul(images, self.inner)
 
-        def tile(at: Any, _: Any) -> None:
+        def tile(at: Value, _: Sequence[Value]) -> None:
             end = minimum(builder, builder.add(at, i64(self.rows)), builder.sub(stop, first))
             ends = at, builder.sub(end, i64(1))
             found = [self._met(divided(builder, numbers.add(begin, q), each)[0]) for q in ends]
@@ -88,13 +91,13 @@ class Spans:
         loop(builder, i64(0), builder.sub(stop, first), self.rows, tile)
         if whole:
             self._rank(images)
-        return self._places(first, stop, images, places)
+        return self._write_offsets(first, stop, images, addresses)
 
-    def _met(self, row: Number) -> tuple[Any, Any]:
+    def _met(self, row: Index) -> tuple[Value, Value]:
         """As ``met``, for a number of the code."""
-        builder, patches, numbers = self.builder, self.patches, self.code.places
+        builder, patches, numbers = self.builder, self.patches, self.code.indices
         taps, delta = patches.phases[0].axes[0], patches.deltas[0]
-        corner = as_value(numbers.add(numbers.mul(row, patches.steps[0]), taps.offset))
+        corner = i64(numbers.add(numbers.mul(row, patches.steps[0]), taps.offset))
         before, behind = builder.neg(corner), builder.sub(i64(patches.sizes[0] - 1), corner)
         if delta < 0:
             before, behind = builder.neg(behind), corner
@@ -104,79 +107,81 @@ class Spans:
         high = minimum(builder, high, i64(taps.count))
         return minimum(builder, low, high), high
 
-    def _rank(self, images: Number) -> None:
+    def _rank(self, images: Index) -> None:
         """Where the pixels of a block's first image come."""
-        builder, numbers = self.builder, self.code.places
+        builder, numbers = self.builder, self.code.indices
 
-        def pixel(at: Any, _: Any) -> None:
+        def pixel(at: Value, _: object) -> None:
             row, inner = divided(builder, at, self.inner)
             rank = numbers.add(numbers.mul(numbers.mul(row, images), self.inner), inner)
-            self._store(as_value(rank), self.ranks, at)
+            self._store(i64(rank), self.ranks, at)
 
         loop(builder, i64(0), i64(self.patches.pixels), 1, pixel)
 
-    def _places(self, first: Any, stop: Any, images: Number, table: Any) -> Any:
+    def _write_offsets(self, first: Value, stop: Value, images: Index, table: Pointer) -> Value:
         """Write down how far behind the first pixel of a block each lies, in the order of tiles; returns the place of the first."""
-        builder, numbers, patches = self.builder, self.code.places, self.patches
+        builder, numbers, patches = self.builder, self.code.indices, self.patches
         pitches = self.blocks.grid.pitches
 
-        def place_at(pixel: Number) -> Any:
-            image, index = place_of(builder, pixel, patches.result)
-            return as_value(numbers.offset([image, *index], [patches.batch, *pitches]))
+        def offset_at(pixel: Index) -> Value:
+            image, index = unravelled(builder, i64(pixel), patches.result)
+            return i64(numbers.offset([image, *index], [patches.batch, *pitches]))
 
-        start = place_at(first)
+        start = offset_at(first)
 
-        def one(at: Any, _: Any) -> None:
-            pixel: Number = at
+        def emit_vector(at: Value, _: Sequence[Value]) -> None:
+            pixel: Index = at
             if self.blocks.images > 1:
                 rest, inner = divided(builder, at, self.inner)
                 row, image = divided(builder, rest, images)
                 line = numbers.add(numbers.mul(image, patches.result[0]), row)
                 pixel = numbers.add(numbers.mul(line, self.inner), inner)
-            here = place_at(numbers.add(first, pixel))
+            here = offset_at(numbers.add(first, pixel))
             self._store(builder.sub(here, start), table, at)
 
-        loop(builder, i64(0), builder.sub(stop, first), 1, one)
+        loop(builder, i64(0), builder.sub(stop, first), 1, emit_vector)
         return start
 
-    def span(self, row: Any) -> tuple[Any, Any]:
+    def span(self, row: Value) -> tuple[Value, Value]:
         """The first tap that the tile of a block's ``row``-th pixel needs, and the one after the last."""
         pair = self.builder.mul(self.builder.udiv(row, i64(self.rows)), i64(2))
         return self._load(self.table, pair), self._load(self.table, self.builder.add(pair, i64(1)))
 
-    def rank(self, image: Number, pixel: Number) -> Any:
+    def rank(self, image: Index, pixel: Index) -> Value:
         """Where a pixel of one of a block's images comes."""
-        before = self._load(self.ranks, as_value(pixel))
-        return self.builder.add(before, as_value(self.code.places.mul(image, self.inner)))
+        before = self._load(self.ranks, i64(pixel))
+        return self.builder.add(before, i64(self.code.indices.mul(image, self.inner)))
 
-    def order(self, count: Any, taps: int, terms: Any, tables: list[tuple[Any, int]]) -> None:
+    def order(
+        self, count: Value, taps: int, terms: Pointer, tables: list[tuple[Pointer, int]]
+    ) -> None:
         """Write the terms of ``count`` channels in the order of the first axis: each of ``tables`` gets their rows in a panel of that width, the first what ``terms`` says."""
         builder = self.builder
         outer = self.patches.kernel[0]
         inner = taps // outer
         (places, _), *panels = tables
 
-        def tap(t: Any, _: Any) -> None:
-            def channel(c: Any, _: Any) -> None:
+        def tap(t: Value, _: Sequence[Value]) -> None:
+            def channel(c: Value, _: Sequence[Value]) -> None:
                 old = builder.add(builder.mul(c, i64(taps)), builder.mul(t, i64(inner)))
                 new = builder.mul(builder.add(builder.mul(t, count), c), i64(inner))
 
-                def one(i: Any, _: Any) -> None:
+                def emit_element(i: Value, _: Sequence[Value]) -> None:
                     term, to = builder.add(old, i), builder.add(new, i)
                     self._store(self._load(terms, term), places, to)
                     for table, width in panels:
                         self._store(builder.mul(term, i64(width)), table, to)
 
-                loop(builder, i64(0), i64(inner), 1, one)
+                loop(builder, i64(0), i64(inner), 1, emit_element)
 
             loop(builder, i64(0), count, 1, channel)
 
         loop(builder, i64(0), i64(outer), 1, tap)
 
-    def _load(self, table: Any, at: Any) -> Any:
+    def _load(self, table: Pointer, at: Value) -> Value:
         word = ir().IntType(64)
         return self.builder.load(self.builder.gep(table, [at], source_etype=word), typ=word)
 
-    def _store(self, value: Any, table: Any, at: Any) -> None:
-        place = self.builder.gep(table, [at], source_etype=ir().IntType(64))
-        self.builder.store(as_value(value), place)
+    def _store(self, value: Value, table: Pointer, at: Value) -> None:
+        address = self.builder.gep(table, [at], source_etype=ir().IntType(64))
+        self.builder.store(i64(value), address)

@@ -1,22 +1,22 @@
 """Convolutions and both their gradients as native code.
 
-All are products of matrices in which one operand, the patches of an image, is never stored whole. ``conv_driver`` packs a few of them at a time, and ``conv_weights`` does for the
-gradient towards the weight; where channels are few, ``conv_direct`` and ``conv_dots`` read the images themselves, and where images are small, ``conv_lanes`` does. Where every channel is convolved by itself, ``conv_depthwise`` goes
-over the rows of images instead; where a 3x3 kernel goes over many channels pixel by pixel, ``winograd`` needs a quarter of the products.
+All are matrix products in which one operand, the patches of an image, is never stored whole. ``driver`` packs a few patches at a time, and ``weight_gradient`` does for the
+gradient towards the weight. Where channels are few, ``direct`` and ``dots`` read the images in place, and where images are small, ``channel_lanes`` does. ``depthwise``
+goes over the rows of images, and ``winograd`` computes 3x3 convolutions of many channels with a quarter of the products.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from types import ModuleType
 
 from ....codegen.ir.emit import offset
-from ....codegen.ir.types import ACCUMULATOR
+from ....codegen.ir.types import ACCUMULATOR, Pointer
 from ....codegen.problems.conv import CONVOLUTIONS
 from ....graph.errors import InternalError
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ....lower.specs import sizes
+from ....lower.specs import operand_number, sizes
 from ....lower.strided import row_major, strided
 from ..emit.template import Code, Packing, Scratch, Template
 from ..runtime.jit import Machine
@@ -79,22 +79,22 @@ def _way_scratch(spec: Spec, main: Node, machine: Machine, packed: bool) -> Scra
         return (winograd_weights if weights else winograd).scratch(form)
     if weights:
         return _weights_form(main, machine).Layout(main, machine).scratch
-    form = _form(main, machine, packed)
-    if form is conv_driver:
+    way = _form(main, machine, packed)
+    if way is conv_driver:
         return conv_driver.Layout(main, machine, _finish(spec, main).plain).scratch
-    if form is conv_lanes:
+    if way is conv_lanes:
         return conv_lanes.Layout(main, machine, packed).scratch
     return conv_direct.Layout(main, machine).scratch
 
 
-def _weights_form(main: Node, machine: Machine) -> Any:
+def _weights_form(main: Node, machine: Machine) -> ModuleType:
     """Who computes a gradient towards the weight: with channels in lanes, or with pixels."""
     dots = conv_dots.Layout(main, machine)
     quicker = dots.cycles < conv_weights.Layout(main, machine).cycles
     return conv_dots if dots.grid.possible and quicker else conv_weights
 
 
-def _form(main: Node, machine: Machine, packed: bool) -> Any:
+def _form(main: Node, machine: Machine, packed: bool) -> ModuleType:
     """Who computes a convolution, or its gradient towards the input: patches are packed, or images read in place, with pixels in lanes or with channels.
 
     Where weights are ``packed`` before, it is who packed them.
@@ -135,7 +135,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     uses = [node for node in spec.body.nodes if weights.id in node.inputs]
     if weights.op.name != "input" or len(uses) != 1 or is_depthwise(main):
         return None
-    operand = int(str(weights.name))
+    operand = operand_number(weights)
     form = winograd_of(main, machine, packed=True)
     if form is not None:
         return winograd.packing(form, operand)
@@ -144,7 +144,7 @@ def _packing(spec: Spec, machine: Machine) -> Packing | None:
     return None
 
 
-def _address(code: Code, node: Node) -> Any:
+def _address(code: Code, node: Node) -> Pointer:
     seen = strided(node)
     if seen is None:
         raise InternalError(f"'{node.op.name}' is an operand without an address")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import Any, Protocol
+from typing import Protocol
 
-from ....codegen.ir.emit import i64, lane_mask, lane_numbers, load, loop, minimum, offset, store
-from ....codegen.ir.index import Number, as_value
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.emit import lane_mask, lane_numbers, load, loop, minimum, offset, store
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from ....codegen.problems.conv import Patches, Phase
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..emit.template import Code
 from .pack import Grid, divided, grid_of
@@ -40,13 +42,13 @@ def copied_cycles(layout: Product, lanes: int, parts: int) -> float:
         return 0.0
     patches = layout.patches
     lines, taps = patches.groups * layout.rows * patches.channels, prod(patches.kernel)
-    cycles = lines * -(-taps // lanes) * MOVED
+    cycles = lines * ceil_div(taps, lanes) * MOVED
     if patches.groups * parts == 1:
         cycles += lines * taps / lanes * SHARED
     return cycles / 2
 
 
-def copy_weights(code: Code, layout: Product, weights: Any, phases: Any) -> None:
+def copy_weights(code: Code, layout: Product, weights: Pointer, phases: Pointer | None) -> None:
     """Write the matrix to the start of the shared memory; each of the ``phases`` has one of its own."""
     _Copy(code, layout, weights, phases).emit()
 
@@ -54,7 +56,9 @@ def copy_weights(code: Code, layout: Product, weights: Any, phases: Any) -> None
 class _Copy:
     """The code of it."""
 
-    def __init__(self, code: Code, layout: Product, weights: Any, phases: Any) -> None:
+    def __init__(
+        self, code: Code, layout: Product, weights: Pointer, phases: Pointer | None
+    ) -> None:
         self.code, self.layout, self.weights, self.phases = code, layout, weights, phases
         self.lanes = code.machine.vector_bytes // STORAGE_BYTES[layout.accumulator]
 
@@ -62,22 +66,22 @@ class _Copy:
         """All of it, by all threads."""
         patches, rows = self.layout.patches, self.layout.rows
         if self.layout.backward:
-            vectors = -(-prod(patches.kernel) // self.lanes)
+            vectors = ceil_div(prod(patches.kernel), self.lanes)
             if vectors <= MOST_VECTORS and len(patches.phases) <= MOST_PHASES:
-                self.code.each(patches.groups * -(-rows // TOGETHER), self._lines)
+                self.code.each(patches.groups * ceil_div(rows, TOGETHER), self._lines)
             else:
                 self.code.each(len(patches.phases) * patches.groups * rows, self._row)
             return
         total = prod(int(size) for size in self.layout.main.operands[1].shape)
         builder, lanes = self.code.builder, self.lanes
 
-        def vector(number: Any) -> None:
+        def vector(number: Value) -> None:
             at = builder.mul(number, i64(lanes))
             self._copy(at, at, lane_mask(builder, builder.sub(i64(total), at), lanes))
 
-        self.code.each(-(-total // lanes), vector)
+        self.code.each(ceil_div(total, lanes), vector)
 
-    def _copy(self, at: Any, to: Any, mask: Any) -> None:
+    def _copy(self, at: Value, to: Pointer, mask: Value | None) -> None:
         """A vector of them."""
         builder, layout = self.code.builder, self.layout
         read = offset(builder, self.weights, layout.dtype, at)
@@ -85,48 +89,48 @@ class _Copy:
         value = load(builder, read, layout.dtype, self.lanes, mask)
         store(builder, value, write, layout.accumulator, mask)
 
-    def _row(self, number: Any) -> None:
+    def _row(self, number: Value) -> None:
         """One row of one phase: from all channels of the source."""
-        builder, places = self.code.builder, self.code.places
+        builder, indices = self.code.builder, self.code.indices
         layout, patches = self.layout, self.layout.patches
         kernel = prod(patches.kernel)
         rows = patches.groups * layout.rows
         phase, row = divided(builder, number, rows)
         grid = grid_of(builder, patches, self.phases, phase)
         group, inner = divided(builder, row, layout.rows)
-        length = places.mul(grid.taps, patches.channels)
-        before = places.mul(grid.first, rows * patches.channels)
-        target = places.add(before, places.mul(row, length))
+        length = indices.mul(grid.taps, patches.channels)
+        before = indices.mul(grid.first, rows * patches.channels)
+        target = indices.add(before, indices.mul(row, length))
 
-        def channel(c: Any, _: Any) -> None:
-            out = places.add(places.mul(group, patches.channels), c)
-            at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
-            to = places.add(target, places.mul(c, grid.taps))
+        def channel(c: Value, _: object) -> None:
+            out = indices.add(indices.mul(group, patches.channels), c)
+            at = indices.mul(indices.add(indices.mul(out, layout.rows), inner), kernel)
+            to = indices.add(target, indices.mul(c, grid.taps))
             self._some_taps(grid, at, to)
 
         loop(builder, i64(0), i64(patches.channels), 1, channel)
 
-    def _lines(self, number: Any) -> None:
+    def _lines(self, number: Value) -> None:
         """Some rows of every phase, channel by channel: those of one channel lie side by side."""
-        builder, places, layout = self.code.builder, self.code.places, self.layout
-        group, block = divided(builder, number, -(-layout.rows // TOGETHER))
-        first = as_value(places.mul(block, TOGETHER))
+        builder, indices, layout = self.code.builder, self.code.indices, self.layout
+        group, block = divided(builder, number, ceil_div(layout.rows, TOGETHER))
+        first = i64(indices.mul(block, TOGETHER))
         stop = minimum(builder, builder.add(first, i64(TOGETHER)), i64(layout.rows))
 
-        def channel(c: Any, _: Any) -> None:
+        def channel(c: Value, _: Sequence[Value]) -> None:
             loop(builder, first, stop, 1, lambda row, _: self._line(group, row, c))
 
         loop(builder, i64(0), i64(layout.patches.channels), 1, channel)
 
-    def _line(self, group: Number, inner: Any, c: Any) -> None:
+    def _line(self, group: Index, inner: Value, c: Value) -> None:
         """One row of every phase, of one channel: its taps are read once, and those of each phase picked."""
-        builder, places, lanes = self.code.builder, self.code.places, self.lanes
+        builder, indices, lanes = self.code.builder, self.code.indices, self.lanes
         layout, patches = self.layout, self.layout.patches
         kernel = prod(patches.kernel)
-        number = places.add(places.mul(group, layout.rows), inner)
+        number = indices.add(indices.mul(group, layout.rows), inner)
         rows = patches.groups * layout.rows
-        out = places.add(places.mul(group, patches.channels), c)
-        at = places.mul(places.add(places.mul(out, layout.rows), inner), kernel)
+        out = indices.add(indices.mul(group, patches.channels), c)
+        at = indices.mul(indices.add(indices.mul(out, layout.rows), inner), kernel)
         held = []
         for first in range(0, kernel, lanes):
             mask = None
@@ -137,9 +141,9 @@ class _Copy:
         before = 0
         for phase in patches.phases:
             taps = _taps_of(patches, phase)
-            line = places.add(
+            line = indices.add(
                 before * rows * patches.channels,
-                places.mul(places.add(places.mul(number, patches.channels), c), len(taps)),
+                indices.mul(indices.add(indices.mul(number, patches.channels), c), len(taps)),
             )
             before += len(taps)
             for start in range(0, len(taps), lanes):
@@ -150,25 +154,25 @@ class _Copy:
                 write = offset(builder, self.code.shared, layout.accumulator, line, start)
                 store(builder, self._picked(held, some), write, layout.accumulator, mask)
 
-    def _picked(self, held: list[Any], taps: list[int]) -> Any:
+    def _picked(self, held: list[Value], taps: list[int]) -> Value:
         """The vector of some taps out of those of all."""
         lanes = self.lanes
-        found = None
-        for number in sorted({tap // lanes for tap in taps}):
-            other = held[number] if found is None else found
+        first, *others = sorted({tap // lanes for tap in taps})
+        found = held[first]
+        for number in (first, *others):
             picks = list(range(lanes))
             for lane, tap in enumerate(taps):
                 if tap // lanes == number:
                     picks[lane] = lanes + tap % lanes
-            found = self.code.builder.shuffle_vector(other, held[number], lane_numbers(picks))
+            found = self.code.builder.shuffle_vector(found, held[number], lane_numbers(picks))
         return found
 
-    def _some_taps(self, grid: Grid, at: Any, to: Any) -> None:
+    def _some_taps(self, grid: Grid, at: Index, to: Index) -> None:
         """The taps of a channel that belong to a phase, in the order in which patches have them."""
-        builder, places = self.code.builder, self.code.places
+        builder, indices = self.code.builder, self.code.indices
         layout, patches = self.layout, self.layout.patches
 
-        def nest(axis: int, number: Number, tap: Number) -> None:
+        def nest(axis: int, number: Index, tap: Index) -> None:
             if axis == len(patches.kernel):
                 read = offset(builder, self.weights, layout.dtype, at, tap)
                 write = offset(builder, self.code.shared, layout.accumulator, to, number)
@@ -176,12 +180,12 @@ class _Copy:
                 builder.store(value, write, align=STORAGE_BYTES[layout.accumulator])
                 return
 
-            def one(i: Any, _: Any) -> None:
-                own = places.add(grid.kernel[axis], places.mul(i, patches.spacing[axis]))
-                following = places.add(places.mul(tap, patches.kernel[axis]), own)
-                nest(axis + 1, places.add(places.mul(number, grid.count[axis]), i), following)
+            def descend(i: Value, _: object) -> None:
+                own = indices.add(grid.kernel[axis], indices.mul(i, patches.spacing[axis]))
+                following = indices.add(indices.mul(tap, patches.kernel[axis]), own)
+                nest(axis + 1, indices.add(indices.mul(number, grid.count[axis]), i), following)
 
-            loop(builder, i64(0), as_value(grid.count[axis]), 1, one)
+            loop(builder, i64(0), i64(grid.count[axis]), 1, descend)
 
         nest(0, 0, 0)
 

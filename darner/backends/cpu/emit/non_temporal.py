@@ -1,18 +1,18 @@
-"""Writing past the cache: results too large to be found there again.
+"""Non-temporal stores for results too large to stay in the cache.
 
-A plain store reads the line that it writes to, and what it leaves behind drives other values out. Where a kernel moves ``LARGE`` bytes, its results are not in the cache
-when they are read next, so writing them past it costs nothing and saves that reading. Where all that a kernel has to do is shared out, as much of its results is written to the cache as
-there is room for beside what it reads, ``KEPT`` bytes in all, and the rest past it. It does not pay where a result lies in its operand's place,
-whose lines are there already, and needs places at multiples of a line: both are known when the kernel runs.
+A plain store first reads the line it writes, and evicts other values. Where a kernel moves ``LARGE`` bytes, its results will not be in the cache
+when they are read next, so non-temporal stores cost nothing and save that read. Where all work of a kernel is shared out evenly, ``KEPT`` bytes of results, less what it reads, are
+written to the cache and the rest past it. It does not pay where a result overwrites its operand, whose lines are in the cache already, and it needs
+addresses at multiples of a line: both are known when the kernel runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from ....codegen.ir.index import as_value
+from ....codegen.ir.index import i64
+from ....codegen.ir.types import Pointer, Value
 from .template import WHOLE, Code
 
 LARGE = 24 << 20
@@ -27,7 +27,7 @@ LINE = 64
 def either(
     code: Code,
     nbytes: int,
-    results: Sequence[Any],
+    results: Sequence[Pointer],
     emit: Callable[[bool], None],
     least: int | None = None,
 ) -> None:
@@ -39,8 +39,8 @@ def either(
         emit(False)
         return
     b = code.builder
-    with b.if_else(_can(code, results)) as (past, plain):
-        with past:
+    with b.if_else(_can(code, results)) as (non_temporal, plain):
+        with non_temporal:
             emit(True)
             _seen(code)
         with plain:
@@ -48,7 +48,7 @@ def either(
 
 
 def partly(
-    code: Code, nbytes: int, results: Sequence[Any], emit: Callable[[Code, bool], None]
+    code: Code, nbytes: int, results: Sequence[Pointer], emit: Callable[[Code, bool], None]
 ) -> None:
     """Emit code that writes ``nbytes`` to these places: ``emit(code, True)`` has it write its portion past the cache.
 
@@ -59,7 +59,7 @@ def partly(
         emit(code, False)
         return
     room = WHOLE * max(KEPT - read, 0) // nbytes
-    cut = code.builder.select(_can(code, results), as_value(room), as_value(WHOLE))
+    cut = code.builder.select(_can(code, results), i64(room), i64(WHOLE))
     emit(replace(code, portion=(0, cut)), False)
     emit(replace(code, portion=(cut, WHOLE)), True)
     _seen(code)
@@ -71,7 +71,7 @@ def _read(code: Code, nbytes: int) -> int:
     return sum(min(leaf.dtype.itemsize * int(leaf.size), nbytes) for leaf in code.spec.inputs)
 
 
-def _can(code: Code, results: Sequence[Any]) -> Any:
+def _can(code: Code, results: Sequence[Pointer]) -> Value:
     """Whether all results lie at multiples of a line, and none where an operand does."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -80,8 +80,8 @@ def _can(code: Code, results: Sequence[Any]) -> Any:
     found = ir.Constant(ir.IntType(1), 1)
     for result in results:
         place = b.ptrtoint(result, word)
-        rest = b.and_(place, as_value(LINE - 1))
-        found = b.and_(found, b.icmp_unsigned("==", rest, as_value(0)))
+        rest = b.and_(place, i64(LINE - 1))
+        found = b.and_(found, b.icmp_unsigned("==", rest, i64(0)))
         for operand in operands:
             found = b.and_(found, b.icmp_unsigned("!=", place, operand))
     return found

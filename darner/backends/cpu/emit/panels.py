@@ -1,4 +1,4 @@
-"""Matrices in panels, and back: who has one packed need not keep it as it was given."""
+"""Matrices stored in panels, and how to unpack them: whoever holds the packed form need not keep the original."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....graph.data import Array
-from ...base.memory import Bytes
+from ....io.memory import Bytes
 
 
 class Offer(NamedTuple):
@@ -34,7 +34,7 @@ class Panels(NamedTuple):
         rows, columns: its sizes.
         width: columns of a panel.
         last: columns that the last panel has room for, if it is not a whole one; else 0.
-        turned: whether the operand has the columns one after the other, not the rows.
+        transposed: whether the operand has the columns one after the other, not the rows.
 
     >>> import numpy as np
     >>> packed = np.array([1, 2, 4, 5, 3, 0, 6, 0], np.int32).view(np.uint8)
@@ -47,7 +47,7 @@ class Panels(NamedTuple):
     columns: int
     width: int
     last: int
-    turned: bool
+    transposed: bool
 
     def unpacked(self, packed: Bytes, like: Array) -> Array:
         """The operand as it was, of the shape and type of another array."""
@@ -73,8 +73,8 @@ class Panels(NamedTuple):
 
     def _pairs(self, packed: Bytes, operand: Array) -> Iterator[tuple[Array, Array]]:
         """Each panel, as far as it holds columns, and the same columns of an operand."""
-        rows, columns, width, last, turned = self
-        matrix = operand.reshape(columns, rows).T if turned else operand.reshape(rows, columns)
+        rows, columns, width, last, transposed = self
+        matrix = operand.reshape(columns, rows).T if transposed else operand.reshape(rows, columns)
         elements, start = packed.view(operand.dtype), 0
         for first in range(0, columns, width):
             wide = width if first + width <= columns else last

@@ -7,15 +7,17 @@ results, and ``emit`` writes the code into a ``Code``: the body of a function th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 from ....codegen.ir.emit import loop
 from ....codegen.ir.faults import Faults
-from ....codegen.ir.index import Number, Places, as_value
+from ....codegen.ir.index import Index, IndexMath, i64
+from ....codegen.ir.types import Block, Builder, Module, Pointer, Value
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.plan import Spec
+from ....lower.specs import operand_number
 from ..runtime.jit import Machine
 from ..runtime.threads_ir import BARRIER
 from .panels import Offer, Panels
@@ -62,20 +64,20 @@ class Code:
         portion: the first and the last of what ``share`` gives a thread that is done here, as parts of ``WHOLE``.
     """
 
-    builder: Any
+    builder: Builder
     spec: Spec
     machine: Machine
-    thread: Any
-    threads: Any
-    operands: Sequence[Any]
-    results: Sequence[Any]
-    own: Any
-    shared: Any
-    team: Any
-    words: Any
+    thread: Value
+    threads: Value
+    operands: Sequence[Pointer]
+    results: Sequence[Pointer]
+    own: Pointer
+    shared: Pointer
+    team: Pointer
+    words: Pointer
     packed: bool = False
     panels: Mapping[int, Panels] = field(default_factory=dict)
-    portion: tuple[Number, Number] = (0, WHOLE)
+    portion: tuple[Index, Index] = (0, WHOLE)
 
     @property
     def body(self) -> Graph:
@@ -88,32 +90,32 @@ class Code:
         return self.machine.vector_bytes // 4
 
     @property
-    def module(self) -> Any:
+    def module(self) -> Module:
         """Where functions that kernels share are put."""
         return self.builder.module
 
     @property
-    def places(self) -> Places:
+    def indices(self) -> IndexMath:
         """Arithmetic on indices."""
-        return Places(self.builder)
+        return IndexMath(self.builder)
 
-    def operand_of(self, leaf: Node) -> Any:
+    def operand_of(self, leaf: Node) -> Pointer:
         """The address of an input of the body."""
-        return self.operands[int(str(leaf.name))]
+        return self.operands[operand_number(leaf)]
 
-    def for_others(self, plain: Any, past: Any) -> Any:
-        """Of two functions that write the same the one that does so ``past`` the cache, where there are other threads to read it.
+    def for_others(self, plain: Value, non_temporal: Value) -> Pointer:
+        """Of two functions that write the same the one that does so ``non_temporal`` the cache, where there are other threads to read it.
 
         What these have read before they hold in their caches, and a plain store waits until each has let go of its line.
         """
-        several = self.builder.icmp_signed(">", self.threads, as_value(1))
-        return self.builder.select(several, past, plain)
+        several = self.builder.icmp_signed(">", self.threads, i64(1))
+        return self.builder.select(several, non_temporal, plain)
 
-    def barrier(self, past: bool = False) -> None:
-        """Wait until every thread has come here; what any wrote before, ``past`` the cache where that is said, is then seen by all."""
+    def barrier(self, non_temporal: bool = False) -> None:
+        """Wait until every thread has come here; what any wrote before, ``non_temporal`` the cache where that is said, is then seen by all."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
-        if past:
+        if non_temporal:
             self.builder.fence("seq_cst")
 
         found = self.module.globals.get(BARRIER)
@@ -127,7 +129,7 @@ class Code:
         """How the kernel tells of faults."""
         return Faults(self.words, self.body)
 
-    def check(self, node: Node, index: Any, size: int) -> None:
+    def check(self, node: Node, index: Value, size: int) -> None:
         """Tell of an index of a node that is not from 0 to before ``size``; the program raises."""
         self.faults.check_index(self.builder, node, index, size)
 
@@ -136,30 +138,30 @@ class Code:
         """How threads claim pieces of the kernel's work."""
         return Claims(self.builder, self.words, self.thread, self.threads)
 
-    def share(self, count: Number) -> tuple[Any, Any]:
+    def share(self, count: Index) -> tuple[Value, Value]:
         """The first of this thread's part of ``count`` things, and the one after its last; parts differ by one at most."""
         b = self.builder
-        first = b.udiv(b.mul(self.thread, as_value(count)), self.threads)
-        after = b.add(self.thread, as_value(1))
-        last = b.udiv(b.mul(after, as_value(count)), self.threads)
+        first = b.udiv(b.mul(self.thread, i64(count)), self.threads)
+        after = b.add(self.thread, i64(1))
+        last = b.udiv(b.mul(after, i64(count)), self.threads)
         if self.portion == (0, WHOLE):
             return first, last
         own = b.sub(last, first)
-        low, high = (b.udiv(b.mul(own, as_value(end)), as_value(WHOLE)) for end in self.portion)
+        low, high = (b.udiv(b.mul(own, i64(end)), i64(WHOLE)) for end in self.portion)
         return b.add(first, low), b.add(first, high)
 
-    def each(self, count: Number, inside: Callable[[Any], None]) -> None:
-        """``inside(i)`` for this thread's part of ``range(count)``."""
+    def each(self, count: Index, body: Callable[[Value], None]) -> None:
+        """``body(i)`` for this thread's part of ``range(count)``."""
         first, last = self.share(count)
 
-        def one(i: Any, _: Sequence[Any]) -> None:
-            inside(i)
+        def emit_index(i: Value, _: Sequence[Value]) -> None:
+            body(i)
 
-        loop(self.builder, first, last, 1, one)
+        loop(self.builder, first, last, 1, emit_index)
 
-    def alone(self) -> Any:
+    def alone(self) -> AbstractContextManager[Block]:
         """A context in which only the first thread runs, for what is too small to share."""
-        return self.builder.if_then(self.builder.icmp_signed("==", self.thread, as_value(0)))
+        return self.builder.if_then(self.builder.icmp_signed("==", self.thread, i64(0)))
 
 
 def no_scratch(spec: Spec, machine: Machine) -> Scratch:

@@ -1,22 +1,23 @@
-"""Elements side by side: what kernels that go by index read, write and share out.
+"""Contiguous elements: loads, stores and work sharing for kernels that go by index.
 
-A kernel of this kind sees a tensor as rows of columns. ``tiles`` shares the columns of all rows out among the threads, ``sweep`` goes
-along them a vector at a time, and ``Source`` reads an operand there, as vectors where its elements lie side by side.
+Such a kernel sees a tensor as rows of columns. ``tiles`` shares the columns of all rows among the threads, ``sweep`` goes
+along them a vector at a time, and ``Source`` reads an operand there, as vectors where its elements are contiguous.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import broadcast, intrinsic, loop, maximum, minimum
-from ....codegen.ir.index import Number, as_value
-from ....codegen.ir.math import emit, memory_type, register_type
+from ....codegen.ir.index import Index, i64, neighbours
+from ....codegen.ir.math import emit, memory_type
 from ....codegen.ir.registers import Registers
-from ....graph import dtypes
+from ....codegen.ir.types import Builder, Pointer, Value, accumulator_type
 from ....graph.dtypes import DType
+from ....graph.errors import InternalError
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ....lower.strided import merged_stride, strided
@@ -24,78 +25,57 @@ from ..runtime.jit import Machine
 from .template import Code
 
 
-def kept_in(dtype: DType) -> DType:
-    """The type that running results of a type are kept in: f32 for 16-bit floats."""
-    return dtypes.f32 if dtype.is_half else dtype
-
-
 def lanes_of(machine: Machine, dtype: DType) -> int:
     """How many elements a vector has while they are being combined."""
-    return machine.vector_bytes // max(kept_in(dtype).itemsize, 1)
+    return machine.vector_bytes // max(accumulator_type(dtype).itemsize, 1)
 
 
 # --------------------------------------------------------------------------- memory
 
 
-def memory_place(builder: Any, pointer: Any, offset: Number, dtype: DType) -> Any:
+def element_address(builder: Builder, pointer: Pointer, offset: Index, dtype: DType) -> Pointer:
     """The address of an element."""
-    return builder.gep(pointer, [as_value(offset)], source_etype=memory_type(dtype))
+    return builder.gep(pointer, [i64(offset)], source_etype=memory_type(dtype))
 
 
-def load(builder: Any, pointer: Any, offset: Number, dtype: DType, lanes: int = 1) -> Any:
-    """So many elements from an offset on; one is a scalar."""
-    count = lanes if lanes > 1 else None
-    place = memory_place(builder, pointer, offset, dtype)
-    value = builder.load(place, typ=memory_type(dtype, count), align=dtype.itemsize)
-    return builder.trunc(value, register_type(dtype, count)) if dtype.kind == "bool" else value
-
-
-def store(builder: Any, value: Any, pointer: Any, offset: Number, dtype: DType) -> None:
-    """Write one element, or a vector of them."""
-    if dtype.kind == "bool":
-        value = builder.zext(value, memory_type(dtype, getattr(value.type, "count", None)))
-    place = memory_place(builder, pointer, offset, dtype)
-    builder.store(value, place, align=dtype.itemsize)
-
-
-def cast(builder: Any, value: Any, found: DType, wanted: DType) -> Any:
+def cast(builder: Builder, value: Value, found: DType, wanted: DType) -> Value:
     """Elements of another type."""
     return value if found is wanted else emit("cast", builder, [value], [found], wanted)
 
 
-def constant(builder: Any, number: Any, dtype: DType, lanes: int = 1) -> Any:
+def constant(builder: Builder, number: int, dtype: DType, lanes: int = 1) -> Value:
     """A number in every lane."""
     return broadcast(builder, Registers(builder).constant(number, dtype), lanes)
 
 
-def copy_bytes(builder: Any, target: Any, source: Any, count: Number) -> None:
+def copy_bytes(builder: Builder, target: Pointer, source: Pointer, count: Index) -> None:
     """Copy bytes from where they lie to where none of them does."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
     pointer, bit = ir.PointerType(), ir.IntType(1)
     kinds = [pointer, pointer, ir.IntType(64), bit]
     function = intrinsic(builder.module, "llvm.memcpy.p0.p0.i64", ir.VoidType(), kinds)
-    builder.call(function, [target, source, as_value(count), ir.Constant(bit, 0)])
+    builder.call(function, [target, source, i64(count), ir.Constant(bit, 0)])
 
 
-def clear_bytes(builder: Any, target: Any, count: Number, value: int = 0) -> None:
+def clear_bytes(builder: Builder, target: Pointer, count: Index, value: int = 0) -> None:
     """Zero bytes, or give them another value."""
     from llvmlite import ir
 
     byte, bit = ir.IntType(8), ir.IntType(1)
     kinds = [ir.PointerType(), byte, ir.IntType(64), bit]
     function = intrinsic(builder.module, "llvm.memset.p0.i64", ir.VoidType(), kinds)
-    builder.call(function, [target, ir.Constant(byte, value), as_value(count), ir.Constant(bit, 0)])
+    builder.call(function, [target, ir.Constant(byte, value), i64(count), ir.Constant(bit, 0)])
 
 
-def moved(builder: Any, pointer: Any, count: Number) -> Any:
+def moved(builder: Builder, pointer: Pointer, count: Index) -> Pointer:
     """A pointer moved by bytes."""
     from llvmlite import ir
 
-    return builder.gep(pointer, [as_value(count)], source_etype=ir.IntType(8))
+    return builder.gep(pointer, [i64(count)], source_etype=ir.IntType(8))
 
 
-def same_pointer(builder: Any, a: Any, b: Any) -> Any:
+def same_pointer(builder: Builder, a: Pointer, b: Pointer) -> Value:
     """Whether two pointers are equal, as one bit."""
     from llvmlite import ir
 
@@ -106,61 +86,62 @@ def same_pointer(builder: Any, a: Any, b: Any) -> Any:
 # --------------------------------------------------------------------------- going along
 
 
-def each(builder: Any, first: Number, last: Number, inside: Callable[[Any], None]) -> None:
-    """``inside(i)`` for every i from ``first`` to before ``last``."""
+def each(builder: Builder, first: Index, last: Index, body: Callable[[Value], None]) -> None:
+    """``body(i)`` for every i from ``first`` to before ``last``."""
 
-    def one(i: Any, _: Sequence[Any]) -> None:
-        inside(i)
+    def emit_index(i: Value, _: Sequence[Value]) -> None:
+        body(i)
 
-    loop(builder, as_value(first), as_value(last), 1, one)
+    loop(builder, i64(first), i64(last), 1, emit_index)
 
 
 def sweep(
-    builder: Any, first: Number, last: Number, lanes: int, inside: Callable[[Any, int], None]
+    builder: Builder, first: Index, last: Index, lanes: int, body: Callable[[Index, int], None]
 ) -> None:
-    """``inside(column, width)`` from ``first`` to before ``last``: whole vectors, then the rest one by one."""
+    """``body(column, width)`` from ``first`` to before ``last``: whole vectors, then the rest one by one."""
     known = last - first if isinstance(first, int) and isinstance(last, int) else None
     if known == 1:
-        inside(first, 1)
+        body(first, 1)
         return
-    whole: Number = first
+    rest: Index = first
 
-    def vector(column: Any, _: Sequence[Any]) -> None:
-        inside(column, lanes)
+    def vector(column: Value, _: Sequence[Value]) -> None:
+        body(column, lanes)
 
     if lanes > 1 and (known is None or known >= lanes):
-        start, stop = as_value(first), as_value(last)
-        count = builder.sdiv(builder.sub(stop, start), as_value(lanes))
-        whole = builder.add(start, builder.mul(count, as_value(lanes)))
+        start, stop = i64(first), i64(last)
+        count = builder.sdiv(builder.sub(stop, start), i64(lanes))
+        whole = builder.add(start, builder.mul(count, i64(lanes)))
         loop(builder, start, whole, lanes, vector)
+        rest = whole
         if known is not None and known % lanes == 0:
             return
-    each(builder, whole, last, lambda column: inside(column, 1))
+    each(builder, rest, last, lambda column: body(column, 1))
 
 
 def tiles(
-    code: Code, rows: int, columns: int, block: int, inside: Callable[[Any, Number, Number], None]
+    code: Code, rows: int, columns: int, block: int, body: Callable[[Value, Index, Index], None]
 ) -> None:
-    """``inside(row, first, last)`` for this thread's part of all columns of all rows, in blocks of neighbours."""
+    """``body(row, first, last)`` for this thread's part of all columns of all rows, in blocks of neighbours."""
     if not rows * columns:
         return
     if columns <= block:
-        code.each(rows, lambda row: inside(row, 0, columns))
+        code.each(rows, lambda row: body(row, 0, columns))
         return
     b = code.builder
-    blocks = -(-columns // block)
+    blocks = ceil_div(columns, block)
     first, last = code.share(rows * blocks)
-    one_more = b.add(last, as_value(blocks - 1))
+    one_more = b.add(last, i64(blocks - 1))
 
-    def row(number: Any) -> None:
-        start = b.mul(number, as_value(blocks))
-        low = maximum(b, b.sub(first, start), as_value(0))
-        high = minimum(b, b.sub(last, start), as_value(blocks))
-        end = minimum(b, b.mul(high, as_value(block)), as_value(columns))
-        inside(number, b.mul(low, as_value(block)), end)
+    def row(number: Value) -> None:
+        start = b.mul(number, i64(blocks))
+        low = maximum(b, b.sub(first, start), i64(0))
+        high = minimum(b, b.sub(last, start), i64(blocks))
+        end = minimum(b, b.mul(high, i64(block)), i64(columns))
+        body(number, b.mul(low, i64(block)), end)
 
     with b.if_then(b.icmp_signed("<", first, last)):
-        each(b, b.udiv(first, as_value(blocks)), b.udiv(one_more, as_value(blocks)), row)
+        each(b, b.udiv(first, i64(blocks)), b.udiv(one_more, i64(blocks)), row)
 
 
 # --------------------------------------------------------------------------- operands
@@ -188,34 +169,38 @@ class Source:
         """As many as are wanted, or 1 where elements are read one by one."""
         return wanted if self.wide else 1
 
-    def address(self, index: Sequence[Number], column: Number) -> Any:
+    def address(self, index: Sequence[Index], column: Index) -> Pointer:
         """Where an element lies, of an operand that is ``wide``."""
         offset = self._offset(index, column)
-        return memory_place(self._code.builder, self._pointer, offset, self._node.dtype)
+        return element_address(self._code.builder, self._pointer, offset, self._node.dtype)
 
-    def at(self, index: Sequence[Number], column: Number, lanes: int = 1) -> Any:
+    def at(self, index: Sequence[Index], column: Index, lanes: int = 1) -> Value:
         """The elements of a row from a column on."""
         code, b = self._code, self._code.builder
         if self.wide:
-            return load(b, self._pointer, self._offset(index, column), self._node.dtype, lanes)
+            return Registers(b).load(
+                self._pointer, neighbours(self._offset(index, column), lanes), self._node.dtype
+            )
         elements = Elements.of(code)
-        inner = elements.places.split(column, self._inner) if self._inner else []
+        inner = elements.indices.split(column, self._inner) if self._inner else []
         return elements.at(self._node, [*index, *inner])
 
-    def integer(self, index: Sequence[Number], column: Number) -> Any:
+    def integer(self, index: Sequence[Index], column: Index) -> Value:
         """An element of integers as a number."""
         value = self.at(index, column)
         return Registers(self._code.builder).as_index(value, self._node.dtype)
 
     @property
-    def _pointer(self) -> Any:
-        return self._code.operand_of(self._seen.base) if self._seen is not None else None
+    def _pointer(self) -> Pointer:
+        if self._seen is None:
+            raise InternalError("an operand that is no view of an input has no address")
+        return self._code.operand_of(self._seen.base)
 
-    def _offset(self, index: Sequence[Number], column: Number) -> Number:
-        places = self._code.places
+    def _offset(self, index: Sequence[Index], column: Index) -> Index:
+        indices = self._code.indices
         if self._seen is None:
             return column
-        total: Number = places.add(column, self._seen.offset)
+        total: Index = indices.add(column, self._seen.offset)
         for number, stride in zip(index, self._seen.strides, strict=False):
-            total = places.add(total, places.mul(number, stride))
+            total = indices.add(total, indices.mul(number, stride))
         return total

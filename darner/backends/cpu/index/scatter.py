@@ -1,21 +1,23 @@
-"""Kernels that write where an index says: ``scatter``, ``scatter_add`` and ``scatter_add_along_axis``.
+"""Kernels that write by index: ``scatter``, ``scatter_add`` and ``scatter_add_along_axis``.
 
-A tensor is seen as [outer, size, inner], the slices of ``src`` as [outer, count, inner]. Slices are put in the order of their indices first, so that all
-that go to one place stand side by side, in their own order: each place is written once, and sums of 16-bit floats are kept in f32. Short slices are
-taken as they come. Threads share the columns, or the places where there are few columns. An index outside is left out.
+A tensor is seen as [outer, size, inner], the slices of ``src`` as [outer, count, inner]. Slices are sorted by index first, so that all
+that go to one row are adjacent, in their own order: each row is written once, and sums of 16-bit floats are kept in f32. Short slices are
+taken unsorted. Threads share the columns, or the rows where there are few columns. Indices out of range are skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.ir import sort_keys
 from ....codegen.ir.emit import loop
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Index, i64, neighbours
 from ....codegen.ir.math import emit
+from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Pointer, Value, accumulator_type
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -27,12 +29,9 @@ from ..emit.vectors import (
     constant,
     copy_bytes,
     each,
-    kept_in,
     lanes_of,
-    load,
     moved,
     same_pointer,
-    store,
     sweep,
     tiles,
 )
@@ -100,22 +99,22 @@ def prepare_result(code: Code, x: Node) -> None:
         source = Source(code, x, max(x.rank - 1, 0))
         lanes = source.lanes(code.machine.vector_bytes // x.dtype.itemsize)
 
-        def tile(row: Any, first: Number, last: Number) -> None:
-            index = code.places.split(row, lead) if lead else []
-            start = code.places.mul(row, columns)
+        def tile(row: Value, first: Index, last: Index) -> None:
+            index = code.indices.split(row, lead) if lead else []
+            start = code.indices.mul(row, columns)
 
-            def some(column: Any, width: int) -> None:
+            def emit_column(column: Index, width: int) -> None:
                 value = source.at(index, column, width)
-                store(b, value, result, code.places.add(start, column), x.dtype)
+                Registers(b).store(value, result, code.indices.add(start, column), x.dtype)
 
-            sweep(b, first, last, lanes, some)
+            sweep(b, first, last, lanes, emit_column)
 
         tiles(code, prod(lead), columns, 256, tile)
         return
     operand = code.operand_of(x)
     with b.if_then(b.not_(same_pointer(b, operand, result))):
         first, last = code.share(count)
-        size = as_value(x.dtype.itemsize)
+        size = i64(x.dtype.itemsize)
         start = b.mul(first, size)
         length = b.mul(b.sub(last, first), size)
         copy_bytes(b, moved(b, result, start), moved(b, operand, start), length)
@@ -124,7 +123,7 @@ def prepare_result(code: Code, x: Node) -> None:
 def _clear_result(code: Code, node: Node) -> None:
     b, (result,) = code.builder, code.results
     first, last = code.share(prod(sizes(node)))
-    size = as_value(node.dtype.itemsize)
+    size = i64(node.dtype.itemsize)
     clear_bytes(b, moved(b, result, b.mul(first, size)), b.mul(b.sub(last, first), size))
 
 
@@ -155,49 +154,45 @@ class Slices:
         code, b = self.code, self.code.builder
         source = Source(code, self.indices, 0)
 
-        def one(number: Any) -> None:
+        def emit_unit(number: Value) -> None:
             index = source.integer([], number)
             code.check(self.node, index, self.size)
-            outside = b.icmp_unsigned(">=", index, as_value(self.size))
-            index = b.select(outside, as_value(self.size), index)
+            outside = b.icmp_unsigned(">=", index, i64(self.size))
+            index = b.select(outside, i64(self.size), index)
             sorters.write(b, sort_keys.item(b, index, number, 64), code.shared, number, 64)
 
-        each(b, 0, self.count, one)
-        bytes_ = max(-(-self.size.bit_length() // 8), 1)
+        each(b, 0, self.count, emit_unit)
+        bytes_ = max(ceil_div(self.size.bit_length(), 8), 1)
         function = sorters.sort_function(code.module, 64, bytes_)
-        b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), as_value(self.count)])
+        b.call(function, [code.shared, moved(b, code.shared, 8 * self.count), i64(self.count)])
 
-    def place_of(self, position: Any) -> Any:
+    def unravelled(self, position: Value) -> Value:
         """The index of a slice in that order."""
         b = self.code.builder
-        return b.lshr(
-            sorters.read(b, self.code.shared, position, 64), as_value(sort_keys.INDEX_BITS)
-        )
+        return b.lshr(sorters.read(b, self.code.shared, position, 64), i64(sort_keys.INDEX_BITS))
 
-    def number_of(self, position: Any) -> Any:
+    def number_of(self, position: Value) -> Value:
         """The number of a slice in that order."""
         b = self.code.builder
         return sort_keys.number_of(b, sorters.read(b, self.code.shared, position, 64))
 
-    def runs(self, first: Number, last: Number, inside: Callable[[Any, Any, Any], None]) -> None:
-        """``inside(index, begin, end)`` for slices of one index that begin from ``first`` to before ``last``."""
+    def runs(self, first: Index, last: Index, body: Callable[[Value, Value, Value], None]) -> None:
+        """``body(index, begin, end)`` for slices of one index that begin from ``first`` to before ``last``."""
         b = self.code.builder
 
-        def one(position: Any) -> None:
-            index = self.place_of(position)
-            before = b.select(
-                b.icmp_signed(">", position, as_value(0)), b.sub(position, as_value(1)), as_value(0)
-            )
-            begins = b.icmp_signed("!=", self.place_of(before), index)
-            begins = b.or_(begins, b.icmp_signed("==", position, as_value(0)))
-            begins = b.and_(begins, b.icmp_signed("<", index, as_value(self.size)))
+        def emit_run(position: Value) -> None:
+            index = self.unravelled(position)
+            before = b.select(b.icmp_signed(">", position, i64(0)), b.sub(position, i64(1)), i64(0))
+            begins = b.icmp_signed("!=", self.unravelled(before), index)
+            begins = b.or_(begins, b.icmp_signed("==", position, i64(0)))
+            begins = b.and_(begins, b.icmp_signed("<", index, i64(self.size)))
             with b.if_then(begins):
-                after = b.add(position, as_value(1))
-                inside(index, position, self.until(after, b.add(index, as_value(1))))
+                after = b.add(position, i64(1))
+                body(index, position, self.until(after, b.add(index, i64(1))))
 
-        each(b, first, last, one)
+        each(b, first, last, emit_run)
 
-    def until(self, start: Any, index: Any) -> Any:
+    def until(self, start: Value, index: Value) -> Value:
         """The first position from ``start`` on whose slice goes to ``index`` or behind it."""
         b = self.code.builder
         before = b.block
@@ -207,80 +202,85 @@ class Slices:
         b.position_at_end(head)
         at = b.phi(start.type)
         at.add_incoming(start, before)
-        b.cbranch(b.icmp_signed("<", at, as_value(self.count)), test, after)
+        b.cbranch(b.icmp_signed("<", at, i64(self.count)), test, after)
         b.position_at_end(test)
-        at.add_incoming(b.add(at, as_value(1)), test)
-        b.cbranch(b.icmp_signed("<", self.place_of(at), index), head, after)
+        at.add_incoming(b.add(at, i64(1)), test)
+        b.cbranch(b.icmp_signed("<", self.unravelled(at), index), head, after)
         b.position_at_end(after)
         return at
 
-    def take(self, outer: Any, number: Any, column: Any, width: int) -> Any:
+    def take(self, outer: Value, number: Value, column: Index, width: int) -> Value:
         """Elements of the slice of that number."""
-        places = self.code.places
-        at = places.split(outer, self.lead) if self.lead else []
-        token = places.split(number, sizes(self.indices)) if self.indices.rank else []
+        indices = self.code.indices
+        at = indices.split(outer, self.lead) if self.lead else []
+        token = indices.split(number, sizes(self.indices)) if self.indices.rank else []
         return self.source.at([*at, *token], column, width)
 
     def combine(
-        self, outer: Any, index: Any, begin: Any, end: Any, first: Number, last: Number
+        self, outer: Value, index: Value, begin: Value, end: Value, first: Index, last: Index
     ) -> None:
         """Write the columns of one place from all slices that go there."""
-        code, b, places = self.code, self.code.builder, self.code.places
-        dtype, kept = self.node.dtype, kept_in(self.node.dtype)
+        code, b, indices = self.code, self.code.builder, self.code.indices
+        dtype, accumulator = self.node.dtype, accumulator_type(self.node.dtype)
         (result,) = code.results
-        row = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
+        row = indices.mul(indices.add(indices.mul(outer, self.size), index), self.inner)
 
-        def slice_at(position: Any, column: Any, width: int) -> Any:
+        def slice_at(position: Value, column: Index, width: int) -> Value:
             return self.take(outer, self.number_of(position), column, width)
 
-        def columns(column: Any, width: int) -> None:
-            offset = places.add(row, column)
+        def columns(column: Index, width: int) -> None:
+            offset = indices.add(row, column)
             if self.mode == "set":
-                value = slice_at(b.sub(end, as_value(1)), column, width)
-                store(b, value, result, offset, dtype)
+                value = slice_at(b.sub(end, i64(1)), column, width)
+                Registers(b).store(value, result, offset, dtype)
                 return
             if self.fresh:
-                total = constant(b, 0, kept, width)
+                total = constant(b, 0, accumulator, width)
             else:
-                total = cast(b, load(b, result, offset, dtype, width), dtype, kept)
+                total = cast(
+                    b,
+                    Registers(b).load(result, neighbours(offset, width), dtype),
+                    dtype,
+                    accumulator,
+                )
 
-            def one(position: Any, held: Sequence[Any]) -> Sequence[Any]:
-                value = cast(b, slice_at(position, column, width), dtype, kept)
+            def combine_slice(position: Value, held: Sequence[Value]) -> Sequence[Value]:
+                value = cast(b, slice_at(position, column, width), dtype, accumulator)
                 op = COMBINES[self.mode]
-                return [emit(op, b, [held[0], value], [kept, kept], kept)]
+                return [emit(op, b, [held[0], value], [accumulator, accumulator], accumulator)]
 
-            (total,) = loop(b, begin, end, 1, one, [total])
-            store(b, cast(b, total, kept, dtype), result, offset, dtype)
+            (total,) = loop(b, begin, end, 1, combine_slice, [total])
+            Registers(b).store(cast(b, total, accumulator, dtype), result, offset, dtype)
 
         sweep(b, first, last, self.lanes, columns)
 
     def in_turn(self) -> None:
         """Combine one slice after another, each thread those that go to its own places."""
-        code, b, places = self.code, self.code.builder, self.code.places
+        code, b, indices = self.code, self.code.builder, self.code.indices
         dtype, (result,) = self.node.dtype, code.results
         low, high = code.share(self.size)
         source = Source(code, self.indices, 0)
 
-        def one(number: Any) -> None:
+        def emit_update(number: Value) -> None:
             index = source.integer([], number)
             code.check(self.node, index, self.size)
             inside = b.and_(b.icmp_signed(">=", index, low), b.icmp_signed("<", index, high))
             with b.if_then(inside):
                 each(b, 0, self.outer, lambda outer: row(number, index, outer))
 
-        def row(number: Any, index: Any, outer: Any) -> None:
-            start = places.mul(places.add(places.mul(outer, self.size), index), self.inner)
+        def row(number: Value, index: Value, outer: Value) -> None:
+            start = indices.mul(indices.add(indices.mul(outer, self.size), index), self.inner)
 
-            def columns(column: Any, width: int) -> None:
-                value, offset = self.take(outer, number, column, width), places.add(start, column)
+            def columns(column: Index, width: int) -> None:
+                value, offset = self.take(outer, number, column, width), indices.add(start, column)
                 if self.mode != "set":
-                    held = load(b, result, offset, dtype, width)
+                    held = Registers(b).load(result, neighbours(offset, width), dtype)
                     value = emit(COMBINES[self.mode], b, [held, value], [dtype, dtype], dtype)
-                store(b, value, result, offset, dtype)
+                Registers(b).store(value, result, offset, dtype)
 
             sweep(b, 0, self.inner, self.lanes, columns)
 
-        each(b, 0, self.count, one)
+        each(b, 0, self.count, emit_update)
 
 
 def _scatter(code: Code, node: Node) -> None:
@@ -300,9 +300,9 @@ def _scatter(code: Code, node: Node) -> None:
     with code.alone():
         slices.order()
     code.barrier()
-    if slices.outer * -(-slices.inner // slices.lanes) >= ENOUGH:
+    if slices.outer * ceil_div(slices.inner, slices.lanes) >= ENOUGH:
 
-        def tile(outer: Any, first: Number, last: Number) -> None:
+        def tile(outer: Value, first: Index, last: Index) -> None:
             slices.runs(
                 0,
                 slices.count,
@@ -312,7 +312,7 @@ def _scatter(code: Code, node: Node) -> None:
         tiles(code, slices.outer, slices.inner, slices.lanes, tile)
         return
 
-    def run(index: Any, begin: Any, end: Any) -> None:
+    def run(index: Value, begin: Value, end: Value) -> None:
         each(
             code.builder,
             0,
@@ -335,7 +335,7 @@ def _scatter_add_along_axis(code: Code, node: Node) -> None:
         return
     sums = _Sums(code, node)
     block = min(BLOCK, inner)
-    if outer * -(-inner // block) >= ENOUGH:
+    if outer * ceil_div(inner, block) >= ENOUGH:
         tiles(code, outer, inner, block, lambda row, low, high: sums.tile(row, low, high, 0, size))
         return
     first, last = code.share(size)
@@ -357,75 +357,93 @@ class _Sums:
         self.indices = Source(code, indices, self.axis + 1)
         self.source = Source(code, src, self.axis + 1)
 
-    def tile(self, row: Any, first: Number, last: Number, low: Number, high: Number) -> None:
+    def tile(self, row: Value, first: Index, last: Index, low: Index, high: Index) -> None:
         """The sums of some columns at the places from ``low`` to before ``high``."""
-        b, places = self.code.builder, self.code.places
+        b, indices = self.code.builder, self.code.indices
         (result,) = self.code.results
         if not self.dtype.is_half:
-            start = places.mul(row, self.size * self.inner)
+            start = indices.mul(row, self.size * self.inner)
             self._sum(row, first, last, low, high, (result, start, self.inner, self.dtype))
             return
         block = min(BLOCK, self.inner)
 
-        def part(number: Any) -> None:
-            begin = places.add(first, places.mul(number, block))
-            end = b.add(as_value(begin), as_value(block))
-            end = b.select(b.icmp_signed("<", end, as_value(last)), end, as_value(last))
-            kept = kept_in(self.dtype)
-            start = places.sub(0, begin)
-            self._sum(row, begin, end, low, high, (self.code.own, start, block, kept))
+        def part(number: Value) -> None:
+            begin = indices.add(first, indices.mul(number, block))
+            end = b.add(i64(begin), i64(block))
+            end = b.select(b.icmp_signed("<", end, i64(last)), end, i64(last))
+            accumulator = accumulator_type(self.dtype)
+            start = indices.sub(0, begin)
+            self._sum(row, begin, end, low, high, (self.code.own, start, block, accumulator))
 
-            def round_one(place: Any) -> None:
-                base = places.mul(places.add(places.mul(row, self.size), place), self.inner)
+            def round_one(address: Value) -> None:
+                base = indices.mul(indices.add(indices.mul(row, self.size), address), self.inner)
 
-                def one(column: Any) -> None:
-                    at = places.add(places.add(places.mul(place, block), start), column)
-                    total = cast(b, load(b, self.code.own, at, kept), kept, self.dtype)
-                    store(b, total, result, places.add(base, column), self.dtype)
+                def emit_column(column: Value) -> None:
+                    at = indices.add(indices.add(indices.mul(address, block), start), column)
+                    total = cast(
+                        b,
+                        Registers(b).load(self.code.own, at, accumulator),
+                        accumulator,
+                        self.dtype,
+                    )
+                    Registers(b).store(total, result, indices.add(base, column), self.dtype)
 
-                each(b, begin, end, one)
+                each(b, begin, end, emit_column)
 
             each(b, low, high, round_one)
 
-        count = places.add(places.sub(last, first), block - 1)
-        each(b, 0, places.div(count, block), part)
+        count = indices.add(indices.sub(last, first), block - 1)
+        each(b, 0, indices.div(count, block), part)
 
     def _sum(
         self,
-        row: Any,
-        first: Number,
-        last: Number,
-        low: Number,
-        high: Number,
-        target: tuple[Any, Number, int, DType],
+        row: Value,
+        first: Index,
+        last: Index,
+        low: Index,
+        high: Index,
+        target: tuple[Pointer, Index, int, DType],
     ) -> None:
         """Zeros, then every element of the columns where it belongs: at ``start + place * stride + column``."""
-        b, places = self.code.builder, self.code.places
-        pointer, start, stride, kept = target
-        lead = places.split(row, self.lead) if self.lead else []
+        b, indices = self.code.builder, self.code.indices
+        pointer, start, stride, accumulator = target
+        lead = indices.split(row, self.lead) if self.lead else []
 
-        def offset(place: Any, column: Any) -> Number:
-            return places.add(places.add(start, places.mul(place, stride)), column)
+        def offset(address: Value, column: Value) -> Index:
+            return indices.add(indices.add(start, indices.mul(address, stride)), column)
 
-        def cleared(place: Any) -> None:
-            zero = constant(b, 0, kept)
-            each(b, first, last, lambda c: store(b, zero, pointer, offset(place, c), kept))
+        def cleared(address: Value) -> None:
+            zero = constant(b, 0, accumulator)
+            each(
+                b,
+                first,
+                last,
+                lambda c: Registers(b).store(zero, pointer, offset(address, c), accumulator),
+            )
 
-        def added(number: Any) -> None:
-            def one(column: Any) -> None:
-                place = self.indices.integer([*lead, number], column)
-                self.code.check(self.node, place, self.size)
+        def added(number: Value) -> None:
+            def emit_column(column: Value) -> None:
+                position = self.indices.integer([*lead, number], column)
+                self.code.check(self.node, position, self.size)
                 inside = b.and_(
-                    b.icmp_signed(">=", place, as_value(low)),
-                    b.icmp_signed("<", place, as_value(high)),
+                    b.icmp_signed(">=", position, i64(low)),
+                    b.icmp_signed("<", position, i64(high)),
                 )
                 with b.if_then(inside):
-                    value = cast(b, self.source.at([*lead, number], column), self.dtype, kept)
-                    at = offset(place, column)
-                    total = emit("add", b, [load(b, pointer, at, kept), value], [kept, kept], kept)
-                    store(b, total, pointer, at, kept)
+                    value = cast(
+                        b, self.source.at([*lead, number], column), self.dtype, accumulator
+                    )
+                    at = offset(position, column)
+                    total = emit(
+                        "add",
+                        b,
+                        [Registers(b).load(pointer, at, accumulator), value],
+                        [accumulator, accumulator],
+                        accumulator,
+                    )
+                    Registers(b).store(total, pointer, at, accumulator)
 
-            each(b, first, last, one)
+            each(b, first, last, emit_column)
 
         each(b, low, high, cleared)
         each(b, 0, self.count, added)

@@ -1,8 +1,8 @@
-"""Kernels that add up slices by index and go on: ``scatter_add`` with what is element-wise after it, as an embedding's gradient with its optimizer's update.
+"""``scatter_add`` with an element-wise epilogue, such as an embedding's gradient with its optimizer's update.
 
-All places are gone through in order, and the sums of each are made when it is reached: they are never in memory. Where nothing goes to a place they are the
-constant 0, in a loop of its own. A *line* is a place, or several where slices are short. Threads claim pieces that move as many bytes each, whatever the
-indices are; so a piece may begin and end within a line.
+All rows are gone through in order, and the sum of each is made when it is reached: sums are never in memory. Rows that no slice goes to have a sum of
+0, in a loop of their own. A *line* is a row, or several where slices are short. Threads claim pieces that move equal numbers of bytes, whatever the
+indices; so a piece may begin and end within a line.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.emit import loop, maximum, minimum
-from ....codegen.ir.index import Lanes, as_value
+from ....codegen.ir.index import Index, Lanes, i64, neighbours
 from ....codegen.ir.math import emit
+from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Pointer, Value, accumulator_type
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec, element_wise_after
 from ....lower.specs import sizes
 from ..emit.non_temporal import either
 from ..emit.template import Code, Scratch, Template
-from ..emit.vectors import cast, clear_bytes, each, kept_in, load, store, sweep
+from ..emit.vectors import cast, clear_bytes, each, sweep
 from ..maps.template import lanes_for
 from ..runtime.jit import Machine
 from .scatter import Slices, order_bytes
@@ -88,7 +90,7 @@ def _emit_lines(code: Code, lines: _Lines, slices: Slices) -> None:
         code,
         written if whole else 0,
         code.results,
-        lambda past: _Emission(code, lines, slices, past).all(),
+        lambda non_temporal: _Emission(code, lines, slices, non_temporal).all(),
     )
 
 
@@ -134,18 +136,18 @@ class _Lines:
     @property
     def blocks(self) -> int:
         """Blocks of a line."""
-        return -(-self.length // self.block)
+        return ceil_div(self.length, self.block)
 
     @property
     def lines(self) -> int:
         """Lines along ``size``."""
-        return -(-self.size // self.rows)
+        return ceil_div(self.size, self.rows)
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the sums that a thread has at a time."""
-        kept = kept_in(self.node.dtype).itemsize
-        return -(-min(self.length, HELD) * kept // 64) * 64
+        accumulator = accumulator_type(self.node.dtype).itemsize
+        return round_up(min(self.length, HELD) * accumulator, 64)
 
     @property
     def line_cost(self) -> int:
@@ -218,12 +220,12 @@ def _tail(body: Graph, node: Node) -> Graph:
 
 
 class _Emission:
-    """The code that goes through the lines; ``past`` has it write past the cache."""
+    """The code that goes through the lines; ``non_temporal`` has it write past the cache."""
 
-    def __init__(self, code: Code, lines: _Lines, slices: Slices, past: bool) -> None:
-        self.code, self.lines, self.slices, self.past = code, lines, slices, past
-        self.builder, self.places = code.builder, code.places
-        self.kept = kept_in(lines.node.dtype)
+    def __init__(self, code: Code, lines: _Lines, slices: Slices, non_temporal: bool) -> None:
+        self.code, self.lines, self.slices, self.non_temporal = code, lines, slices, non_temporal
+        self.builder, self.indices = code.builder, code.indices
+        self.accumulator = accumulator_type(lines.node.dtype)
         operands = [*code.operands, None]
         self.elements = Elements.of(code, body=lines.tail, operands=operands)
         self.given = lines.tail.inputs[str(len(code.operands))]
@@ -233,118 +235,120 @@ class _Emission:
         """This thread's pieces."""
         lines, code = self.lines, self.code
 
-        def one(piece: Any, pieces: Any) -> None:
+        def emit_piece(piece: Value, pieces: Value) -> None:
             self._piece(*self._ends(piece, pieces))
 
         if lines.moved <= SMALL:
-            self._piece(as_value(0), as_value(lines.outer * lines.lines * lines.blocks))
+            self._piece(i64(0), i64(lines.outer * lines.lines * lines.blocks))
         elif lines.moved <= LARGE:
-            one(code.thread, code.threads)
+            emit_piece(code.thread, code.threads)
         else:
             pieces = min(lines.moved // PIECE, MOST_PIECES)
-            code.claims.each(pieces, lambda piece: one(piece, as_value(pieces)))
+            code.claims.each(pieces, lambda piece: emit_piece(piece, i64(pieces)))
 
     # ------------------------------------------------------------- where pieces begin
 
-    def _ends(self, piece: Any, pieces: Any) -> tuple[Any, Any]:
+    def _ends(self, piece: Value, pieces: Value) -> tuple[Value, Value]:
         """The block with which a piece begins, and the one with which the next does: the same code twice over, written once."""
         b = self.builder
 
-        def one(number: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def find_end(number: Value, held: Sequence[Value]) -> Sequence[Value]:
             return [held[1], self._begin(b.add(piece, number), pieces)]
 
-        first, last = loop(b, as_value(0), as_value(2), 1, one, [as_value(0), as_value(0)])
+        first, last = loop(b, i64(0), i64(2), 1, find_end, [i64(0), i64(0)])
         return first, last
 
-    def _begin(self, piece: Any, pieces: Any) -> Any:
+    def _begin(self, piece: Value, pieces: Value) -> Value:
         """The block, of all lines, with which a piece begins: what comes before costs as much as the pieces before."""
         b, lines = self.builder, self.lines
-        before = b.udiv(b.mul(piece, as_value(lines.outer * lines.cost)), pieces)
-        outer = b.udiv(before, as_value(lines.cost))
-        rest = b.urem(before, as_value(lines.cost))
+        before = b.udiv(b.mul(piece, i64(lines.outer * lines.cost)), pieces)
+        outer = b.udiv(before, i64(lines.cost))
+        rest = b.urem(before, i64(lines.cost))
         line = self._most(
             lines.lines - 1, lambda found: b.icmp_unsigned("<=", self._cost(found), rest)
         )
         start = self._cost(line)
-        width = b.sub(self._cost(b.add(line, as_value(1))), start)
-        block = b.udiv(b.mul(b.sub(rest, start), as_value(lines.blocks)), width)
-        block = minimum(b, block, as_value(lines.blocks - 1))
-        line = b.add(b.mul(outer, as_value(lines.lines)), line)
-        return b.add(b.mul(line, as_value(lines.blocks)), block)
+        width = b.sub(self._cost(b.add(line, i64(1))), start)
+        block = b.udiv(b.mul(b.sub(rest, start), i64(lines.blocks)), width)
+        block = minimum(b, block, i64(lines.blocks - 1))
+        line = b.add(b.mul(outer, i64(lines.lines)), line)
+        return b.add(b.mul(line, i64(lines.blocks)), block)
 
-    def _cost(self, line: Any) -> Any:
+    def _cost(self, line: Value) -> Value:
         """Bytes moved for a column of the lines before one."""
         b, lines = self.builder, self.lines
-        cost = b.mul(line, as_value(lines.line_cost))
-        return b.add(cost, b.mul(self._before(line), as_value(lines.slice_cost)))
+        cost = b.mul(line, i64(lines.line_cost))
+        return b.add(cost, b.mul(self._before(line), i64(lines.slice_cost)))
 
-    def _before(self, line: Any) -> Any:
+    def _before(self, line: Value) -> Value:
         """How many slices go to the lines before one."""
         b = self.builder
-        place = b.mul(line, as_value(self.lines.rows))
+        position = b.mul(line, i64(self.lines.rows))
 
-        def holds(found: Any) -> Any:
-            last = self.slices.place_of(b.sub(found, as_value(1)))
-            return b.icmp_unsigned("<", last, place)
+        def holds(found: Value) -> Value:
+            last = self.slices.unravelled(b.sub(found, i64(1)))
+            return b.icmp_unsigned("<", last, position)
 
         return self._most(self.lines.count, holds)
 
-    def _most(self, limit: int, holds: Callable[[Any], Any]) -> Any:
+    def _most(self, limit: int, holds: Callable[[Value], Value]) -> Value:
         """The largest number up to a limit for which something holds: it does for 0, and up to that number."""
         b = self.builder
         if not limit:
-            return as_value(0)
+            return i64(0)
 
-        def one(_: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def halve_range(_: Value, held: Sequence[Value]) -> Sequence[Value]:
             found, step = held
             wanted = b.add(found, step)
-            more = minimum(b, wanted, as_value(limit))
-            good = b.and_(b.icmp_unsigned("<=", wanted, as_value(limit)), holds(more))
-            return [b.select(good, more, found), b.lshr(step, as_value(1))]
+            more = minimum(b, wanted, i64(limit))
+            good = b.and_(b.icmp_unsigned("<=", wanted, i64(limit)), holds(more))
+            return [b.select(good, more, found), b.lshr(step, i64(1))]
 
         steps = limit.bit_length()
-        first = [as_value(0), as_value(1 << (steps - 1))]
-        found, _ = loop(b, as_value(0), as_value(steps), 1, one, first)
+        first = [i64(0), i64(1 << (steps - 1))]
+        found, _ = loop(b, i64(0), i64(steps), 1, halve_range, first)
         return found
 
     # ------------------------------------------------------------- lines
 
-    def _piece(self, start: Any, stop: Any) -> None:
+    def _piece(self, start: Value, stop: Value) -> None:
         """The blocks from one to before another, line by line."""
         b, lines = self.builder, self.lines
-        blocks = as_value(lines.blocks)
+        blocks = i64(lines.blocks)
         begin = b.udiv(start, blocks)
-        end = b.udiv(b.add(stop, as_value(lines.blocks - 1)), blocks)
+        end = b.udiv(b.add(stop, i64(lines.blocks - 1)), blocks)
 
-        def one(number: Any, held: Sequence[Any]) -> Sequence[Any]:
-            outer = b.udiv(number, as_value(lines.lines))
-            line = b.urem(number, as_value(lines.lines))
+        def emit_line(number: Value, held: Sequence[Value]) -> Sequence[Value]:
+            outer = b.udiv(number, i64(lines.lines))
+            line = b.urem(number, i64(lines.lines))
             done = b.mul(number, blocks)
-            low = b.mul(maximum(b, b.sub(start, done), as_value(0)), as_value(lines.block))
-            high = b.mul(minimum(b, b.sub(stop, done), blocks), as_value(lines.block))
-            place = b.mul(line, as_value(lines.rows))
-            rows = minimum(b, as_value(lines.rows), b.sub(as_value(lines.size), place))
-            high = minimum(b, high, b.mul(rows, as_value(lines.inner)))
+            low = b.mul(maximum(b, b.sub(start, done), i64(0)), i64(lines.block))
+            high = b.mul(minimum(b, b.sub(stop, done), blocks), i64(lines.block))
+            within = b.mul(line, i64(lines.rows))
+            rows = minimum(b, i64(lines.rows), b.sub(i64(lines.size), within))
+            high = minimum(b, high, b.mul(rows, i64(lines.inner)))
             # The slices of a line are behind those of the line before; every outer index has them all again.
-            first_line = b.icmp_unsigned("==", line, as_value(0))
-            position = b.select(first_line, as_value(0), held[0])
-            after = self.slices.until(position, b.add(place, as_value(lines.rows)))
-            self._line(outer, place, low, high, position, after)
+            first_line = b.icmp_unsigned("==", line, i64(0))
+            position = b.select(first_line, i64(0), held[0])
+            after = self.slices.until(position, b.add(within, i64(lines.rows)))
+            self._line(outer, within, low, high, position, after)
             return [after]
 
-        loop(b, begin, end, 1, one, [self._before(b.urem(begin, as_value(lines.lines)))])
+        loop(b, begin, end, 1, emit_line, [self._before(b.urem(begin, i64(lines.lines)))])
 
-    def _line(self, outer: Any, place: Any, low: Any, high: Any, begin: Any, end: Any) -> None:
+    def _line(
+        self, outer: Value, address: Value, low: Value, high: Value, begin: Value, end: Value
+    ) -> None:
         """The elements of a line from ``low`` to before ``high``, from the slices at positions ``begin`` to before ``end``."""
         b, lines = self.builder, self.lines
-        row = b.add(b.mul(outer, as_value(lines.size)), place)
-        start = b.mul(row, as_value(lines.inner))
+        row = b.add(b.mul(outer, i64(lines.size)), address)
+        start = b.mul(row, i64(lines.inner))
         some = b.icmp_unsigned("<", begin, end)
 
-        def chunk(first: Any, last: Any) -> None:
+        def chunk(first: Value, last: Value) -> None:
             with b.if_else(some) as (summed, zero):
                 with summed:
-                    self._sum(outer, place, first, last, begin, end)
+                    self._sum(outer, address, first, last, begin, end)
                     self._finish(start, first, last, self.code.own)
                 with zero:
                     self._finish(start, first, last, None)
@@ -353,63 +357,65 @@ class _Emission:
             chunk(low, high)
             return
 
-        def one(first: Any, _: Sequence[Any]) -> None:
-            chunk(first, minimum(b, b.add(first, as_value(HELD)), high))
+        def emit_block(first: Value, _: Sequence[Value]) -> None:
+            chunk(first, minimum(b, b.add(first, i64(HELD)), high))
 
-        loop(b, low, high, HELD, one)
+        loop(b, low, high, HELD, emit_block)
 
-    def _sum(self, outer: Any, place: Any, first: Any, last: Any, begin: Any, end: Any) -> None:
+    def _sum(
+        self, outer: Value, address: Value, first: Value, last: Value, begin: Value, end: Value
+    ) -> None:
         """Add up the columns of a line from ``first`` to before ``last``, slice by slice in their own order."""
-        b, places, lines, kept = self.builder, self.places, self.lines, self.kept
-        clear_bytes(b, self.code.own, b.mul(b.sub(last, first), as_value(kept.itemsize)))
+        b, indices, lines, accumulator = self.builder, self.indices, self.lines, self.accumulator
+        clear_bytes(b, self.code.own, b.mul(b.sub(last, first), i64(accumulator.itemsize)))
         low, high = (first, last) if lines.rows == 1 else (0, lines.inner)
 
-        def one(position: Any) -> None:
-            row = b.sub(self.slices.place_of(position), place)
-            base = b.sub(b.mul(row, as_value(lines.inner)), first)
+        def add_slice(position: Value) -> None:
+            row = b.sub(self.slices.unravelled(position), address)
+            base = b.sub(b.mul(row, i64(lines.inner)), first)
             number = self.slices.number_of(position)
 
-            def columns(column: Any, width: int) -> None:
+            def columns(column: Index, width: int) -> None:
                 value = self.slices.take(outer, number, column, width)
-                value = cast(b, value, lines.node.dtype, kept)
-                at = places.add(base, column)
-                total = load(b, self.code.own, at, kept, width)
-                total = emit("add", b, [total, value], [kept, kept], kept)
-                store(b, total, self.code.own, at, kept)
+                value = cast(b, value, lines.node.dtype, accumulator)
+                at = indices.add(base, column)
+                total = Registers(b).load(self.code.own, neighbours(at, width), accumulator)
+                total = emit("add", b, [total, value], [accumulator, accumulator], accumulator)
+                Registers(b).store(total, self.code.own, at, accumulator)
 
             sweep(b, low, high, self.slices.lanes, columns)
 
-        each(b, begin, end, one)
+        each(b, begin, end, add_slice)
 
-    def _finish(self, start: Any, first: Any, last: Any, held: Any) -> None:
+    def _finish(self, start: Value, first: Value, last: Value, held: Pointer | None) -> None:
         """Write the results of the columns from ``first`` to before ``last`` of a line that begins at ``start``.
 
         Their sums are at ``held``, or 0 where that is None.
         """
-        elements, places, outputs = self.elements, self.places, self.lines.tail.outputs
+        elements, indices, outputs = self.elements, self.indices, self.lines.tail.outputs
         dtype, along = self.lines.node.dtype, self.shape[-1]
         if along % self.lines.inner == 0:
-            lead = places.split(places.div(start, along), self.shape[:-1])
-            before = places.mod(start, along)
+            lead = indices.split(indices.div(start, along), self.shape[:-1])
+            before = indices.mod(start, along)
 
-        def block(column: Lanes, _: Any) -> Sequence[Any]:
-            at = places.add(start, column)
+        def block(column: Lanes, _: Sequence[Value]) -> Sequence[Value]:
+            at = indices.add(start, column)
             if along % self.lines.inner == 0:
-                index = [*lead, places.add(before, column)]
+                index = [*lead, indices.add(before, column)]
             else:
-                index = places.split(at, self.shape)
+                index = indices.split(at, self.shape)
             if held is None:
                 sums = elements.registers.constant(0, dtype, column.count)
             else:
-                at_hand = places.sub(column, first)
-                sums = elements.registers.load(held, at_hand, self.kept, elements.mask)
-                sums = cast(self.builder, sums, self.kept, dtype)
+                at_hand = indices.sub(column, first)
+                sums = elements.registers.load(held, at_hand, self.accumulator, elements.mask)
+                sums = cast(self.builder, sums, self.accumulator, dtype)
             elements.give(self.given, sums)
             # All are computed before any is written: a result may lie where an operand does.
             values = [elements.at(output, index) for output in outputs]
             for output, pointer, value in zip(outputs, self.code.results, values, strict=True):
                 elements.registers.store(
-                    value, pointer, at, output.dtype, elements.mask, past=self.past
+                    value, pointer, at, output.dtype, elements.mask, non_temporal=self.non_temporal
                 )
             return []
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.index import Number
+from ....codegen.ir.index import Index
+from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Value
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Template
-from ..emit.vectors import Source, copy_bytes, each, memory_place, same_pointer, store, tiles
+from ..emit.vectors import Source, copy_bytes, each, element_address, same_pointer, tiles
 from .scatter import prepare_result
 
 BLOCK = 256
@@ -27,7 +28,7 @@ def _emit(code: Code) -> None:
     (result,) = code.results
     x, update, starts = node.operands
     whole, part = sizes(x), sizes(update)
-    b, places = code.builder, code.places
+    b, indices = code.builder, code.indices
     if not prod(whole):
         return
     prepare_result(code, x)
@@ -45,24 +46,24 @@ def _emit(code: Code) -> None:
     source = Source(code, update, lead)
     elements = Elements.of(code)
     begin = [
-        places.clamp(elements.integer(starts, [axis]), 0, n - m)
+        indices.clamp(elements.integer(starts, [axis]), 0, n - m)
         for axis, (n, m) in enumerate(zip(whole, part, strict=True))
     ]
 
-    def tile(row: Any, first: Number, last: Number) -> None:
-        index = places.split(row, part[:lead]) if lead else []
-        moved = [places.add(i, start) for i, start in zip(index, begin, strict=False)]
-        at = places.offset([*moved, *begin[lead:]], whole)
+    def tile(row: Value, first: Index, last: Index) -> None:
+        index = indices.split(row, part[:lead]) if lead else []
+        moved = [indices.add(i, start) for i, start in zip(index, begin, strict=False)]
+        at = indices.offset([*moved, *begin[lead:]], whole)
         if source.wide:
-            target = memory_place(b, result, places.add(at, first), x.dtype)
-            count = places.mul(places.sub(last, first), x.dtype.itemsize)
+            target = element_address(b, result, indices.add(at, first), x.dtype)
+            count = indices.mul(indices.sub(last, first), x.dtype.itemsize)
             copy_bytes(b, target, source.address(index, first), count)
             return
 
-        def one(column: Any) -> None:
-            store(b, source.at(index, column), result, places.add(at, column), x.dtype)
+        def emit_column(column: Value) -> None:
+            Registers(b).store(source.at(index, column), result, indices.add(at, column), x.dtype)
 
-        each(b, first, last, one)
+        each(b, first, last, emit_column)
 
     tiles(code, prod(part[:lead]), prod(part[lead:]), BLOCK, tile)
 

@@ -1,26 +1,30 @@
 """Linear algebra: ``solve``, ``triangular_solve``, ``cholesky`` and ``slogdet``, for each matrix of a batch.
 
-Matrices are worked on in scratch memory, in rows that are whole vectors, in f32 or f64. Threads share the batch; a large matrix that is alone is shared by
-its rows. A pivot of 0, or a root of what is not positive, is told of as a fault of the matrix.
+Matrices are copied to scratch memory, in rows of whole vectors, in f32 or f64. Threads share the batch; a single large matrix is shared by
+its rows. A pivot of 0, or the root of a number that is not positive, is reported as a fault of the matrix.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
 from ....codegen.ir.emit import broadcast, loop
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Index, i64, neighbours
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.math import emit
+from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Block, Builder, Value, accumulator_type
 from ....graph.dtypes import DType
+from ....graph.integers import round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Scratch, Template
-from ..emit.vectors import Source, cast, clear_bytes, constant, each, kept_in, lanes_of, load, store
+from ..emit.vectors import Source, cast, clear_bytes, constant, each, lanes_of
 from ..runtime.jit import Machine
 
 LARGE = 96
@@ -36,7 +40,7 @@ class _Shape:
     def __init__(self, node: Node, machine: Machine) -> None:
         a = node.operands[0]
         whole = sizes(a)
-        self.dtype = kept_in(a.dtype)
+        self.dtype = accumulator_type(a.dtype)
         self.lead, self.order = whole[:-2], whole[-1]
         self.batch = prod(self.lead)
         self.lanes = lanes_of(machine, a.dtype)
@@ -50,7 +54,7 @@ class _Shape:
         self.nbytes = (self.elements + 1) * self.dtype.itemsize
 
     def _rounded(self, count: int) -> int:
-        return -(-count // self.lanes) * self.lanes
+        return round_up(count, self.lanes)
 
 
 def _main(spec: Spec) -> Node:
@@ -91,59 +95,61 @@ class _Work:
 
     # ------------------------------------------------------------- elements and rows
 
-    def offset(self, row: Number, column: Number) -> Number:
+    def offset(self, row: Index, column: Index) -> Index:
         """The place of an element in scratch memory."""
-        places = self.code.places
-        return places.add(places.mul(row, self.shape.width), column)
+        indices = self.code.indices
+        return indices.add(indices.mul(row, self.shape.width), column)
 
-    def get(self, row: Number, column: Number, lanes: int = 1) -> Any:
+    def get(self, row: Index, column: Index, lanes: int = 1) -> Value:
         """Elements of the matrix."""
-        return load(self.b, self.memory, self.offset(row, column), self.dtype, lanes)
+        return Registers(self.b).load(
+            self.memory, neighbours(self.offset(row, column), lanes), self.dtype
+        )
 
-    def put(self, value: Any, row: Number, column: Number) -> None:
+    def put(self, value: Value, row: Index, column: Index) -> None:
         """Write elements of the matrix."""
-        store(self.b, value, self.memory, self.offset(row, column), self.dtype)
+        Registers(self.b).store(value, self.memory, self.offset(row, column), self.dtype)
 
-    def given(self, operand: int, number: Any, row: Number, column: Number) -> Any:
+    def given(self, operand: int, number: Value, row: Index, column: Index) -> Value:
         """An element of an operand, in the type that is computed in."""
-        lead = self.code.places.split(number, self.shape.lead) if self.shape.lead else []
+        lead = self.code.indices.split(number, self.shape.lead) if self.shape.lead else []
         value = self.operands[operand].at([*lead, row], column)
         return cast(self.b, value, self.kinds[operand], self.dtype)
 
-    def vectors(self, first: Number, last: int, inside: Callable[[Any], None]) -> None:
-        """``inside(column)`` for every vector that has elements from ``first`` to before ``last``."""
+    def vectors(self, first: Index, last: int, body: Callable[[Value], None]) -> None:
+        """``body(column)`` for every vector that has elements from ``first`` to before ``last``."""
         lanes = self.shape.lanes
-        start = self.b.and_(as_value(first), as_value(-lanes))
+        start = self.b.and_(i64(first), i64(-lanes))
 
-        def one(column: Any, _: Sequence[Any]) -> None:
-            inside(column)
+        def emit_column(column: Value, _: Sequence[Value]) -> None:
+            body(column)
 
-        loop(self.b, start, as_value(last), lanes, one)
+        loop(self.b, start, i64(last), lanes, emit_column)
 
-    def subtract(self, row: Any, other: Any, factor: Any, first: Number) -> None:
+    def subtract(self, row: Value, other: Value, factor: Value, first: Index) -> None:
         """``row -= factor * other`` from a column on; what stands before it in its vector is not needed any more."""
         lanes = self.shape.lanes
         wide = broadcast(self.b, self.b.fneg(factor), lanes)
 
-        def one(column: Any) -> None:
+        def emit_column(column: Value) -> None:
             total, value = self.get(row, column, lanes), self.get(other, column, lanes)
             self.put(
                 Lane(self.b, value).fma(Lane(self.b, wide), Lane(self.b, total)).value, row, column
             )
 
-        self.vectors(first, self.shape.width, one)
+        self.vectors(first, self.shape.width, emit_column)
 
-    def fill(self, number: Any, operand: int, start: int) -> None:
+    def fill(self, number: Value, operand: int, start: int) -> None:
         """Copy an operand to the columns from ``start`` on."""
         columns = self.shape.order if operand == 0 else self.shape.sides
 
-        def row(i: Any) -> None:
+        def row(i: Value) -> None:
             each(
                 self.b,
                 0,
                 columns,
                 lambda j: self.put(
-                    self.given(operand, number, i, j), i, self.code.places.add(j, start)
+                    self.given(operand, number, i, j), i, self.code.indices.add(j, start)
                 ),
             )
 
@@ -153,31 +159,33 @@ class _Work:
         """Zeros in all scratch memory of the matrix."""
         clear_bytes(self.b, self.memory, self.shape.nbytes)
 
-    def write(self, number: Any, columns: int, value: Callable[[Any, Any], Any], to: DType) -> None:
+    def write(
+        self, number: Value, columns: int, value: Callable[[Value, Value], Value], to: DType
+    ) -> None:
         """Write all rows of a result."""
-        places = self.code.places
+        indices = self.code.indices
         order = self.shape.order
         (result,) = self.code.results
 
-        def row(i: Any) -> None:
-            start = places.mul(places.add(places.mul(number, order), i), columns)
+        def row(i: Value) -> None:
+            start = indices.mul(indices.add(indices.mul(number, order), i), columns)
 
-            def element(j: Any) -> None:
+            def element(j: Value) -> None:
                 found = cast(self.b, value(i, j), self.dtype, to)
-                store(self.b, found, result, places.add(start, j), to)
+                Registers(self.b).store(found, result, indices.add(start, j), to)
 
             each(self.b, 0, columns, element)
 
         first, last = self.code.share(order) if self.shape.shared else (0, order)
         each(self.b, first, last, row)
 
-    def refuse(self, wrong: Any, node: Node, number: Any) -> None:
+    def refuse(self, wrong: Value, node: Node, number: Value) -> None:
         """Tell of a matrix that a node cannot take, where ``wrong`` holds."""
         self.code.faults.tell_if(self.b, wrong, node, number)
 
     # ------------------------------------------------------------- threads
 
-    def alone(self) -> Any:
+    def alone(self) -> AbstractContextManager[Block | None]:
         """A context for one thread, where several work on a matrix."""
         return self.code.alone() if self.shape.shared else contextlib.nullcontext()
 
@@ -186,30 +194,30 @@ class _Work:
         if self.shape.shared:
             self.code.barrier()
 
-    def below(self, row: Any, inside: Callable[[Any], None]) -> None:
-        """``inside(i)`` for this thread's part of the rows below one."""
+    def below(self, row: Value, body: Callable[[Value], None]) -> None:
+        """``body(i)`` for this thread's part of the rows below one."""
         b = self.b
-        first = b.add(row, as_value(1))
+        first = b.add(row, i64(1))
         if not self.shape.shared:
-            each(b, first, self.shape.order, inside)
+            each(b, first, self.shape.order, body)
             return
-        low, high = self.code.share(b.sub(as_value(self.shape.order), first))
-        each(b, b.add(first, low), b.add(first, high), inside)
+        low, high = self.code.share(b.sub(i64(self.shape.order), first))
+        each(b, b.add(first, low), b.add(first, high), body)
 
 
 # --------------------------------------------------------------------------- elimination
 
 
-def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> None:
+def _eliminate(work: _Work, singular: Callable[[Value], None] | None = None) -> None:
     """Make the matrix upper triangular, each step by the largest element that is left in its column.
 
     ``singular(wrong)`` is told whether that is 0.
     """
     b, shape = work.b, work.shape
     with work.alone():
-        store(b, constant(b, 1, work.dtype), work.memory, shape.elements, work.dtype)
+        Registers(b).store(constant(b, 1, work.dtype), work.memory, shape.elements, work.dtype)
 
-    def step(k: Any) -> None:
+    def step(k: Value) -> None:
         with work.alone():
             _pivot(work, k)
         work.wait()
@@ -219,7 +227,7 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
             singular(b.not_(usable))
         with b.if_then(usable):
 
-            def row(i: Any) -> None:
+            def row(i: Value) -> None:
                 factor = b.fdiv(work.get(i, k), pivot)
                 work.subtract(i, k, factor, k)
 
@@ -229,59 +237,59 @@ def _eliminate(work: _Work, singular: Callable[[Any], None] | None = None) -> No
     each(b, 0, shape.order, step)
 
 
-def _pivot(work: _Work, k: Any) -> None:
+def _pivot(work: _Work, k: Value) -> None:
     """Exchange row ``k`` for the one with the first largest element of its column."""
     b, shape = work.b, work.shape
     first = Lane(b, work.get(k, k)).absolute().value
 
-    def row(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+    def row(i: Value, held: Sequence[Value]) -> Sequence[Value]:
         size = Lane(b, work.get(i, k)).absolute().value
         larger = b.fcmp_ordered(">", size, held[0])
         return [b.select(larger, size, held[0]), b.select(larger, i, held[1])]
 
-    start = b.add(k, as_value(1))
-    _, best = loop(b, start, as_value(shape.order), 1, row, [first, k])
+    start = b.add(k, i64(1))
+    _, best = loop(b, start, i64(shape.order), 1, row, [first, k])
     with b.if_then(b.icmp_signed("!=", best, k)):
 
-        def exchange(column: Any) -> None:
+        def exchange(column: Value) -> None:
             one, other = work.get(k, column, shape.lanes), work.get(best, column, shape.lanes)
             work.put(other, k, column)
             work.put(one, best, column)
 
         work.vectors(0, shape.width, exchange)
-        sign = load(b, work.memory, shape.elements, work.dtype)
-        store(b, b.fneg(sign), work.memory, shape.elements, work.dtype)
+        sign = Registers(b).load(work.memory, shape.elements, work.dtype)
+        Registers(b).store(b.fneg(sign), work.memory, shape.elements, work.dtype)
 
 
 def _substitute(
     work: _Work,
-    entry: Callable[[Any, Any], Any],
+    entry: Callable[[Value, Value], Value],
     lower: bool,
     unit_diagonal: bool,
-    singular: Callable[[Any], None] | None = None,
+    singular: Callable[[Value], None] | None = None,
 ) -> None:
     """Solve a triangular system for the right-hand sides in scratch memory, row by row; ``singular(wrong)`` is told whether its diagonal has a 0."""
     b, shape = work.b, work.shape
 
-    def step(number: Any) -> None:
-        k = number if lower else b.sub(as_value(shape.order - 1), number)
+    def step(number: Value) -> None:
+        k = number if lower else b.sub(i64(shape.order - 1), number)
         if not unit_diagonal:
             corner = entry(k, k)
             if singular is not None:
                 singular(b.fcmp_ordered("==", corner, constant(b, 0, work.dtype)))
             diagonal = broadcast(b, corner, shape.lanes)
 
-            def divide(column: Any) -> None:
+            def divide(column: Value) -> None:
                 work.put(b.fdiv(work.get(k, column, shape.lanes), diagonal), k, column)
 
             work.vectors(shape.start, shape.width, divide)
-        first, last = (b.add(k, as_value(1)), shape.order) if lower else (0, k)
+        first, last = (b.add(k, i64(1)), shape.order) if lower else (0, k)
         each(b, first, last, lambda i: work.subtract(i, k, entry(i, k), shape.start))
 
     each(b, 0, shape.order, step)
 
 
-def _solve(work: _Work, node: Node, number: Any) -> None:
+def _solve(work: _Work, node: Node, number: Value) -> None:
     shape = work.shape
     with work.alone():
         work.clear()
@@ -294,12 +302,12 @@ def _solve(work: _Work, node: Node, number: Any) -> None:
     work.wait()
     start = shape.start
     work.write(
-        number, shape.sides, lambda i, j: work.get(i, work.code.places.add(j, start)), node.dtype
+        number, shape.sides, lambda i, j: work.get(i, work.code.indices.add(j, start)), node.dtype
     )
     work.wait()
 
 
-def _triangular_solve(work: _Work, node: Node, number: Any) -> None:
+def _triangular_solve(work: _Work, node: Node, number: Value) -> None:
     work.clear()
     work.fill(number, 1, 0)
     lower, unit = bool(node.attrs["lower"]), bool(node.attrs["unit_diagonal"])
@@ -313,7 +321,7 @@ def _triangular_solve(work: _Work, node: Node, number: Any) -> None:
     work.write(number, work.shape.sides, work.get, node.dtype)
 
 
-def _slogdet(work: _Work, node: Node, number: Any) -> None:
+def _slogdet(work: _Work, node: Node, number: Value) -> None:
     b, shape, dtype = work.b, work.shape, work.dtype
     with work.alone():
         work.clear()
@@ -322,40 +330,40 @@ def _slogdet(work: _Work, node: Node, number: Any) -> None:
     _eliminate(work)
     with work.alone():
 
-        def one(k: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def add_diagonal(k: Value, held: Sequence[Value]) -> Sequence[Value]:
             value = work.get(k, k)
             sign = emit("sign", b, [value], [dtype], dtype)
             size = Lane(b, value).absolute().value
             logarithm = emit("log", b, [size], [dtype], dtype)
             return [b.fmul(held[0], sign), b.fadd(held[1], logarithm)]
 
-        start = [load(b, work.memory, shape.elements, dtype), constant(b, 0, dtype)]
-        found = loop(b, as_value(0), as_value(shape.order), 1, one, start)
+        start = [Registers(b).load(work.memory, shape.elements, dtype), constant(b, 0, dtype)]
+        found = loop(b, i64(0), i64(shape.order), 1, add_diagonal, start)
         for output, result in zip(work.code.body.outputs, work.code.results, strict=True):
             value = cast(b, found[int(output.attrs["index"])], dtype, output.dtype)
-            store(b, value, result, number, output.dtype)
+            Registers(b).store(value, result, number, output.dtype)
     work.wait()
 
 
 # --------------------------------------------------------------------------- Cholesky
 
 
-def _cholesky(work: _Work, node: Node, number: Any) -> None:
+def _cholesky(work: _Work, node: Node, number: Value) -> None:
     """Row by row: each element from the product of two rows as far as they are known; the rest is 0."""
     b, shape, dtype = work.b, work.shape, work.dtype
     lanes = shape.lanes
     work.clear()
 
-    def element(i: Any, j: Any) -> Any:
-        def more(column: Any, held: Sequence[Any]) -> Sequence[Any]:
+    def element(i: Value, j: Value) -> Value:
+        def more(column: Value, held: Sequence[Value]) -> Sequence[Value]:
             left, right = (Lane(b, work.get(row, column, lanes)) for row in (i, j))
             return [left.fma(right, Lane(b, held[0])).value]
 
         nothing = constant(b, 0, dtype, lanes)
-        (total,) = loop(b, as_value(0), j, lanes, more, [nothing])
+        (total,) = loop(b, i64(0), j, lanes, more, [nothing])
         return b.fsub(work.given(0, number, i, j), _lane_sum(b, total, lanes))
 
-    def row(i: Any) -> None:
+    def row(i: Value) -> None:
         each(b, 0, i, lambda j: work.put(b.fdiv(element(i, j), work.get(j, j)), i, j))
         corner = element(i, i)
         work.refuse(b.fcmp_unordered("<=", corner, constant(b, 0, dtype)), node, number)
@@ -365,7 +373,7 @@ def _cholesky(work: _Work, node: Node, number: Any) -> None:
     work.write(number, shape.order, work.get, node.dtype)
 
 
-def _lane_sum(builder: Any, value: Any, lanes: int) -> Any:
+def _lane_sum(builder: Builder, value: Value, lanes: int) -> Value:
     """The sum of a vector's lanes, by halves."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -373,13 +381,13 @@ def _lane_sum(builder: Any, value: Any, lanes: int) -> Any:
         lanes //= 2
         word = ir.IntType(32)
         kind = ir.VectorType(word, lanes)
-        halves = [
+        low, high = (
             builder.shuffle_vector(
                 value, value, ir.Constant(kind, [start + lane for lane in range(lanes)])
             )
             for start in (0, lanes)
-        ]
-        value = builder.fadd(*halves)
+        )
+        value = builder.fadd(low, high)
     if isinstance(value.type, ir.VectorType):
         value = builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
     return value

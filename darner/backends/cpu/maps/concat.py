@@ -1,7 +1,7 @@
-"""Concatenations cut into their pieces, each of which has code of its own; of very many pieces, those that are computed alike share it.
+"""Concatenations as sections, each with code of its own; where there are very many, sections that are computed alike share one loop.
 
-Code for a piece knows where the piece begins and what it reads. Where hundreds lie side by side, as the steps of a recurrence do, a loop for each would take
-seconds to compile: one loop then goes over all that differ only in which operands they read, and finds those in a table.
+Code for a section knows where it begins and what it reads. Where there are hundreds, as with the steps of a recurrence, a loop for each would take
+seconds to compile: one loop then covers all that differ only in their operands, and reads those from a table.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import constant_words
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.types import Pointer, Value
 from ....graph.data import Data
 from ....graph.graph import Graph
 from ....graph.node import Node
@@ -70,7 +70,7 @@ def _alike(body: Graph, nodes: Sequence[Node], single: Sequence[Section]) -> lis
     """Pieces of several concatenations at the same places, those together that are computed alike."""
     number = {leaf.id: int(name) for name, leaf in body.inputs.items()}
     outside = _outside(body, nodes)
-    groups: dict[Any, list[tuple[int, list[Node]]]] = {}
+    groups: dict[object, list[tuple[int, list[Node]]]] = {}
     # A part may be empty; the sections leave those out.
     positions = [
         i for i, part in enumerate(nodes[0].operands) if sizes(part)[nodes[0].attrs["axis"]]
@@ -111,7 +111,7 @@ def _outside(body: Graph, nodes: Sequence[Node]) -> set[int]:
     return found
 
 
-def _structure(node: Node, seen: dict[int, int], leaves: list[Node]) -> Any:
+def _structure(node: Node, seen: dict[int, int], leaves: list[Node]) -> object:
     """What a node computes, whatever it reads: equal for nodes that have the same code; ``leaves`` takes what it does read."""
     if node.id in seen:
         return seen[node.id]
@@ -132,39 +132,41 @@ class Tables:
 
     def __init__(self, code: Code, parts: Sequence[Section]) -> None:
         self._code = code
-        self._pointers: Any = None
+        self._pointers: Pointer | None = None
         if any(len(part.starts) > 1 for part in parts):
             self._pointers = self._addresses()
 
-    def _addresses(self) -> Any:
+    def _addresses(self) -> Value:
         """The addresses of all operands, in memory."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
         b, operands = self._code.builder, self._code.operands
         with b.goto_entry_block():
-            table = b.alloca(ir.PointerType(), size=as_value(len(operands)))
+            table = b.alloca(ir.PointerType(), size=i64(len(operands)))
         for number, operand in enumerate(operands):
-            place = b.gep(table, [as_value(number)], source_etype=ir.PointerType())
-            b.store(operand, place)
+            address = b.gep(table, [i64(number)], source_etype=ir.PointerType())
+            b.store(operand, address)
         return table
 
-    def start(self, part: Section, piece: Number) -> Any:
+    def start(self, part: Section, piece: Index) -> Value:
         """Where a piece of a section begins."""
         return self._looked_up("darner.starts", part.starts, piece)
 
-    def give(self, elements: Elements, part: Section, piece: Number) -> None:
+    def give(self, elements: Elements, part: Section, piece: Index) -> None:
         """Let the elements of the first piece of a section be read from what another one reads."""
         from llvmlite import ir
 
         b = self._code.builder
+        if self._pointers is None:
+            return
         for leaf, numbers in part.operands:
             number = self._looked_up("darner.operands", numbers, piece)
-            place = b.gep(self._pointers, [number], source_etype=ir.PointerType())
-            elements.leaves[leaf.id] = b.load(place, typ=ir.PointerType()), leaf
+            address = b.gep(self._pointers, [number], source_etype=ir.PointerType())
+            elements.leaves[leaf.id] = b.load(address, typ=ir.PointerType()), leaf
 
-    def _looked_up(self, name: str, numbers: Sequence[int], piece: Number) -> Any:
+    def _looked_up(self, name: str, numbers: Sequence[int], piece: Index) -> Value:
         from llvmlite import ir
 
         b, word = self._code.builder, ir.IntType(64)
         table = constant_words(b, name, numbers)
-        return b.load(b.gep(table, [as_value(piece)], source_etype=word), typ=word)
+        return b.load(b.gep(table, [i64(piece)], source_etype=word), typ=word)

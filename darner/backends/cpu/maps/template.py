@@ -1,6 +1,6 @@
-"""Kernels written element by element: every result in loops over its own shape, a vector at a time, shared out among the threads.
+"""Element-wise kernels: each result has a loop nest over its shape, a vector at a time, shared among the threads.
 
-What an element is made of is emitted by ``Elements``.
+``Elements`` emits the code of an element.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any
 
 from ....codegen.elements.argmax import looks_along
 from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.index import Number
+from ....codegen.ir.index import Index
+from ....codegen.ir.types import Pointer, Value
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -55,9 +56,9 @@ def lanes_for(body: Graph, width: int, length: int, counted: Collection[int] | N
 
 def _emit(code: Code) -> None:
     code = replace(code, spec=collapsed(code.spec))
-    groups: dict[tuple[int, ...], list[tuple[Node, Any]]] = {}
-    for output, place in zip(code.body.outputs, code.results, strict=True):
-        groups.setdefault(tuple(sizes(output)), []).append((output, place))
+    groups: dict[tuple[int, ...], list[tuple[Node, Pointer]]] = {}
+    for output, position in zip(code.body.outputs, code.results, strict=True):
+        groups.setdefault(tuple(sizes(output)), []).append((output, position))
     for shape, outputs in groups.items():
         if prod(shape):
             _emit_either(code, shape, outputs)
@@ -86,13 +87,15 @@ def _is_small(body: Graph, shape: tuple[int, ...]) -> bool:
     return prod(shape) * len(body.nodes) + sum(int(item.size) for item in looked_at) <= SMALL
 
 
-def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Any]]) -> bool:
+def _is_ragged(shape: tuple[int, ...], lanes: int, outputs: Sequence[tuple[Node, Pointer]]) -> bool:
     """Whether rows begin anywhere in a line, and are long enough that most vectors are best written to whole ones."""
     widths = {node.dtype.itemsize for node, _ in outputs}
     return bool(shape) and shape[-1] % lanes > 0 and shape[-1] >= 4 * lanes and len(widths) == 1
 
 
-def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]]) -> None:
+def _emit_either(
+    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]]
+) -> None:
     """Results of one shape, past the cache where they are large and vectors of theirs lie at whole lines."""
     length = shape[-1] if shape else 1
     lanes = lanes_for(code.body, code.width, length)
@@ -101,92 +104,127 @@ def _emit_either(code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Nod
     whole = plain and (length % lanes == 0 or length == prod(shape) or ragged)
     nbytes = prod(shape) * sum(node.dtype.itemsize for node, _ in outputs) if whole else 0
     places = [place for _, place in outputs]
-    partly(code, nbytes, places, lambda own, past: _emit_results(own, shape, outputs, past))
+    partly(
+        code,
+        nbytes,
+        places,
+        lambda own, non_temporal: _emit_results(own, shape, outputs, non_temporal),
+    )
 
 
 def _emit_results(
-    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Any]], past: bool
+    code: Code, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Pointer]], non_temporal: bool
 ) -> None:
     """Loops over the rows of results of one shape, then over the elements of a row."""
-    shared = Elements.of(code)
-    places = shared.places
-    length = shape[-1] if shape else 1
-    seams = _seams(code.body, shape, shared.width)
-    along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
-    whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
-    pieces = 1 if len(seams) > 2 else -(-length // whole)
-    count = lanes_for(code.body, shared.width, length)
-    small = _is_small(code.body, shape)
-    axis, parts = sections(code.body, shape, small)
-    tables = Tables(code, parts)
+    _ResultLoops(code, shape, outputs, non_temporal).emit()
 
-    def unit(number: Number, lead: Sequence[int], part: Section) -> None:
-        elements, which = shared, None
+
+class _ResultLoops:
+    """The loops over the elements of results of one shape; ``non_temporal`` has them written past the cache."""
+
+    def __init__(
+        self,
+        code: Code,
+        shape: tuple[int, ...],
+        outputs: Sequence[tuple[Node, Pointer]],
+        non_temporal: bool,
+    ) -> None:
+        self.code, self.shape, self.outputs, self.non_temporal = code, shape, outputs, non_temporal
+        self.shared = Elements.of(code)
+        self.length = shape[-1] if shape else 1
+        self.seams = _seams(code.body, shape, self.shared.width)
+        along = [int(node.operands[0].size) for node in code.body.nodes if looks_along(node)]
+        self.whole = max(1, PIECE * prod(shape) // max(along)) if along else PIECE
+        self.pieces = 1 if len(self.seams) > 2 else ceil_div(self.length, self.whole)
+        self.by_elements = bool(along) or self.length < LEAST_VECTOR
+        self.small = _is_small(code.body, shape)
+        self.axis, self.parts = sections(code.body, shape, self.small)
+        self.tables = Tables(code, self.parts)
+
+    def emit(self) -> None:
+        """All sections, one after the other."""
+        for part in self.parts:
+            lead = [part.size if k == self.axis else size for k, size in enumerate(self.shape[:-1])]
+
+            def emit_unit(
+                number: Index, _: Sequence[Value], lead: Sequence[int] = lead, part: Section = part
+            ) -> Sequence[Value]:
+                self._unit(number, lead, part)
+                return []
+
+            units = len(part.starts) * prod(lead) * self.pieces
+            if self.small:
+                with self.code.alone():
+                    self.shared.loop(0, units, emit_unit)
+            else:
+                self.shared.loop(*self.code.share(units), emit_unit)
+
+    def _unit(self, number: Index, lead: Sequence[int], part: Section) -> None:
+        """A row of a section, or a piece of one."""
+        indices, pieces, axis = self.shared.indices, self.pieces, self.axis
+        elements, which = self.shared, None
         if len(part.starts) > 1:
             each = prod(lead) * pieces
-            which, number = places.div(number, each), places.mod(number, each)
+            which, number = indices.div(number, each), indices.mod(number, each)
             # The operands of its leaves are this section's own.
-            elements = Elements.of(code)
-        row, piece = places.div(number, pieces), places.mod(number, pieces)
-        index = places.split(row, lead)
+            elements = Elements.of(self.code)
+        row, piece = indices.div(number, pieces), indices.mod(number, pieces)
+        index = indices.split(row, lead)
         if which is not None:
-            tables.give(elements, part, which)
-            place = index[axis]
-            index[axis] = places.add(place, tables.start(part, which))
-            elements.piece(index[axis], part.position, place)
-            row = places.offset(index, shape[:-1])
-        elif len(parts) > 1:
+            self.tables.give(elements, part, which)
+            within = index[axis]
+            index[axis] = indices.add(within, self.tables.start(part, which))
+            elements.piece(index[axis], part.position, within)
+            row = indices.offset(index, self.shape[:-1])
+        elif len(self.parts) > 1:
             low = part.starts[0]
-            index[axis] = places.add(index[axis], low)
+            index[axis] = indices.add(index[axis], low)
             elements.bound(index[axis], low, low + lead[axis])
-            row = places.offset(index, shape[:-1])
-        first = places.mul(row, length)
-        start: Number = 0
-        stop: Number = length
+            row = indices.offset(index, self.shape[:-1])
+        first = indices.mul(row, self.length)
+        start: Index = 0
+        stop: Index = self.length
         if pieces > 1:
-            start = places.mul(piece, whole)
-            stop = places.clamp(places.add(start, whole), 0, length)
+            start = indices.mul(piece, self.whole)
+            stop = indices.clamp(indices.add(start, self.whole), 0, self.length)
+        self._along(elements, index, first, start, stop)
 
-        def block(column: Number, _: Any) -> Sequence[Any]:
+    def _along(
+        self, elements: Elements, index: list[Index], first: Index, start: Index, stop: Index
+    ) -> None:
+        """The elements of a row from ``start`` to before ``stop``; the row begins at ``first``."""
+        indices, length, shape, outputs = self.shared.indices, self.length, self.shape, self.outputs
+        count = lanes_for(self.code.body, self.shared.width, length)
+
+        def block(column: Index, _: Sequence[Value]) -> Sequence[Value]:
             full = [*index, column] if shape else []
             # All are computed before any is written: a result may lie where an operand does.
             values = [elements.at(node, full) for node, _ in outputs]
-            offset = places.add(first, column)
+            offset = indices.add(first, column)
             for (node, pointer), value in zip(outputs, values, strict=True):
                 elements.registers.store(
-                    value, pointer, offset, node.dtype, elements.mask, past=past
+                    value,
+                    pointer,
+                    offset,
+                    node.dtype,
+                    elements.mask,
+                    non_temporal=self.non_temporal,
                 )
             return []
 
         if length == 1:
             block(0, [])
-        elif along or length < LEAST_VECTOR:
+        elif self.by_elements:
             elements.loop(start, stop, block)
-        elif len(seams) > 2:
-            for before, after in pairwise(seams):
-                lanes = lanes_for(code.body, elements.width, after - before)
+        elif len(self.seams) > 2:
+            for before, after in pairwise(self.seams):
+                lanes = lanes_for(self.code.body, elements.width, after - before)
                 elements.blocks(before, after, lanes, block, aligned=before % lanes == 0)
         elif length != prod(shape) and _is_ragged(shape, count, outputs):
             line = LINE // outputs[0][0].dtype.itemsize
             elements.blocks_at_lines(start, stop, count, block, first, line)
         else:
             elements.blocks(start, stop, count, block)
-
-    for part in parts:
-        lead = [part.size if k == axis else size for k, size in enumerate(shape[:-1])]
-
-        def one(
-            number: Number, _: Any, lead: Sequence[int] = lead, part: Section = part
-        ) -> Sequence[Any]:
-            unit(number, lead, part)
-            return []
-
-        units = len(part.starts) * prod(lead) * pieces
-        if small:
-            with code.alone():
-                shared.loop(0, units, one)
-        else:
-            shared.loop(*code.share(units), one)
 
 
 ELEMENTS = Template("elements", _fits, _emit)

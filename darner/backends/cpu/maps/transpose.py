@@ -1,9 +1,9 @@
-"""Maps that read an operand across: transposed copies, and what is computed of them element by element.
+"""Element-wise kernels that read an operand across: transposed copies, and what is computed from them.
 
-Where neighbours of the result are not neighbours of an operand, but those of another axis are, blocks of the operand are read along that axis and
-turned in registers. All axes of the result behind that one are gone through as one, its columns: so a block is square however short the last axis is. Where
-there are few columns in all, rows of the result are shorter than a vector, and what is read is interleaved instead, to vectors of whole rows.
-Blocks are gone through along the operand's lines, a strip at a time. What the map is made of is emitted by ``Elements``, for a vector at a time.
+Where neighbours of the result are neighbours of an operand along another axis, blocks of the operand are read along that axis and
+transposed in registers. All axes of the result behind that one are merged into one, its columns: so a block is square however short the last axis is. Where
+there are few columns, rows of the result are shorter than a vector, and operands are interleaved instead, to vectors of whole rows.
+Blocks follow the operand's lines, a strip at a time. ``Elements`` emits the code, for a vector at a time.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements
-from ....codegen.ir.index import Lanes, Number, Places, as_value
+from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.interleave import MOST_APART, interleaved
 from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Value
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -81,14 +82,14 @@ class Turning:
         sizes: of the axes, merged where every value has them side by side; the last is that of the results' neighbours.
         axis: the axis along which the turned operands have their neighbours.
         behind: how many of the last axes are the columns.
-        turned: what is read along that axis.
+        transposed: what is read along that axis.
         plain: what is read along the columns.
     """
 
     sizes: tuple[int, ...]
     axis: int
     behind: int
-    turned: tuple[View, ...]
+    transposed: tuple[View, ...]
     plain: tuple[View, ...]
 
     @property
@@ -116,7 +117,7 @@ class Turning:
 
     def lanes(self, machine: Machine, outputs: Sequence[Node]) -> int:
         """The side of a block."""
-        widest = max(node.dtype.itemsize for node in [*outputs, *(v.leaf for v in self.turned)])
+        widest = max(node.dtype.itemsize for node in [*outputs, *(v.leaf for v in self.transposed)])
         return machine.vector_bytes // max(4, widest)
 
 
@@ -134,27 +135,27 @@ def turning(spec: Spec) -> Turning | None:
         return None
     own = [axis for axis, size in enumerate(shape) if size != 1]
     merged = [(shape[own[0]], [view.strides[own[0]] for view in views])]
-    for place in own[1:]:
-        steps, before = [view.strides[place] for view in views], merged[-1]
-        if before[1] == [step * shape[place] for step in steps]:
-            merged[-1] = before[0] * shape[place], steps
+    for position in own[1:]:
+        steps, before = [view.strides[position] for view in views], merged[-1]
+        if before[1] == [step * shape[position] for step in steps]:
+            merged[-1] = before[0] * shape[position], steps
         else:
-            merged.append((shape[place], steps))
+            merged.append((shape[position], steps))
     lengths = tuple(size for size, _ in merged)
     views = [
         View(view.node, view.leaf, view.offset, tuple(steps[i] for _, steps in merged))
         for i, view in enumerate(views)
     ]
-    turned = tuple(view for view in views if view.strides[-1] not in (0, 1, -1))
-    plain = tuple(view for view in views if view not in turned)
-    axes = {_near(view, lengths) for view in turned}
+    transposed = tuple(view for view in views if view.strides[-1] not in (0, 1, -1))
+    plain = tuple(view for view in views if view not in transposed)
+    axes = {_near(view, lengths) for view in transposed}
     axis = axes.pop() if len(axes) == 1 else None
     if axis is None:
         return None
     behind = len(lengths) - 1 - axis
     if any(_step(view, lengths, behind) is None for view in plain):
         behind = 1
-    found = Turning(lengths, axis, behind, turned, plain)
+    found = Turning(lengths, axis, behind, transposed, plain)
     return found if found.columns >= LEAST or found.is_interleaved else None
 
 
@@ -210,8 +211,8 @@ def _tile(apart: int, blocks: int) -> int:
     >>> [_tile(1, 55), _tile(1, 1000), _tile(40, 55), _tile(3, 5)]
     [7, 64, 64, 4]
     """
-    wanted = -(-STRIPS // apart)
-    return TILE if wanted == 1 else max(4, min(TILE, -(-blocks // wanted)))
+    wanted = ceil_div(STRIPS, apart)
+    return TILE if wanted == 1 else max(4, min(TILE, ceil_div(blocks, wanted)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,41 +226,41 @@ class _Block:
         columns: how many.
     """
 
-    index: tuple[Number, ...]
-    column: Number
+    index: tuple[Index, ...]
+    column: Index
     rows: int
     columns: int
 
 
-class _Turned:
+class _Transposed:
     """The code of one kernel."""
 
-    def __init__(self, code: Code, plan: Turning, past: bool) -> None:
+    def __init__(self, code: Code, plan: Turning, non_temporal: bool) -> None:
         self.code = code
         self.plan = plan
-        self.past = past
+        self.non_temporal = non_temporal
         self.elements = Elements.of(code)
-        self.places: Places = self.elements.places
+        self.indices: IndexMath = self.elements.indices
         self.registers: Registers = self.elements.registers
         self.lanes = plan.lanes(code.machine, code.body.outputs)
         operations = sum("elementwise" in node.op.traits for node in code.body.nodes)
-        plain = all(view.stored is view.leaf.dtype for view in plan.turned)
+        plain = all(view.stored is view.leaf.dtype for view in plan.transposed)
         self.unrolled = plain and operations <= FEW
 
     def emit(self) -> None:
         """Strips of blocks, shared out among the threads."""
-        plan, places = self.plan, self.places
+        plan, indices = self.plan, self.indices
         outer = [plan.sizes[axis] for axis in plan.others]
         width = plan.columns if plan.is_interleaved else self.lanes
         apart = prod(outer) * max(1, plan.columns // (WIDE * width))
-        strip = self.lanes * _tile(apart, -(-plan.rows // self.lanes))
-        counts = [*outer, -(-plan.rows // strip), -(-plan.columns // width)]
+        strip = self.lanes * _tile(apart, ceil_div(plan.rows, self.lanes))
+        counts = [*outer, ceil_div(plan.rows, strip), ceil_div(plan.columns, width)]
         rest = plan.columns % width
 
-        def unit(number: Number, _: Any) -> Sequence[Any]:
-            *others, row, column = places.split(number, counts)
-            first, column = places.mul(row, strip), places.mul(column, width)
-            index: list[Number] = [0] * (len(plan.sizes) - plan.behind)
+        def unit(number: Index, _: Sequence[Value]) -> Sequence[Value]:
+            *others, row, column = indices.split(number, counts)
+            first, column = indices.mul(row, strip), indices.mul(column, width)
+            index: list[Index] = [0] * (len(plan.sizes) - plan.behind)
             for axis, at in zip(plan.others, others, strict=True):
                 index[axis] = at
             if not rest:
@@ -267,7 +268,7 @@ class _Turned:
             elif plan.columns < width:
                 self.strip(index, first, strip, 0, rest)
             else:
-                whole = places.compare("<=", column, plan.columns - width)
+                whole = indices.compare("<=", column, plan.columns - width)
                 with self.code.builder.if_else(whole) as (full, partial):
                     with full:
                         self.strip(index, first, strip, column, width)
@@ -278,70 +279,70 @@ class _Turned:
         self.elements.loop(*self.code.share(prod(counts)), unit)
 
     def strip(
-        self, index: list[Number], first: Number, count: int, column: Number, columns: int
+        self, index: list[Index], first: Index, count: int, column: Index, columns: int
     ) -> None:
         """Up to ``count`` rows of some columns, a block at a time; where the operands' lines begin is the same for all."""
-        plan, places, e = self.plan, self.places, self.elements
+        plan, indices, e = self.plan, self.indices, self.elements
         starts = []
-        for view in plan.turned:
+        for view in plan.transposed:
             split = [
-                places.split(places.add(column, lane), plan.sizes[-plan.behind :])
+                indices.split(indices.add(column, lane), plan.sizes[-plan.behind :])
                 for lane in range(columns)
             ]
             starts.append([self.offset(view, [*index, *along]) for along in split])
 
-        def block(row: Number, rows: int) -> None:
+        def block(row: Index, rows: int) -> None:
             at = list(index)
             at[plan.axis] = row
             with e.scope():
                 self.block(_Block(tuple(at), column, rows, columns), starts)
 
-        def one(row: Any, _: Any) -> Sequence[Any]:
+        def emit_row(row: Index, _: object) -> Sequence[Value]:
             block(row, self.lanes)
             return []
 
         rest = plan.rows % self.lanes
         if plan.rows > rest:
-            stop = places.clamp(places.add(first, count), 0, plan.rows - rest)
-            e.loop(first, stop, one, (), self.lanes)
+            stop = indices.clamp(indices.add(first, count), 0, plan.rows - rest)
+            e.loop(first, stop, emit_row, (), self.lanes)
         if rest:
-            last = places.compare(">=", as_value(places.add(first, count)), plan.rows)
+            last = indices.compare(">=", i64(indices.add(first, count)), plan.rows)
             with self.code.builder.if_then(last):
                 block(plan.rows - rest, rest)
 
-    def offset(self, view: View, index: Sequence[Number]) -> Number:
+    def offset(self, view: View, index: Sequence[Index]) -> Index:
         """Where a view's element lies."""
-        total: Number = view.offset
+        total: Index = view.offset
         for number, stride in zip(index, view.strides, strict=True):
-            total = self.places.add(total, self.places.mul(number, stride))
+            total = self.indices.add(total, self.indices.mul(number, stride))
         return total
 
-    def block(self, block: _Block, starts: Sequence[Sequence[Number]]) -> None:
+    def block(self, block: _Block, starts: Sequence[Sequence[Index]]) -> None:
         """A block, by vectors of the result: rows, or as many rows as it takes to fill one. The operands' lines begin at ``starts``, where they have row 0."""
         plan, b = self.plan, self.code.builder
         mask = self.first_lanes(block.rows)
         lines = [
             [self.line(view, block, start, mask) for start in own]
-            for view, own in zip(plan.turned, starts, strict=True)
+            for view, own in zip(plan.transposed, starts, strict=True)
         ]
         if not plan.is_interleaved:
-            turned = [transpose(b, _filled(own)) for own in lines]
-            self.vectors(block, turned, range(block.rows), self.first_lanes(block.columns))
+            transposed = [transpose(b, _filled(own)) for own in lines]
+            self.vectors(block, transposed, range(block.rows), self.first_lanes(block.columns))
             return
-        turned = [interleaved(b, own) for own in lines]
+        transposed = [interleaved(b, own) for own in lines]
         whole, rest = divmod(block.rows * block.columns, self.lanes)
-        self.vectors(block, turned, range(whole), None)
+        self.vectors(block, transposed, range(whole), None)
         if rest:
-            self.vectors(block, turned, range(whole, whole + 1), self.first_lanes(rest))
+            self.vectors(block, transposed, range(whole, whole + 1), self.first_lanes(rest))
 
-    def line(self, view: View, block: _Block, start: Number, mask: Any) -> Any:
+    def line(self, view: View, block: _Block, start: Index, mask: Value | None) -> Value:
         """A vector along the axis of an operand's neighbours."""
         step = view.strides[self.plan.axis]
-        first = self.places.add(start, self.places.mul(block.index[self.plan.axis], step))
+        first = self.indices.add(start, self.indices.mul(block.index[self.plan.axis], step))
         pointer = self.code.operand_of(view.leaf)
         return self.registers.load(pointer, Lanes(first, self.lanes, step), view.stored, mask)
 
-    def first_lanes(self, count: int) -> Any:
+    def first_lanes(self, count: int) -> Value | None:
         """The mask of the first lanes; None for all."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -351,68 +352,74 @@ class _Turned:
         return ir.Constant(kind, [int(lane < count) for lane in range(self.lanes)])
 
     def vectors(
-        self, block: _Block, turned: Sequence[Sequence[Any]], numbers: range, mask: Any
+        self,
+        block: _Block,
+        transposed: Sequence[Sequence[Value]],
+        numbers: range,
+        mask: Value | None,
     ) -> None:
         """Some vectors of the result: the map is emitted for each, or once where it is long."""
         self.elements.mask = mask
         if self.unrolled or len(numbers) == 1:
             for number in numbers:
                 with self.elements.scope():
-                    self.vector(block, number, [own[number] for own in turned])
+                    self.vector(block, number, [own[number] for own in transposed])
         elif numbers:
-            self.through_memory(block, turned, numbers)
+            self.through_memory(block, transposed, numbers)
         self.elements.mask = None
 
     def through_memory(
-        self, block: _Block, turned: Sequence[Sequence[Any]], numbers: range
+        self, block: _Block, transposed: Sequence[Sequence[Value]], numbers: range
     ) -> None:
         """Write vectors down, and go through them."""
-        views = self.plan.turned
-        for number, (view, own) in enumerate(zip(views, turned, strict=True)):
+        views = self.plan.transposed
+        for number, (view, own) in enumerate(zip(views, transposed, strict=True)):
             for i in numbers:
-                place = Lanes(self.slot(number, view) + i * self.lanes, self.lanes)
-                self.registers.store(own[i], self.code.own, place, view.stored)
+                within = Lanes(self.slot(number, view) + i * self.lanes, self.lanes)
+                self.registers.store(own[i], self.code.own, within, view.stored)
 
-        def one(i: Any, _: Any) -> Sequence[Any]:
+        def emit_row(i: Index, _: object) -> Sequence[Value]:
             values = []
             for number, view in enumerate(views):
-                first = self.places.add(self.places.mul(i, self.lanes), self.slot(number, view))
+                first = self.indices.add(self.indices.mul(i, self.lanes), self.slot(number, view))
                 lanes = Lanes(first, self.lanes)
                 values.append(self.registers.load(self.code.own, lanes, view.leaf.dtype))
             self.vector(block, i, values)
             return []
 
-        self.elements.loop(numbers.start, numbers.stop, one)
+        self.elements.loop(numbers.start, numbers.stop, emit_row)
 
     def slot(self, number: int, view: View) -> int:
         """Where the turned block of an operand begins in the scratch memory, in its elements."""
         return number * _room(self.lanes) // view.stored.itemsize
 
-    def vector(self, block: _Block, number: Number, values: Sequence[Any]) -> None:
+    def vector(self, block: _Block, number: Index, values: Sequence[Value]) -> None:
         """A vector of the results."""
         plan, e = self.plan, self.elements
-        for view, value in zip(plan.turned, values, strict=True):
+        for view, value in zip(plan.transposed, values, strict=True):
             e.give(view.node, value)
         for view in plan.plain:
-            place = self.place(block, number, view.offset, view.strides)
+            position = self.offset_of(block, number, view.offset, view.strides)
             pointer = self.code.operand_of(view.leaf)
             mask = e.mask if view.strides[-1] else None
-            e.give(view.node, self.registers.load(pointer, place, view.leaf.dtype, mask))
+            e.give(view.node, self.registers.load(pointer, position, view.leaf.dtype, mask))
         found = [e.at(node, [0] * node.rank) for node in self.code.body.outputs]
-        place = self.place(block, number, 0, row_major(plan.sizes))
+        position = self.offset_of(block, number, 0, row_major(plan.sizes))
         for node, pointer, value in zip(
             self.code.body.outputs, self.code.results, found, strict=True
         ):
-            self.registers.store(value, pointer, place, node.dtype, e.mask, past=self.past)
+            self.registers.store(
+                value, pointer, position, node.dtype, e.mask, non_temporal=self.non_temporal
+            )
 
-    def place(self, block: _Block, number: Number, offset: int, strides: Sequence[int]) -> Number:
+    def offset_of(self, block: _Block, number: Index, offset: int, strides: Sequence[int]) -> Index:
         """Where the elements of a vector lie in something that is not turned."""
-        places, step = self.places, strides[-1]
-        total: Number = places.add(offset, places.mul(block.column, step))
+        indices, step = self.indices, strides[-1]
+        total: Index = indices.add(offset, indices.mul(block.column, step))
         for at, stride in zip(block.index, strides, strict=False):
-            total = places.add(total, places.mul(at, stride))
+            total = indices.add(total, indices.mul(at, stride))
         apart = self.lanes * step if self.plan.is_interleaved else strides[self.plan.axis]
-        total = places.add(total, places.mul(number, apart))
+        total = indices.add(total, indices.mul(number, apart))
         return Lanes(total, self.lanes, step) if step else total
 
 
@@ -421,7 +428,7 @@ def _room(lanes: int) -> int:
     return max(lanes, INTERLEAVED) * lanes * 8
 
 
-def _filled(lines: Sequence[Any]) -> list[Any]:
+def _filled(lines: Sequence[Value]) -> list[Value]:
     """As many lines as a square block has."""
     from llvmlite import ir
 
@@ -438,7 +445,7 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     if plan is None:
         return Scratch()
     lanes = plan.lanes(machine, spec.body.outputs)
-    return Scratch(own=len(plan.turned) * _room(lanes))
+    return Scratch(own=len(plan.transposed) * _room(lanes))
 
 
 def _emit(code: Code) -> None:
@@ -450,7 +457,13 @@ def _emit(code: Code) -> None:
     length = plan.rows if plan.is_interleaved else plan.columns
     whole = length % plan.lanes(code.machine, outputs) == 0
     nbytes = prod(plan.sizes) * sum(node.dtype.itemsize for node in outputs) if whole else 0
-    either(code, nbytes, code.results, lambda past: _Turned(code, plan, past).emit(), PAST)
+    either(
+        code,
+        nbytes,
+        code.results,
+        lambda non_temporal: _Transposed(code, plan, non_temporal).emit(),
+        PAST,
+    )
 
 
-TURNED = Template("turned", _fits, _emit, _scratch)
+TRANSPOSED = Template("turned", _fits, _emit, _scratch)

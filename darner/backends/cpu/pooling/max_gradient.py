@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import minimum, offset
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.index import Index, Lanes, i64
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.pooling import Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..conv.driver import in_lines
 from ..conv.epilogue import Finish
@@ -54,12 +55,12 @@ class _Along:
 
     def __init__(self, axis: Axis) -> None:
         self.axis, self.stride = axis, axis.stride
-        self.front = -(-axis.low // axis.stride)
+        self.front = ceil_div(axis.low, axis.stride)
         begin = self.front * axis.stride - axis.low
         places = [begin + tap * axis.dilation for tap in range(axis.window)]
         self.taps = [(place % axis.stride, place // axis.stride) for place in places]
         self.reach = self.taps[-1][1]
-        self.pixels = -(-axis.size // axis.stride)
+        self.pixels = ceil_div(axis.size, axis.stride)
         self.slots = max(axis.count + self.reach, self.front + self.pixels)
         self.unit = self.flat = 0
 
@@ -106,7 +107,7 @@ class _Memory:
         self._lay_out(1)
         first, planes = self.axes[0], plan.batch * plan.channels
         own = max(BAND * first.slots // self.total, HALO * first.reach)
-        few = max(first.pixels // -(-FEW // planes), 2 * first.reach)
+        few = max(first.pixels // ceil_div(FEW, planes), 2 * first.reach)
         own = max(min(own, few), 1)
         self._lay_out(max(first.pixels // own, 1))
         self.scratch = Scratch(self.total)
@@ -115,8 +116,8 @@ class _Memory:
         plan, lanes = self.plan, self.plan.lanes
         self.axes = [_Along(axis) for axis in (*plan.outer, plan.last)]
         first, last = self.axes[0], self.axes[-1]
-        self.own = -(-first.pixels // bands)
-        self.bands, self.back = -(-first.pixels // self.own), 0
+        self.own = ceil_div(first.pixels, bands)
+        self.bands, self.back = ceil_div(first.pixels, self.own), 0
         self.windows = first.axis.count
         if self.bands > 1:
             self.back = first.reach
@@ -144,7 +145,7 @@ class _Memory:
 
     def _take(self, count: int, before: int, behind: int, number: float | None = None) -> int:
         """Memory of some elements, with more on either side; the byte of the first of them."""
-        size = self.plan.kept.itemsize
+        size = self.plan.accumulator.itemsize
         start = self.total + in_lines(before * size)
         end = start + in_lines((count + behind) * size)
         if number is not None:
@@ -158,7 +159,7 @@ class Maxima(Writer):
 
     memory = _Memory
 
-    def __init__(self, code: Code, main: Node, operands: Sequence[Any], finish: Finish) -> None:
+    def __init__(self, code: Code, main: Node, operands: Sequence[Value], finish: Finish) -> None:
         super().__init__(code, main, finish)
         self.source, self.gradient = operands
         self.layout = _Memory(self.plan)
@@ -167,13 +168,13 @@ class Maxima(Writer):
         """Everything: threads share bands of planes."""
         layout = self.layout
         for first, end, number in layout.filled:
-            self.fill(self.scratch(first), (end - first) // self.kept.itemsize, number)
+            self.fill(self.scratch(first), (end - first) // self.accumulator.itemsize, number)
         self.code.each(self.plan.batch * self.plan.channels * layout.bands, self._band)
 
-    def _band(self, number: Any) -> None:
+    def _band(self, number: Value) -> None:
         plan, layout = self.plan, self.layout
         plane, band = divided(self.builder, number, layout.bands)
-        begin = self.places.mul(band, layout.own) if layout.bands > 1 else 0
+        begin = self.indices.mul(band, layout.own) if layout.bands > 1 else 0
         self._copy(plane, begin)
         self._give(plane, begin)
         self._search()
@@ -183,130 +184,130 @@ class Maxima(Writer):
 
     # ------------------------------------------------------------- rows in and out
 
-    def _rows(
-        self, first: Number, sizes: Sequence[int], row: Callable[[list[Number]], None]
-    ) -> None:
+    def _rows(self, first: Index, sizes: Sequence[int], row: Callable[[list[Index]], None]) -> None:
         """``row(index)`` for all rows, with as many along the first axis as ``first`` says."""
         inner = prod(sizes)
 
-        def one(number: Any) -> None:
+        def emit_unit(number: Value) -> None:
             place, rest = divided(self.builder, number, inner)
-            row([place, *self.places.split(rest, list(sizes))])
+            row([place, *self.indices.split(rest, list(sizes))])
 
-        self.loop(self.places.mul(first, inner), one)
+        self.loop(self.indices.mul(first, inner), emit_unit)
 
-    def _place(self, position: Number, index: Sequence[Number]) -> Number:
+    def _scratch_offset(self, position: Index, index: Sequence[Index]) -> Index:
         """Where a row of elements begins, one slot taken as one; the first axis by its place in the band."""
-        places, layout = self.places, self.layout
+        indices, layout = self.indices, self.layout
         outer = layout.axes[:-1]
         inner = [
-            places.add(i, along.front * along.stride)
+            indices.add(i, along.front * along.stride)
             for i, along in zip(index, outer[1:], strict=True)
         ]
-        total: Number = layout.axes[-1].front
-        for place, along in zip([position, *inner], outer, strict=True):
-            slot = places.div(place, along.stride)
-            phase = places.sub(place, places.mul(slot, along.stride))
-            total = places.add(total, places.mul(slot, along.unit))
-            total = places.add(total, places.mul(phase, along.flat))
+        total: Index = layout.axes[-1].front
+        for within, along in zip([position, *inner], outer, strict=True):
+            slot = indices.div(within, along.stride)
+            phase = indices.sub(within, indices.mul(slot, along.stride))
+            total = indices.add(total, indices.mul(slot, along.unit))
+            total = indices.add(total, indices.mul(phase, along.flat))
         return total
 
-    def _inside(self, number: Number, size: int) -> tuple[Number, Any]:
+    def _inside(self, number: Index, size: int) -> tuple[Index, Value | None]:
         """A number below ``size``, and whether it is the given one, where that may be another."""
         if self.layout.bands == 1:
             return number, None
-        kept = self.places.clamp(number, 0, size - 1)
-        return kept, self.builder.icmp_signed("==", as_value(kept), as_value(number))
+        accumulator = self.indices.clamp(number, 0, size - 1)
+        return accumulator, self.builder.icmp_signed("==", i64(accumulator), i64(number))
 
     def _row_in(
         self,
-        source: Any,
-        begin: Number,
-        to: Any,
-        place: Number,
+        source: tuple[Pointer, Index],
+        target: tuple[Pointer, Index],
         width: int,
         dtype: DType,
-        is_in: Any,
+        is_in: Value | None,
         other: float,
     ) -> None:
-        """Copy a row into scratch memory, or fill it with a number."""
-        places = self.places
-        nothing = self.registers.constant(other, self.kept, self.lanes)
+        """Copy a row into scratch memory, or fill it with a number; both are an address and the index of the first element."""
+        indices = self.indices
+        nothing = self.registers.constant(other, self.accumulator, self.lanes)
 
-        def vector(at: Any, mask: Any) -> None:
-            value = self.load(source, places.add(begin, at), dtype, mask)
+        def vector(at: Value, mask: Value | None) -> None:
+            value = self.load(source[0], indices.add(source[1], at), dtype, mask)
             if is_in is not None:
                 value = self.builder.select(is_in, value, nothing)
-            self.store(value, to, places.add(place, at), mask)
+            self.store(value, target[0], indices.add(target[1], at), mask)
 
         self.vectors(width, vector)
 
-    def _copy(self, plane: Any, begin: Number) -> None:
+    def _copy(self, plane: Index, begin: Index) -> None:
         """The elements that the windows of a band see."""
-        plan, places, layout = self.plan, self.places, self.layout
+        plan, indices, layout = self.plan, self.indices, self.layout
         first, last = layout.axes[0], layout.axes[-1]
         sizes = [axis.size for axis in plan.outer]
-        start = places.mul(plane, plan.rows * plan.last.size)
+        start = indices.mul(plane, plan.rows * plan.last.size)
         source = offset(self.builder, self.source, self.dtype.name, start)
         elements = self.scratch(layout.elements)
+        step: Index = 0
         if layout.bands == 1:
-            count, lead, step = first.axis.size, first.front * first.stride, 0
+            count, lead = first.axis.size, first.front * first.stride
         else:
             count, lead = first.slots * first.stride, 0
-            step = places.mul(places.sub(begin, layout.back), first.stride)
+            step = indices.mul(indices.sub(begin, layout.back), first.stride)
 
-        def row(index: list[Number]) -> None:
-            place = self._place(places.add(index[0], lead), index[1:])
-            pixel, is_in = self._inside(places.add(index[0], step), first.axis.size)
-            begin = places.mul(places.offset([pixel, *index[1:]], sizes), plan.last.size)
-            to = places.mul(place, last.stride)
-            self._row_in(
-                source, begin, elements, to, plan.last.size, self.dtype, is_in, float("-inf")
-            )
+        def row(index: list[Index]) -> None:
+            address = self._scratch_offset(indices.add(index[0], lead), index[1:])
+            pixel, is_in = self._inside(indices.add(index[0], step), first.axis.size)
+            begin = indices.mul(indices.offset([pixel, *index[1:]], sizes), plan.last.size)
+            to = indices.mul(address, last.stride)
+            target = elements, to
+            self._row_in((source, begin), target, plan.last.size, self.dtype, is_in, float("-inf"))
 
         self._rows(count, sizes[1:], row)
 
-    def _give(self, plane: Any, begin: Number) -> None:
+    def _give(self, plane: Index, begin: Index) -> None:
         """What the windows of a band have."""
-        plan, places, layout = self.plan, self.places, self.layout
+        plan, indices, layout = self.plan, self.indices, self.layout
         first, outer = layout.axes[0], layout.axes[:-1]
         counts = [axis.count for axis in plan.outer]
-        start = places.mul(plane, plan.pooled_rows * plan.last.count)
+        start = indices.mul(plane, plan.pooled_rows * plan.last.count)
         gradient = offset(self.builder, self.gradient, self.dtype.name, start)
         given = self.scratch(layout.given[0])
-        step = 0 if layout.bands == 1 else places.add(begin, first.front - layout.back)
+        step = 0 if layout.bands == 1 else indices.add(begin, first.front - layout.back)
 
-        def row(index: list[Number]) -> None:
-            place: Number = 0
+        def row(index: list[Index]) -> None:
+            position: Index = 0
             for i, along in zip(index, outer, strict=True):
-                place = places.add(place, places.mul(i, along.unit))
-            window, is_in = self._inside(places.add(index[0], step), first.axis.count)
-            begin = places.mul(places.offset([window, *index[1:]], counts), plan.last.count)
-            self._row_in(gradient, begin, given, place, plan.last.count, self.dtype, is_in, 0.0)
+                position = indices.add(position, indices.mul(i, along.unit))
+            window, is_in = self._inside(indices.add(index[0], step), first.axis.count)
+            begin = indices.mul(indices.offset([window, *index[1:]], counts), plan.last.count)
+            self._row_in(
+                (gradient, begin), (given, position), plan.last.count, self.dtype, is_in, 0.0
+            )
 
         self._rows(layout.windows, counts[1:], row)
 
-    def _collect(self, index: list[Number], begin: Number) -> None:
+    def _collect(self, index: list[Index], begin: Index) -> None:
         """Write what the elements of a band received."""
-        plan, places, layout = self.plan, self.places, self.layout
+        plan, indices, layout = self.plan, self.indices, self.layout
         first, last = layout.axes[0], layout.axes[-1]
         sizes = [axis.size for axis in plan.outer]
-        step = places.mul(begin, first.stride)
+        step = indices.mul(begin, first.stride)
         lead = (first.front if layout.bands == 1 else layout.back) * first.stride
-        count: Number = first.axis.size
+        count: Index = first.axis.size
         if layout.bands > 1:
-            left = as_value(places.sub(first.axis.size, step))
-            count = minimum(self.builder, as_value(layout.own * first.stride), left)
+            left = i64(indices.sub(first.axis.size, step))
+            count = minimum(self.builder, i64(layout.own * first.stride), left)
         result = self.scratch(layout.result)
 
-        def row(inner: list[Number]) -> None:
-            start = places.mul(self._place(places.add(inner[0], lead), inner[1:]), last.stride)
-            number = places.offset([places.add(inner[0], step), *inner[1:]], sizes)
-            begin = places.mul(number, plan.last.size)
+        def row(inner: list[Index]) -> None:
+            start = indices.mul(
+                self._scratch_offset(indices.add(inner[0], lead), inner[1:]), last.stride
+            )
+            number = indices.offset([indices.add(inner[0], step), *inner[1:]], sizes)
+            begin = indices.mul(number, plan.last.size)
 
-            def vector(at: Any, mask: Any) -> None:
-                value = self.load(result, places.add(start, at), self.kept, mask)
-                pixel = places.add(begin, at)
+            def vector(at: Value, mask: Value | None) -> None:
+                value = self.load(result, indices.add(start, at), self.accumulator, mask)
+                pixel = indices.add(begin, at)
                 self.finish.emit(self.code, value, [*index, pixel], self.lanes, mask)
 
             self.vectors(plan.last.size, vector)
@@ -334,49 +335,56 @@ class Maxima(Writer):
             self.loop(
                 count, partial(self._compare, along, values, distance, best, taps), self.lanes
             )
-            values, distance = best, 1
+            if best is not None:
+                values, distance = best, 1
 
-    def _pick(self, phase: int, at: Any) -> None:
+    def _pick(self, phase: int, at: Value) -> None:
         """Some elements of a phase of the last axis."""
-        layout, places = self.layout, self.places
+        layout, indices = self.layout, self.indices
         last = layout.axes[-1]
-        value = self._strided(self.scratch(layout.elements), places.mul(at, last.stride), phase)
-        place = places.add(at, phase * last.flat)
-        self.store(value, self.scratch(layout.phases), place)
+        value = self._strided(self.scratch(layout.elements), indices.mul(at, last.stride), phase)
+        position = indices.add(at, phase * last.flat)
+        self.store(value, self.scratch(layout.phases), position)
 
-    def _strided(self, pointer: Any, at: Number, phase: int) -> Any:
+    def _strided(self, pointer: Pointer, at: Index, phase: int) -> Value:
         """Some elements of a phase, which lie as far apart as windows do."""
-        place = Lanes(self.places.add(at, phase), self.lanes, self.layout.axes[-1].stride)
-        return self.registers.every_few(pointer, place, self.kept)
+        position = Lanes(self.indices.add(at, phase), self.lanes, self.layout.axes[-1].stride)
+        return self.registers.every_few(pointer, position, self.accumulator)
 
     def _compare(
-        self, along: _Along, values: Any, distance: int, best: Any, taps: Any, at: Any
+        self,
+        along: _Along,
+        values: Pointer,
+        distance: int,
+        best: Pointer | None,
+        taps: Pointer,
+        at: Value,
     ) -> None:
         """The maxima of some windows along an axis: of equal ones the first."""
-        builder, places, registers = self.builder, self.places, self.registers
-        most: Any = None
+        builder, indices, registers = self.builder, self.indices, self.registers
+        most: Value | None = None
         for number, (phase, step) in enumerate(along.taps):
             if distance > 1:
-                begin = places.mul(places.add(at, step * along.unit), distance)
+                begin = indices.mul(indices.add(at, step * along.unit), distance)
                 value = self._strided(values, begin, phase)
             else:
-                place = places.add(at, phase * along.flat + step * along.unit)
-                value = self.load(values, place, self.kept)
+                position = indices.add(at, phase * along.flat + step * along.unit)
+                value = self.load(values, position, self.accumulator)
             here = registers.constant(number, self._word, self.lanes)
             if most is None:
                 most, found = value, here
                 continue
-            better = registers.beats("argmax", value, most, self.kept)
+            better = registers.beats("argmax", value, most, self.accumulator)
             most = builder.select(better, value, most)
             found = builder.select(better, here, found)
         registers.store(found, taps, Lanes(at, self.lanes), self._word)
-        if best is not None:
+        if best is not None and most is not None:
             self.store(most, best, at)
 
     @property
     def _word(self) -> DType:
         """Integers as wide as elements."""
-        return dtypes.i64 if self.kept is dtypes.f64 else dtypes.i32
+        return dtypes.i64 if self.accumulator is dtypes.f64 else dtypes.i32
 
     def _hand_down(self) -> None:
         """From windows to elements, axis by axis from the first on."""
@@ -396,33 +404,37 @@ class Maxima(Writer):
                 )
             given = to
 
-    def _received(self, along: _Along, given: Any, taps: Any, phase: int, at: Any) -> Any:
+    def _received(
+        self, along: _Along, given: Pointer, taps: Pointer, phase: int, at: Value
+    ) -> Value:
         """What some elements of a phase receive along an axis."""
-        builder, places, registers = self.builder, self.places, self.registers
+        builder, indices, registers = self.builder, self.indices, self.registers
         if along.is_trivial:
-            return self.load(given, at, self.kept)
-        total = registers.constant(0.0, self.kept, self.lanes)
+            return self.load(given, at, self.accumulator)
+        total = registers.constant(0.0, self.accumulator, self.lanes)
         for number, (own, step) in enumerate(along.taps):
             if own != phase:
                 continue
-            place = places.sub(at, step * along.unit)
-            found = registers.load(taps, Lanes(place, self.lanes), self._word)
+            position = indices.sub(at, step * along.unit)
+            found = registers.load(taps, Lanes(position, self.lanes), self._word)
             here = registers.constant(number, self._word, self.lanes)
             chosen = builder.icmp_signed("==", found, here)
-            more = builder.fadd(total, self.load(given, place, self.kept))
+            more = builder.fadd(total, self.load(given, position, self.accumulator))
             total = builder.select(chosen, more, total)
         return total
 
-    def _phase(self, along: _Along, given: Any, taps: Any, to: Any, phase: int, at: Any) -> None:
+    def _phase(
+        self, along: _Along, given: Pointer, taps: Pointer, to: Pointer, phase: int, at: Value
+    ) -> None:
         value = self._received(along, given, taps, phase, at)
-        self.store(value, to, self.places.add(at, phase * along.flat))
+        self.store(value, to, self.indices.add(at, phase * along.flat))
 
-    def _spread(self, along: _Along, given: Any, taps: Any, to: Any, at: Any) -> None:
+    def _spread(self, along: _Along, given: Pointer, taps: Pointer, to: Pointer, at: Value) -> None:
         """All phases of the last axis, in turn as they lie in a row."""
-        places, stride = self.places, along.stride
-        nothing = self.registers.constant(0.0, self.kept, self.lanes)
+        indices, stride = self.indices, along.stride
+        nothing = self.registers.constant(0.0, self.accumulator, self.lanes)
         values = {phase: self._received(along, given, taps, phase, at) for phase in along.phases}
-        begin = places.mul(at, stride)
+        begin = indices.mul(at, stride)
         phases = [values.get(phase, nothing) for phase in range(stride)]
         for number, value in enumerate(self.interleaved(phases)):
-            self.store(value, to, places.add(begin, number * self.lanes))
+            self.store(value, to, indices.add(begin, number * self.lanes))

@@ -1,6 +1,6 @@
-"""What kernels of pooling are about: planes (one channel of one image), the rows they consist of, and the windows over them.
+"""The geometry of pooling: planes (one channel of one image), their rows, and the windows over them.
 
-All axes of a plane but the last are taken together as its rows. So there are two ways to go: over rows, and along one.
+All axes of a plane but the last are merged into rows. So there are two directions: across rows, and along one.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import lane_mask, loop
-from ....codegen.ir.index import Lanes, Number, Places, as_value
+from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.pooling import Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import round_up
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ..conv.epilogue import Finish
@@ -48,8 +49,8 @@ class Pooling:
         self.outer = axes[:-1] or [Axis(1, 1, 1, 1, 1, 0, 0)]
         self.last = axes[-1]
         self.main, self.dtype = main, main.dtype
-        self.kept: DType = dtypes.f32 if main.dtype.is_half else main.dtype
-        self.lanes = machine.vector_bytes // self.kept.itemsize
+        self.accumulator: DType = dtypes.f32 if main.dtype.is_half else main.dtype
+        self.lanes = machine.vector_bytes // self.accumulator.itemsize
         self.batch, self.channels = sizes(main)[:2]
         self.is_max = main.op.name.startswith("max_pool")
 
@@ -80,64 +81,70 @@ class Writer:
     def __init__(self, code: Code, main: Node, finish: Finish) -> None:
         self.code, self.builder, self.finish = code, code.builder, finish
         self.plan = Pooling(main, code.machine)
-        self.places = Places(code.builder)
+        self.indices = IndexMath(code.builder)
         self.registers = Registers(code.builder)
-        self.lanes, self.kept, self.dtype = self.plan.lanes, self.plan.kept, self.plan.dtype
+        self.lanes, self.accumulator, self.dtype = (
+            self.plan.lanes,
+            self.plan.accumulator,
+            self.plan.dtype,
+        )
 
-    def scratch(self, nbytes: int) -> Any:
+    def scratch(self, nbytes: int) -> Pointer:
         """This thread's memory from a byte on."""
         from llvmlite import ir  # type: ignore[import-untyped]
 
-        return self.builder.gep(self.code.own, [as_value(nbytes)], source_etype=ir.IntType(8))
+        return self.builder.gep(self.code.own, [i64(nbytes)], source_etype=ir.IntType(8))
 
-    def loop(self, count: Number, inside: Callable[[Any], None], step: int = 1) -> None:
-        """``inside(i)`` for every ``step``-th number below ``count``."""
-        self.between(as_value(0), as_value(count), inside, step)
+    def loop(self, count: Index, body: Callable[[Value], None], step: int = 1) -> None:
+        """``body(i)`` for every ``step``-th number below ``count``."""
+        self.between(i64(0), i64(count), body, step)
 
-    def between(self, low: Any, high: Any, inside: Callable[[Any], None], step: int = 1) -> None:
-        """``inside(i)`` for every ``step``-th number from ``low`` to before ``high``."""
+    def between(
+        self, low: Value, high: Value, body: Callable[[Value], None], step: int = 1
+    ) -> None:
+        """``body(i)`` for every ``step``-th number from ``low`` to before ``high``."""
 
-        def one(i: Any, _: Sequence[Any]) -> None:
-            inside(i)
+        def emit_index(i: Value, _: Sequence[Value]) -> None:
+            body(i)
 
-        loop(self.builder, low, high, step, one)
+        loop(self.builder, low, high, step, emit_index)
 
-    def vectors(self, width: int, vector: Callable[[Any, Any], None]) -> None:
+    def vectors(self, width: int, vector: Callable[[Value, Value | None], None]) -> None:
         """``vector(start, mask)`` along a row; all but the last are whole."""
         full = width // self.lanes * self.lanes
         if full == self.lanes:
-            vector(as_value(0), None)
+            vector(i64(0), None)
         elif full:
             self.loop(full, lambda at: vector(at, None), self.lanes)
         if full < width:
-            vector(as_value(full), lane_mask(self.builder, as_value(width - full), self.lanes))
+            vector(i64(full), lane_mask(self.builder, i64(width - full), self.lanes))
 
     def load(
-        self, pointer: Any, at: Number, dtype: DType, mask: Any = None, stride: int = 1
-    ) -> Any:
+        self, pointer: Pointer, at: Index, dtype: DType, mask: Value | None = None, stride: int = 1
+    ) -> Value:
         """A vector as the type that is computed in; its lanes are ``stride`` apart, and then there is no mask."""
         offset = Lanes(at, self.lanes, stride)
         if stride > 1:
             value = self.registers.every_few(pointer, offset, dtype)
         else:
             value = self.registers.load(pointer, offset, dtype, mask)
-        return self.registers.cast(value, dtype, self.kept)
+        return self.registers.cast(value, dtype, self.accumulator)
 
-    def store(self, value: Any, pointer: Any, at: Number, mask: Any = None) -> None:
+    def store(self, value: Value, pointer: Pointer, at: Index, mask: Value | None = None) -> None:
         """Write a vector to scratch memory."""
-        self.registers.store(value, pointer, Lanes(at, self.lanes), self.kept, mask)
+        self.registers.store(value, pointer, Lanes(at, self.lanes), self.accumulator, mask)
 
-    def fill(self, pointer: Any, count: int, number: float, dtype: DType | None = None) -> None:
+    def fill(self, pointer: Pointer, count: int, number: float, dtype: DType | None = None) -> None:
         """Set ``count`` elements, a multiple of the lanes, to a number."""
-        dtype = dtype or self.kept
+        dtype = dtype or self.accumulator
         value = self.registers.constant(number, dtype, self.lanes)
 
-        def vector(at: Any) -> None:
+        def vector(at: Value) -> None:
             self.registers.store(value, pointer, Lanes(at, self.lanes), dtype)
 
         self.loop(count, vector, self.lanes)
 
-    def interleaved(self, values: Sequence[Any]) -> list[Any]:
+    def interleaved(self, values: Sequence[Value]) -> list[Value]:
         """The lanes of some vectors in turn, as as many vectors."""
         from llvmlite import ir
 
@@ -158,15 +165,15 @@ class Writer:
 
     def whole_vectors(self, count: int) -> int:
         """A number of elements rounded up to whole vectors."""
-        return -(-count // self.lanes) * self.lanes
+        return round_up(count, self.lanes)
 
-    def table(self, numbers: Sequence[int]) -> Any:
+    def table(self, numbers: Sequence[int]) -> Value:
         """Constants in memory, as the type that is computed in, up to whole vectors."""
         from llvmlite import ir
 
         module = self.code.module
         rest = self.whole_vectors(len(numbers)) - len(numbers)
-        element = ir.DoubleType() if self.kept is dtypes.f64 else ir.FloatType()
+        element = ir.DoubleType() if self.accumulator is dtypes.f64 else ir.FloatType()
         kind = ir.ArrayType(element, len(numbers) + rest)
         values = [float(number) for number in (*numbers, *[1] * rest)]
         found = ir.GlobalVariable(module, kind, module.get_unique_name("held"))
@@ -185,19 +192,21 @@ class Divisor:
         if self.number is None:
             self.rows, self.columns = writer.table(rows), writer.table(columns)
 
-    def divide(self, sums: Any, row: Number, at: Any) -> Any:
+    def divide(self, sums: Value, row: Index, at: Value) -> Value:
         """The means of the windows of a row from ``at`` on."""
         writer = self.writer
-        builder, registers, lanes, kept = (
+        builder, registers, lanes, accumulator = (
             writer.builder,
             writer.registers,
             writer.lanes,
-            writer.kept,
+            writer.accumulator,
         )
         if self.number is None:
-            factor = writer.places.spread(registers.load(self.rows, row, kept), lanes)
-            return builder.fdiv(sums, builder.fmul(writer.load(self.columns, at, kept), factor))
+            factor = writer.indices.spread(registers.load(self.rows, row, accumulator), lanes)
+            return builder.fdiv(
+                sums, builder.fmul(writer.load(self.columns, at, accumulator), factor)
+            )
         if self.number & (self.number - 1):
-            return builder.fdiv(sums, registers.constant(self.number, kept, lanes))
+            return builder.fdiv(sums, registers.constant(self.number, accumulator, lanes))
         # The inverse of a power of two is exact.
-        return builder.fmul(sums, registers.constant(1 / self.number, kept, lanes))
+        return builder.fmul(sums, registers.constant(1 / self.number, accumulator, lanes))

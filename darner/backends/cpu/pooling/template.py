@@ -1,18 +1,18 @@
 """Pooling and its gradients as native code.
 
-Windows are pooled in two steps: rows onto each other, then along the rows that this makes. So a window of 5 x 5 takes 10 steps for each vector and not 25, and all that
-is read from far is read in whole vectors. The gradients are in ``pooling_backward`` and ``pooling_maxima``.
+Windows are pooled in two steps: rows onto each other, then along the resulting row. So a window of 5 x 5 takes 10 steps for each vector and not 25, and
+memory is read in whole vectors. The gradients are in ``mean_gradient`` and ``max_gradient``.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import offset
-from ....codegen.ir.index import Number
-from ....codegen.ir.types import ACCUMULATOR
+from ....codegen.ir.index import Index
+from ....codegen.ir.types import ACCUMULATOR, Pointer, Value
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -33,7 +33,7 @@ BLOCK = 16384
 class Forward(Writer):
     """The code of ``max_pool`` and ``avg_pool``."""
 
-    def __init__(self, code: Code, main: Node, source: Any, finish: Finish) -> None:
+    def __init__(self, code: Code, main: Node, source: Pointer, finish: Finish) -> None:
         super().__init__(code, main, finish)
         self.source = source
         self.layout = Layout(self.plan)
@@ -48,81 +48,77 @@ class Forward(Writer):
         self.fill(self.nothing, layout.nothing, neutral, self.dtype)
         self.fill(self.combined, layout.rows * layout.pitch, neutral)
         self.divisor = None if plan.is_max else Divisor(self)
-        blocks = -(-plan.pooled_rows // layout.rows)
+        blocks = ceil_div(plan.pooled_rows, layout.rows)
         self.code.each(plan.batch * plan.channels * blocks, lambda unit: self._block(unit, blocks))
 
-    def _block(self, unit: Any, blocks: int) -> None:
+    def _block(self, unit: Value, blocks: int) -> None:
         """Some rows of what is pooled from one plane."""
-        plan, layout, places = self.plan, self.layout, self.places
+        plan, layout, indices = self.plan, self.layout, self.indices
         plane, block = divided(self.builder, unit, blocks)
         image, channel = divided(self.builder, plane, plan.channels)
-        first = places.mul(block, layout.rows)
-        rows: Number = layout.rows
+        first = indices.mul(block, layout.rows)
+        rows: Index = layout.rows
         if plan.pooled_rows % layout.rows:
-            rest = places.sub(plan.pooled_rows, first)
-            rows = places.clamp(rest, 0, layout.rows)
+            rest = indices.sub(plan.pooled_rows, first)
+            rows = indices.clamp(rest, 0, layout.rows)
         start = offset(
             self.builder,
             self.source,
             self.dtype.name,
-            places.mul(plane, plan.rows * plan.last.size),
+            indices.mul(plane, plan.rows * plan.last.size),
         )
-        self.loop(rows, lambda row: self._onto(start, places.add(first, row), row))
-        self.loop(rows, lambda row: self._along([image, channel], places.add(first, row), row))
+        self.loop(rows, lambda row: self._onto(start, indices.add(first, row), row))
+        self.loop(rows, lambda row: self._along([image, channel], indices.add(first, row), row))
 
-    def _onto(self, start: Any, number: Number, row: Any) -> None:
+    def _onto(self, start: Pointer, number: Index, row: Value) -> None:
         """The rows of one row of windows onto each other."""
-        plan, places, registers = self.plan, self.places, self.registers
-        index = places.split(number, [axis.count for axis in plan.outer])
+        plan, indices, registers = self.plan, self.indices, self.registers
+        index = indices.split(number, [axis.count for axis in plan.outer])
         pointers = []
         for taps in plan.taps():
-            place: Number = 0
-            inside: Any = None
+            position: Index = 0
+            inside: Value | None = None
             for axis, i, tap in zip(plan.outer, index, taps, strict=True):
-                own = places.add(places.mul(i, axis.stride), tap * axis.dilation - axis.low)
+                own = indices.add(indices.mul(i, axis.stride), tap * axis.dilation - axis.low)
                 if axis.sticks_out(tap):
                     # As unsigned numbers, those below 0 are large.
                     within = self.builder.icmp_unsigned(
-                        "<", places.plain(own), places.plain(axis.size)
+                        "<", indices.plain(own), indices.plain(axis.size)
                     )
                     inside = within if inside is None else self.builder.and_(inside, within)
-                place = places.add(places.mul(place, axis.size), own)
+                position = indices.add(indices.mul(position, axis.size), own)
             pointer = offset(
-                self.builder, start, self.dtype.name, places.mul(place, plan.last.size)
+                self.builder, start, self.dtype.name, indices.mul(position, plan.last.size)
             )
             if inside is not None:
                 pointer = self.builder.select(inside, pointer, self.nothing)
             pointers.append(pointer)
-        to = places.add(places.mul(row, self.layout.pitch), plan.last.low)
+        to = indices.add(indices.mul(row, self.layout.pitch), plan.last.low)
 
-        def vector(at: Any, mask: Any) -> None:
+        def vector(at: Value, mask: Value | None) -> None:
             total = self.load(pointers[0], at, self.dtype, mask)
             for pointer in pointers[1:]:
                 value = self.load(pointer, at, self.dtype, mask)
-                total = registers.merge(self.reduction, total, value, self.kept)
-            self.store(total, self.combined, places.add(to, at), mask)
+                total = registers.merge(self.reduction, total, value, self.accumulator)
+            self.store(total, self.combined, indices.add(to, at), mask)
 
         self.vectors(plan.last.size, vector)
 
-    def _along(self, index: list[Number], number: Number, row: Any) -> None:
+    def _along(self, index: list[Index], number: Index, row: Value) -> None:
         """One row of windows, from what their rows are together."""
-        last, places, registers = self.plan.last, self.places, self.registers
-        start = places.mul(row, self.layout.pitch)
+        last, indices, registers = self.plan.last, self.indices, self.registers
+        start = indices.mul(row, self.layout.pitch)
 
-        def vector(at: Any, mask: Any) -> None:
-            begin = places.add(start, places.mul(at, last.stride))
-            total: Any = None
-            for tap in range(last.window):
-                place = places.add(begin, tap * last.dilation)
-                value = self.load(self.combined, place, self.kept, None, last.stride)
-                total = (
-                    value
-                    if total is None
-                    else registers.merge(self.reduction, total, value, self.kept)
-                )
+        def vector(at: Value, mask: Value | None) -> None:
+            begin = indices.add(start, indices.mul(at, last.stride))
+            total = self.load(self.combined, begin, self.accumulator, None, last.stride)
+            for tap in range(1, last.window):
+                position = indices.add(begin, tap * last.dilation)
+                value = self.load(self.combined, position, self.accumulator, None, last.stride)
+                total = registers.merge(self.reduction, total, value, self.accumulator)
             if self.divisor is not None:
                 total = self.divisor.divide(total, number, at)
-            pixel = places.add(places.mul(number, last.count), at)
+            pixel = indices.add(indices.mul(number, last.count), at)
             self.finish.emit(self.code, total, [*index, pixel], self.lanes, mask)
 
         self.vectors(last.count, vector)
@@ -133,12 +129,12 @@ class Layout:
 
     def __init__(self, plan: Pooling) -> None:
         last, lanes = plan.last, plan.lanes
-        whole = -(-last.count // lanes) * lanes
+        whole = round_up(last.count, lanes)
         seen = whole * last.stride + (last.window - 1) * last.dilation
-        self.pitch = -(-max(seen, last.reach) // lanes) * lanes
-        self.rows = min(plan.pooled_rows, max(1, BLOCK // (self.pitch * plan.kept.itemsize)))
-        self.nothing = -(-last.size // lanes) * lanes
-        self.block_bytes = in_lines(self.rows * self.pitch * plan.kept.itemsize)
+        self.pitch = round_up(max(seen, last.reach), lanes)
+        self.rows = min(plan.pooled_rows, max(1, BLOCK // (self.pitch * plan.accumulator.itemsize)))
+        self.nothing = round_up(last.size, lanes)
+        self.block_bytes = in_lines(self.rows * self.pitch * plan.accumulator.itemsize)
         nothing_bytes = in_lines(self.nothing * plan.dtype.itemsize)
         self.scratch = Scratch(self.block_bytes + nothing_bytes)
 
@@ -188,7 +184,7 @@ def _emit(code: Code) -> None:
         Forward(code, main, operands[0], finish).emit()
 
 
-def _address(code: Code, node: Node) -> Any:
+def _address(code: Code, node: Node) -> Pointer:
     seen = strided(node)
     if seen is None:
         raise InternalError(f"'{node.op.name}' is an operand without an address")

@@ -1,4 +1,4 @@
 """Reductions and what is element-wise around them on the CPU, row by row.
 
-``program`` decides passes, pieces and what is kept between passes; ``template`` writes them.
+``codegen/problems/rows.py`` finds the passes; ``program`` decides pieces and what is kept between passes; ``template`` writes them.
 """

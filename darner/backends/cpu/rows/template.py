@@ -16,13 +16,15 @@ from dataclasses import replace
 from functools import reduce
 from math import prod
 from operator import or_
-from typing import Any
 
 from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
+from ....codegen.ir.types import Pointer, Value, accumulator_type
+from ....codegen.problems.rows import Guard
 from ....graph.dtypes import f32, f64
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.roles import is_sum
@@ -31,7 +33,7 @@ from ..emit.non_temporal import LINE, either, partly
 from ..emit.template import Code, Scratch, Template
 from ..maps.template import SMALL
 from ..runtime.jit import Machine
-from .program import Guard, RowProgram, has_rows, room, row_program
+from .program import RowProgram, has_rows, room, row_program
 
 LEAST_AHEAD = 1 << 20
 """Bytes of an operand whose rows are not in the cache before they are asked for."""
@@ -41,7 +43,7 @@ MOST_AHEAD = 1 << 18
 CHAINS = 4
 """Sums of one vector that grow beside each other: an addition takes as many cycles until the next can have its result."""
 
-Inside = Callable[[list[Number], Number, list[Any]], Sequence[Any]]
+Inside = Callable[[list[Index], Index, list[Value]], Sequence[Value]]
 
 
 def _width(machine: Machine) -> int:
@@ -77,7 +79,7 @@ class _RowElements(Elements):
 
     space: tuple[int, ...] = ()
 
-    def apply(self, node: Node, operands: Sequence[Any]) -> Any:
+    def apply(self, node: Node, operands: Sequence[Value]) -> Value:
         if node.op.name == "div" and node.dtype in (f32, f64):
             a, b = node.operands
             if tuple(sizes(a)) == self.space != tuple(sizes(b)) and b.op.name != "constant":
@@ -88,10 +90,10 @@ class _RowElements(Elements):
 class _Rows:
     """The code of one kernel."""
 
-    def __init__(self, code: Code, program: RowProgram, past: bool) -> None:
+    def __init__(self, code: Code, program: RowProgram, non_temporal: bool) -> None:
         self.code = code
         self.program = program
-        self.past = past
+        self.non_temporal = non_temporal
         self.elements = _RowElements.of(code)
         self.elements.space = program.space
         self.fresh: set[int] = set()
@@ -99,19 +101,19 @@ class _Rows:
         # Passes that few rows need ask for nothing.
         later = [i for i, guard in enumerate(program.guards) if i and guard is None]
         self.asks = [*later, len(program.levels)][0] if program.across else 0
-        self.places = self.elements.places
+        self.indices = self.elements.indices
         self.registers = self.elements.registers
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
         self.full = [pair for pair in self.outputs if tuple(sizes(pair[0])) == program.space]
         summed = {node.id for node in program.columns}
         self.columns = [pair for pair in self.outputs if pair[0].id in summed]
         self.single = [
-            (node, place)
-            for node, place in self.outputs
+            (node, pointer)
+            for node, pointer in self.outputs
             if tuple(sizes(node)) != program.space and node.id not in summed
         ]
 
-    def _ahead(self) -> list[tuple[Any, Node]]:
+    def _ahead(self) -> list[tuple[Pointer, Node]]:
         """Operands whose next row is asked for while the elements of this one are in the cache and computed with.
 
         The first pass over a row waits for memory, and those after it leave memory idle. Where lanes are rows, each step reads a few lines far from those before: no processor
@@ -131,111 +133,111 @@ class _Rows:
             and held * leaf.dtype.itemsize <= MOST_AHEAD
         ]
 
-    def ask_ahead(self, index: list[Number], level: int) -> None:
+    def prefetch_ahead(self, index: list[Index], level: int) -> None:
         """Ask for the elements below these, in the second pass; for those beside them, in the first, where lanes are rows."""
         program = self.program
         if level != self.asks:
             return
         further = program.space[-1] if program.across else program.lanes
-        offset = self.places.add(self.places.offset(index, program.space), further)
+        offset = self.indices.add(self.indices.offset(index, program.space), further)
         for pointer, leaf in self.ahead:
             self.registers.prefetch(pointer, offset, leaf.dtype, program.lanes)
 
     # ------------------------------------------------------------- where elements are
 
-    def place(self, row: Sequence[Number], inner: Sequence[Number]) -> list[Number]:
+    def full_index(self, row: Sequence[Index], inner: Sequence[Index]) -> list[Index]:
         """The index of an element: of its row, and within it."""
-        result: list[Number] = [0] * len(self.program.space)
+        result: list[Index] = [0] * len(self.program.space)
         for axis, number in zip(self.program.others, row, strict=True):
             result[axis] = number
         for axis, number in zip(self.program.axes, inner, strict=True):
             result[axis] = number
         return result
 
-    def each_row(self, number: Number, inside: Callable[[list[Number]], None]) -> None:
-        """Emit ``inside`` with the index of a unit's row, or of the rows of its lanes."""
-        program, places = self.program, self.places
+    def each_row(self, number: Index, body: Callable[[list[Index]], None]) -> None:
+        """Emit ``body`` with the index of a unit's row, or of the rows of its lanes."""
+        program, indices = self.program, self.indices
         rows = [program.space[axis] for axis in program.others]
         if program.across:
-            inside(places.split(number, rows))
+            body(indices.split(number, rows))
             return
-        blocks = -(-rows[-1] // program.lanes)
-        *lead, block = places.split(number, [*rows[:-1], blocks])
-        start = places.mul(block, program.lanes)
+        blocks = ceil_div(rows[-1], program.lanes)
+        *lead, block = indices.split(number, [*rows[:-1], blocks])
+        start = indices.mul(block, program.lanes)
         lanes = Lanes(start, program.lanes, 1, program.lanes)
         if rows[-1] % program.lanes:
-            self.elements.mask = places.less(lanes, rows[-1])
-        inside([*lead, lanes])
+            self.elements.mask = indices.less(lanes, rows[-1])
+        body([*lead, lanes])
         self.elements.mask = None
 
     def each_element(
         self,
-        row: Sequence[Number],
-        piece: Number,
-        inside: Inside,
-        carried: Sequence[Any] = (),
+        row: Sequence[Index],
+        piece: Index,
+        body: Inside,
+        carried: Sequence[Value] = (),
         line: int = 1,
-    ) -> list[Any]:
-        """Loops over a piece of a row; ``inside(index, position, values)``, the position being that among the row's kept values.
+    ) -> list[Value]:
+        """Loops over a piece of a row; ``body(index, position, values)``, the position being that among the row's kept values.
 
         Where nothing is carried, whole vectors can be those that lie at multiples of ``line``.
         """
-        program, places, e = self.program, self.places, self.elements
+        program, indices, e = self.program, self.indices, self.elements
         length = program.space[-1]
-        whole = -(-length // program.lanes) * program.lanes
+        whole = round_up(length, program.lanes)
 
         def along(
-            outer: list[Number], number: Number, values: list[Any], ends: tuple[Number, Number]
-        ) -> Sequence[Any]:
+            outer: list[Index], number: Index, values: list[Value], ends: tuple[Index, Index]
+        ) -> Sequence[Value]:
             if not program.across:
-                at = Lanes(places.mul(number, program.lanes), program.lanes)
-                return inside(self.place(row, outer), at, values)
-            first = places.mul(number, whole)
+                at = Lanes(indices.mul(number, program.lanes), program.lanes)
+                return body(self.full_index(row, outer), at, values)
+            first = indices.mul(number, whole)
 
-            def some(lanes: Lanes, held: list[Any]) -> Sequence[Any]:
-                return inside(self.place(row, [*outer, lanes]), places.add(first, lanes), held)
+            def reduce_lanes(lanes: Lanes, held: list[Value]) -> Sequence[Value]:
+                return body(self.full_index(row, [*outer, lanes]), indices.add(first, lanes), held)
 
             if line > 1 and length % program.lanes:
-                begin = places.offset(self.place(row, [*outer, 0]), program.space)
-                e.blocks_at_lines(*ends, program.lanes, some, begin, line)
+                begin = indices.offset(self.full_index(row, [*outer, 0]), program.space)
+                e.blocks_at_lines(*ends, program.lanes, reduce_lanes, begin, line)
                 return []
-            return e.blocks(*ends, program.lanes, some, values)
+            return e.blocks(*ends, program.lanes, reduce_lanes, values)
 
         steps = prod(program.outer)
         if program.pieces > 1 and steps == 1:
-            blocks = -(-length // program.lanes)
-            start = places.mul(self._part(piece, blocks), program.lanes)
-            stop = places.mul(self._part(places.add(piece, 1), blocks), program.lanes)
+            blocks = ceil_div(length, program.lanes)
+            start = indices.mul(self._part(piece, blocks), program.lanes)
+            stop = indices.mul(self._part(indices.add(piece, 1), blocks), program.lanes)
             return list(
                 along(
                     [0] * len(program.outer), 0, list(carried), (start, self._least(stop, length))
                 )
             )
         if program.pieces > 1:
-            start, stop = self._part(piece, steps), self._part(places.add(piece, 1), steps)
+            start, stop = self._part(piece, steps), self._part(indices.add(piece, 1), steps)
             return e.loop(
                 start,
                 stop,
-                lambda i, held: along(places.split(i, program.outer), i, held, (0, length)),
+                lambda i, held: along(indices.split(i, program.outer), i, held, (0, length)),
                 carried,
             )
         return e.loops(
             program.outer,
             lambda outer, held: along(
-                outer, places.offset(outer, program.outer), held, (0, length)
+                outer, indices.offset(outer, program.outer), held, (0, length)
             ),
             carried,
         )
 
-    def _part(self, piece: Number, count: int) -> Number:
-        return self.places.div(self.places.mul(piece, count), self.program.pieces)
+    def _part(self, piece: Index, count: int) -> Index:
+        return self.indices.div(self.indices.mul(piece, count), self.program.pieces)
 
-    def _least(self, a: Number, b: int) -> Number:
-        return self.places.clamp(a, 0, b)
+    def _least(self, a: Index, b: int) -> Index:
+        return self.indices.clamp(a, 0, b)
 
     # ------------------------------------------------------------- passes
 
-    def reduce(self, level: int, row: Sequence[Number], piece: Number = 0) -> list[Any]:
+    def reduce(self, level: int, row: Sequence[Index], piece: Index = 0) -> list[Value]:
         """The running results of a pass over a piece."""
         program, e = self.program, self.elements
         nodes = program.levels[level]
@@ -244,9 +246,11 @@ class _Rows:
             for node in nodes
         ]
 
-        def inside(index: list[Number], position: Number, totals: list[Any]) -> Sequence[Any]:
+        def add_elements(
+            index: list[Index], position: Index, totals: list[Value]
+        ) -> Sequence[Value]:
             self._begin(position)
-            self.ask_ahead(index, level)
+            self.prefetch_ahead(index, level)
             following = []
             for node, total in zip(nodes, totals, strict=True):
                 (x,) = node.operands
@@ -258,14 +262,14 @@ class _Rows:
             return following
 
         if self._waits(nodes):
-            return self._in_chains(row, nodes, inside, firsts)
-        totals = self.each_element(row, piece, inside, firsts)
+            return self._in_chains(row, nodes, add_elements, firsts)
+        totals = self.each_element(row, piece, add_elements, firsts)
         if program.across:
             pairs = zip(nodes, totals, strict=True)
             return [self.registers.across(node.op.name, total, node.dtype) for node, total in pairs]
         return totals
 
-    def _needed(self, guard: Guard, row: Sequence[Number]) -> Any:
+    def _needed(self, guard: Guard, row: Sequence[Index]) -> Value:
         """Whether a pass is needed in the row, or in one of those side by side."""
         conditions = []
         for i, wanted in guard.conditions:
@@ -277,13 +281,15 @@ class _Rows:
             needed = needed & needed.of(self.elements.mask)
         return needed.any().value
 
-    def of_row(self, node: Node, row: Sequence[Number]) -> Any:
+    def of_row(self, node: Node, row: Sequence[Index]) -> Value:
         """What a row has one of; axes that were reduced and kept have size 1, and stand at 0."""
         whole = node.rank != len(row)
-        index = self.place(row, [0] * len(self.program.axes)) if whole else list(row)
+        index = self.full_index(row, [0] * len(self.program.axes)) if whole else list(row)
         return self.elements.at(node, index)
 
-    def one_of(self, needed: Any, made: Callable[[], list[Any]], otherwise: list[Any]) -> list[Any]:
+    def one_of(
+        self, needed: Value, made: Callable[[], list[Value]], otherwise: list[Value]
+    ) -> list[Value]:
         """What code gives that is only run where it is needed, and something else where it is not."""
         b = self.code.builder
         otherwise = [self._in_lanes(value) for value in otherwise]
@@ -293,7 +299,7 @@ class _Rows:
             after = b.block
         # What the pass kept is not there where it was left out.
         self.fresh = fresh
-        found = []
+        found: list[Value] = []
         for value, other in zip(values, otherwise, strict=True):
             phi = b.phi(value.type)
             phi.add_incoming(other, before)
@@ -301,16 +307,16 @@ class _Rows:
             found.append(phi)
         return found
 
-    def _in_lanes(self, value: Any) -> Any:
+    def _in_lanes(self, value: Value) -> Value:
         """A value of a row; of rows side by side, one that all have alike in every lane."""
-        return value if self.program.across else self.places.spread(value, self.program.lanes)
+        return value if self.program.across else self.indices.spread(value, self.program.lanes)
 
-    def chosen(self, level: int, guard: Guard, row: Sequence[Number]) -> None:
+    def chosen(self, level: int, guard: Guard, row: Sequence[Index]) -> None:
         """A pass that some rows need, and what is chosen between its results and others."""
         choices = [self.code.body.nodes[i] for i in sorted(guard.choices)]
         otherwise = [self.of_row(guard.otherwise(choice), row) for choice in choices]
 
-        def made() -> list[Any]:
+        def made() -> list[Value]:
             self.finish(level, self.reduce(level, row))
             return [self.of_row(choice, row) for choice in choices]
 
@@ -318,7 +324,7 @@ class _Rows:
         for choice, value in zip(choices, self.one_of(needed, made, otherwise), strict=True):
             self.elements.give(choice, value)
 
-    def partial_results(self, level: int, row: Sequence[Number], piece: Number) -> list[Any]:
+    def partial_results(self, level: int, row: Sequence[Index], piece: Index) -> list[Value]:
         """Those of a pass over a piece; of no elements, where the row does not need the pass."""
         guard = self.program.guards[level]
         if guard is None:
@@ -340,36 +346,36 @@ class _Rows:
         return not program.across and single and long
 
     def _in_chains(
-        self, row: Sequence[Number], nodes: Sequence[Node], inside: Inside, firsts: Sequence[Any]
-    ) -> list[Any]:
+        self, row: Sequence[Index], nodes: Sequence[Node], body: Inside, firsts: Sequence[Value]
+    ) -> list[Value]:
         """A pass over elements that are every ``CHAINS``-th of a row's, and then over the next of them: sums that need not wait for each other."""
-        program, places, e = self.program, self.places, self.elements
+        program, indices, e = self.program, self.indices, self.elements
         whole = program.outer[0] // CHAINS * CHAINS
 
-        def one(number: Number, held: Sequence[Any]) -> list[Any]:
-            at = Lanes(places.mul(number, program.lanes), program.lanes)
-            return list(inside(self.place(row, [number]), at, list(held)))
+        def add_rest(number: Index, held: Sequence[Value]) -> list[Value]:
+            at = Lanes(indices.mul(number, program.lanes), program.lanes)
+            return list(body(self.full_index(row, [number]), at, list(held)))
 
-        def some(number: Number, held: list[Any]) -> Sequence[Any]:
+        def add_to_chains(number: Index, held: list[Value]) -> Sequence[Value]:
             return [
                 total
                 for chain in range(CHAINS)
-                for total in one(places.add(number, chain), [held[chain]])
+                for total in add_rest(indices.add(number, chain), [held[chain]])
             ]
 
-        first, *others = e.loop(0, whole, some, list(firsts) * CHAINS, CHAINS)
+        first, *others = e.loop(0, whole, add_to_chains, list(firsts) * CHAINS, CHAINS)
         for other in others:
             first = self.registers.merge(nodes[0].op.name, first, other, nodes[0].dtype)
-        return e.loop(whole, program.outer[0], one, [first])
+        return e.loop(whole, program.outer[0], add_rest, [first])
 
-    def _begin(self, position: Number) -> None:
+    def _begin(self, position: Index) -> None:
         """A new block of code: what was kept is not yet in its registers."""
         self.position = position
         self.here: set[int] = set()
         for kept in self.program.kept:
             self.elements.forget(kept)
 
-    def value(self, node: Node, index: list[Number], level: int) -> Any:
+    def value(self, node: Node, index: list[Index], level: int) -> Value:
         """A node's elements in a pass, what is kept being written or read."""
         e = self.elements
         for kept in self.program.kept:
@@ -398,43 +404,50 @@ class _Rows:
             stack += found.operands
         return False
 
-    def finish(self, level: int, totals: Sequence[Any]) -> None:
+    def finish(self, level: int, totals: Sequence[Value]) -> None:
         """Make the results of a pass known to what follows."""
         for node, total in zip(self.program.levels[level], totals, strict=True):
             self.elements.give(node, self.registers.reduced(node.op.name, total, node.dtype))
 
-    def write_single(self, row: Sequence[Number]) -> None:
+    def write_single(self, row: Sequence[Index]) -> None:
         """Results that have one element a row."""
         for kept in self.program.kept:
             # Those of the last block of the row: another element may be asked for.
             self.elements.forget(kept)
         for node, pointer in self.single:
-            index = row if node.rank == len(row) else self.place(row, [0] * len(self.program.axes))
+            index = (
+                row if node.rank == len(row) else self.full_index(row, [0] * len(self.program.axes))
+            )
             value = self.elements.at(node, index)
-            offset = self.places.offset(index, sizes(node))
+            offset = self.indices.offset(index, sizes(node))
             self.registers.store(value, pointer, offset, node.dtype, self.elements.mask)
 
-    def write_full(self, row: Sequence[Number], piece: Number = 0) -> None:
+    def write_full(self, row: Sequence[Index], piece: Index = 0) -> None:
         """Results that have an element for each of the row's."""
         if not self.full and not self.columns:
             return
         level = len(self.program.levels)
 
-        def inside(index: list[Number], position: Number, _: list[Any]) -> Sequence[Any]:
+        def write_elements(index: list[Index], position: Index, _: list[Value]) -> Sequence[Value]:
             self._begin(position)
-            self.ask_ahead(index, level)
+            self.prefetch_ahead(index, level)
             # All are computed before any is written: a result may lie where an operand does.
             values = [self.value(node, index, level) for node, _ in self.full]
             self.add_to_columns(index, level)
-            offset = self.places.offset(index, self.program.space)
+            offset = self.indices.offset(index, self.program.space)
             for (node, pointer), value in zip(self.full, values, strict=True):
                 self.registers.store(
-                    value, pointer, offset, node.dtype, self.elements.mask, past=self.past
+                    value,
+                    pointer,
+                    offset,
+                    node.dtype,
+                    self.elements.mask,
+                    non_temporal=self.non_temporal,
                 )
             return []
 
-        line = LINE // self.full[0][0].dtype.itemsize if self.past else 1
-        self.each_element(row, piece, inside, line=line)
+        line = LINE // self.full[0][0].dtype.itemsize if self.non_temporal else 1
+        self.each_element(row, piece, write_elements, line=line)
 
     # ------------------------------------------------------------- the kernel
 
@@ -446,15 +459,15 @@ class _Rows:
         from llvmlite import ir  # type: ignore[import-untyped]
 
         offset = 0
-        self.kept_at: dict[int, Any] = {}
+        self.kept_at: dict[int, Value] = {}
         for node in self.program.kept:
-            place = [as_value(offset)]
+            at = [i64(offset)]
             self.kept_at[node.id] = self.code.builder.gep(
-                self.code.own, place, source_etype=ir.IntType(8)
+                self.code.own, at, source_etype=ir.IntType(8)
             )
             offset += room(self.program.row_elements + self.program.lanes, node.dtype.itemsize)
 
-        def whole(row: list[Number]) -> None:
+        def whole(row: list[Index]) -> None:
             self.ready: set[int] = set()
             for level in range(len(self.program.levels)):
                 self.fresh = set()
@@ -469,7 +482,7 @@ class _Rows:
             self.write_single(row)
             self.write_full(row)
 
-        def unit(number: Number, _: Any) -> Sequence[Any]:
+        def unit(number: Index, _: Sequence[Value]) -> Sequence[Value]:
             self.each_row(number, whole)
             return []
 
@@ -484,22 +497,22 @@ class _Rows:
 
     # ------------------------------------------------------------- sums over rows
 
-    def _emit_in_chunks(self, unit: Callable[[Number, Any], Sequence[Any]]) -> None:
+    def _emit_in_chunks(self, unit: Callable[[Index, list[Value]], Sequence[Value]]) -> None:
         """Rows in runs of a fixed number, each with sums of its own; then the sums of all runs."""
-        program, places, e = self.program, self.places, self.elements
+        program, indices, e = self.program, self.indices, self.elements
         chunks = program.chunks
 
-        def clear(lanes: Lanes, _: Any) -> Sequence[Any]:
+        def clear(lanes: Lanes, _: object) -> Sequence[Value]:
             for slot, (node, _) in enumerate(self.columns):
                 nothing = self.registers.neutral("sum", node.dtype, node.dtype, program.lanes)
                 self._held(slot, lanes, nothing)
             return []
 
-        def chunk(number: Number, _: Any) -> Sequence[Any]:
+        def chunk(number: Index, _: object) -> Sequence[Value]:
             self.chunk = number
             e.blocks(0, program.row_elements, program.lanes, clear)
-            first = places.div(places.mul(number, program.units), chunks)
-            after = places.div(places.mul(places.add(number, 1), program.units), chunks)
+            first = indices.div(indices.mul(number, program.units), chunks)
+            after = indices.div(indices.mul(indices.add(number, 1), program.units), chunks)
             e.loop(first, after, unit)
             return []
 
@@ -507,10 +520,10 @@ class _Rows:
         self.code.barrier()
         blocks = program.row_elements // program.lanes
 
-        def block(number: Number, _: Any) -> Sequence[Any]:
-            lanes = Lanes(places.mul(number, program.lanes), program.lanes)
+        def block(number: Index, _: object) -> Sequence[Value]:
+            lanes = Lanes(indices.mul(number, program.lanes), program.lanes)
             if program.space[-1] % program.lanes:
-                e.mask = places.less(lanes, program.space[-1])
+                e.mask = indices.less(lanes, program.space[-1])
             for slot in range(len(self.columns)):
                 self._write_column(slot, lanes)
             e.mask = None
@@ -522,33 +535,33 @@ class _Rows:
         """Elements of a column sum, from the sums of all chunks in their order."""
         node, pointer = self.columns[slot]
 
-        def one(number: Any, totals: list[Any]) -> Sequence[Any]:
+        def add_chunk(number: Index, totals: list[Value]) -> Sequence[Value]:
             self.chunk = number
             (other,) = self._held(slot, lanes)
             return [self.registers.merge("sum", totals[0], other, node.dtype)]
 
         self.chunk = 0
         first = self._held(slot, lanes)
-        (total,) = self.elements.loop(1, self.program.chunks, one, first)
+        (total,) = self.elements.loop(1, self.program.chunks, add_chunk, first)
         total = self.registers.reduced("sum", total, node.dtype)
         self.registers.store(total, pointer, lanes, node.dtype, self.elements.mask)
 
-    def _held(self, slot: int, lanes: Lanes, value: Any = None) -> list[Any]:
+    def _held(self, slot: int, lanes: Index, value: Value | None = None) -> list[Value]:
         """Sums of this chunk for a column sum: written, or read."""
         from llvmlite import ir
 
         program, b = self.program, self.code.builder
-        first = [as_value(_columns_at(program, slot))]
+        first = [i64(_columns_at(program, slot))]
         pointer = b.gep(self.code.shared, first, source_etype=ir.IntType(8))
-        dtype = self.registers.kept_in(self.columns[slot][0].dtype)
-        start = self.places.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
-        offset = self.places.add(start, lanes)
+        dtype = accumulator_type(self.columns[slot][0].dtype)
+        start = self.indices.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
+        offset = self.indices.add(start, lanes)
         if value is None:
             return [self.registers.load(pointer, offset, dtype)]
         self.registers.store(value, pointer, offset, dtype)
         return []
 
-    def add_to_columns(self, index: list[Number], level: int) -> None:
+    def add_to_columns(self, index: list[Index], level: int) -> None:
         """Add a row's elements to the sums of its chunk."""
         for slot, (node, _) in enumerate(self.columns):
             (x,) = node.operands
@@ -562,7 +575,7 @@ class _Rows:
     # ------------------------------------------------------------- rows in pieces
 
     def _emit_in_pieces(self) -> None:
-        program, places, e = self.program, self.places, self.elements
+        program, indices, e = self.program, self.indices, self.elements
         self.kept_at, self.ready, self.fresh = {}, set(), set()
         # A thread has the same columns of all rows where these have weights in common: the weights' gradients, sums over rows, are shared out so too.
         length = prod(program.space) // program.units
@@ -573,16 +586,16 @@ class _Rows:
             pieces = 1 if once else program.pieces
 
             def unit(
-                number: Number, _: Any, level: int = level, pieces: int = pieces
-            ) -> Sequence[Any]:
+                number: Index, _: object, level: int = level, pieces: int = pieces
+            ) -> Sequence[Value]:
                 if by_pieces:
-                    piece = places.div(number, program.units)
-                    row_number = places.mod(number, program.units)
+                    piece = indices.div(number, program.units)
+                    row_number = indices.mod(number, program.units)
                 else:
-                    row_number = places.div(number, pieces)
-                    piece = places.mod(number, pieces)
+                    row_number = indices.div(number, pieces)
+                    piece = indices.mod(number, pieces)
 
-                def one(row: list[Number]) -> None:
+                def emit_row(row: list[Index]) -> None:
                     for earlier in range(level):
                         self.finish(earlier, self._gathered(earlier, row_number))
                     if level < len(program.levels):
@@ -590,40 +603,42 @@ class _Rows:
                         for slot, total in enumerate(totals):
                             self._partial(level, slot, row_number, piece, total)
                         return
-                    first = places.compare("==", piece, 0)
+                    first = indices.compare("==", piece, 0)
                     with self.code.builder.if_then(first), e.scope():
                         self.write_single(row)
                     self.write_full(row, piece)
 
-                self.each_row(row_number, one)
+                self.each_row(row_number, emit_row)
                 return []
 
             e.loop(*self.code.share(program.units * pieces), unit)
             if level < len(program.levels):
                 self.code.barrier()
 
-    def _partial(self, level: int, slot: int, row: Number, piece: Number, value: Any = None) -> Any:
+    def _partial(
+        self, level: int, slot: int, row: Index, piece: Index, value: Value | None = None
+    ) -> Value:
         """Write a partial result, or read one."""
-        program, places = self.program, self.places
+        program, indices = self.program, self.indices
         node = program.levels[level][slot]
-        kept = self.registers.kept_in(node.dtype)
+        kept = accumulator_type(node.dtype)
         earlier = sum(len(nodes) for nodes in program.levels[:level]) + slot
-        number = places.offset([earlier, row, piece], [0, program.units, program.pieces])
+        number = indices.offset([earlier, row, piece], [0, program.units, program.pieces])
         lanes = 1 if program.across else program.lanes
         # Every one has eight bytes a lane, whatever its type.
-        first = places.mul(number, lanes * (8 // kept.itemsize))
+        first = indices.mul(number, lanes * (8 // kept.itemsize))
         offset = first if program.across else Lanes(first, program.lanes)
         if value is None:
             return self.registers.load(self.code.shared, offset, kept)
         self.registers.store(value, self.code.shared, offset, kept)
-        return None
+        return value
 
-    def _gathered(self, level: int, row: Number) -> list[Any]:
+    def _gathered(self, level: int, row: Index) -> list[Value]:
         """A row's results of an earlier pass, from its pieces in their order."""
         nodes = self.program.levels[level]
         firsts = [self._partial(level, slot, row, 0) for slot in range(len(nodes))]
 
-        def inside(piece: Any, totals: list[Any]) -> Sequence[Any]:
+        def merge_piece(piece: Index, totals: list[Value]) -> Sequence[Value]:
             return [
                 self.registers.merge(
                     node.op.name, total, self._partial(level, slot, row, piece), node.dtype
@@ -631,7 +646,7 @@ class _Rows:
                 for slot, (node, total) in enumerate(zip(nodes, totals, strict=True))
             ]
 
-        return self.elements.loop(1, self.program.pieces, inside, firsts)
+        return self.elements.loop(1, self.program.pieces, merge_piece, firsts)
 
 
 def _emit(code: Code) -> None:
@@ -640,8 +655,8 @@ def _emit(code: Code) -> None:
     if program is None:
         return
     full = [
-        (node, place)
-        for node, place in zip(code.body.outputs, code.results, strict=True)
+        (node, pointer)
+        for node, pointer in zip(code.body.outputs, code.results, strict=True)
         if tuple(sizes(node)) == program.space
     ]
     # Only where most vectors of a row are whole.
@@ -650,11 +665,18 @@ def _emit(code: Code) -> None:
     whole = length % program.lanes == 0 or (ragged and length >= 4 * program.lanes)
     whole = whole and program.across
     nbytes = prod(program.space) * sum(node.dtype.itemsize for node, _ in full) if whole else 0
-    places = [place for _, place in full]
+    addresses = [pointer for _, pointer in full]
     if program.columns or program.pieces > 1:
-        either(code, nbytes, places, lambda past: _Rows(code, program, past).emit())
+        either(
+            code, nbytes, addresses, lambda non_temporal: _Rows(code, program, non_temporal).emit()
+        )
     else:
-        partly(code, nbytes, places, lambda own, past: _Rows(own, program, past).emit())
+        partly(
+            code,
+            nbytes,
+            addresses,
+            lambda own, non_temporal: _Rows(own, program, non_temporal).emit(),
+        )
 
 
 ROWS = Template("rows", _fits, _emit, _scratch)

@@ -31,6 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ....codegen.ir.types import Module
 from ....graph.errors import DarnerError, ForkError
 from ....graph.forks import native_call, watch
 from ...base.keys import Keyed
@@ -147,7 +148,7 @@ def vector_bytes(features: Mapping[str, bool]) -> int:
 
 
 def compile_module(
-    module: Any,
+    module: Module | str,
     *,
     cpu: str | None = None,
     features: str | None = None,
@@ -241,7 +242,7 @@ def compile_modules(modules: Iterable[tuple[str, bool]], **target: Any) -> tuple
     waiting: dict[int, tuple[str, bool]] = {}
     made: dict[int, bytes] = {}
 
-    def one() -> None:
+    def compile_next() -> None:
         # The heaviest that is there: none is left to the end, when the other cores have nothing to do.
         with lock:
             number = max(waiting, key=lambda i: len(waiting[i][0]) * (1 + 2 * waiting[i][1]))
@@ -254,7 +255,7 @@ def compile_modules(modules: Iterable[tuple[str, bool]], **target: Any) -> tuple
         for number, module in enumerate(modules):
             with lock:
                 waiting[number] = module
-            work.append(pool.submit(one))
+            work.append(pool.submit(compile_next))
         for each in work:
             each.result()
     return tuple(made[number] for number in range(len(made)))

@@ -7,8 +7,8 @@ from typing import overload
 
 from ....graph.data import Array
 from ....graph.errors import ArgumentError
+from ....io.memory import Bytes, aligned, reclaim
 from ....lower.plan import Plan
-from ...base.memory import Bytes, aligned, reclaim
 from ...base.mirrors import Mirror, changed, drop, mirror, refresh, there_are_mirrors
 from ..emit.panels import Panels
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from ...._version import __version__
 from .jit import Machine
 
 
@@ -15,8 +16,6 @@ def object_key(module: Any, machine: Machine, *, passes: bool = False) -> str:
     """
     import llvmlite  # type: ignore[import-untyped]
     import llvmlite.binding as llvm  # type: ignore[import-untyped]
-
-    from .... import __version__
 
     versions = [__version__, llvmlite.__version__, repr(llvm.llvm_version_info)]
     digest = hashlib.sha256()

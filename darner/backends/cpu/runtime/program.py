@@ -12,12 +12,13 @@ import numpy.typing as npt
 from ....codegen.ir.faults import FAULT
 from ....graph.data import Array
 from ....graph.errors import InternalError
+from ....graph.integers import round_up
+from ....io.memory import ALIGNMENT, Bytes, aligned, room_for, together
 from ....lower.faults import raised
 from ....lower.plan import Buffer, Plan
 from ...base.cache import ObjectCache
-from ...base.host import HostMemory
+from ...base.host import HostMemory, empty_like
 from ...base.host_kernels import run_kernel
-from ...base.memory import ALIGNMENT, Bytes, aligned, empty_like, room_for, together
 from ...base.mirrors import refresh
 from ..emit.work_queue import WORDS
 from .jit import Machine, host, load_object
@@ -50,6 +51,7 @@ class CpuProgram(HostMemory):
         storage: the memory of parameters and states by name.
     """
 
+    # All but the plan are options of one program, given by name.
     def __init__(
         self,
         plan: Plan,
@@ -134,7 +136,7 @@ class CpuProgram(HostMemory):
     def _rows(self, native: Native, uses: dict[int, list[tuple[int, int]]]) -> list[Row]:
         """The rows of a step; ``uses`` takes where each buffer is an operand or result: row and number."""
         plan = self.plan
-        stride = -(-native.own // ALIGNMENT) * ALIGNMENT
+        stride = round_up(native.own, ALIGNMENT)
         self._scratch = aligned(stride * self.threads, "the scratch memory of all threads")
         self._shared = aligned(native.shared, "scratch memory")
         pointers = (self._team.pointer, self._scratch.ctypes.data, stride, self._shared.ctypes.data)

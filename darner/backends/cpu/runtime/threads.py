@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ....graph.errors import ArgumentError, DarnerError
+from ....graph.integers import round_up
 from .jit import Program, host, lasting, load_object
 from .threads_ir import BARRIER, FUTEX_CALL, LINE, OFFSETS, RECORD, RECORDS, Parking, runtime_text
 
@@ -109,7 +110,7 @@ class _Crew:
     def __init__(self, threads: int, parking: Parking) -> None:
         size = RECORDS + threads * RECORD
         self._memory = (ctypes.c_char * (size + LINE))()
-        self.address = -(-ctypes.addressof(self._memory) // LINE) * LINE
+        self.address = round_up(ctypes.addressof(self._memory), LINE)
         self.runtime = _runtime(parking)
         self.closed = False
         self.forks = -1

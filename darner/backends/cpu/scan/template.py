@@ -1,31 +1,24 @@
-"""Kernels that go along an axis in order: running sums, products, maxima and minima.
+"""Scans along an axis: cumulative sums, products, maxima and minima.
 
 A tensor is seen as [outer, length, inner]. Columns of the inner axes are taken a vector at a time; along the last axis each row is one chain. 16-bit
-floats are summed in f32, each result rounded once.
+floats are summed in f32, and each result is rounded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.ir.emit import broadcast, loop
-from ....codegen.ir.index import Number, as_value
+from ....codegen.ir.index import Index, i64
 from ....codegen.ir.math import emit
 from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Value, accumulator_type
+from ....codegen.problems.scan import NAMES
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Template
-from ..emit.vectors import Source, cast, kept_in, lanes_of, store, sweep, tiles
-
-NAMES = {
-    "cumsum": ("sum", "add"),
-    "cumprod": ("prod", "mul"),
-    "cummax": ("max", "larger"),
-    "cummin": ("min", "smaller"),
-}
-"""What each combines: the reduction whose neutral element it begins with, and the op."""
+from ..emit.vectors import Source, cast, lanes_of, sweep, tiles
 
 
 def _fits(spec: Spec) -> bool:
@@ -36,33 +29,33 @@ def _emit(code: Code) -> None:
     (node,) = code.body.outputs
     (x,) = node.operands
     (result,) = code.results
-    b, places = code.builder, code.places
+    b, indices = code.builder, code.indices
     axis, whole = int(node.attrs["axis"]), sizes(x)
     if not prod(whole):
         return
     lead, length, inner = whole[:axis], whole[axis], prod(whole[axis + 1 :])
     reduction, op = NAMES[node.op.name]
     exclusive, reverse = node.attrs.get("exclusive", False), node.attrs["reverse"]
-    kept = kept_in(node.dtype)
+    accumulator = accumulator_type(node.dtype)
     source = Source(code, x, axis + 1)
     lanes = source.lanes(lanes_of(code.machine, node.dtype))
 
-    def tile(row: Any, first: Number, last: Number) -> None:
-        outer = places.split(row, lead) if lead else []
-        start = places.mul(row, length * inner)
+    def tile(row: Value, first: Index, last: Index) -> None:
+        outer = indices.split(row, lead) if lead else []
+        start = indices.mul(row, length * inner)
 
-        def columns(column: Any, width: int) -> None:
-            def one(step: Any, totals: Sequence[Any]) -> Sequence[Any]:
-                at = places.sub(length - 1, step) if reverse else step
-                value = cast(b, source.at([*outer, at], column, width), x.dtype, kept)
-                total = emit(op, b, [totals[0], value], [kept, kept], kept)
-                shown = cast(b, totals[0] if exclusive else total, kept, node.dtype)
-                offset = places.add(places.add(start, places.mul(at, inner)), column)
-                store(b, shown, result, offset, node.dtype)
+        def columns(column: Index, width: int) -> None:
+            def add_step(step: Value, totals: Sequence[Value]) -> Sequence[Value]:
+                at = indices.sub(length - 1, step) if reverse else step
+                value = cast(b, source.at([*outer, at], column, width), x.dtype, accumulator)
+                total = emit(op, b, [totals[0], value], [accumulator, accumulator], accumulator)
+                shown = cast(b, totals[0] if exclusive else total, accumulator, node.dtype)
+                offset = indices.add(indices.add(start, indices.mul(at, inner)), column)
+                Registers(b).store(shown, result, offset, node.dtype)
                 return [total]
 
             neutral = Registers(b).neutral(reduction, x.dtype, node.dtype)
-            loop(b, as_value(0), as_value(length), 1, one, [broadcast(b, neutral, width)])
+            loop(b, i64(0), i64(length), 1, add_step, [broadcast(b, neutral, width)])
 
         sweep(b, first, last, lanes, columns)
 

@@ -1,27 +1,30 @@
 """Kernels that put elements in order: ``sort``, ``argsort`` and ``top_k``.
 
-Rows are shared out among the threads. Where there are few long ones, each is divided into parts that do not depend on the number of threads; the
-parts are sorted side by side and merged. Where only values of 32 bits are asked for, they are sorted by themselves, without the numbers of their elements.
-Of a few largest, what is no better than the last of the best so far is passed over.
+Rows are shared among the threads. Where there are few long rows, each is divided into parts that do not depend on the number of threads; the
+parts are sorted in parallel and merged. Where only values of 32 bits are needed, they are sorted without the indices of their elements.
+``top_k`` skips elements that are no better than the worst of the best so far.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir import sort_keys
 from ....codegen.ir.emit import loop
-from ....codegen.ir.index import Lanes, Number, as_value
+from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
-from ....graph.dtypes import i64, u32
+from ....codegen.ir.registers import Registers
+from ....codegen.ir.types import Pointer, Type, Value
+from ....graph import dtypes
+from ....graph.dtypes import u32
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ..emit.template import Code, Scratch, Template
-from ..emit.vectors import clear_bytes, copy_bytes, each, moved, same_pointer, store
+from ..emit.vectors import clear_bytes, copy_bytes, each, moved, same_pointer
 from ..runtime.jit import Machine
 from . import memory as sorters
 from . import networks
@@ -84,97 +87,97 @@ class _Row:
             for output, pointer in zip(code.body.outputs, code.results, strict=True)
         ]
 
-    def index(self, row: Number, place: Number) -> list[Number]:
+    def index(self, row: Index, position: Index) -> list[Index]:
         """The index of an element of a row."""
-        outer = self.code.places.split(row, self.outer) if self.outer else []
-        return [*outer[: self.axis], place, *outer[self.axis :]]
+        outer = self.code.indices.split(row, self.outer) if self.outer else []
+        return [*outer[: self.axis], position, *outer[self.axis :]]
 
-    def value(self, row: Number, place: Number) -> Any:
+    def value(self, row: Index, position: Index) -> Value:
         """An element of a row."""
         code = self.code
-        return Elements.of(code).at(self.x, self.index(row, place))
+        return Elements.of(code).at(self.x, self.index(row, position))
 
-    def item(self, row: Number, place: Any) -> Any:
+    def item(self, row: Index, address: Value) -> Value:
         """An element as what is sorted."""
         b = self.code.builder
-        key = sort_keys.key_of(b, self.value(row, place), self.x.dtype, self.descending)
-        return sort_keys.item(b, key, place, self.bits)
+        key = sort_keys.key_of(b, self.value(row, address), self.x.dtype, self.descending)
+        return sort_keys.item(b, key, address, self.bits)
 
-    def fill(self, row: Number, data: Any, first: Number, last: Number) -> None:
+    def fill(self, row: Index, data: Pointer, first: Index, last: Index) -> None:
         """Write what is sorted of a part of a row to ``data``."""
         code, b = self.code, self.code.builder
-        places = code.places
+        indices = code.indices
         if not self.by_vectors:
 
-            def one(i: Any) -> None:
-                sorters.write(b, self.item(row, i), data, places.sub(i, first), self.bits)
+            def write_item(i: Value) -> None:
+                sorters.write(b, self.item(row, i), data, indices.sub(i, first), self.bits)
 
-            each(b, first, last, one)
+            each(b, first, last, write_item)
             return
         e = Elements.of(code)
 
-        def some(lanes: Lanes, _: Any) -> Sequence[Any]:
-            at = Lanes(places.sub(lanes.start, first), self.lanes)
-            kind = u32 if self.plain else i64
+        def write_lanes(lanes: Lanes, _: Sequence[Value]) -> Sequence[Value]:
+            at = Lanes(indices.sub(lanes.start, first), self.lanes)
+            kind = dtypes.u32 if self.plain else dtypes.i64
             e.registers.store(self.keys(e, row, lanes).value, data, at, kind, e.mask)
             return []
 
-        e.blocks(first, last, self.lanes, some, aligned=False)
+        e.blocks(first, last, self.lanes, write_lanes, aligned=False)
 
-    def keys(self, e: Elements, row: Number, lanes: Lanes) -> Lane:
+    def keys(self, e: Elements, row: Index, lanes: Lanes) -> Lane:
         """Elements of 32 bits as what is sorted."""
         b = self.code.builder
-        value = Lane(b, e.places.spread(e.at(self.x, self.index(row, lanes)), lanes.count))
+        value = Lane(b, e.indices.spread(e.at(self.x, self.index(row, lanes)), lanes.count))
         if self.plain:
             return sort_keys.plain_key(value, self.x.dtype, self.descending)
         # With 0 added, both zeros are one, as they are where numbers decide among equals.
         value = value + 0.0 if self.x.dtype.is_float else value
         key = sort_keys.plain_key(value, self.x.dtype, self.descending)
-        return sort_keys.items(key, Lane(b, e.places.vector(lanes, lanes.count)))
+        return sort_keys.items(key, Lane(b, e.indices.vector(lanes, lanes.count)))
 
-    def sort(self, data: Any, other: Any, count: Number, most: int) -> Any:
+    def sort(self, data: Pointer, other: Pointer, count: Index, most: int) -> Pointer:
         """Put ``count`` items in order, ``most`` at the most, in one of two places that have ``_room`` for them; which, is returned."""
         code, b = self.code, self.code.builder
         if not _by_network(self.bits, most):
-            b.call(self._by_parts, [data, other, as_value(count)])
+            b.call(self._by_parts, [data, other, i64(count)])
             return data
         block = networks.block_size(self.bits, self.lanes, most)
-        places, nbytes = code.places, self.bits // 8
-        blocks = places.div(places.add(count, block - 1), block)
-        whole = places.mul(blocks, block)
-        end = moved(b, data, places.mul(count, nbytes))
-        clear_bytes(b, end, places.mul(places.sub(whole, count), nbytes), 255)
+        indices, nbytes = code.indices, self.bits // 8
+        blocks = indices.div(indices.add(count, block - 1), block)
+        whole = indices.mul(blocks, block)
+        end = moved(b, data, indices.mul(count, nbytes))
+        clear_bytes(b, end, indices.mul(indices.sub(whole, count), nbytes), 255)
         function = networks.sort_function(code.module, self.bits, self.lanes, most)
-        return b.call(function, [data, other, as_value(whole)])
+        return b.call(function, [data, other, i64(whole)])
 
-    def write(self, row: Number, data: Any, first: Number, last: Number) -> None:
+    def write(self, row: Index, data: Pointer, first: Index, last: Index) -> None:
         """The results of a row from its sorted items."""
         code, b = self.code, self.code.builder
         shape = [self.count if k == self.axis else n for k, n in enumerate(self.sizes)]
         if self.plain:
             e = Elements.of(code)
 
-            def some(lanes: Lanes, _: Any) -> Sequence[Any]:
+            def write_lanes(lanes: Lanes, _: Sequence[Value]) -> Sequence[Value]:
                 key = e.registers.load(data, Lanes(lanes.start, self.lanes), u32, e.mask)
                 value = sort_keys.plain_value(Lane(b, key), self.x.dtype, self.descending).value
-                offset = code.places.offset(self.index(row, lanes), shape)
-                for _, dtype, pointer in self.results:
+                offset = code.indices.offset(self.index(row, lanes), shape)
+                for _values, dtype, pointer in self.results:
                     e.registers.store(value, pointer, offset, dtype, e.mask)
                 return []
 
-            e.blocks(first, last, self.lanes, some, aligned=False)
+            e.blocks(first, last, self.lanes, write_lanes, aligned=False)
             return
 
-        def one(i: Any) -> None:
+        def write_item(i: Value) -> None:
             number = sort_keys.number_of(b, sorters.read(b, data, i, self.bits))
-            offset = code.places.offset(self.index(row, i), shape)
+            offset = code.indices.offset(self.index(row, i), shape)
             for is_values, dtype, pointer in self.results:
                 found = self.value(row, number) if is_values else b.trunc(number, _word())
-                store(b, found, pointer, offset, dtype)
+                Registers(b).store(found, pointer, offset, dtype)
 
-        each(b, first, last, one)
+        each(b, first, last, write_item)
 
-    def restore(self, row: Number) -> None:
+    def restore(self, row: Index) -> None:
         """Give zeros their signs and NaN their bits again, in the order they have in the row; few rows have any."""
         if not self.plain or not self.x.dtype.is_float:
             return
@@ -182,8 +185,8 @@ class _Row:
         e = Elements.of(code)
         nothing = Lane(b, e.registers.constant(0, u32, self.lanes))
 
-        def look(lanes: Lanes, seen: list[Any]) -> Sequence[Any]:
-            value = e.places.spread(e.at(self.x, self.index(row, lanes)), self.lanes)
+        def look(lanes: Lanes, seen: list[Value]) -> Sequence[Value]:
+            value = e.indices.spread(e.at(self.x, self.index(row, lanes)), self.lanes)
             raw = Lane(b, value).as_integer()
             special = raw.equals(-(1 << 31)) | ((raw & 0x7FFFFFFF) > (0xFF << 23))
             if e.mask is not None:
@@ -194,16 +197,16 @@ class _Row:
         with b.if_then(Lane(b, seen).differs(0).any().value, likely=False):
             self._put_back(row)
 
-    def _put_back(self, row: Number) -> None:
+    def _put_back(self, row: Index) -> None:
         code, b = self.code, self.code.builder
-        wide = as_value(0).type
+        wide = i64(0).type
 
-        def kinds(i: Any) -> tuple[Lane, Lane, Lane]:
+        def kinds(i: Value) -> tuple[Lane, Lane, Lane]:
             raw = Lane(b, self.value(row, i)).as_integer()
             size = raw & 0x7FFFFFFF
             return raw, size.equals(0), size > (0xFF << 23)
 
-        def count(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def count(i: Value, held: Sequence[Value]) -> Sequence[Value]:
             raw, is_zero, is_nan = kinds(i)
             first = is_nan | (raw > 0) if self.descending else (raw < 0) & ~is_nan
             before = [first & ~is_zero, is_nan & is_zero if self.descending else ~is_nan]
@@ -212,23 +215,23 @@ class _Row:
                 for total, mask in zip(held, before, strict=True)
             ]
 
-        start = loop(b, as_value(0), as_value(self.length), 1, count, [as_value(0)] * 2)
+        start = loop(b, i64(0), i64(self.length), 1, count, [i64(0)] * 2)
         shape = [self.count if k == self.axis else n for k, n in enumerate(self.sizes)]
 
-        def put(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def put(i: Value, held: Sequence[Value]) -> Sequence[Value]:
             following = []
             for at, mask in zip(held, kinds(i)[1:], strict=True):
                 with b.if_then(mask.value):
-                    offset = code.places.offset(self.index(row, at), shape)
+                    offset = code.indices.offset(self.index(row, at), shape)
                     for _, dtype, pointer in self.results:
-                        store(b, self.value(row, i), pointer, offset, dtype)
+                        Registers(b).store(self.value(row, i), pointer, offset, dtype)
                 following.append(b.add(at, b.zext(mask.value, wide)))
             return following
 
-        loop(b, as_value(0), as_value(self.length), 1, put, start)
+        loop(b, i64(0), i64(self.length), 1, put, start)
 
     @property
-    def _by_parts(self) -> Any:
+    def _by_parts(self) -> Value:
         """The function that sorts items byte by byte of their keys."""
         bytes_ = sort_keys.key_bytes(self.x.dtype)
         return sorters.sort_function(self.code.module, self.bits, bytes_)
@@ -252,7 +255,7 @@ def _room(bits: int, machine: Machine, most: int) -> int:
     return count * bits // 8
 
 
-def _word() -> Any:
+def _word() -> Type:
     from llvmlite import ir  # type: ignore[import-untyped]
 
     return ir.IntType(32)
@@ -319,7 +322,7 @@ def _emit(code: Code) -> None:
     selects, divided = _ways(node)
     row = _Row(code, node)
     rows = prod(row.outer)
-    ways: dict[tuple[bool, bool], Callable[[_Row, Any], None]] = {
+    ways: dict[tuple[bool, bool], Callable[[_Row, Value], None]] = {
         (False, False): _sorted_row,
         (False, True): _divided_row,
         (True, False): _selected_row,
@@ -335,7 +338,7 @@ def _emit(code: Code) -> None:
 # --------------------------------------------------------------------------- all in order
 
 
-def _sorted_row(row: _Row, number: Any) -> None:
+def _sorted_row(row: _Row, number: Value) -> None:
     code, data = row.code, row.code.own
     other = moved(code.builder, data, _room(row.bits, code.machine, row.length))
     row.fill(number, data, 0, row.length)
@@ -351,30 +354,30 @@ def _parts(length: int, lanes: int) -> tuple[int, int]:
     ((4, 2064), (16, 16384))
     """
     parts = min(PARTS, 1 << (4 * length // LONG).bit_length() - 1)
-    return parts, -(-length // (parts * lanes)) * lanes
+    return parts, ceil_div(length, parts * lanes) * lanes
 
 
-def _divided_row(row: _Row, number: Any) -> None:
+def _divided_row(row: _Row, number: Value) -> None:
     """Parts of equal length, filled up with what comes last, are sorted and merged."""
     code, b, bits = row.code, row.code.builder, row.bits
     parts, part_size = _parts(row.length, row.lanes)
     data = code.shared
     other = moved(b, data, parts * part_size * bits // 8)
 
-    def one_part(part: Any) -> None:
-        first = b.mul(part, as_value(part_size))
-        last = code.places.clamp(b.add(first, as_value(part_size)), 0, row.length)
-        begin = code.places.clamp(first, 0, row.length)
+    def emit_part(part: Value) -> None:
+        first = b.mul(part, i64(part_size))
+        last = code.indices.clamp(b.add(first, i64(part_size)), 0, row.length)
+        begin = code.indices.clamp(first, 0, row.length)
         room = moved(b, code.own, _room(bits, code.machine, part_size))
         row.fill(number, code.own, begin, last)
-        target = sorters.place(b, data, first, bits)
-        count = b.sub(last, begin)
+        target = sorters.item_address(b, data, first, bits)
+        count = b.sub(i64(last), i64(begin))
         found = row.sort(code.own, room, count, part_size)
-        copy_bytes(b, target, found, b.mul(count, as_value(bits // 8)))
-        end = moved(b, target, b.mul(count, as_value(bits // 8)))
-        clear_bytes(b, end, b.mul(b.sub(as_value(part_size), count), as_value(bits // 8)), 255)
+        copy_bytes(b, target, found, b.mul(count, i64(bits // 8)))
+        end = moved(b, target, b.mul(count, i64(bits // 8)))
+        clear_bytes(b, end, b.mul(b.sub(i64(part_size), count), i64(bits // 8)), 255)
 
-    code.each(parts, one_part)
+    code.each(parts, emit_part)
     code.barrier()
     source, target, width = data, other, part_size
     while width < parts * part_size:
@@ -389,16 +392,16 @@ def _divided_row(row: _Row, number: Any) -> None:
             row.restore(number)
 
 
-def _merge_runs(row: _Row, source: Any, target: Any, width: int, pairs: int) -> None:
+def _merge_runs(row: _Row, source: Pointer, target: Pointer, width: int, pairs: int) -> None:
     """Merge runs two by two, each pair by a thread, and the only pair by two, from both ends."""
     code, b, bits = row.code, row.code.builder, row.bits
 
-    def merge(pair: Any, function: Any) -> None:
-        first = b.mul(pair, as_value(2 * width))
-        left = sorters.place(b, source, first, bits)
-        right = sorters.place(b, left, width, bits)
-        to = sorters.place(b, target, first, bits)
-        b.call(function, [left, as_value(width), right, as_value(width), to])
+    def merge(pair: Value, function: Value) -> None:
+        first = b.mul(pair, i64(2 * width))
+        left = sorters.item_address(b, source, first, bits)
+        right = sorters.item_address(b, left, width, bits)
+        to = sorters.item_address(b, target, first, bits)
+        b.call(function, [left, i64(width), right, i64(width), to])
 
     if bits > 64:
         code.each(pairs, lambda pair: merge(pair, sorters.merge_function(code.module, bits)))
@@ -409,47 +412,47 @@ def _merge_runs(row: _Row, source: Any, target: Any, width: int, pairs: int) -> 
         return
     ends = [networks.merge_function(code.module, bits, row.lanes, [end]) for end in (1, -1)]
 
-    def one_end(end: Any) -> None:
-        with b.if_else(b.icmp_signed("==", end, as_value(0))) as branches:
+    def emit_end(end: Value) -> None:
+        with b.if_else(b.icmp_signed("==", end, i64(0))) as branches:
             for branch, function in zip(branches, ends, strict=True):
                 with branch:
-                    merge(as_value(0), function)
+                    merge(i64(0), function)
 
-    code.each(2, one_end)
+    code.each(2, emit_end)
 
 
 # --------------------------------------------------------------------------- the first few
 
 
-def _select(row: _Row, number: Any, first: Number, last: Number) -> Any:
+def _select(row: _Row, number: Value, first: Index, last: Index) -> Value:
     """The smallest items of part of a row, in order; returned is where they lie, in this thread's memory."""
     from llvmlite import ir
 
     code, b = row.code, row.code.builder
     best = _Best(row)
     if not row.by_vectors:
-        each(b, first, last, lambda i: best.consider(i, b.add(i, as_value(1)), number))
+        each(b, first, last, lambda i: best.consider(i, b.add(i, i64(1)), number))
         return best.found()
     lanes = code.width
     e = Elements.of(code)
 
-    def some(place: Lanes, _: Any) -> Sequence[Any]:
+    def consider_lanes(place: Lanes, _: object) -> Sequence[Value]:
         # Few are among the best: a vector is looked at closer only if one of its lanes is.
-        value = Lane(b, e.places.spread(e.at(row.x, row.index(number, place)), lanes))
+        value = Lane(b, e.indices.spread(e.at(row.x, row.index(number, place)), lanes))
         key = sort_keys.plain_key(value, row.x.dtype, row.descending)
         worst = best.last()
         bound = b.trunc(b.lshr(worst, ir.Constant(worst.type, sort_keys.INDEX_BITS)), _word())
-        limit = Lane(b, e.places.spread(bound, lanes))
+        limit = Lane(b, e.indices.spread(bound, lanes))
         found = key.compare("<=", limit, signed=False)
         if e.mask is not None:
             found = Lane(b, b.and_(found.value, e.mask))
         with b.if_then(found.any().value, likely=False):
-            stop = as_value(code.places.add(place.start, lanes))
-            end = b.select(b.icmp_signed("<", stop, as_value(last)), stop, as_value(last))
-            best.consider(place.start, end, number)
+            stop = i64(code.indices.add(place.start, lanes))
+            end = b.select(b.icmp_signed("<", stop, i64(last)), stop, i64(last))
+            best.consider(i64(place.start), end, number)
         return []
 
-    e.blocks(first, last, lanes, some, aligned=False)
+    e.blocks(first, last, lanes, consider_lanes, aligned=False)
     return best.found()
 
 
@@ -467,25 +470,25 @@ class _Best:
             return
         self.most = _candidates(row.count)
         self.other = moved(b, self.data, _room(row.bits, row.code.machine, self.most))
-        self._note(as_value(0), self._none)
+        self._note(i64(0), self._none)
 
     @property
-    def _none(self) -> Any:
+    def _none(self) -> Value:
         from llvmlite import ir
 
         return ir.Constant(ir.IntType(self.row.bits), (1 << self.row.bits) - 1)
 
-    def _note(self, count: Any, last: Any) -> None:
+    def _note(self, count: Value, last: Value) -> None:
         sorters.write(self.builder, count, self.row.code.own, 0, 64)
         sorters.write(self.builder, last, self.row.code.own, 1, self.row.bits)
 
-    def last(self) -> Any:
+    def last(self) -> Value:
         """What an item must be better than."""
         if self.few:
             return sorters.read(self.builder, self.data, self.row.count - 1, self.row.bits)
         return sorters.read(self.builder, self.row.code.own, 1, self.row.bits)
 
-    def consider(self, first: Any, end: Any, number: Number) -> None:
+    def consider(self, first: Value, end: Value, number: Index) -> None:
         """Take what is better than the last of the best, of these elements of a row, no more than a vector has."""
         row, b, bits = self.row, self.builder, self.row.bits
         if self.few:
@@ -493,57 +496,57 @@ class _Best:
             return
         worst = self.last()
 
-        def append(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def append(i: Value, held: Sequence[Value]) -> Sequence[Value]:
             item = row.item(number, i)
             sorters.write(b, item, self.data, held[0], bits)
             better = b.icmp_unsigned("<", item, worst)
-            return [b.add(held[0], b.zext(better, as_value(0).type))]
+            return [b.add(held[0], b.zext(better, i64(0).type))]
 
         count = sorters.read(b, row.code.own, 0, 64)
-        (count,) = loop(b, as_value(first), as_value(end), 1, append, [count])
+        (count,) = loop(b, i64(first), i64(end), 1, append, [count])
         sorters.write(b, count, row.code.own, 0, 64)
-        full = as_value(self.most - row.code.width)
+        full = i64(self.most - row.code.width)
         with b.if_then(b.icmp_signed(">=", count, full), likely=False):
             self._sort(count)
 
-    def _insert(self, item: Any) -> None:
+    def _insert(self, item: Value) -> None:
         b, row = self.builder, self.row
         insert = sorters.insert_function(row.code.module, row.bits)
         with b.if_then(b.icmp_unsigned("<", item, self.last()), likely=False):
-            b.call(insert, [self.data, as_value(row.count - 1), item])
+            b.call(insert, [self.data, i64(row.count - 1), item])
 
-    def _sort(self, count: Any) -> None:
+    def _sort(self, count: Value) -> None:
         """Keep the best of all candidates."""
         row, b = self.row, self.builder
         found = row.sort(self.data, self.other, count, self.most)
         with b.if_then(b.not_(same_pointer(b, found, self.data))):
             copy_bytes(b, self.data, found, row.count * row.bits // 8)
-        self._note(as_value(row.count), sorters.read(b, self.data, row.count - 1, row.bits))
+        self._note(i64(row.count), sorters.read(b, self.data, row.count - 1, row.bits))
 
-    def found(self) -> Any:
+    def found(self) -> Value:
         """Where the best lie in order."""
         if not self.few:
             self._sort(sorters.read(self.builder, self.row.code.own, 0, 64))
         return self.data
 
 
-def _selected_row(row: _Row, number: Any) -> None:
+def _selected_row(row: _Row, number: Value) -> None:
     row.write(number, _select(row, number, 0, row.length), 0, row.count)
 
 
-def _divided_selection(row: _Row, number: Any) -> None:
+def _divided_selection(row: _Row, number: Value) -> None:
     code, b, bits = row.code, row.code.builder, row.bits
     most, data = PARTS * row.count, code.shared
 
-    def begin(part: Any) -> Any:
-        return b.udiv(b.mul(part, as_value(row.length)), as_value(PARTS))
+    def begin(part: Value) -> Value:
+        return b.udiv(b.mul(part, i64(row.length)), i64(PARTS))
 
-    def one_part(part: Any) -> None:
-        found = _select(row, number, begin(part), begin(b.add(part, as_value(1))))
-        target = sorters.place(b, data, b.mul(part, as_value(row.count)), bits)
+    def emit_part(part: Value) -> None:
+        found = _select(row, number, begin(part), begin(b.add(part, i64(1))))
+        target = sorters.item_address(b, data, b.mul(part, i64(row.count)), bits)
         copy_bytes(b, target, found, row.count * bits // 8)
 
-    code.each(PARTS, one_part)
+    code.each(PARTS, emit_part)
     code.barrier()
     with code.alone():
         other = moved(b, data, _room(bits, code.machine, most))

@@ -161,6 +161,7 @@ def write_vector(
     writer.line(f"let unit = local {unit} {by}u;")
     writer.line(f"let slice = local {slice_} {by}u;")
     reader, places = readers[1], elements.places
+    numbers: list[Any]
     first = named(shader, f"column0 + unit * {share.columns}u")
     if reader.view.vector > 1 and by_columns:
         numbers, last = [named(shader, f"{first.text} / 4u")], product.n // 4 - 1

@@ -318,8 +318,8 @@ def _write_totals(
             writer.line(f"{total} = {nothing};")
             with writer.block(f"for (var k = 0u; k < {few}u; k++)"):
                 writer.line(f"{total} = {total} + held[local][k];")
-            tap = e.places.add(number("local"), first)
-            where = e.places.split(tap, [int(size) for size in finish.main.shape[1:]])
+            own_tap = e.places.add(number("local"), first)
+            where = e.places.split(own_tap, [int(size) for size in finish.main.shape[1:]])
             finish.write([[*index, *where]], [writer.let(kind, total)], part)
         shader.barrier()
 

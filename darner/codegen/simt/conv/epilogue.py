@@ -50,7 +50,7 @@ class Finish:
     def write(self, indices: Sequence[Sequence[Number]], sums: Sequence[Any], part: Number) -> None:
         """Take the sums at neighbouring indices to the results."""
         e = self.elements
-        at = e.places.offset(indices[0], self.shape)
+        at: Number = e.places.offset(indices[0], self.shape)
         if self.memory is not None:
             at = e.places.add(e.places.mul(part, prod(self.shape)), at)
             for k, value in enumerate(sums):

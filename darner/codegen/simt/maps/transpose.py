@@ -122,11 +122,11 @@ class _Squares:
                 self.elements.give(self.turn.node, Text(kind, f"{square}[place][line + {step}u]"))
                 index = self._index(outer, self._number(row), self._number(column))
                 values = [self.elements.at(node, index) for node in shader.body.outputs]
-                offset = self.elements.places.offset(index, self.shape)
+                at = self.elements.places.offset(index, self.shape)
                 for node, value, result in zip(
                     shader.body.outputs, values, shader.results, strict=True
                 ):
-                    self.elements.registers.store(value, result, offset, node.dtype)
+                    self.elements.registers.store(value, result, at, node.dtype)
         rest = prod(self.shape[a] for a in self.others)
         return Written((shader.finish(self.across * self.down * rest),))
 

@@ -9,11 +9,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ....backends.cpu.rows.program import Passes
 from ....backends.wgpu.writer import Writer
 from ....graph.dtypes import f32
 from ....graph.node import Node
 from ...ir.math import emit, register_type
+from ...problems.rows import Passes
 
 SEEN_THROUGH = ("broadcast_to", "reshape", "stop_gradient")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....backends.cpu.rows.program import Passes
 from ....backends.wgpu.machine import Machine
 from ....backends.wgpu.writer import Text
 from ....graph import dtypes
@@ -15,6 +14,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...ir.math import register_type
+from ...problems.rows import Passes
 from ..elements import is_packed
 from ..shader import Shader
 from .elements import RowElements, has_whole_words

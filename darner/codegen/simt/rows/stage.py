@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....backends.cpu.rows.program import Passes
 from ....backends.wgpu.machine import Machine
 from ....graph import dtypes
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
+from ...problems.rows import Passes
 from ..elements import Memory
 from ..shader import Stage
 from .layout import AT_ONCE, Layout, row_count

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ....backends.cpu.rows.program import Passes, passes
 from ....backends.wgpu.machine import Machine, power_above
 from ....backends.wgpu.writer import Text
 from ....lower.plan import Spec
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
+from ...problems.rows import Passes, passes
 from ..shader import Stage, Written
 from ..template import Template
 from .layout import (

@@ -11,13 +11,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ....backends.cpu.scan.template import NAMES
 from ....backends.wgpu.machine import Machine, power_above, power_below
 from ....backends.wgpu.writer import Text, spelled
 from ....graph import dtypes
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.math import emit, register_type
+from ...problems.scan import NAMES
 from ..elements import Memory, ShaderElements, is_packed
 from ..shader import WORKGROUP, Shader, Stage, Written
 from ..sort.template import word

@@ -279,9 +279,9 @@ def _write(spec: Spec, machine: Machine) -> Written:
         return [*lead[:axis], place, *lead[axis:]]
 
     def key(shader: Shader, elements: ShaderElements, row: Text, number: Text) -> Text:
-        value = elements.at(x, index(elements, row, number))
+        value: Any = elements.at(x, index(elements, row, number))
         value = elements.registers.cast(value, x.dtype, compared)
-        found: Text = sort_keys.key_of(shader.writer, value, compared, descending)
+        found: Any = sort_keys.key_of(shader.writer, value, compared, descending)
         return found
 
     def finish(
@@ -289,7 +289,7 @@ def _write(spec: Spec, machine: Machine) -> Written:
     ) -> None:
         offset = elements.places.offset(index(elements, row, place), kept)
         for output, memory in zip(spec.body.outputs, shader.results, strict=True):
-            value = number
+            value: Any = number
             if _is_values(output):
                 value = elements.at(x, index(elements, row, number))
             elements.registers.store(value, memory, offset, output.dtype)

@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 
 from .....codegen.ir.types import STORAGE_BYTES
+from .....graph.integers import ceil_div, round_up
 from .....graph.node import Node
 from .....lower.specs import sizes
 from ...contract.tile import Tile
@@ -115,7 +116,7 @@ class Winograd:
     @property
     def down(self) -> int:
         """Lines below each other."""
-        return -(-self.result[0] // self.side)
+        return ceil_div(self.result[0], self.side)
 
     @property
     def all_lines(self) -> int:
@@ -125,7 +126,7 @@ class Winograd:
     @property
     def blocks(self) -> int:
         """Blocks of lines."""
-        return -(-self.all_lines // self.lines)
+        return ceil_div(self.all_lines, self.lines)
 
     @property
     def rows(self) -> int:
@@ -140,13 +141,13 @@ class Winograd:
     @property
     def panels(self) -> int:
         """Panels of the result's channels, as wide as a tile; the last may be narrower."""
-        return -(-self.out // self.tile.width)
+        return ceil_div(self.out, self.tile.width)
 
     @property
     def last(self) -> Tile:
         """The tile of the last panel."""
         rest = self.out - (self.panels - 1) * self.tile.width
-        return Tile(self.tile.rows, -(-rest // self.tile.lanes), self.tile.lanes)
+        return Tile(self.tile.rows, ceil_div(rest, self.tile.lanes), self.tile.lanes)
 
     @property
     def weight_elements(self) -> int:
@@ -174,7 +175,7 @@ class Winograd:
     @property
     def groups(self) -> int:
         """How many of these there are."""
-        return -(-self.depth // self.tile.lanes // self.group)
+        return ceil_div(ceil_div(self.depth, self.tile.lanes), self.group)
 
     @property
     def splits(self) -> int:
@@ -247,8 +248,8 @@ def _geometry(node: Node, side: int) -> _Geometry | None:
     low = [int(pair[0]) for pair in node.attrs["padding"]]
     if node.op.name == "conv_input_grad":
         low = [KERNEL - 1 - one for one in low]
-    total = -(-result[3] // side)
-    parts = -(-total // MOST_SQUARES)
+    total = ceil_div(result[3], side)
+    parts = ceil_div(total, MOST_SQUARES)
     return _Geometry(
         side=side,
         batch=source[0],
@@ -257,9 +258,9 @@ def _geometry(node: Node, side: int) -> _Geometry | None:
         source=(source[2], source[3]),
         result=(result[2], result[3]),
         low=(low[0], low[1]),
-        across=-(-total // parts),
+        across=ceil_div(total, parts),
         parts=parts,
-        lines=source[0] * parts * -(-result[2] // side),
+        lines=source[0] * parts * ceil_div(result[2], side),
     )
 
 
@@ -277,7 +278,7 @@ def _form(node: Node, machine: Machine, side: int, shared: bool, rows: int) -> W
     if shared and squares * each > SHARED_BYTES:
         return None
     together = max(1, min(found.lines, rows // found.across))
-    lines = -(-found.lines // -(-found.lines // together))
+    lines = ceil_div(found.lines, ceil_div(found.lines, together))
     tiles = tiles_of(machine, "f32")
     tile = min(
         tiles,
@@ -292,13 +293,13 @@ def _form(node: Node, machine: Machine, side: int, shared: bool, rows: int) -> W
 def _tile_cycles(tile: Tile, rows: int, out: int, sharing: int) -> float:
     """Cycles of one term of a block's sums, for the one of ``sharing`` threads that has most of the panels."""
     whole, rest = divmod(out, tile.width)
-    last = -(-rest // tile.lanes)
+    last = ceil_div(rest, tile.lanes)
     cycles = whole * tile_cycles(tile.rows, tile.vectors)
     if sharing > 1:
-        cycles = -(-(whole + bool(last)) // sharing) * tile_cycles(tile.rows, tile.vectors)
+        cycles = ceil_div(whole + bool(last), sharing) * tile_cycles(tile.rows, tile.vectors)
     elif last:
         cycles += tile_cycles(tile.rows, last)
-    return -(-rows // tile.rows) * cycles
+    return ceil_div(rows, tile.rows) * cycles
 
 
 def _cycles(form: Winograd, packed: bool, threads: int) -> float:
@@ -324,7 +325,7 @@ def _cycles(form: Winograd, packed: bool, threads: int) -> float:
 
 def _makespan(units: int, each: float, threads: int) -> float:
     """Cycles of the thread that has most of some units."""
-    return each * (-(-units // threads) if units < MANY_UNITS * threads else units / threads)
+    return each * (ceil_div(units, threads) if units < MANY_UNITS * threads else units / threads)
 
 
 def _direct_cycles(form: Winograd, threads: int) -> float:
@@ -353,7 +354,7 @@ def _weights_form(node: Node, machine: Machine, side: int, shared: bool) -> Wino
         return None
     if not shared:
         lines = max(1, min(lines, WEIGHTS_BYTES // each // found.across))
-        lines = -(-found.lines // -(-found.lines // lines))
+        lines = ceil_div(found.lines, ceil_div(found.lines, lines))
     settings = vars(found) | {"lines": lines, "shared": shared, "tile": tile}
     form = Winograd(flipped=False, **settings)
     too_much = not shared and form.weight_elements * STORAGE_BYTES["f32"] > MOST_BYTES
@@ -377,4 +378,4 @@ def _weights_cycles(form: Winograd, threads: int) -> float:
 
 
 def _rounded(count: int, step: int) -> int:
-    return -(-count // step) * step
+    return round_up(count, step)

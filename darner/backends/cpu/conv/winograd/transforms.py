@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 from .....codegen.ir.emit import (
     broadcast,
     fused_multiply_add,
-    i64,
     ir,
     load,
     loop,
@@ -22,6 +20,9 @@ from .....codegen.ir.emit import (
     store,
     vector_type,
 )
+from .....codegen.ir.index import i64
+from .....codegen.ir.types import Builder, Function, Module, Pointer, Value
+from .....graph.integers import round_up
 from ...contract.pack import transpose
 
 PAIRS = {2: (Fraction(1),), 4: (Fraction(5, 8), Fraction(3, 2))}
@@ -52,26 +53,24 @@ class Line:
         lanes: of a vector.
     """
 
-    def __init__(self, builder: Any, side: int, lanes: int) -> None:
+    def __init__(self, builder: Builder, side: int, lanes: int) -> None:
         self.builder, self.side, self.lanes = builder, side, lanes
         self.pairs = PAIRS[side]
         self.at_zero, self.at_pairs = _scales(self.pairs)
 
-    def _constant(self, value: Fraction) -> Any:
+    def _constant(self, value: Fraction) -> Value:
         number = ir().Constant(vector_type(DTYPE, 1), float(value))
         return ir().Constant(vector_type(DTYPE, self.lanes), [number] * self.lanes)
 
-    def _sum(self, terms: Sequence[tuple[Fraction, Any]]) -> Any:
+    def _sum(self, terms: Sequence[tuple[Fraction, Value]]) -> Value:
         """Of products of numbers and vectors; those with 1 are the start of it."""
-        total: Any = None
-        for factor, value in sorted(terms, key=lambda term: (abs(term[0]) != 1, term[0] != 1)):
-            if not factor:
-                continue
-            if total is None:
-                total = value
-                if factor != 1:
-                    total = self.builder.fmul(value, self._constant(factor))
-            elif abs(factor) == 1:
+        needed = [term for term in terms if term[0]]
+        needed.sort(key=lambda term: (abs(term[0]) != 1, term[0] != 1))
+        (factor, total), *others = needed
+        if factor != 1:
+            total = self.builder.fmul(total, self._constant(factor))
+        for factor, value in others:
+            if abs(factor) == 1:
                 act = self.builder.fadd if factor == 1 else self.builder.fsub
                 total = act(total, value)
             else:
@@ -80,12 +79,12 @@ class Line:
                 )
         return total
 
-    def _both(self, even: Any, odd: Any, factor: Fraction) -> list[Any]:
+    def _both(self, even: Value, odd: Value, factor: Fraction) -> list[Value]:
         """``even + factor * odd`` and ``even - factor * odd``."""
         one = Fraction(1)
         return [self._sum([(one, even), (sign * factor, odd)]) for sign in (1, -1)]
 
-    def source(self, values: Sequence[Any]) -> list[Any]:
+    def source(self, values: Sequence[Value]) -> list[Value]:
         """What ``ends`` neighbours of the source are at the points."""
         whole = _product(self.pairs)
         found = [self._sum(list(zip(whole, values[::2], strict=True)))]
@@ -97,7 +96,7 @@ class Line:
         found.append(self._sum(list(zip(whole, values[1::2], strict=True))))
         return found
 
-    def weight(self, values: Sequence[Any]) -> list[Any]:
+    def weight(self, values: Sequence[Value]) -> list[Value]:
         """What three neighbours of the kernel are at the points, divided by what makes the values of products a polynomial again."""
         first, second, third = values
         found = [self._sum([(self.at_zero, first)])]
@@ -107,7 +106,7 @@ class Line:
         found.append(third)
         return found
 
-    def result(self, values: Sequence[Any]) -> list[Any]:
+    def result(self, values: Sequence[Value]) -> list[Value]:
         """The ``side`` pixels whose values at the points are given."""
         first, *between, last = values
         builder = self.builder
@@ -124,7 +123,7 @@ class Line:
             found.append(self._sum(terms))
         return found
 
-    def gradient(self, values: Sequence[Any]) -> list[Any]:
+    def gradient(self, values: Sequence[Value]) -> list[Value]:
         """The transpose of ``result``: what ``side`` pixels of the result's gradient are at the points."""
         found = [values[0]]
         for point in self.pairs:
@@ -133,7 +132,7 @@ class Line:
             found += self._both(even, odd, point)
         return [*found, values[-1]]
 
-    def weight_gradient(self, values: Sequence[Any]) -> list[Any]:
+    def weight_gradient(self, values: Sequence[Value]) -> list[Value]:
         """The transpose of ``weight``: three taps."""
         first, *between, last = values
         builder = self.builder
@@ -158,7 +157,7 @@ def _product(pairs: Sequence[Fraction]) -> list[Fraction]:
     return found
 
 
-def _function(module: Any, name: str, arguments: str) -> tuple[Any, Any]:
+def _function(module: Module, name: str, arguments: str) -> tuple[Function, Builder | None]:
     """The function of a name, and a builder where it is yet to be written: ``p`` is a pointer, ``n`` a number."""
     types = ir()
     if name in module.globals:
@@ -172,7 +171,7 @@ def _function(module: Any, name: str, arguments: str) -> tuple[Any, Any]:
     return function, types.IRBuilder(function.append_basic_block("entry"))
 
 
-def fill_kernel(module: Any, lanes: int) -> Any:
+def fill_kernel(module: Module, lanes: int) -> Function:
     """Takes a row of an image, of as many channels as a vector has lanes, to ``[column][channel]``.
 
     Its signature is ``(count, low, high, channels, source*, distance, target*)``: ``count`` columns are written, those outside of ``low <= column < high`` and channels
@@ -184,15 +183,15 @@ def fill_kernel(module: Any, lanes: int) -> Any:
     count, low, high, channels, source, distance, target = function.args
     all_channels = builder.icmp_signed("==", channels, i64(lanes))
 
-    def write(at: Any, values: list[Any]) -> None:
+    def write(at: Value, values: list[Value]) -> None:
         for lane, value in enumerate(transpose(builder, values)):
-            place = offset(builder, target, DTYPE, builder.mul(at, i64(lanes)), lane * lanes)
-            store(builder, value, place, DTYPE)
+            address = offset(builder, target, DTYPE, builder.mul(at, i64(lanes)), lane * lanes)
+            store(builder, value, address, DTYPE)
 
-    def address(at: Any, lane: int) -> Any:
+    def address(at: Value, lane: int) -> Pointer:
         return offset(builder, source, DTYPE, builder.mul(distance, i64(lane)), at)
 
-    def chunk(at: Any, _: Any) -> None:
+    def chunk(at: Value, _: Sequence[Value]) -> None:
         end = builder.add(at, i64(lanes))
         inside = builder.and_(
             builder.icmp_signed(">=", at, low), builder.icmp_signed("<=", end, high)
@@ -215,7 +214,7 @@ def fill_kernel(module: Any, lanes: int) -> Any:
     return function
 
 
-def _between(builder: Any, low: Any, high: Any, lanes: int) -> Any:
+def _between(builder: Builder, low: Value, high: Value, lanes: int) -> Value:
     """The lanes from ``low`` to before ``high``."""
     types = ir()
     numbers = types.Constant(types.VectorType(types.IntType(64), lanes), list(range(lanes)))
@@ -226,15 +225,15 @@ def _between(builder: Any, low: Any, high: Any, lanes: int) -> Any:
 
 
 def source_kernel(
-    module: Any, side: int, lanes: int, gradient: bool = False, past: bool = False
-) -> Any:
+    module: Module, side: int, lanes: int, gradient: bool = False, non_temporal: bool = False
+) -> Function:
     """Takes a line of squares of one vector of channels to their values at the points.
 
     Its signature is ``(squares, rows*, pitch, slot, target*, square_distance, point_distance)``. ``rows`` is a ring of ``2 * side`` rows ``[column][channel]``,
     ``pitch`` elements apart; ``slot`` is the place of the first that is read. With ``gradient`` a square is of the result's gradient, and reads no neighbours.
-    ``past`` has vectors go past the cache.
+    ``non_temporal`` has vectors go past the cache.
     """
-    kind = f"{'gradient' if gradient else 'source'}{'.past' if past else ''}"
+    kind = f"{'gradient' if gradient else 'source'}{'.past' if non_temporal else ''}"
     function, builder = _function(module, f"darner.winograd.{kind}.{side}.{lanes}", "npnnpnn")
     if builder is None:
         return function
@@ -246,7 +245,7 @@ def source_kernel(
         for i in range(reach)
     ]
 
-    def square(number: Any, _: Any) -> None:
+    def square(number: Value, _: Sequence[Value]) -> None:
         left = builder.mul(number, i64(side * lanes))
         columns = []
         for j in range(reach):
@@ -258,15 +257,21 @@ def source_kernel(
         to = offset(builder, target, DTYPE, builder.mul(number, square_distance))
         for i in range(ends):
             for j, value in enumerate(along([column[i] for column in columns])):
-                place = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, past=past)
+                position = builder.mul(point_distance, i64(i * ends + j))
+                store(
+                    builder,
+                    value,
+                    offset(builder, to, DTYPE, position),
+                    DTYPE,
+                    non_temporal=non_temporal,
+                )
 
     loop(builder, i64(0), squares, 1, square)
     builder.ret_void()
     return function
 
 
-def result_kernel(module: Any, side: int, lanes: int) -> Any:
+def result_kernel(module: Module, side: int, lanes: int) -> Function:
     """Takes the sums of a line of squares, of one vector of channels, to rows of pixels ``[column][channel]``.
 
     Its signature is ``(squares, sums*, square_distance, point_distance, target*, pitch)``. The last square comes first, so that what it has too much on its right
@@ -278,15 +283,17 @@ def result_kernel(module: Any, side: int, lanes: int) -> Any:
     squares, sums, square_distance, point_distance, target, pitch = function.args
     line, ends = Line(builder, side, lanes), side + 2
 
-    def square(turn: Any, _: Any) -> None:
+    def square(turn: Value, _: Sequence[Value]) -> None:
         number = builder.sub(builder.sub(squares, turn), i64(1))
         start = builder.mul(number, square_distance)
         columns = []
         for j in range(ends):
             read = []
             for i in range(ends):
-                place = builder.mul(point_distance, i64(i * ends + j))
-                read.append(load(builder, offset(builder, sums, DTYPE, start, place), DTYPE, lanes))
+                position = builder.mul(point_distance, i64(i * ends + j))
+                read.append(
+                    load(builder, offset(builder, sums, DTYPE, start, position), DTYPE, lanes)
+                )
             columns.append(line.result(read))
         left = builder.mul(number, i64(side * lanes))
         for i in range(side):
@@ -299,14 +306,16 @@ def result_kernel(module: Any, side: int, lanes: int) -> Any:
     return function
 
 
-def weight_kernel(module: Any, side: int, lanes: int, flipped: bool, past: bool = False) -> Any:
+def weight_kernel(
+    module: Module, side: int, lanes: int, flipped: bool, non_temporal: bool = False
+) -> Function:
     """Takes the kernels of up to ``lanes`` channels of the source, for a vector of the result's channels, to their values at the points.
 
     Its signature is ``(count, channels, weights*, distance, target*, channel_distance, point_distance)``: ``count`` channels of the source, ``channels`` of the
     lanes. The kernels of a channel of the result follow each other and are ``distance`` elements after those of the channel before; where
-    ``flipped``, it is the other way around, and taps count from the last. ``past`` has vectors go past the cache.
+    ``flipped``, it is the other way around, and taps count from the last. ``non_temporal`` has vectors go past the cache.
     """
-    name = f"darner.winograd.weight.{side}.{lanes}.{flipped}{'.past' if past else ''}"
+    name = f"darner.winograd.weight.{side}.{lanes}.{flipped}{'.past' if non_temporal else ''}"
     function, builder = _function(module, name, "nnpnpnn")
     if builder is None:
         return function
@@ -316,20 +325,20 @@ def weight_kernel(module: Any, side: int, lanes: int, flipped: bool, past: bool 
     exist = builder.select(builder.icmp_signed("<", channels, i64(lanes)), channels, i64(lanes))
     columns = TAPS if flipped else TAPS * lanes
     # Taps are turned by whole squares, the last of which may be larger than what is left.
-    turned = builder.alloca(vector_type(DTYPE, lanes), -(-columns // lanes) * lanes)
+    transposed = builder.alloca(vector_type(DTYPE, lanes), round_up(columns, lanes))
     if not flipped:
         taps = builder.mul(count, i64(TAPS))
-        builder.call(fill, [taps, i64(0), taps, exist, weights, distance, turned])
+        builder.call(fill, [taps, i64(0), taps, exist, weights, distance, transposed])
 
-    def channel(number: Any, _: Any) -> None:
-        start = turned
+    def channel(number: Value, _: Sequence[Value]) -> None:
+        start: Pointer = transposed
         if flipped:
             read = offset(builder, weights, DTYPE, builder.mul(number, distance))
-            builder.call(fill, [i64(TAPS), i64(0), i64(TAPS), exist, read, i64(TAPS), turned])
+            builder.call(fill, [i64(TAPS), i64(0), i64(TAPS), exist, read, i64(TAPS), transposed])
         else:
-            start = offset(builder, turned, DTYPE, builder.mul(number, i64(TAPS * lanes)))
+            start = offset(builder, transposed, DTYPE, builder.mul(number, i64(TAPS * lanes)))
 
-        def tap(i: int) -> Any:
+        def tap(i: int) -> Value:
             place = (TAPS - 1 - i if flipped else i) * lanes
             return load(builder, offset(builder, start, DTYPE, place), DTYPE, lanes)
 
@@ -337,15 +346,21 @@ def weight_kernel(module: Any, side: int, lanes: int, flipped: bool, past: bool 
         to = offset(builder, target, DTYPE, builder.mul(number, channel_distance))
         for i in range(ends):
             for j, value in enumerate(line.weight([column[i] for column in values])):
-                place = builder.mul(point_distance, i64(i * ends + j))
-                store(builder, value, offset(builder, to, DTYPE, place), DTYPE, past=past)
+                position = builder.mul(point_distance, i64(i * ends + j))
+                store(
+                    builder,
+                    value,
+                    offset(builder, to, DTYPE, position),
+                    DTYPE,
+                    non_temporal=non_temporal,
+                )
 
     loop(builder, i64(0), count, 1, channel)
     builder.ret_void()
     return function
 
 
-def taps_kernel(module: Any, side: int, lanes: int) -> Any:
+def taps_kernel(module: Module, side: int, lanes: int) -> Function:
     """Takes sums over squares, of one channel of the source and a vector of the result's, to the gradients of nine taps ``[tap][channel]``.
 
     Its signature is ``(splits, sums*, split_distance, point_distance, target*)``: the sums of all splits are added up first.
@@ -357,17 +372,19 @@ def taps_kernel(module: Any, side: int, lanes: int) -> Any:
     line, ends = Line(builder, side, lanes), side + 2
     columns = []
     for j in range(ends):
-        places = [
+        addresses = [
             offset(builder, sums, DTYPE, builder.mul(point_distance, i64(i * ends + j)))
             for i in range(ends)
         ]
 
-        def add(split: Any, totals: Sequence[Any], places: Sequence[Any] = places) -> list[Any]:
+        def add(
+            split: Value, totals: Sequence[Value], addresses: Sequence[Pointer] = addresses
+        ) -> list[Value]:
             at = builder.mul(split, split_distance)
-            more = [load(builder, offset(builder, p, DTYPE, at), DTYPE, lanes) for p in places]
+            more = [load(builder, offset(builder, p, DTYPE, at), DTYPE, lanes) for p in addresses]
             return [builder.fadd(a, b) for a, b in zip(totals, more, strict=True)]
 
-        first = [load(builder, place, DTYPE, lanes) for place in places]
+        first = [load(builder, place, DTYPE, lanes) for place in addresses]
         columns.append(line.weight_gradient(loop(builder, i64(1), splits, 1, add, first)))
     for i in range(3):
         for j, value in enumerate(line.weight_gradient([column[i] for column in columns])):
@@ -376,7 +393,7 @@ def taps_kernel(module: Any, side: int, lanes: int) -> Any:
     return function
 
 
-def turn_kernel(module: Any, lanes: int) -> Any:
+def transpose_kernel(module: Module, lanes: int) -> Function:
     """Takes ``[column][channel]`` to ``[channel][column]``, a square at a time.
 
     Its signature is ``(columns, source*, target*, pitch)``: channels are ``pitch`` elements apart, and columns are written in whole squares.
@@ -386,15 +403,15 @@ def turn_kernel(module: Any, lanes: int) -> Any:
         return function
     columns, source, target, pitch = function.args
 
-    def square(at: Any, _: Any) -> None:
+    def square(at: Value, _: Sequence[Value]) -> None:
         start = offset(builder, source, DTYPE, builder.mul(at, i64(lanes)))
         rows = [
             load(builder, offset(builder, start, DTYPE, i * lanes), DTYPE, lanes)
             for i in range(lanes)
         ]
         for i, value in enumerate(transpose(builder, rows)):
-            place = builder.mul(pitch, i64(i))
-            store(builder, value, offset(builder, target, DTYPE, place, at), DTYPE)
+            position = builder.mul(pitch, i64(i))
+            store(builder, value, offset(builder, target, DTYPE, position, at), DTYPE)
 
     loop(builder, i64(0), columns, lanes, square)
     builder.ret_void()

@@ -7,16 +7,17 @@ transformed and summed one after the other, in a fixed number of splits whose su
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from .....codegen.ir.emit import i64, lane_mask, load, loop, minimum, offset
-from .....codegen.ir.index import Number, as_value
+from .....codegen.ir.emit import lane_mask, load, loop, minimum, offset
+from .....codegen.ir.index import Index, i64
+from .....codegen.ir.types import Function, Pointer, Value
 from ...emit.template import Code, Scratch
 from ..epilogue import Finish
 from ..pack import divided
 from .plan import Winograd
 from .source import SIZE, Images, Reader, in_lines, lines_of, moved, multiply, width_of
-from .transforms import DTYPE, TAPS, source_kernel, taps_kernel, turn_kernel
+from .transforms import DTYPE, TAPS, source_kernel, taps_kernel, transpose_kernel
 
 
 class Layout:
@@ -34,14 +35,14 @@ class Layout:
         self.split = in_lines(form.panels * self.source.vectors * self.each) // SIZE
         self.taps_bytes = in_lines(TAPS * lanes * lanes)
         self.run = TAPS * lanes + lanes
-        self.turned_bytes = in_lines(lanes * self.run)
+        self.transposed_bytes = in_lines(lanes * self.run)
         self.rings = self.source.ring_bytes, self.gradient.ring_bytes
         self.operands = self.source_bytes + self.gradient_bytes
         self.sums_bytes = in_lines(form.group * self.each)
 
     def scratch(self, form: Winograd) -> Scratch:
         """The memory it needs."""
-        own = sum(self.rings) + self.taps_bytes + self.turned_bytes
+        own = sum(self.rings) + self.taps_bytes + self.transposed_bytes
         if form.shared:
             return Scratch(own + self.sums_bytes, self.operands)
         return Scratch(own + self.operands, form.splits * self.split * SIZE)
@@ -56,15 +57,15 @@ class Driver:
     """The code of one gradient."""
 
     def __init__(
-        self, code: Code, form: Winograd, operands: tuple[Any, Any], finish: Finish
+        self, code: Code, form: Winograd, operands: tuple[Pointer, Pointer], finish: Finish
     ) -> None:
-        self.code, self.builder, self.places = code, code.builder, code.places
+        self.code, self.builder, self.indices = code, code.builder, code.indices
         self.form, self.finish, self.layout = form, finish, Layout(form)
         builder, layout = self.builder, self.layout
         place = sum(layout.rings)
         self.taps = moved(builder, code.own, place)
-        self.turned = moved(builder, code.own, place + layout.taps_bytes)
-        rest = moved(builder, code.own, place + layout.taps_bytes + layout.turned_bytes)
+        self.transposed = moved(builder, code.own, place + layout.taps_bytes)
+        rest = moved(builder, code.own, place + layout.taps_bytes + layout.transposed_bytes)
         start, self.sums = (code.shared, rest) if form.shared else (rest, code.shared)
         self.source, self.gradient = start, moved(builder, start, layout.source_bytes)
         rings = code.own, moved(builder, code.own, layout.rings[0])
@@ -74,14 +75,14 @@ class Driver:
             for images, operand, ring in both
         ]
 
-    def _kernel(self, gradient: bool) -> Any:
+    def _kernel(self, gradient: bool) -> Pointer | Function:
         """The transform of the source, or of the gradient."""
         code, form = self.code, self.form
         about = code.module, form.side, form.tile.lanes, gradient
         plain = source_kernel(*about)
         if not (form.shared and form.in_lines):
             return plain
-        return code.for_others(plain, source_kernel(*about, past=True))
+        return code.for_others(plain, source_kernel(*about, non_temporal=True))
 
     def emit(self) -> None:
         """Everything."""
@@ -92,59 +93,59 @@ class Driver:
         if form.shared:
             code.each(layout.source.vectors, lambda vector: self._read(0, vector, everything))
             code.each(layout.gradient.vectors, lambda vector: self._read(1, vector, everything))
-            code.barrier(past=form.in_lines)
+            code.barrier(non_temporal=form.in_lines)
             code.each(form.panels * form.groups, self._group)
             return
         code.each(form.splits, self._split)
         code.barrier()
 
-        def unit(number: Any) -> None:
+        def unit(number: Value) -> None:
             panel, vector = divided(builder, number, layout.source.vectors)
             start = builder.mul(number, i64(layout.each))
             sums = offset(builder, self.sums, DTYPE, start)
-            self._take_back(panel, as_value(vector), sums, form.splits)
+            self._take_back(panel, i64(vector), sums, form.splits)
 
         code.each(form.panels * layout.source.vectors, unit)
 
-    def _read(self, which: int, vector: Any, lines: tuple[Any, Any]) -> None:
+    def _read(self, which: int, vector: Value, lines: tuple[Value, Value]) -> None:
         """Transform one vector of channels of the source (0) or of the gradient (1)."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         lanes, squares = form.tile.lanes, layout.squares
         if which == 0:
-            start: Number = places.mul(vector, form.points * squares * lanes)
-            width: Number = lanes
+            start: Index = indices.mul(vector, form.points * squares * lanes)
+            width: Index = lanes
         else:
             panel, inside = divided(builder, vector, form.tile.vectors)
             _, width = width_of(builder, form, panel)
-            start = places.mul(panel, form.points * squares * form.tile.width)
-            start = places.add(start, places.mul(inside, lanes))
-        target = offset(builder, (self.source, self.gradient)[which], DTYPE, as_value(start))
-        distance = places.mul(width, squares)
+            start = indices.mul(panel, form.points * squares * form.tile.width)
+            start = indices.add(start, indices.mul(inside, lanes))
+        target = offset(builder, (self.source, self.gradient)[which], DTYPE, i64(start))
+        distance = indices.mul(width, squares)
         self.readers[which].transform(lines, vector, target, width, distance)
 
-    def _read_all(self, which: int, vectors: int, lines: tuple[Any, Any]) -> None:
-        def vector(number: Any, _: Any) -> None:
+    def _read_all(self, which: int, vectors: int, lines: tuple[Value, Value]) -> None:
+        def vector(number: Value, _: Sequence[Value]) -> None:
             self._read(which, number, lines)
 
         loop(self.builder, i64(0), i64(vectors), 1, vector)
 
     # ------------------------------------------------------------- products
 
-    def _group(self, number: Any) -> None:
+    def _group(self, number: Value) -> None:
         """One panel of some vectors of channels, from the first square to the last, and what becomes of them."""
         builder, layout, form = self.builder, self.layout, self.form
         panel, group = divided(builder, number, form.groups)
-        first = builder.mul(as_value(group), i64(form.group))
+        first = builder.mul(i64(group), i64(form.group))
         count = minimum(builder, builder.sub(i64(layout.source.vectors), first), i64(form.group))
         self._multiply(panel, first, count, i64(layout.squares), self.sums, i64(0))
 
-        def one(i: Any, _: Any) -> None:
+        def emit_element(i: Value, _: Sequence[Value]) -> None:
             sums = offset(builder, self.sums, DTYPE, builder.mul(i, i64(layout.each)))
             self._take_back(panel, builder.add(first, i), sums, 1)
 
-        loop(builder, i64(0), count, 1, one)
+        loop(builder, i64(0), count, 1, emit_element)
 
-    def _split(self, split: Any) -> None:
+    def _split(self, split: Value) -> None:
         """Some blocks, their products added up."""
         form, builder, layout = self.form, self.builder, self.layout
         first = builder.udiv(builder.mul(split, i64(form.blocks)), i64(form.splits))
@@ -152,14 +153,14 @@ class Driver:
         stop = builder.udiv(after, i64(form.splits))
         sums = offset(builder, self.sums, DTYPE, builder.mul(split, i64(layout.split)))
 
-        def one_block(block: Any, _: Any) -> None:
+        def emit_block(block: Value, _: Sequence[Value]) -> None:
             lines = lines_of(builder, form, block)
             for which, images in enumerate((layout.source, layout.gradient)):
                 self._read_all(which, images.vectors, lines)
             squares = builder.mul(builder.sub(lines[1], lines[0]), i64(form.across))
             keep = builder.sub(block, first)
 
-            def panel_of(panel: Any, _: Any) -> None:
+            def panel_of(panel: Value, _: Sequence[Value]) -> None:
                 start = builder.mul(panel, i64(layout.source.vectors * layout.each))
                 target = offset(builder, sums, DTYPE, start)
                 vectors = i64(layout.source.vectors)
@@ -167,29 +168,31 @@ class Driver:
 
             loop(builder, i64(0), i64(form.panels), 1, panel_of)
 
-        loop(builder, first, stop, 1, one_block)
+        loop(builder, first, stop, 1, emit_block)
 
     def _multiply(
-        self, panel: Number, first: Any, count: Any, squares: Any, sums: Any, keep: Any
+        self, panel: Index, first: Value, count: Value, squares: Value, sums: Pointer, keep: Value
     ) -> None:
         """Sums over ``squares`` squares for ``count`` vectors of channels, added to what is there where ``keep`` is not 0."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         lanes, tile = form.tile.lanes, form.tile
         full, width = width_of(builder, form, panel)
         added = builder.icmp_signed(">", keep, i64(0))
-        start = places.mul(panel, form.points * layout.squares * tile.width)
+        start = indices.mul(panel, form.points * layout.squares * tile.width)
 
-        def point(number: Any, _: Any) -> None:
-            at = places.add(start, places.mul(places.mul(number, width), layout.squares))
-            b = offset(builder, self.gradient, DTYPE, as_value(at))
+        def point(number: Value, _: Sequence[Value]) -> None:
+            at = indices.add(start, indices.mul(indices.mul(number, width), layout.squares))
+            b = offset(builder, self.gradient, DTYPE, i64(at))
 
-            def vector(i: Any, _: Any) -> None:
-                line = places.add(places.mul(builder.add(first, i), form.points), number)
+            def vector(i: Value, _: Sequence[Value]) -> None:
+                line = indices.add(indices.mul(builder.add(first, i), form.points), number)
                 read = offset(
-                    builder, self.source, DTYPE, as_value(places.mul(line, layout.squares * lanes))
+                    builder, self.source, DTYPE, i64(indices.mul(line, layout.squares * lanes))
                 )
-                out = places.mul(places.add(places.mul(i, form.points), number), lanes * tile.width)
-                write = offset(builder, sums, DTYPE, as_value(out))
+                out = indices.mul(
+                    indices.add(indices.mul(i, form.points), number), lanes * tile.width
+                )
+                write = offset(builder, sums, DTYPE, i64(out))
                 for row in range(0, lanes, tile.rows):
                     a = offset(builder, read, DTYPE, row)
                     to = offset(builder, write, DTYPE, row * tile.width)
@@ -202,43 +205,43 @@ class Driver:
 
     # ------------------------------------------------------------- the way out
 
-    def _take_back(self, panel: Number, vector: Any, sums: Any, splits: int) -> None:
+    def _take_back(self, panel: Index, vector: Value, sums: Pointer, splits: int) -> None:
         """The sums of one panel and one vector of the source's channels to the results."""
-        form, builder, places, layout = self.form, self.builder, self.places, self.layout
+        form, builder, indices, layout = self.form, self.builder, self.indices, self.layout
         lanes, tile = form.tile.lanes, form.tile
         kernel = taps_kernel(self.code.module, form.side, lanes)
-        turn = turn_kernel(self.code.module, lanes)
+        turn = transpose_kernel(self.code.module, lanes)
         _, width = width_of(builder, form, panel)
         channel = builder.mul(vector, i64(lanes))
         channels = minimum(builder, builder.sub(i64(form.channels), channel), i64(lanes))
         row = builder.mul(channel, i64(TAPS))
         length = builder.mul(channels, i64(TAPS))
 
-        def columns(at: Any, _: Any) -> None:
-            out = builder.add(as_value(places.mul(panel, tile.width)), at)
+        def columns(at: Value, _: Sequence[Value]) -> None:
+            out = builder.add(i64(indices.mul(panel, tile.width)), at)
             count = minimum(builder, builder.sub(i64(form.out), out), i64(lanes))
 
-            def one_channel(i: Any, _: Any) -> None:
+            def emit_channel(i: Value, _: Sequence[Value]) -> None:
                 read = offset(builder, sums, DTYPE, builder.mul(i, i64(tile.width)), at)
                 write = offset(builder, self.taps, DTYPE, builder.mul(i, i64(TAPS * lanes)))
                 distances = i64(layout.split), i64(lanes * tile.width)
                 builder.call(kernel, [i64(splits), read, *distances, write])
 
-            loop(builder, i64(0), channels, 1, one_channel)
+            loop(builder, i64(0), channels, 1, emit_channel)
 
-            builder.call(turn, [length, self.taps, self.turned, i64(layout.run)])
+            builder.call(turn, [length, self.taps, self.transposed, i64(layout.run)])
 
-            def one(number: Any, _: Any) -> None:
-                line = offset(builder, self.turned, DTYPE, builder.mul(number, i64(layout.run)))
+            def emit_unit(number: Value, _: Sequence[Value]) -> None:
+                line = offset(builder, self.transposed, DTYPE, builder.mul(number, i64(layout.run)))
 
-                def piece(place: Any, _: Any) -> None:
-                    mask = lane_mask(builder, builder.sub(length, place), lanes)
-                    values = load(builder, offset(builder, line, DTYPE, place), DTYPE, lanes)
-                    index = [builder.add(out, number), builder.add(row, place)]
+                def piece(address: Value, _: Sequence[Value]) -> None:
+                    mask = lane_mask(builder, builder.sub(length, address), lanes)
+                    values = load(builder, offset(builder, line, DTYPE, address), DTYPE, lanes)
+                    index = [builder.add(out, number), builder.add(row, address)]
                     self.finish.emit(self.code, values, index, lanes, mask)
 
                 loop(builder, i64(0), length, lanes, piece)
 
-            loop(builder, i64(0), count, 1, one)
+            loop(builder, i64(0), count, 1, emit_unit)
 
-        loop(builder, i64(0), as_value(width), lanes, columns)
+        loop(builder, i64(0), i64(width), lanes, columns)

@@ -19,10 +19,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..backends.base.memory import aligned
 from ..graph.arrays import as_array
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, DTypeError, FormatError
+from ..io.memory import aligned
 from .atomic import Path
 from .reading import RegularFile, parse_json, shown
 

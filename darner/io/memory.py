@@ -14,24 +14,30 @@ import mmap
 import sys
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ...graph.data import Array
-from ...graph.errors import LESS_MEMORY, OutOfMemoryError
-
-if TYPE_CHECKING:
-    from ...lower.plan import Buffer
+from ..graph.data import Array
+from ..graph.errors import LESS_MEMORY, OutOfMemoryError
+from ..graph.integers import round_up
 
 ALIGNMENT = 64
 LARGE_PAGE = 2 << 20
 WATCHED = 1 << 30
 """Bytes from which on it is asked whether the system would keep its promise."""
 GROUP = "/sys/fs/cgroup"
+UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 Bytes = npt.NDArray[np.uint8]
+
+
+def format_size(count: int) -> str:
+    """A number of bytes: ``512 B``, ``1.5 KiB``, ``20.0 MiB``."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, len(UNITS))
+    return f"{count / 1024**power:.1f} {UNITS[power - 1]}"
 
 
 def aligned(nbytes: int, what: str = "a value") -> Bytes:
@@ -50,12 +56,10 @@ def aligned(nbytes: int, what: str = "a value") -> Bytes:
             raise MemoryError
         return _aligned(nbytes)
     except (MemoryError, OSError, OverflowError, ValueError) as error:
-        from ...lower.plan_text import size
-
         free = available()
-        known = "" if free is None else f", but {size(free)} are free"
+        known = "" if free is None else f", but {format_size(free)} are free"
         raise OutOfMemoryError(
-            f"{size(nbytes)} of memory are asked for, for {what}{known}", hint=LESS_MEMORY
+            f"{format_size(nbytes)} of memory are asked for, for {what}{known}", hint=LESS_MEMORY
         ) from error
 
 
@@ -114,24 +118,13 @@ def room_for(nbytes: int, offered: Bytes | None) -> Bytes:
     return aligned(nbytes, "the values that a step makes (the arena)")
 
 
-def empty_like(buffer: Buffer, room: Bytes | None = None) -> Array:
-    """Memory for a buffer's value, filled with what it is at first: ``room`` of zeros, or its own."""
-    shape = tuple(int(size) for size in buffer.type.shape)
-    if room is None:
-        room = aligned(buffer.nbytes, f"{buffer.place} '{buffer.name}'")
-    array = room.view(buffer.type.dtype.numpy).reshape(shape)
-    if buffer.init:
-        array[...] = buffer.init
-    return array
-
-
 def together(sizes: Sequence[int], what: str = "values") -> list[Bytes]:
     """Memory for several values in one piece, each at a multiple of 64 bytes.
 
     >>> [len(room) for room in together([3, 100])]
     [3, 100]
     """
-    starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
+    starts = [0, *accumulate(round_up(size, ALIGNMENT) for size in sizes)]
     whole = aligned(starts[-1], what)
     return [whole[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
@@ -194,7 +187,7 @@ def _advise(array: Array, *advice: str) -> None:
     if not isinstance(owner, mmap.mmap) or sys.platform != "linux":
         return
     first = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-    start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
+    start = round_up(first, mmap.PAGESIZE)
     length = (first + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
     if length <= 0:
         return

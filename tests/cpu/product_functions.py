@@ -1,4 +1,4 @@
-"""Contractions as native code: every matrix product of a graph goes through this template.
+"""Functions that compute one matrix product, so that the loops of contractions can be tested without a graph around them.
 
 ``emit_contraction`` writes one function for a shape; the work is done by micro-kernels that all shapes of a module
 share, so that one more shape costs one more small loop. Weights may be kept packed (``emit_pack_b``), which lets the
@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....codegen.ir.emit import accumulator_of, i64, ir, load, loop, offset, store
-from .driver import Driver, Share, Target
-from .panel import emit_pack_panel
-from .plan import Contraction, Cut, cut, packed_elements, scratch_bytes
-from .tile import Machine, choose_tile
+from darner.backends.cpu.contract.driver import Driver, Operands, Share, Target
+from darner.backends.cpu.contract.panel import emit_pack_panel
+from darner.backends.cpu.contract.plan import Contraction, Cut, cut, packed_elements, scratch_bytes
+from darner.backends.cpu.contract.tile import Machine, choose_tile
+from darner.codegen.ir.emit import Spacing, accumulator_of, ir, load, loop, offset, store_strided
+from darner.codegen.ir.index import i64
+from darner.codegen.ir.types import Builder, Module, Value
 
 __all__ = [
     "Contraction",
@@ -41,7 +43,7 @@ Epilogue = Callable[[Any, Any, Any, Any, Any, Any, Any], Any]
 
 
 def share_evenly(
-    builder: Any, thread: Any, threads: Any, units: int, work: Callable[[Any, Any], None]
+    builder: Builder, thread: Value, threads: Value, units: int, work: Callable[[Any, Any], None]
 ) -> None:
     """One contiguous run of units for each thread, of sizes that differ by one at most."""
     total = i64(units)
@@ -51,14 +53,14 @@ def share_evenly(
 
 
 def emit_contraction(
-    module: Any,
+    module: Module,
     name: str,
     contraction: Contraction,
     machine: Machine,
     epilogue: Epilogue | None = None,
     packed_b: bool = False,
     share: Share = share_evenly,
-) -> Any:
+) -> Value:
     """Write the function of a contraction into ``module``.
 
     Every element of C becomes ``epilogue(sums)``, or ``epilogue(C + sums)`` when the contraction accumulates.
@@ -77,22 +79,25 @@ def emit_contraction(
         start = builder.mul(thread, i64(plan.scratch_bytes))
         own = builder.gep(scratch, [start], source_etype=types.IntType(8))
         target = _dense_target(builder, plan, c, epilogue, extra)
-        driver = Driver(builder, plan, a, b, own, target, packed_b=packed_b)
+        operands = Operands(a, b, packed_b=packed_b)
+        driver = Driver(builder, plan, operands, own, target)
         share(builder, thread, threads, plan.units, driver.emit)
     builder.ret_void()
     return function
 
 
-def _dense_target(builder: Any, plan: Cut, c: Any, epilogue: Epilogue | None, extra: Any) -> Target:
+def _dense_target(
+    builder: Builder, plan: Cut, c: Value, epilogue: Epilogue | None, extra: Any
+) -> Target:
     """C as the contraction's strides say, through an epilogue or not."""
     contraction, lanes = plan.contraction, plan.tile.lanes
     dtype = contraction.dtype
     distance, down, across = contraction.c_strides
 
-    def batch_of(batch: Any) -> Any:
+    def batch_of(batch: Value) -> Value:
         return offset(builder, c, dtype, builder.mul(batch, i64(distance)))
 
-    def write(values: Any, batch: Any, row: Any, column: Any, mask: Any) -> None:
+    def write(values: Value, batch: Value, row: Value, column: Value, mask: Value | None) -> None:
         steps = builder.mul(row, i64(down)), builder.mul(column, i64(across))
         place = offset(builder, batch_of(batch), dtype, *steps)
         if contraction.accumulate:
@@ -100,13 +105,13 @@ def _dense_target(builder: Any, plan: Cut, c: Any, epilogue: Epilogue | None, ex
             values = builder.fadd(before, values)
         if epilogue is not None:
             values = epilogue(builder, values, batch, row, column, mask, extra)
-        store(builder, values, place, dtype, mask, across)
+        store_strided(builder, values, place, dtype, Spacing(across), mask)
 
     plain = epilogue is None and across == 1 and dtype == accumulator_of(dtype)
     return Target(write, batch_of if plain else None)
 
 
-def emit_pack_b(module: Any, name: str, contraction: Contraction, machine: Machine) -> Any:
+def emit_pack_b(module: Module, name: str, contraction: Contraction, machine: Machine) -> Value:
     """Write the function ``(thread, threads, b*, packed*)`` that packs B for ``packed_b=True``.
 
     ``packed`` has ``packed_elements`` elements of the contraction's dtype.
@@ -120,8 +125,8 @@ def emit_pack_b(module: Any, name: str, contraction: Contraction, machine: Machi
     copies = contraction.batch if contraction.b_strides[0] else min(1, contraction.batch)
     thread, threads, b, packed = function.args
 
-    def work(start: Any, stop: Any) -> None:
-        def unit(index: Any, _: Any) -> None:
+    def work(start: Value, stop: Value) -> None:
+        def unit(index: Value, _: object) -> None:
             batch = builder.sdiv(index, i64(plan.panels))
             number = builder.srem(index, i64(plan.panels))
             source = offset(

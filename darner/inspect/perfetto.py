@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .atomic import Path, write_atomically
+from ..io.atomic import Path, write_atomically
 
 if TYPE_CHECKING:
     from .profile import Profile, Timing

@@ -1,6 +1,6 @@
 """What a step takes: every kernel on every thread, against what the machine could do.
 
-A ``Recorder`` (``darner.session.recorder``) runs steps with a clock around each kernel and makes a ``Profile``.
+A ``Recorder`` (``darner.inspect.recorder``) runs steps with a clock around each kernel and makes a ``Profile``.
 
 The time of a kernel is from its start to the start of the next, the mean over threads: its work, and the wait for other
 threads after it. So in each step the times of all kernels, with what it takes to start and join the threads, add up to the
@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph.errors import Calling, Source
+from ..io.atomic import Path
 from ..lower.work import KernelWork
 from ..optimizer.targets import Target
-from .atomic import Path
 from .tables import Part, Report
 
 Times = npt.NDArray[np.int64]
