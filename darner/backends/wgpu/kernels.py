@@ -67,6 +67,8 @@ def check_types(plan: Plan, machine: Machine) -> None:
 
 def template_of(spec: Spec, machine: Machine) -> Template | None:
     """The template that makes a spec's code."""
+    if spec.is_host:
+        return None
     return next((template for template in TEMPLATES if template.fits(spec, machine)), None)
 
 

@@ -15,7 +15,7 @@ from ....backends.wgpu.writer import Text
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ....lower.strided import VIEWS, Strided, strided
+from ....lower.strided import Strided, is_view, strided
 from ...elements.elements import can_emit
 from ...ir.index import Number
 from ...ir.math import register_type
@@ -54,9 +54,9 @@ def turn_of(spec: Spec) -> Turn | None:
     if spec.kind != "map" or not can_emit(body) or not same or prod(shape) < LEAST:
         return None
     for node in body.nodes:
-        if node.op.name not in VIEWS or tuple(sizes(node)) != shape or node.dtype.itemsize != 4:
+        if not is_view(node) or tuple(sizes(node)) != shape or node.dtype.itemsize != 4:
             continue
-        if any(user.op.name in VIEWS for user in body.users(node)):
+        if any(is_view(user) for user in body.users(node)):
             continue
         if not all("elementwise" in user.op.traits for user in body.users(node)):
             continue

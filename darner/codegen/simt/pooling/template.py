@@ -15,10 +15,10 @@ from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ....lower.roles import POOLING as NAMES
+from ....lower.roles import pooling_ops
 from ....lower.specs import sizes
 from ...ir.index import Number
-from ...problems.pooling import GRADIENTS, Axis
+from ...problems.pooling import Axis
 from ..elements import Memory, ShaderElements
 from ..main_node import Element, is_bound, main_of, main_stages
 from ..shader import Shader, Written
@@ -33,7 +33,7 @@ class Pooling:
 
     def __init__(self, main: Node) -> None:
         self.main = main
-        backward = main.op.name in GRADIENTS
+        backward = main.op.name.endswith("backward")
         attrs, rank = main.attrs, len(main.attrs["window"])
         self.whole = main if backward else main.operands[0]
         self.pooled = main.operands[-1] if backward else main
@@ -230,14 +230,14 @@ def _within(e: ShaderElements, place: Number, size: int) -> tuple[Number, Any]:
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
-    main = main_of(spec, NAMES)
+    main = main_of(spec, pooling_ops())
     if main is None or not main.dtype.is_float or not is_bound(spec, machine):
         return False
     return main.dtype is not dtypes.f64 or machine.wide
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
-    main = main_of(spec, NAMES)
+    main = main_of(spec, pooling_ops())
     if main is None:
         raise InternalError("a kernel of pooling without a pooling")
     plan = Pooling(main)

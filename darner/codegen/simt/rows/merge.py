@@ -13,7 +13,6 @@ from ....backends.wgpu.writer import spelled
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.node import Node
-from ....lower.roles import PLACES
 from ...ir.index import Number
 from ...ir.math import register_type
 from ..elements import ShaderElements
@@ -35,7 +34,7 @@ class Reduction:
     def __init__(self, elements: ShaderElements, node: Node) -> None:
         self.elements = elements
         self.node = node
-        self.finds = node.op.name in PLACES
+        self.finds = node.op.facts.finds
         operand = node.operands[0].dtype
         kept = elements.registers.kept_in(node.dtype)
         self.types: list[DType] = [operand, dtypes.u32] if self.finds else [kept]
@@ -130,7 +129,7 @@ class Reduction:
 
 def words_of(node: Node) -> int:
     """Words of memory that a reduction's running result takes."""
-    if node.op.name in PLACES:
+    if node.op.facts.finds:
         return 1 + max(1, node.operands[0].dtype.itemsize // 4)
     return max(1, node.dtype.itemsize // 4)
 
