@@ -262,9 +262,10 @@ def _kernels_of(device: str) -> _Kernels:
             return template_of(spec) is not None
 
         return _Kernels(has_code, ALIGNMENT, maxsize, lambda plan, graph: None, ENDED)
-    from .wgpu.device import GRANULE, opened
+    from ..codegen.simt.families import template_of as shader_of
+    from ..codegen.simt.machine import GRANULE
+    from .wgpu.device import opened
     from .wgpu.kernels import check_types
-    from .wgpu.kernels import template_of as shader_of
     from .wgpu.limits import check_values, segment_of
 
     machine = opened(device).machine

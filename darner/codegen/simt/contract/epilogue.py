@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph.dtypes import DType
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...ir.math import register_type
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import Shader, Stage
+from ..builder import Memory, is_packed
+from ..dispatch import Dispatch, Stage
+from ..elements import ThreadElements
 from .load import PARTS, named, unsigned
 from .product import Axis, Product, kept_in, part_elements
 
@@ -40,7 +41,7 @@ class Sink(Protocol):
 
     unit: int
     """Columns that are taken together."""
-    elements: ShaderElements
+    elements: ThreadElements
     """Computes what is written; forgets what is known at the end of a block of code."""
 
     def line(self, batch: Number, row: Number) -> Line:
@@ -58,7 +59,7 @@ class Results:
     The shader is one with ``whole=product.in_fours``.
     """
 
-    def __init__(self, shader: Shader, product: Product) -> None:
+    def __init__(self, shader: Dispatch, product: Product) -> None:
         self.shader = shader
         self.product = product
         self.unit = 4 if product.in_fours else 1
@@ -128,7 +129,9 @@ class Results:
     def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Any]:
         """Four elements that lie together."""
         registers, places = self.elements.registers, self.elements.places
-        four = self.shader.writer.let(None, f"{memory.name}[{places.text(offset)} >> 2u]").text
+        four = self.shader.builder.let_text(
+            None, f"{memory.name}[{places.text(offset)} >> 2u]"
+        ).text
         if not is_packed(dtype):
             return [Text(register_type(dtype), f"{four}.{part}") for part in PARTS]
         share = 4 // dtype.itemsize
@@ -138,7 +141,7 @@ class Results:
         return [registers.unpacked(words[x], f"{x % share}u", dtype) for x in range(4)]
 
     def _store(self, values: Sequence[Any], memory: Memory, offset: Number) -> None:
-        registers, writer = self.elements.registers, self.shader.writer
+        registers, writer = self.elements.registers, self.shader.builder
         if self.unit == 1:
             registers.store(values[0], memory, offset, memory.dtype)
             return
@@ -187,7 +190,7 @@ class Parts:
         parts: how many there are.
     """
 
-    def __init__(self, shader: Shader, product: Product, part: str, parts: int) -> None:
+    def __init__(self, shader: Dispatch, product: Product, part: str, parts: int) -> None:
         self.shader = shader
         self.product = product
         self.part = part
@@ -209,10 +212,10 @@ class Parts:
             text, at = sums[0], place
         else:
             text, at = f"{self.memory.item}({', '.join(sums)})", f"{place} >> 2u"
-        self.shader.writer.line(f"{self.memory.name}[{at}] = {text};")
+        self.shader.builder.line(f"{self.memory.name}[{at}] = {text};")
 
 
-def scratch_of(shader: Shader, product: Product, parts: int, unit: int) -> Memory:
+def scratch_of(shader: Dispatch, product: Product, parts: int, unit: int) -> Memory:
     """The scratch memory of all parts, in units."""
     return shader.scratch(0, parts * part_elements(product), kept_in(product), unit)
 
@@ -221,16 +224,16 @@ TOGETHER = 8
 """Parts that are on their way from memory at the same time."""
 
 
-def sum_of_parts(shader: Shader, product: Product, parts: int) -> Stage:
+def sum_of_parts(shader: Dispatch, product: Product, parts: int) -> Stage:
     """The dispatch that adds up the parts, in their order, and takes the sums to the results."""
-    writer, results = shader.writer, Results(shader, product)
+    writer, results = shader.builder, Results(shader, product)
     unit, places = results.unit, results.elements.places
     memory = scratch_of(shader, product, parts, unit)
     units = part_elements(product) // unit
 
     def add(first: str, count: int) -> None:
         texts = [f"{memory.name}[({first} + {i}u) * {units}u + thread]" for i in range(count)]
-        for name in [writer.let(None, text).text for text in texts]:
+        for name in [writer.let_text(None, text).text for text in texts]:
             writer.line(f"total += {name};")
 
     with writer.block(f"if (thread < {units}u)"):

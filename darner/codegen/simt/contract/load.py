@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....backends.wgpu.writer import Text, spelled
+from ....backends.wgpu.text import Text, spelled
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ...ir.index import Number
 from ...ir.math import register_type
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import Shader
+from ..builder import Memory, is_packed
+from ..dispatch import Dispatch
+from ..elements import ThreadElements
 from .product import Steps, View
 
 PARTS = "xyzw"
@@ -26,7 +27,7 @@ class Reader:
         kept: the type that its elements are multiplied in.
     """
 
-    def __init__(self, shader: Shader, view: View, kept: DType) -> None:
+    def __init__(self, shader: Dispatch, view: View, kept: DType) -> None:
         self.shader = shader
         self.view = view
         self.kept = kept
@@ -46,25 +47,25 @@ class Reader:
         """The type of what ``load`` gives."""
         return self.kind if self.view.vector == 1 else self.memory.item
 
-    def base(self, elements: ShaderElements, batch: Number, free: Number) -> Number:
+    def base(self, elements: ThreadElements, batch: Number, free: Number) -> Number:
         """The place of a row's (or column's) first term; along ``free`` vectors, their number."""
         places = elements.places
         start = places.add(offset(elements, batch, self.view.batch), self.view.offset)
         return places.add(start, offset(elements, free, self.view.free))
 
-    def step(self, elements: ShaderElements, term: Number) -> Number:
+    def step(self, elements: ThreadElements, term: Number) -> Number:
         """How far a term is from the first; along ``summed`` vectors, their number."""
         return offset(elements, term, self.view.summed)
 
-    def load(self, elements: ShaderElements, place: Number) -> str:
+    def load(self, elements: ThreadElements, place: Number) -> str:
         """What lies at a place, as it is stored; an element of a type of its own as a number."""
         if self.view.vector > 1:
             text = elements.places.text(place)
-            return self.shader.writer.let(None, f"{self.memory.name}[{text}]").text
+            return self.shader.builder.let_text(None, f"{self.memory.name}[{text}]").text
         registers = elements.registers
         value = registers.load(self.memory, place, self.view.leaf.dtype)
         found = registers.cast(value, self.view.leaf.dtype, self.kept)
-        return self.shader.writer.text(found)
+        return self.shader.builder.text(found)
 
     def wide(self, raw: str) -> str:
         """A vector that ``load`` gave, as numbers to multiply."""
@@ -72,14 +73,14 @@ class Reader:
         if not is_packed(dtype) or self.view.vector == 1:
             return raw
         if not raw.isidentifier():
-            raw = self.shader.writer.let(None, raw).text
+            raw = self.shader.builder.let_text(None, raw).text
         if dtype is dtypes.f16:
             return f"vec4<f32>(unpack2x16float({raw}.x), unpack2x16float({raw}.y))"
         words = ", ".join(f"{raw}.{x} << 16u, {raw}.{x} & 0xffff0000u" for x in "xy")
         return f"bitcast<vec4<f32>>(vec4<u32>({words}))"
 
 
-def offset(elements: ShaderElements, number: Number, axes: Steps) -> Number:
+def offset(elements: ThreadElements, number: Number, axes: Steps) -> Number:
     """Where an index lies, from its number among all."""
     places = elements.places
     index = places.split(number, [size for size, _ in axes])
@@ -96,11 +97,11 @@ def unsigned(text: str) -> Text:
     return Text(ir.IntType(32), text)
 
 
-def named(shader: Shader, text: str) -> Text:
+def named(shader: Dispatch, text: str) -> Text:
     """A u32 expression under a name, as an index."""
     from llvmlite import ir
 
-    return shader.writer.let(ir.IntType(32), text)
+    return shader.builder.let_text(ir.IntType(32), text)
 
 
 def multiply_add(kind: str, total: str, a: str, b: str) -> str:
@@ -123,8 +124,8 @@ class ThreadSums:
 
     def __init__(
         self,
-        shader: Shader,
-        elements: ShaderElements,
+        shader: Dispatch,
+        elements: ThreadElements,
         readers: Sequence[Reader],
         bases: Sequence[Sequence[Number]],
         counts: tuple[int, int],
@@ -137,7 +138,7 @@ class ThreadSums:
         self.kind = readers[0].kind
         self.terms = terms_of([reader.view for reader in readers])
         for name in self.names():
-            shader.writer.line(f"var {name} = {self.kind}(0);")
+            shader.builder.line(f"var {name} = {self.kind}(0);")
 
     def names(self) -> list[str]:
         """The sums, row by row."""
@@ -164,7 +165,7 @@ class ThreadSums:
             if inside:
                 raw = f"select({reader.raw}(), {raw}, {inside})"
             wide = reader.wide(raw) if view.vector > 1 else raw
-            return wide if wide.isidentifier() else self.shader.writer.let(None, wide).text
+            return wide if wide.isidentifier() else self.shader.builder.let_text(None, wide).text
 
         found: list[list[str]] = [[] for _ in range(self.terms)]
         if view.along == "summed" and view.vector > 1:
@@ -190,7 +191,7 @@ class ThreadSums:
                 for j in range(columns):
                     total = f"sum{i}_{j}"
                     product = multiply_add(self.kind, total, a[term][i], b[term][j])
-                    self.shader.writer.line(f"{total} = {product};")
+                    self.shader.builder.line(f"{total} = {product};")
 
 
 def terms_of(views: Sequence[View]) -> int:

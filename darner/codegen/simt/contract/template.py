@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
 from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....lower.plan import Spec
 from ...elements.elements import can_emit
-from ..shader import Shader, Stage, Written
+from ..dispatch import Dispatch, Stage, Written
+from ..machine import Machine
 from ..template import Template, Variants
 from . import thread as gemm_thread
 from . import tiles as gemm_tiles
@@ -71,15 +71,15 @@ MOST_TILES = 8
 """Tiles that are worth a try."""
 
 
-def _shader(spec: Spec, product: Product, machine: Machine, threads: int) -> Shader:
-    return Shader(spec, machine, threads=threads, whole=product.in_fours)
+def _shader(spec: Spec, product: Product, machine: Machine, threads: int) -> Dispatch:
+    return Dispatch(spec, machine, threads=threads, whole=product.in_fours)
 
 
-def _readers(shader: Shader, product: Product, *views: View) -> list[Reader]:
+def _readers(shader: Dispatch, product: Product, *views: View) -> list[Reader]:
     return [Reader(shader, view, kept_in(product)) for view in views]
 
 
-def _sink(shader: Shader, product: Product, parts: int) -> Callable[[str], Any]:
+def _sink(shader: Dispatch, product: Product, parts: int) -> Callable[[str], Any]:
     """What takes the sums of a part: the results, where there is one."""
     if parts == 1:
         return lambda part: Results(shader, product)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..shader import Shader, Stage
+from ..dispatch import Dispatch, Stage
 from .epilogue import Results
 from .load import Reader, ThreadSums, named
 from .product import Product, View, view_of
@@ -35,9 +35,9 @@ def views_of(product: Product) -> tuple[View, View]:
     )
 
 
-def write_thread(shader: Shader, product: Product, readers: Sequence[Reader]) -> Stage:
+def write_thread(shader: Dispatch, product: Product, readers: Sequence[Reader]) -> Stage:
     """The kernel."""
-    writer = shader.writer
+    writer = shader.builder
     results = Results(shader, product)
     elements, places = results.elements, results.elements.places
     rows, columns = rows_of(product), results.unit

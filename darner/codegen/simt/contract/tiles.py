@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....backends.wgpu.writer import spelled
+from ....backends.wgpu.text import spelled
 from ...ir.index import Number
 from ...ir.math import register_type
-from ..elements import ShaderElements
-from ..shader import Shader
+from ..dispatch import Dispatch
+from ..elements import ThreadElements
 from .epilogue import Sink
 from .load import PARTS, Reader, multiply_add, named, unsigned
 from .plan import Cut, Tile
@@ -51,7 +51,7 @@ class Loader:
 
     def __init__(
         self,
-        shader: Shader,
+        shader: Dispatch,
         reader: Reader,
         tile: Tile,
         name: str,
@@ -74,7 +74,7 @@ class Loader:
         self.line = width // 4 + (tile.pad if self.turned else 0)
         self.across = (tile.bk if self.turned else width) // vector
         self.count = width * tile.bk // vector
-        shader.shared(name, f"array<array<vec4<{reader.kind}>, {self.line}>, {tile.bk}>")
+        shader.text_shared(name, f"array<array<vec4<{reader.kind}>, {self.line}>, {tile.bk}>")
 
     @property
     def view(self) -> View:
@@ -84,9 +84,9 @@ class Loader:
     def _names(self, number: int) -> _Names:
         return _Names(*(f"{self.name}_{word}{number}" for word in ("item", "line", "place")))
 
-    def prepare(self, elements: ShaderElements, batch: Number) -> None:
+    def prepare(self, elements: ThreadElements, batch: Number) -> None:
         """Write what does not change from block to block: where a thread reads, and where it writes to."""
-        writer, places = self.shader.writer, elements.places
+        writer, places = self.shader.builder, elements.places
         vector, threads = self.view.vector, self.shader.threads
         self.bases: list[Number] = []
         for i in range(-(-self.count // threads)):
@@ -103,9 +103,9 @@ class Loader:
             base = self.reader.base(elements, batch, named(self.shader, free))
             self.bases.append(places.plain(base))
 
-    def load(self, elements: ShaderElements, block: str) -> list[str]:
+    def load(self, elements: ThreadElements, block: str) -> list[str]:
         """Read a thread's share of a block; returns what ``store`` takes."""
-        writer, places, tile = self.shader.writer, elements.places, self.tile
+        writer, places, tile = self.shader.builder, elements.places, self.tile
         found = []
         for i, base in enumerate(self.bases):
             own = self._names(i)
@@ -122,13 +122,13 @@ class Loader:
             raw = self.reader.load(elements, place)
             if self.terms % tile.bk:
                 zero = f"{self.reader.raw}()"
-                raw = writer.let(None, f"select({zero}, {raw}, {term.text} < {last}u)").text
+                raw = writer.let_text(None, f"select({zero}, {raw}, {term.text} < {last}u)").text
             found.append(raw)
         return found
 
     def store(self, loaded: Sequence[str]) -> None:
         """Write what ``load`` gave to workgroup memory."""
-        writer = self.shader.writer
+        writer = self.shader.builder
         at, vector = self.name, self.view.vector
         for i, raw in enumerate(loaded):
             own = self._names(i)
@@ -137,7 +137,7 @@ class Loader:
                 term, free = (own.place, own.line) if self.turned else (own.line, own.place)
                 lines.append(f"{at}[{term}][{free} / 4u][{free} % 4u] = {raw};")
             elif self.turned:
-                wide = writer.let(None, self.reader.wide(raw)).text
+                wide = writer.let_text(None, self.reader.wide(raw)).text
                 place = f"{own.line} / 4u][{own.line} % 4u"
                 lines += [
                     f"{at}[{own.place} * 4u + {x}u][{place}] = {wide}.{PARTS[x]};" for x in range(4)
@@ -161,10 +161,10 @@ def group_count(product: Product, cut: Cut) -> int:
 
 
 def write_tiles(
-    shader: Shader, product: Product, cut: Cut, readers: Sequence[Reader], sink: Any
+    shader: Dispatch, product: Product, cut: Cut, readers: Sequence[Reader], sink: Any
 ) -> None:
     """Write the kernel of a product; ``sink(part)`` makes what takes the sums of a part, whose number is an expression."""
-    tile, writer = cut.tile, shader.writer
+    tile, writer = cut.tile, shader.builder
     kind = spelled(register_type(kept_in(product)))
     part, batch = _write_places(shader, product, cut)
     took: Sink = sink(part)
@@ -201,9 +201,9 @@ def write_tiles(
     _write_sums(shader, product, tile, took, batch, kind)
 
 
-def _write_places(shader: Shader, product: Product, cut: Cut) -> tuple[str, Number]:
+def _write_places(shader: Dispatch, product: Product, cut: Cut) -> tuple[str, Number]:
     """Write which part, matrix and tile a workgroup has; returns the part and the matrix."""
-    tile, writer = cut.tile, shader.writer
+    tile, writer = cut.tile, shader.builder
     across, down = -(-product.n // tile.bn), -(-product.m // tile.bm)
     both = across * down
     writer.line(f"let plane = group / {both}u;")
@@ -217,9 +217,9 @@ def _write_places(shader: Shader, product: Product, cut: Cut) -> tuple[str, Numb
     return "part", unsigned("matrix")
 
 
-def _write_threads(shader: Shader, tile: Tile) -> None:
+def _write_threads(shader: Dispatch, tile: Tile) -> None:
     """Write where a thread's rows and columns lie in the tile, in vectors of four."""
-    writer, down, across = shader.writer, tile.bm // tile.tm, tile.bn // tile.tn
+    writer, down, across = shader.builder, tile.bm // tile.tm, tile.bn // tile.tn
     beside = tile.across
     if beside and across % beside == 0 and down % (32 // beside) == 0:
         # 32 threads that run in step share rows and columns as much as they can.
@@ -239,9 +239,9 @@ def _write_threads(shader: Shader, tile: Tile) -> None:
         writer.line(f"let across{j} = across + {j * across}u;")
 
 
-def _write_products(shader: Shader, tile: Tile, kind: str) -> None:
+def _write_products(shader: Dispatch, tile: Tile, kind: str) -> None:
     """Write the products of the block in workgroup memory."""
-    writer = shader.writer
+    writer = shader.builder
 
     def terms(numbers: Sequence[str]) -> None:
         for k, number in enumerate(numbers):
@@ -263,10 +263,10 @@ def _write_products(shader: Shader, tile: Tile, kind: str) -> None:
 
 
 def _write_sums(
-    shader: Shader, product: Product, tile: Tile, sink: Sink, batch: Number, kind: str
+    shader: Dispatch, product: Product, tile: Tile, sink: Sink, batch: Number, kind: str
 ) -> None:
     """Write a thread's sums to where they go."""
-    writer = shader.writer
+    writer = shader.builder
     down, across = tile.bm // tile.tm, tile.bn // tile.tn
     fours = tile.tn // 4
     before = len(writer.lines)

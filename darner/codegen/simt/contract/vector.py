@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....backends.wgpu.machine import Machine, power_above, power_below
-from ..shader import Shader
+from ..dispatch import Dispatch
+from ..machine import Machine, power_above, power_below
 from .epilogue import Sink
 from .load import Reader, ThreadSums, named, terms_of, unsigned
 from .plan import MOST_PART_BYTES
@@ -143,10 +143,10 @@ def group_count(product: Product, share: Share) -> int:
 
 
 def write_vector(
-    shader: Shader, product: Product, share: Share, readers: Sequence[Reader], sink: Any
+    shader: Dispatch, product: Product, share: Share, readers: Sequence[Reader], sink: Any
 ) -> None:
     """Write the kernel; ``sink(part)`` makes what takes the sums of a part, whose number is an expression."""
-    writer = shader.writer
+    writer = shader.builder
     across = -(-product.n // share.width)
     writer.line(f"let column0 = (group % {across}u) * {share.width}u;")
     writer.line(f"let plane = group / {across}u;")
@@ -179,9 +179,9 @@ def write_vector(
     _write_results(shader, product, share, sums, took, batch, by_columns)
 
 
-def _write_terms(shader: Shader, product: Product, share: Share, sums: ThreadSums) -> None:
+def _write_terms(shader: Dispatch, product: Product, share: Share, sums: ThreadSums) -> None:
     """Write the loop over a thread's terms."""
-    writer, elements = shader.writer, sums.elements
+    writer, elements = shader.builder, sums.elements
     groups = product.k // sums.terms
     each = -(-groups // share.parts)
     writer.line(f"var group0 = slice + part * {each}u;")
@@ -208,10 +208,10 @@ def _write_terms(shader: Shader, product: Product, share: Share, sums: ThreadSum
             sums.add(loaded)
 
 
-def _write_reduction(shader: Shader, share: Share, sums: ThreadSums, by_columns: bool) -> None:
+def _write_reduction(shader: Dispatch, share: Share, sums: ThreadSums, by_columns: bool) -> None:
     """Write how the sums of the threads that share columns become one: halves onto halves, always in the same order."""
-    writer, names = shader.writer, sums.names()
-    shader.shared("partial", f"array<array<{sums.kind}, {share.threads}>, {len(names)}>")
+    writer, names = shader.builder, sums.names()
+    shader.text_shared("partial", f"array<array<{sums.kind}, {share.threads}>, {len(names)}>")
     for number, name in enumerate(names):
         writer.line(f"partial[{number}][local] = {name};")
     shader.barrier()
@@ -225,7 +225,7 @@ def _write_reduction(shader: Shader, share: Share, sums: ThreadSums, by_columns:
 
 
 def _write_results(
-    shader: Shader,
+    shader: Dispatch,
     product: Product,
     share: Share,
     sums: ThreadSums,
@@ -234,10 +234,12 @@ def _write_results(
     by_columns: bool,
 ) -> None:
     """Write the sums to where they go, a unit for each thread."""
-    writer, unit = shader.writer, sink.unit
+    writer, unit = shader.builder, sink.unit
     apart = 1 if by_columns else share.slices
     if share.slices == 1:
-        shader.shared("partial", f"array<array<{sums.kind}, {share.threads}>, {len(sums.names())}>")
+        shader.text_shared(
+            "partial", f"array<array<{sums.kind}, {share.threads}>, {len(sums.names())}>"
+        )
         for number, name in enumerate(sums.names()):
             writer.line(f"partial[{number}][local] = {name};")
         shader.barrier()
