@@ -432,19 +432,32 @@ class Printer(Writer):
 
     @contextmanager
     def _block(self, head: str) -> Iterator[None]:
-        with ExitStack() as stack, self.block(head):
+        with self.block(head), self.scope():
+            yield
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """See ``Simt``."""
+        with ExitStack() as stack:
             for scope in list(self.scopes):
                 stack.enter_context(scope())
             yield
+
+    def trial(self, body: Callable[[], None]) -> int:
+        """See ``Simt``."""
+        before = len(self.lines)
+        with self.scope():
+            body()
+        written = len(self.lines) - before
+        del self.lines[before:]
+        return written
 
     @contextmanager
     def if_(self, *conditions: Any) -> Iterator[None]:
         """See ``Simt``."""
         left = [condition for condition in conditions if condition is not None]
         if not left:
-            with ExitStack() as stack:
-                for scope in list(self.scopes):
-                    stack.enter_context(scope())
+            with self.scope():
                 yield
             return
         test = left[0]

@@ -56,7 +56,8 @@ def integer(bits: int) -> Any:
 
 def dtype_of(type_: Any) -> DType:
     """The element type that values of a type, or the parts of a vector, are computed in."""
-    return dtypes.dtype({"bool": "bool"}.get(name := spelled(element(type_)), name))
+    name = spelled(element(type_))
+    return dtypes.i64 if name == "u64" else dtypes.dtype(name)
 
 
 def number(value: float, type_: Any, signed: bool = False) -> str:

@@ -442,6 +442,14 @@ class Simt(ScalarBuilder, Protocol):
         """``body(k)`` where the value is ``k``, which is below ``count``."""
         ...
 
+    def scope(self) -> AbstractContextManager[None]:
+        """Code that nothing after it makes use of; no branch."""
+        ...
+
+    def trial(self, body: Callable[[], None]) -> int:
+        """How many statements ``body`` writes; they are taken back."""
+        ...
+
     def break_(self) -> None:
         """Leave the innermost loop."""
         ...
