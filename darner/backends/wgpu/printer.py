@@ -1,7 +1,4 @@
-"""The SIMT builder's WGSL: what templates write, as the text of a shader.
-
-Expressions become names where a template says ``let``, where something is read from memory, and where a scalar instruction makes them; all others stand where they are used.
-"""
+"""The SIMT builder's WGSL: blocks, memory, and the shader of a dispatch; ``values`` has its expressions."""
 
 from __future__ import annotations
 
@@ -16,148 +13,13 @@ from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.errors import InternalError, UnsupportedError
 from .access import Access
-from .lanes import ShaderLane, philox
 from .stage import Listing, Stage
-from .text import Cell, Text, dtype_of, element, integer, reads_of, spelled, vector, width
-from .writer import HIDDEN, ZERO, Writer
+from .text import SUM, Cell, Text, dtype_of, element, integer, reads_of, spelled
+from .values import Values, is_signed
+from .writer import HIDDEN, ZERO
 
 if TYPE_CHECKING:
     from .machine import Machine
-
-WORDS = frozenset(
-    [
-        "abs",
-        "acos",
-        "alias",
-        "all",
-        "any",
-        "asin",
-        "atan",
-        "atan2",
-        "bitcast",
-        "bool",
-        "break",
-        "case",
-        "ceil",
-        "clamp",
-        "const",
-        "continue",
-        "continuing",
-        "cos",
-        "cosh",
-        "cross",
-        "default",
-        "degrees",
-        "determinant",
-        "diagnostic",
-        "discard",
-        "distance",
-        "dot",
-        "else",
-        "enable",
-        "enum",
-        "exp",
-        "exp2",
-        "f16",
-        "f32",
-        "f64",
-        "false",
-        "floor",
-        "fma",
-        "fn",
-        "for",
-        "fract",
-        "frexp",
-        "group",
-        "i32",
-        "i64",
-        "if",
-        "import",
-        "inverseSqrt",
-        "ldexp",
-        "length",
-        "let",
-        "local",
-        "log",
-        "log2",
-        "loop",
-        "main",
-        "max",
-        "min",
-        "mix",
-        "mod",
-        "modf",
-        "module",
-        "normalize",
-        "of",
-        "override",
-        "part",
-        "pow",
-        "private",
-        "ptr",
-        "radians",
-        "ref",
-        "reflect",
-        "requires",
-        "return",
-        "round",
-        "select",
-        "set",
-        "sign",
-        "sin",
-        "sinh",
-        "smoothstep",
-        "sqrt",
-        "static",
-        "step",
-        "storage",
-        "struct",
-        "switch",
-        "tan",
-        "tanh",
-        "target",
-        "texture",
-        "thread",
-        "transpose",
-        "true",
-        "trunc",
-        "u32",
-        "u64",
-        "uniform",
-        "var",
-        "vec2",
-        "vec3",
-        "vec4",
-        "while",
-        "workgroup",
-        "unpack2x16float",
-        "pack2x16float",
-        "typedef",
-        "type",
-        "using",
-        "use",
-        "virtual",
-        "void",
-        "self",
-        "super",
-        "shared",
-        "this",
-        "precise",
-        "premerge",
-        "regardless",
-        "resource",
-        "namespace",
-        "new",
-        "macro",
-        "match",
-        "final",
-        "filter",
-        "from",
-        "get",
-        "goto",
-    ]
-)
-"""What a name must not be: words of WGSL, its functions, and what every shader has."""
 
 
 def item_of(memory: Memory) -> str:
@@ -179,7 +41,7 @@ class Function:
     lines: list[Any]
 
 
-class Printer(Writer):
+class Printer(Values):
     """The code of one dispatch as WGSL; see ``codegen.simt.builder.Simt``.
 
     Args:
@@ -192,8 +54,6 @@ class Printer(Writer):
         super().__init__(zero)
         self.machine = machine
         self.threads = threads
-        self.lane = ShaderLane
-        self.loops: list[int] = []
         self.scopes: list[Callable[[], AbstractContextManager[None]]] = []
         self._loop_count = 0
         self._shared: dict[str, str] = {}
@@ -201,206 +61,10 @@ class Printer(Writer):
             "@builtin(workgroup_id) workgroup: vec3<u32>",
             "@builtin(local_invocation_index) local: u32",
         ]
-        self._taken: set[str] = set(WORDS)
         self._else_at = -1
         self.group, self.local, self.thread = (
             Text(integer(32), name, self) for name in ("group", "local", "thread")
         )
-
-    # ------------------------------------------------------------- names
-
-    def name(self, prefix: str = "v") -> str:
-        """A name that nothing else has."""
-        found = super().name(prefix)
-        while found in self._taken:
-            found = super().name(prefix)
-        self._taken.add(found)
-        return found
-
-    def called(self, name: str) -> str:
-        """A name like this that nothing else has."""
-        if name in ("v", "c", "i"):
-            return self.name(name)
-        found, count = name, 1
-        while found in self._taken:
-            count += 1
-            found = f"{name}_{count}"
-        self._taken.add(found)
-        return found
-
-    # ------------------------------------------------------------- values
-
-    def let(self, value: Any, name: str = "v") -> Text:
-        """See ``Simt``."""
-        if not isinstance(value, Text):
-            raise InternalError(f"{value!r} is known, and needs no name")
-        found = self.called(name)
-        self.line(f"let {found} = {value.whole};")
-        return Text(value.type, found, self, signed=value.signed)
-
-    def expression(self, value: Any) -> str:
-        """A value where any expression may stand; text, until all templates are without."""
-        if isinstance(value, str):
-            return value
-        return value.whole if isinstance(value, Text) else self.text(value)
-
-    def constant(self, number: float, dtype: DType, width: int = 1) -> Text:
-        """See ``Simt``."""
-        type_ = value_type(dtype)
-        text = self.constant_text(number, type_)
-        return self.splat(Text(type_, text, self), width)
-
-    def splat(self, value: Any, width: int) -> Text:
-        """See ``Simt``."""
-        if width == 1:
-            return value
-        kind = vector(value.type, width)
-        text = f"{spelled(kind, _signed(value))}({self.expression(value)})"
-        return Text(kind, text, self, signed=_signed(value), reads=reads_of(value))
-
-    def vector(self, parts: Sequence[Any]) -> Text:
-        """See ``Simt``."""
-        count = sum(getattr(item.type, "count", 1) for item in parts)
-        if count == 1:
-            return parts[0]
-        kind, signed = vector(element(parts[0].type), count), _signed(parts[0])
-        text = ", ".join(map(self.expression, parts))
-        return Text(
-            kind, f"{spelled(kind, signed)}({text})", self, signed=signed, reads=reads_of(*parts)
-        )
-
-    def index(self, number: Any) -> Text:
-        """See ``Simt``."""
-        return self._number(number)
-
-    def narrowed(self, value: Any) -> Text:
-        """See ``Simt``."""
-        wide = self.signed(value)
-        text = f"bitcast<u32>(i32(clamp({wide}, -2147483648li, 2147483647li)))"
-        return Text(integer(32), text, self, reads=reads_of(value))
-
-    def _cast(self, value: Any, type_: Any, how: str, signed: bool = False) -> Text:
-        text = f"{how}({self.expression(value)})"
-        return Text(type_, text, self, signed=signed, reads=reads_of(value))
-
-    def as_signed(self, value: Any) -> Text:
-        """See ``Simt``."""
-        if value.signed:
-            return value
-        return self._cast(value, value.type, spelled(value.type, True), True)
-
-    def as_unsigned(self, value: Any) -> Text:
-        """See ``Simt``."""
-        if not value.signed:
-            return value
-        return self._cast(value, value.type, spelled(value.type))
-
-    def bits(self, value: Any) -> Text:
-        """See ``Simt``."""
-        kind, wide = spelled(value.type, _signed(value)), element(value.type)
-        if kind == "bool":
-            return self._cast(value, integer(32), "u32")
-        if not kind.removeprefix("vec4<").startswith("f"):
-            return (
-                self.as_unsigned(value)
-                if isinstance(value, Text)
-                else Text(value.type, self.text(value), self)
-            )
-        type_ = integer(64 if str(wide) == "double" else 32)
-        if value.type is not wide:
-            type_ = vector(type_, value.type.count)
-        return self._cast(value, type_, f"bitcast<{spelled(type_)}>")
-
-    def of_bits(self, bits: Any, dtype: DType) -> Text:
-        """See ``Simt``."""
-        type_ = value_type(dtype)
-        if width(type_) == 1:
-            return self.operate("!=", bits, 0)
-        if width(type_):
-            return Text(type_, bits.whole, self, bits.level, reads=bits.reads or reads_of(bits))
-        if bits.width > 1:
-            type_ = vector(type_, bits.width)
-        return self._cast(bits, type_, f"bitcast<{spelled(type_)}>")
-
-    def words(self, value: Any) -> list[Text]:
-        """See ``Simt``."""
-        bits = self.bits(value)
-        if width(bits.type) < 64:
-            return [Text(integer(32), bits.whole, self, bits.level, reads=bits.reads)]
-        whole, word = self.let(bits), integer(32)
-        low, high = whole & 0xFFFFFFFF, whole >> 32
-        return [self._cast(low, word, "u32"), self._cast(high, word, "u32")]
-
-    def of_words(self, words: Sequence[Any], dtype: DType) -> Text:
-        """See ``Simt``."""
-        type_ = value_type(dtype)
-        if len(words) == 1:
-            return self.let(self.of_bits(words[0], dtype))
-        low, high = (self._cast(word, integer(64), "u64") for word in words)
-        bits = self.operate("|", low, high << 32)
-        return self.let(self.of_bits(bits, dtype) if not width(type_) else bits)
-
-    def half_bits(self, value: Any) -> Text:
-        """See ``Simt``."""
-        text = f"pack2x16float(vec2<f32>({self.expression(value)}, 0.0f))"
-        return Text(integer(32), text, self, reads=reads_of(value))
-
-    def halves(self, word: Any) -> Text:
-        """See ``Simt``."""
-        return self._cast(word, vector(value_type(dtypes.f32), 2), "unpack2x16float")
-
-    def min(self, a: Any, b: Any) -> Any:
-        """See ``Simt``."""
-        return (
-            min(a, b) if isinstance(a, int) and isinstance(b, int) else self._extreme("min", a, b)
-        )
-
-    def max(self, a: Any, b: Any) -> Any:
-        """See ``Simt``."""
-        return (
-            max(a, b) if isinstance(a, int) and isinstance(b, int) else self._extreme("max", a, b)
-        )
-
-    def _extreme(self, name: str, a: Any, b: Any) -> Text:
-        like = a if isinstance(a, Text) else b
-        a, b = (self.literal(x, like) for x in (a, b))
-        kind = a.type if a.width >= b.width else b.type
-        if a.width != b.width:
-            a, b = (self._spread(x, kind) for x in (a, b))
-        text = f"{name}({a.whole}, {b.whole})"
-        return Text(kind, text, self, signed=like.signed, reads=reads_of(a, b))
-
-    def fma(self, a: Any, b: Any, c: Any) -> Text:
-        """See ``Simt``."""
-        kind = next((x.type for x in (a, b, c) if x.type is not element(x.type)), a.type)
-        texts = [
-            self.expression(x)
-            if x.type is not element(x.type) or kind is element(kind)
-            else f"{spelled(kind)}({self.expression(x)})"
-            for x in (a, b, c)
-        ]
-        return Text(kind, f"fma({', '.join(texts)})", self, reads=reads_of(a, b, c))
-
-    def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Text:
-        """See ``Simt``."""
-        like = next(x for x in (chosen, otherwise) if isinstance(x, Text))
-        chosen, otherwise = (self.literal(x, like) for x in (chosen, otherwise))
-        kind = chosen.type if chosen.width >= otherwise.width else otherwise.type
-        if chosen.width != otherwise.width:
-            chosen, otherwise = (self._spread(x, kind) for x in (chosen, otherwise))
-        text = f"select({otherwise.whole}, {chosen.whole}, {self.expression(condition)})"
-        reads = reads_of(condition, chosen, otherwise)
-        return Text(kind, text, self, signed=like.signed, reads=reads)
-
-    def call(self, name: str, *values: Any) -> Text:
-        """See ``Simt``."""
-        type_ = element(values[0].type) if name == "dot" else values[0].type
-        text = f"{name}({', '.join(map(self.expression, values))})"
-        return Text(type_, text, self, signed=_signed(values[0]), reads=reads_of(*values))
-
-    def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Text:
-        """See ``Simt``."""
-        return philox(self, offset, step, seed, stream)
 
     # ------------------------------------------------------------- variables
 
@@ -414,7 +78,7 @@ class Printer(Writer):
             raise InternalError(f"a variable that begins with {initial!r} needs a type")
         found = self.called(name)
         self.line(f"var {found} = {self.expression(initial)};")
-        return Cell(initial.type, found, self, _signed(initial))
+        return Cell(initial.type, found, self, is_signed(initial))
 
     def assign(self, variable: Any, value: Any) -> None:
         """See ``Variable.set``."""
@@ -484,25 +148,14 @@ class Printer(Writer):
             yield
         self.loops.pop()
 
-    def _number(self, number: Any) -> Text:
-        if isinstance(number, Text):
-            return number
-        return Text(integer(32), self.text_of(number), self)
-
-    def text_of(self, number: Any) -> str:
-        """An index as an expression."""
-        if isinstance(number, int):
-            return f"{number % (1 << 32)}u"
-        return self.expression(number)
-
     @contextmanager
     def for_(self, first: Any, last: Any, step: Any = 1, name: str = "i") -> Iterator[Text]:
         """See ``Simt``."""
         like = next((x for x in (first, last) if isinstance(x, Text)), None)
         signed = like is not None and like.signed
         i = Text(integer(32), self.called(name), self, signed=signed)
-        begin, end, by = (self.literal(x, i).whole for x in (first, last, step))
-        end = self.literal(last, i).above(4)
+        begin, by = (self.literal(x, i).whole for x in (first, step))
+        end = self.literal(last, i).above(SUM)
         with self._loop(f"for (var {i.raw} = {begin}; {i.raw} < {end}; {i.raw} += {by})"):
             yield i
 
@@ -591,7 +244,7 @@ class Printer(Writer):
         ]
         result = body(child, *arguments)
         listed = ", ".join(f"{x.raw}: {spelled(x.type)}" for x in arguments)
-        signed = _signed(result)
+        signed = is_signed(result)
         child.line(f"return {child.expression(result)};")
         if child.hides:
             self.globals.setdefault(HIDDEN, f"var<private> {HIDDEN}: u32;")
@@ -608,10 +261,19 @@ class Printer(Writer):
 
     # ------------------------------------------------------------- memory
 
-    def shared(self, dtype: DType, shape: int | Sequence[int], name: str, width: int = 1) -> Memory:
+    def shared(
+        self,
+        dtype: DType,
+        shape: int | Sequence[int],
+        name: str,
+        width: int = 1,
+        *,
+        signed: bool = False,
+    ) -> Memory:
         """See ``Simt``."""
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-        memory = Memory(self.called(name), dtype, False, width, sizes, "shared", builder=self)
+        found = self.called(name)
+        memory = Memory(found, dtype, False, width, sizes, "shared", signed, builder=self)
         self._shared[memory.name] = _array(item_of(memory), sizes)
         return memory
 
@@ -641,7 +303,7 @@ class Printer(Writer):
     def array(self, values: Sequence[Any], name: str) -> Memory:
         """See ``Simt``."""
         type_, found = values[0].type, self.called(name)
-        kind = f"array<{spelled(type_, _signed(values[0]))}, {len(values)}>"
+        kind = f"array<{spelled(type_, is_signed(values[0]))}, {len(values)}>"
         self.line(f"var {found} = {kind}({', '.join(map(self.expression, values))});")
         dtype, count = dtype_of(type_), values[0].width
         return Memory(found, dtype, False, count, (len(values),), "local", builder=self)
@@ -649,7 +311,7 @@ class Printer(Writer):
     def _placed(self, memory: Memory, index: Any) -> tuple[list[Any], Any]:
         """The indices of an item, and the part of it that is meant."""
         given = list(index) if isinstance(index, tuple) else [index]
-        axes = len(memory.shape) or 1
+        axes = 1 if memory.space == "buffer" else len(memory.shape)
         if len(given) not in (axes, axes + 1):
             raise InternalError(f"'{memory.name}' takes {axes} indices, not {len(given)}")
         return given[:axes], given[axes] if len(given) > axes else None
@@ -713,8 +375,7 @@ class Printer(Writer):
     def uniform(self, memory: Memory) -> Text:
         """See ``Simt``."""
         found = self.name()
-        at = "[0u]" if memory.shape else ""
-        self.line(f"let {found} = workgroupUniformLoad(&{memory.name}{at});")
+        self.line(f"let {found} = workgroupUniformLoad(&{memory.name});")
         return Text(memory.type, found, self, signed=memory.signed)
 
     def shuffle_xor(self, value: Any, mask: int) -> Text:
@@ -763,10 +424,6 @@ class Printer(Writer):
             if binding.what == "scratch" or memory.name in used
         ]
         return Stage.of(listing, bound, (across, max(high, 1)), copies)
-
-
-def _signed(value: Any) -> bool:
-    return isinstance(value, Text) and value.signed
 
 
 def _array(item: str, sizes: Sequence[int]) -> str:

@@ -278,18 +278,53 @@ class ScalarBuilder(Protocol):
 
     lane: Any
 
-    def fadd(self, a: Any, b: Any) -> Any: ...  # noqa: D102
-    def fmul(self, a: Any, b: Any) -> Any: ...  # noqa: D102
-    def fdiv(self, a: Any, b: Any) -> Any: ...  # noqa: D102
-    def and_(self, a: Any, b: Any) -> Any: ...  # noqa: D102
-    def or_(self, a: Any, b: Any) -> Any: ...  # noqa: D102
-    def not_(self, a: Any) -> Any: ...  # noqa: D102
-    def icmp_unsigned(self, sign: str, a: Any, b: Any) -> Any: ...  # noqa: D102
-    def fcmp_ordered(self, sign: str, a: Any, b: Any) -> Any: ...  # noqa: D102
-    def select(self, condition: Any, chosen: Any, otherwise: Any) -> Any: ...  # noqa: D102
-    def bitcast(self, a: Any, type_: Type) -> Any: ...  # noqa: D102
-    def trunc(self, a: Any, type_: Type) -> Any: ...  # noqa: D102
-    def zext(self, a: Any, type_: Type) -> Any: ...  # noqa: D102
+    def fadd(self, a: Any, b: Any) -> Any:
+        """``a + b`` of floats."""
+        ...
+
+    def fmul(self, a: Any, b: Any) -> Any:
+        """``a * b`` of floats; 0 times infinity is NaN."""
+        ...
+
+    def fdiv(self, a: Any, b: Any) -> Any:
+        """``a / b`` of floats."""
+        ...
+
+    def and_(self, a: Any, b: Any) -> Any:
+        """Bits that both have."""
+        ...
+
+    def or_(self, a: Any, b: Any) -> Any:
+        """Bits that one of them has."""
+        ...
+
+    def not_(self, a: Any) -> Any:
+        """The other bits."""
+        ...
+
+    def icmp_unsigned(self, sign: str, a: Any, b: Any) -> Any:
+        """Whether ``a sign b`` of integers without signs."""
+        ...
+
+    def fcmp_ordered(self, sign: str, a: Any, b: Any) -> Any:
+        """Whether ``a sign b``, and neither is NaN."""
+        ...
+
+    def select(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
+        """One of two values, under a name; see ``Simt.choose``."""
+        ...
+
+    def bitcast(self, a: Any, type_: Type) -> Any:
+        """The same bits as another type."""
+        ...
+
+    def trunc(self, a: Any, type_: Type) -> Any:
+        """The low bits of an integer."""
+        ...
+
+    def zext(self, a: Any, type_: Type) -> Any:
+        """An integer with zeros above."""
+        ...
 
 
 class Simt(ScalarBuilder, Protocol):
@@ -327,8 +362,8 @@ class Simt(ScalarBuilder, Protocol):
         """An integer of 64 bits as an index: the nearest of 32 bits."""
         ...
 
-    def vector(self, parts: Sequence[Operand]) -> Value:
-        """A vector of scalars, or of shorter vectors one after the other."""
+    def vector(self, parts: Sequence[Operand], like: Value | None = None) -> Value:
+        """A vector of scalars, or of shorter vectors one after the other; numbers of Python take the type of ``like``, or of the first value."""
         ...
 
     def splat(self, value: Operand, width: int) -> Value:
@@ -481,8 +516,16 @@ class Simt(ScalarBuilder, Protocol):
         """``memory[index] op= value`` as one step, ``op`` being ``add``, ``and``, ``or``, ``max`` or ``min``. Gives nothing back: no result depends on the order of threads."""
         ...
 
-    def shared(self, dtype: DType, shape: int | Sequence[int], name: str, width: int = 1) -> Memory:
-        """Memory that the threads of a workgroup share."""
+    def shared(
+        self,
+        dtype: DType,
+        shape: int | Sequence[int],
+        name: str,
+        width: int = 1,
+        *,
+        signed: bool = False,
+    ) -> Memory:
+        """Memory that the threads of a workgroup share: an array, or one item (``memory[()]``) where the shape is empty."""
         ...
 
     def resize(self, memory: Memory, count: int) -> None:
@@ -504,7 +547,7 @@ class Simt(ScalarBuilder, Protocol):
         ...
 
     def uniform(self, memory: Memory) -> Value:
-        """The only item of shared memory, after a barrier: compilers then know that all threads have the same."""
+        """The item of shared memory that has but one, and a barrier: compilers then know that all threads have the same."""
         ...
 
     def shuffle_xor(self, value: Operand, mask: int) -> Value:

@@ -139,10 +139,10 @@ class ThreadRegisters(Registers):
 
 
 class ThreadElements(Elements):
-    """The elements of a body's nodes in the code of a shader.
+    """The elements of a body's nodes in the code of a thread.
 
     Args:
-        writer: where the code goes.
+        builder: where the code goes.
         body: what is computed.
         operands: the buffers of the body's inputs.
         fault: the buffer where faults of data are told of; without it, an index outside its axis counts as the nearest inside.
@@ -151,19 +151,19 @@ class ThreadElements(Elements):
 
     def __init__(
         self,
-        writer: Simt,
+        builder: Simt,
         body: Graph,
         operands: Sequence[Memory],
         fault: Memory | None = None,
         whole: Graph | None = None,
     ) -> None:
-        super().__init__(writer, body, operands, width=NEVER)
+        super().__init__(builder, body, operands, width=NEVER)
         self.whole = whole or body
-        self.places: ThreadPlaces = ThreadPlaces(writer)
-        self.registers: ThreadRegisters = ThreadRegisters(writer)
+        self.places: ThreadPlaces = ThreadPlaces(builder)
+        self.registers: ThreadRegisters = ThreadRegisters(builder)
         self.fault = fault
         # What is computed in a block is not known after it.
-        writer.scopes.append(self.scope)
+        builder.scopes.append(self.scope)
 
     def loop(
         self,

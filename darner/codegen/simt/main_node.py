@@ -28,7 +28,7 @@ def main_of(spec: Spec, names: Collection[str]) -> Node | None:
 
 
 def is_bound(spec: Spec, machine: Machine, besides: int = 1) -> bool:
-    """Whether a shader can have all operands and results bound, and some more."""
+    """Whether a dispatch can have all operands and results bound, and some more."""
     return len(spec.inputs) + len(spec.body.outputs) + besides <= machine.most_buffers
 
 

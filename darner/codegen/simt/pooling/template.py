@@ -30,7 +30,7 @@ WRITTEN_OUT = 32
 
 
 class Pooling:
-    """The windows of a pooling node, in shaders."""
+    """The windows of a pooling node."""
 
     def __init__(self, main: Node) -> None:
         self.main = main
@@ -265,17 +265,17 @@ def _maxima_backward(spec: Spec, machine: Machine, plan: Pooling) -> Written:
             )
         )
     windows = sizes(plan.pooled)
-    shader = Dispatch(spec, machine)
-    with shader.builder.block(f"if (thread < {prod(windows)}u)"):
-        e = shader.elements()
-        thread = shader.builder.let_text(e.places.plain(0).type, "thread")
-        found = plan.first_maximum(e, e.places.split(thread, windows))
-        memory = shader.scratch(0, prod(windows), dtypes.u32)
-        e.registers.store(found, memory, thread, dtypes.u32)
-    first = shader.finish(-(-prod(windows) // shader.threads))
+    dispatch = Dispatch(spec, machine)
+    b = dispatch.builder
+    with b.if_(b.thread < prod(windows)):
+        e = dispatch.elements()
+        found = plan.first_maximum(e, e.places.split(b.thread, windows))
+        memory = dispatch.scratch(0, prod(windows), dtypes.u32)
+        e.registers.store(found, memory, b.thread, dtypes.u32)
+    first = dispatch.finish(-(-prod(windows) // dispatch.threads))
 
-    def element(shader: Dispatch) -> Element:
-        memory = shader.scratch(0, prod(windows), dtypes.u32)
+    def element(dispatch: Dispatch) -> Element:
+        memory = dispatch.scratch(0, prod(windows), dtypes.u32)
         return lambda e, index: plan.maxima_backward(e, index, memory)
 
     second = main_stages(spec, machine, plan.main, element)

@@ -1,4 +1,4 @@
-"""Elements of rows in a shader: several that lie side by side are read and written as one vector, or as whole words."""
+"""Elements of rows: several that lie side by side are read and written as one vector, or as whole words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running results of reductions in a shader: of one thread, merged over threads, and as words of memory.
+"""Running results of reductions: of one thread, merged over threads, and as words of memory.
 
 A running result is one value, or for ``argmax`` and ``argmin`` the best value and its place. Outside of registers all are words of 32 bits, whatever their types: so one array holds them,
 and threads that run in step hand them to each other.
