@@ -20,7 +20,13 @@ FUZZ ?=
 # What `make kernels` passes on: make kernels KERNELS=gemm, KERNELS="--sweep conv".
 KERNELS ?=
 
-.PHONY: help setup demo smoke quick test bench kernels fuzz docs clean
+# What `make coverage` passes on: make coverage COVERAGE=--quick, COVERAGE=tests/optim.
+COVERAGE ?=
+
+# What `make release` passes on: make release RELEASE=--allow-dirty.
+RELEASE ?=
+
+.PHONY: help setup hooks demo smoke quick test coverage bench kernels fuzz docs release clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,14 +34,20 @@ help:
 	@echo "make smoke   a little of everything, on another Python: make smoke PYTHON=python3.14 VENV=.venv-3.14"
 	@echo "make test    everything: format, lint, types, all tests"
 	@echo "make quick   the same without the slow tests: about a minute"
+	@echo "make coverage which lines the tests run, in build/coverage; COVERAGE=--quick, COVERAGE=tests/optim"
 	@echo "make bench   the same work beside PyTorch, JAX and NumPy; BENCH=--quick takes two minutes"
 	@echo "make kernels single kernels beside PyTorch, NumPy and MKL; KERNELS=--sweep takes random sizes"
 	@echo "make fuzz    readers of files and texts given what nobody wrote; FUZZ=\"plan --seconds 600\""
 	@echo "make docs    rewrite the files that are generated from the op registry"
+	@echo "make release sdist and wheel in dist/, built and tried in clean environments; nothing is uploaded"
 	@echo "make setup   install everything development needs"
+	@echo "make hooks   check format, lint, types and architecture before each commit of this checkout"
 	@echo "make clean   remove what the other targets made"
 
 setup: $(VENV)/.dev
+
+hooks: $(VENV)/.tools
+	@$(BIN)/pre-commit install
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/shakespeare.py
@@ -55,6 +67,10 @@ test: $(VENV)/.dev
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -n $(JOBS)
 
+coverage: $(VENV)/.tools
+	@mkdir -p build/coverage
+	@$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term:skip-covered --cov-report=html $(COVERAGE)
+
 bench: $(VENV)/.bench
 	@$(BIN)/python -m bench.peers $(BENCH)
 
@@ -66,6 +82,9 @@ fuzz: $(VENV)/.fuzz
 
 docs: $(VENV)/.runtime
 	@$(BIN)/python -m darner.cli.generate
+
+release: | $(BIN)/python
+	@$(BIN)/python tools/release.py $(RELEASE)
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -94,6 +113,12 @@ $(VENV)/.dev: requirements/dev.lock $(VENV)/.runtime
 	@echo "installing development dependencies"
 	@$(INSTALL) --no-deps -r requirements/dev.lock
 	@$(INSTALL) torch
+	@touch $@
+
+# Besides, what measures coverage and runs the hooks.
+$(VENV)/.tools: requirements/tools.lock $(VENV)/.dev
+	@echo "installing coverage and pre-commit"
+	@$(INSTALL) --no-deps -r requirements/tools.lock
 	@touch $@
 
 # Besides, what is measured beside darner: the extra `bench` of pyproject.toml.

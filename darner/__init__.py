@@ -17,8 +17,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import ops as ops
-from .backends.devices import DeviceInfo, devices
-from .backends.reference import run
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
 from .graph.errors import (
@@ -49,6 +47,7 @@ from .graph.op import Cost, Op, builder, composite, primitive
 from .graph.regions import RematPolicy
 from .graph.types import TensorType
 from .graph.types import TensorType as Shape
+from .interpreter import run
 from .ops.attention import MaskKind, SlidingWindow
 from .ops.attention_gradients import AttentionBwdWrt
 from .ops.declare import binary, unary
@@ -72,6 +71,8 @@ if TYPE_CHECKING:
     from . import optim as optim
     from . import text as text
     from . import train as train
+    from .backends.base.backend import DeviceInfo
+    from .backends.base.devices import devices
     from .lower.plan import ExecutionPlan, Plan
     from .optimizer import (
         DerivedParam,
@@ -100,6 +101,7 @@ __version__ = "0.1.0"
 # Whoever builds a graph or differentiates it does without these, and without the time to load them.
 _LATER = {
     "DerivedParam": "optimizer",
+    "DeviceInfo": "backends.base.backend",
     "ExecutionPlan": "lower.plan",
     "MemorySummary": "session",
     "OptimizeReport": "optimizer",
@@ -115,6 +117,7 @@ _LATER = {
     "build_session_unoptimized": "session",
     "build_session_with_report": "session",
     "data": "data",
+    "devices": "backends.base.devices",
     "function": "session",
     "load": "load",
     "models": "models",

@@ -19,7 +19,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .backends.reference import run
 from .graph import dtypes
 from .graph.build import call
 from .graph.data import Array
@@ -27,6 +26,7 @@ from .graph.dtypes import DType
 from .graph.graph import Graph
 from .graph.node import Node
 from .graph.op import Op
+from .interpreter import run
 from .ops.samples import Sample, Spec
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 import darner
 from darner import Graph, Node, optim
-from darner.backends.cpu.cache import ObjectCache
+from darner.backends.base.cache import ObjectCache
+from darner.backends.base.lowering import lower_for
 from darner.backends.cpu.runtime.program import CpuProgram
-from darner.backends.protocol import lower_for
 from darner.lower.plan import Plan
 from darner.optimizer import optimize_inference
 from darner.session.pipeline import GRADIENT, update_graph

@@ -216,6 +216,7 @@ class Process:
         folder: for the file of its results and what it says on stderr.
         environment: variables that are its own.
         builds: whether only building is measured, to the end of one step.
+        checkout: the folder of the checkout of darner that it runs; this one when left out.
     """
 
     serves: ClassVar[str] = __name__
@@ -229,6 +230,7 @@ class Process:
         folder: Path,
         environment: dict[str, str] | None = None,
         builds: bool = False,
+        checkout: Path | None = None,
     ) -> None:
         self.engine = engine
         self.answer = folder / f"{engine}.npy"
@@ -251,7 +253,7 @@ class Process:
                 stderr=errors,
                 text=True,
                 env={**os.environ, **variables, **(environment or {})},
-                cwd=Path(__file__).parents[2],
+                cwd=checkout or Path(__file__).parents[2],
             )
 
     def hear(self) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..backends.base.registry import DEFAULT_DEVICE, backend_of, loadable
 from . import EXIT_FAILED
 from .options import new_parser, print_json
 
+if TYPE_CHECKING:
+    from ..backends.base.backend import Backend
+
 EXAMPLE = "  darner doctor --json"
-FEATURES = ("sse4.2", "avx2", "fma", "avx512f", "avx512bf16", "amx-tile", "neon", "sve", "bf16")
-"""Features of processors that make a difference; a processor has hundreds."""
 TOLERANCE = 1e-5
 
 
@@ -53,13 +55,19 @@ def examination() -> dict[str, Any]:
         "packages": packages,
     }
     if not problems:  # what follows needs them all
-        found["processor"] = _processor()
-        found["devices"] = _devices()
+        rows, broken = loadable()
+        required = [row for row in rows if row.required]
+        found["processor"] = backend_of(DEFAULT_DEVICE).facts()
+        # A tiny graph is run on each and compared with the reference.
+        found["devices"] = {row.name: _tried(row.name) for row in required}
         found["cache"] = _cache()
-        found["gpus"] = _gpus()
-        for name, outcome in found["devices"].items():
+        # What a machine may have besides, packages that bring other devices among it.
+        found["gpus"] = [about for row in rows if not row.required for about in _optional(row)]
+        found["gpus"] += [{"name": n, "outcome": str(error)} for n, error in broken.items()]
+        for row in required:
+            name, outcome = row.name, found["devices"][row.name]
             if outcome != "works":
-                fix = "reinstall llvmlite, and report it with the output of: darner doctor --json"
+                fix = f"{row.remedy()}, and report it with the output of: darner doctor --json"
                 problems.append({"problem": f"the device {name}: {outcome}", "fix": fix})
     found["problems"] = problems
     return found
@@ -86,12 +94,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         rows.append((f"device {name}", outcome))
     for gpu in found.get("gpus", ()):
         rows.append((f"device {gpu['name']}", gpu["outcome"]))
-        if "title" in gpu:
-            limit = gpu["limits"].get("max-storage-buffer-binding-size", 0)
-            rows += [
-                ("", f"{gpu['title']}, {gpu['kind']}, {gpu['driver']}"),
-                ("", f"tensors of up to {_size(limit)}; {', '.join(gpu['features'])}"),
-            ]
+        rows += [("", line) for line in gpu.get("details", ())]
     if "cache" in found:
         cache = found["cache"]
         state = "" if cache["writable"] else ", which cannot be written: every start compiles anew"
@@ -156,37 +159,8 @@ def _requirements() -> list[str]:
         return []
 
 
-def _processor() -> dict[str, Any]:
-    from ..backends.cpu.runtime.jit import host
-
-    machine = host()
-    has = machine.features.split(",")
-    return {
-        "name": machine.cpu,
-        "architecture": machine.architecture,
-        "cores": machine.cores,
-        "vector_bytes": machine.vector_bytes,
-        "features": [name for name in FEATURES if f"+{name}" in has],
-        **{name: getattr(machine, name) for name in ("l1", "l2", "l3")},
-    }
-
-
-def _devices() -> dict[str, str]:
-    """For each device ``works``, or what went wrong: a tiny graph is run there and compared with the reference."""
-    return {device: _tried(device) for device in ("cpu", "reference")}
-
-
-def _gpus() -> list[dict[str, Any]]:
-    """The GPUs, each with whether it works; a machine without one is well too."""
-    from ..backends.devices import devices
-
-    found = [device for device in devices() if device.name.startswith("gpu")]
-    if not found:
-        import importlib.util
-
-        missing = importlib.util.find_spec("wgpu") is None
-        hint = "pip install 'darner[gpu]'" if missing else "no driver of Vulkan, Metal or DX12"
-        return [{"name": "gpu", "outcome": f"none ({hint})"}]
+def _optional(row: Backend) -> list[dict[str, Any]]:
+    """The devices of a backend that not every machine has, each with whether it works; a machine without one is well too."""
     return [
         {
             "name": device.name,
@@ -196,16 +170,17 @@ def _gpus() -> list[dict[str, Any]]:
             "driver": device.driver,
             "features": list(device.features),
             "limits": dict(device.limits),
+            "details": list(row.details(device)),
         }
-        for device in found
-    ]
+        for device in row.devices()
+    ] or [{"name": row.name, "outcome": f"none ({row.remedy()})"}]
 
 
 def _tried(device: str) -> str:
     import numpy as np
 
-    from ..backends.reference import run as reference
     from ..graph.graph import Graph
+    from ..interpreter import run as reference
     from ..session import build_inference_session
 
     graph = Graph("doctor")
@@ -228,8 +203,8 @@ def _tried(device: str) -> str:
 def _cache() -> dict[str, Any]:
     import os
 
-    from ..backends.cpu.cache import ObjectCache
-    from ..backends.trust import UntrustedError, opened_folder
+    from ..backends.base.cache import ObjectCache
+    from ..backends.base.trust import UntrustedError, opened_folder
 
     cache, refused = ObjectCache(), ""
     place = cache.folder

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
+from ..backends.base.registry import DEFAULT_DEVICE, built_in
 from ..graph.errors import ArgumentError, did_you_mean, nearest
 from .exits import USAGE
 from .streams import read_input, say, text_of
@@ -87,8 +88,9 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     """The options that say where sessions run."""
     group = parser.add_argument_group("machine")
     group.add_argument("--threads", type=threads, metavar="N", help="threads (default: one a core)")
+    names = ", ".join(row.spelling or row.name for row in built_in())
     group.add_argument(
-        "--device", default="cpu", help="cpu, gpu, gpu:1, or reference (slow) (default: cpu)"
+        "--device", default=DEFAULT_DEVICE, help=f"{names} (default: {DEFAULT_DEVICE})"
     )
 
 

@@ -138,6 +138,8 @@ class Calling:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is None:
+            return
         if isinstance(error, DarnerError):
             error.located(self._method, None, "", caller())
         elif isinstance(error, MemoryError):

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.memory import ALIGNMENT, aligned
+from ..backends.base.memory import ALIGNMENT, aligned
 from ..graph.data import Array
 from ..graph.graph import Graph
 from ..graph.types import TensorType

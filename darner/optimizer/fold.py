@@ -55,7 +55,7 @@ def evaluated(
     op: Op, slots: tuple[str, ...], attrs: dict[str, Any], operands: Sequence[Data]
 ) -> Data:
     """A call on constants, run by the reference."""
-    from ..backends.reference import compute
+    from ..interpreter import compute
 
     graph = Graph("fold")
     leaves = [graph.insert("constant", [], (), {"values": data}) for data in operands]

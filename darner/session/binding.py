@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.reference import solve_size
 from ..graph import dtypes
 from ..graph.arrays import as_array
 from ..graph.data import Array, as_data
@@ -33,6 +32,7 @@ from ..graph.errors import (
     nearest,
 )
 from ..graph.types import TensorType
+from ..interpreter import solve_size
 
 
 def known(what: str, name: Any, names: Collection[str]) -> str:
@@ -47,6 +47,12 @@ def as_value(value: Any, type_: TensorType, what: str) -> Array:
 
     ``what`` names the leaf in errors: ``input 'x'``. Sizes that are symbols are not checked.
     """
+    if (
+        type(value) is np.ndarray
+        and value.dtype == type_.dtype.numpy
+        and value.shape == type_.shape
+    ):
+        return value
     array, typed = as_array(value, what)
     shaped = _shaped(array, type_, what)
     return _typed(shaped, type_.dtype, what, typed)

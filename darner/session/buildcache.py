@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..backends.cpu.cache import CacheWarning, ObjectCache
-from ..backends.sections import join, split
+from ..backends.base.cache import CacheWarning, ObjectCache
+from ..backends.base.sections import join, split
 from ..graph.errors import FormatError
 from ..lower.plan import Plan
 from ..lower.plan_compact import from_rows, sources_of, to_rows, with_inits

@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..backends.keys import source_digest
-from ..backends.protocol import target_of
+from ..backends.base.keys import source_digest
+from ..backends.base.registry import backend_of
 from ..graph.errors import Source, caller
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -79,7 +79,7 @@ def build_key(
     about = [[n.label, n.scope, lines.setdefault(n.source, len(lines))] for n in nodes]
     call = caller()
     parts = [
-        ["build", _versions(), source_digest()],
+        ["build", _versions(config.device), source_digest()],
         [graph.name, graph.digest(), about, list(sizes)],
         [config.device, config.mode, config.level, config.precision, config.tune],
         [keeps_gradients(config, optimizer), _described(graph, optimizer, call)],
@@ -141,14 +141,17 @@ def _described(graph: Graph, optimizer: Optimizer | None, call: Source | None) -
 # --------------------------------------------------------------------------- darner and the machine
 
 
-@cache
-def _versions() -> list[str]:
+def _versions(device: str) -> list[str]:
     """What else takes part in building."""
-    import llvmlite  # type: ignore[import-untyped]
+    return [*_of_every_device(), *backend_of(device).versions()]
+
+
+@cache
+def _of_every_device() -> tuple[str, ...]:
     import numpy
 
-    found = [f"python {sys.version}", f"numpy {numpy.__version__}"]
-    return [*found, f"llvmlite {llvmlite.__version__}", _installed("egglog"), _installed("highspy")]
+    found = f"python {sys.version}", f"numpy {numpy.__version__}"
+    return (*found, _installed("egglog"), _installed("highspy"))
 
 
 def _installed(package: str) -> str:
@@ -166,12 +169,5 @@ def _installed(package: str) -> str:
 
 
 def _machine(device: str) -> str:
-    if device == "reference":
-        return ""
-    if target_of(device) == "gpu":
-        from ..backends.wgpu.device import opened
-
-        return opened(device).machine.key()
-    from ..backends.cpu.runtime.jit import host
-
-    return host().key()
+    """What code for a device is made for."""
+    return backend_of(device).machine(device).key()

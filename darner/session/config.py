@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ..backends.protocol import check_device
+from ..backends.base.registry import DEFAULT_DEVICE, backend_of, built_in
 from ..graph.errors import ArgumentError, nearest
 from ..optim.base import Optimizer
 
 if TYPE_CHECKING:
-    from ..backends.cpu.cache import ObjectCache
+    from ..backends.base.cache import ObjectCache
     from ..graph.data import Array
     from ..graph.types import TensorType
 
@@ -30,7 +30,8 @@ class SessionConfig:
     """What a session is asked to be; ``build`` takes one, and keywords that replace its fields.
 
     Attributes:
-        device: where it runs: ``"cpu"`` or ``"reference"`` (NumPy, slow, for comparison).
+        device: where it runs: ``"cpu"``, ``"gpu"`` (``"gpu:1"`` is the second), ``"reference"`` (NumPy, slow, for comparison), or one of those that
+            packages bring; ``darner.devices()`` tells which this machine has.
         mode: ``"train"``: the first output is a loss, and a step computes its gradients and updates parameters.
             ``"infer"``: a step computes the outputs, and what depends on parameters alone is computed once.
         optimizer: how parameters follow from gradients, of ``darner.optim``. Without one a training session computes loss
@@ -55,7 +56,7 @@ class SessionConfig:
     1
     """
 
-    device: str = "cpu"
+    device: str = DEFAULT_DEVICE
     mode: Mode = "train"
     optimizer: Optimizer | None = None
     threads: int | None = None
@@ -70,7 +71,7 @@ class SessionConfig:
     tune: bool = False
 
     def __post_init__(self) -> None:
-        check_device(self.device)
+        backend = backend_of(self.device)
         if not isinstance(self.mode, str) or self.mode not in _MODES:
             raise ArgumentError(f"mode is 'train' or 'infer', got {self.mode!r}")
         object.__setattr__(self, "mode", _MODES[self.mode])
@@ -93,8 +94,9 @@ class SessionConfig:
             raise ArgumentError(f"cache is a folder, True or None, got {self.cache!r}")
         if not isinstance(self.tune, bool):
             raise ArgumentError(f"tune is True or False, got {self.tune!r}")
-        if self.tune and not self.device.startswith("gpu"):
-            raise ArgumentError("only a GPU's kernels are tuned", hint="device='gpu'")
+        if self.tune and not backend.tunes:
+            others = " or ".join(f"device='{row.name}'" for row in built_in() if row.tunes)
+            raise ArgumentError(f"kernels of '{self.device}' are not tuned", hint=others)
         for name in ("progress", "keep_gradients"):
             if getattr(self, name) not in (None, True, False):
                 raise ArgumentError(f"{name} is True, False or None, got {getattr(self, name)!r}")
@@ -114,9 +116,11 @@ class SessionConfig:
 
     def object_cache(self) -> ObjectCache | None:
         """Where compiled code is kept."""
-        if self.cache is None or self.cache is False or self.device == "reference":
+        if self.cache is None or self.cache is False:
             return None
-        from ..backends.cpu.cache import Folder, ObjectCache
+        if not backend_of(self.device).compiles:
+            return None
+        from ..backends.base.cache import Folder, ObjectCache
 
         return ObjectCache(Folder.USER if self.cache is True else Path(self.cache))
 

@@ -17,7 +17,7 @@ from ..lower.plan import Kernel, Plan, Spec
 
 
 class Inspectable(Protocol):
-    """The part of a backend's program that is needed here; see ``darner.backends.protocol.Program``."""
+    """The part of a backend's program that is needed here; see ``darner.backends.base.program.Program``."""
 
     plan: Plan
 

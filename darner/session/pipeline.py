@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..backends.protocol import lower_for, target_of
+from ..backends.base.lowering import lower_for
+from ..backends.base.registry import backend_of
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -25,6 +26,7 @@ from .setup import split
 
 if TYPE_CHECKING:
     from ..optimizer import OptimizeReport
+    from ..optimizer.targets import Target
 
 GRADIENT = "gradient/"
 """Before the names of the inputs of ``update_graph``."""
@@ -129,9 +131,10 @@ class Pipeline:
         self._optimized: dict[tuple[str, ...], tuple[Graph, OptimizeReport]] = {}
 
     @property
-    def target(self) -> str:
+    def target(self) -> Target:
         """The roofline that the optimizer reads."""
-        return "wgpu" if target_of(self.config.device) == "gpu" else "cpu"
+        backend = backend_of(self.config.device)
+        return backend.target_model(backend.machine(self.config.device))
 
     def plans(self, optimizer: Optimizer | None, timed: Timed, key: str | None = None) -> Plans:
         """The plans of a session with this optimizer."""

@@ -1,6 +1,6 @@
 """Plans in files, so that a second start need not search again.
 
-A file is used only if nobody else can have written it (``backends/trust.py``), it is whole, and its key says that it was made from the same graph, options, optimizer, machine and versions. Any other is replaced, with a
+A file is used only if nobody else can have written it (``backends/base/trust.py``), it is whole, and its key says that it was made from the same graph, options, optimizer, machine and versions. Any other is replaced, with a
 warning; it is never run.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from ..backends.trust import UntrustedError, read_file
+from ..backends.base.registry import target_of
+from ..backends.base.trust import UntrustedError, read_file
 from ..graph.errors import DarnerError
 from ..graph.graph import Graph
 from ..lower.plan import Plan
@@ -65,7 +66,7 @@ def _load(path: Path, key: str, config: SessionConfig) -> Plan | None:
     except (DarnerError, OSError) as error:
         _warn(f"the plan in '{path}' cannot be used, and is made again: {error}")
         return None
-    if plan.options.get(KEY) != key or plan.target != config.device:
+    if plan.options.get(KEY) != key or plan.target != target_of(config.device):
         _warn(f"the plan in '{path}' is of another graph, machine or version, and is made again")
         return None
     return plan

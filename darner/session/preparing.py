@@ -11,9 +11,9 @@ from functools import partial
 
 import numpy as np
 
-from ..backends.memory import reclaim, release, trim
-from ..backends.mirrors import changed, refresh
-from ..backends.protocol import Program
+from ..backends.base.memory import reclaim, release, trim
+from ..backends.base.mirrors import changed, refresh
+from ..backends.base.program import Program
 from ..graph.data import Array
 from ..graph.node import Node
 from ..lower.plan import Kernel

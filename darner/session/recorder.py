@@ -1,7 +1,7 @@
 """Steps run with a clock around each kernel, and what their times say.
 
     >>> import darner
-    >>> from darner.backends.protocol import compile_for, lower_for
+    >>> from darner.backends.base.lowering import compile_for, lower_for
     >>> g = darner.Graph("example")
     >>> g.set_outputs([g.input("x", (64, 32)) @ g.parameter("w", (32, 16))])
     >>> program = compile_for("cpu", lower_for("cpu", g), threads=1)
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.base.registry import backend_of
 from ..graph.errors import ArgumentError, Calling, RunError
 from ..lower.plan import Plan
 from ..lower.work import KernelWork, kernel_work
@@ -92,7 +93,7 @@ class Recorder:
             if not self._count:
                 raise RunError("no step was recorded", hint="run one with profiling on first")
             plan, kept = self._program.plan, self.steps
-            measured = machine is None and plan.target in ("cpu", "gpu")
+            roofline, measured = _machine(self._program, machine)
             # The oldest first.
             order = np.argsort(self._calls[:kept, 0])
             times = self._times[:kept][order]
@@ -101,7 +102,7 @@ class Recorder:
                 times[:, : self._rows(times)],
                 self._calls[:kept][order],
                 self._pauses[:kept][order],
-                _machine(self._program, machine),
+                roofline,
                 measured,
             )
 
@@ -146,21 +147,15 @@ def _now() -> int:
     return time.monotonic_ns()
 
 
-def _machine(program: Inspectable, machine: str | Target | None) -> Target:
+def _machine(program: Inspectable, machine: str | Target | None) -> tuple[Target, bool]:
+    """The roofline to compare with, and whether it was measured."""
     if machine is not None:
-        return find_target(machine)
-    target = program.plan.target
-    if target == "gpu":
-        from ..backends.wgpu.program import WgpuProgram
-        from ..backends.wgpu.rates import measured_rates
-
-        if isinstance(program, WgpuProgram):
-            return measured_rates(program.device).target
-    if target != "cpu":
-        return find_target("cpu")
-    from ..backends.cpu.runtime.peak import measured_target
-
-    return measured_target(program.threads)
+        return find_target(machine), False
+    backend = backend_of(program.plan.target)
+    measured = backend.measured_model(program)
+    if measured is not None:
+        return measured, True
+    return backend.target_model(backend.machine(backend.name)), False
 
 
 # --------------------------------------------------------------------------- from times to figures

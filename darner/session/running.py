@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends.memory import Bytes, give_back_code, trim
-from ..backends.protocol import Program, Tuning, compile_for, start_for
+from ..backends.base.backend import Tuning
+from ..backends.base.lowering import compile_for
+from ..backends.base.memory import Bytes, give_back_code, trim
+from ..backends.base.program import Program
+from ..backends.base.registry import backend_of
 from ..graph import dtypes
 from ..graph.data import Array
 from ..graph.dims import as_dim
@@ -53,7 +56,7 @@ from .programs import (
 from .progress import Phases
 
 if TYPE_CHECKING:
-    from ..backends.cpu.cache import ObjectCache
+    from ..backends.base.cache import ObjectCache
     from ..optimizer import OptimizeReport
 
 # For what is called again and again: a step leaves none of Python's memory in the caches, and every line of it that is read costs as much as the memory takes.
@@ -440,7 +443,7 @@ class Running:
                         plans = load_build(cache, key, optimizer)
             if plans is not None:
                 return Specialised(plans, self._graph)
-            start_for(self._config.device)
+            backend_of(self._config.device).warm_up()
             pipeline = self._kept.pipeline(sizes, self._graph, self._config)
             return Specialised(pipeline.plans(optimizer, self._phases.timed), self._graph, key)
 
@@ -514,9 +517,18 @@ class Running:
         saved: bytes | None = None,
         arena: Bytes | None = None,
     ) -> Program:
-        device, threads = self._config.device, self._config.threads
-        tuning = Tuning(self._config.tune, self._config.object_cache(), self._phases.counted)
-        return compile_for(device, plan, threads, self._storage, cache, fixed, saved, arena, tuning)
+        config = self._config
+        return compile_for(
+            config.device,
+            plan,
+            threads=config.threads,
+            storage=self._storage,
+            cache=cache,
+            fixed=fixed,
+            saved=saved,
+            arena=arena,
+            tuning=Tuning(config.tune, config.object_cache(), self._phases.counted),
+        )
 
     # ------------------------------------------------------------- memory
 

@@ -338,7 +338,7 @@ def _cause(body: Graph, operands: list[Array]) -> Cause | None:
 
     NumPy may round otherwise than the kernel, and so may miss what was at the edge of overflow: then there is none.
     """
-    from ..backends.reference import compute
+    from ..interpreter import compute
 
     values: dict[int, Any] = {}
     tainted: Cause | None = None

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.protocol import Program, lower_for
+from ..backends.base.lowering import lower_for
+from ..backends.base.program import Program
 from ..graph.data import Array
 from ..graph.errors import ArgumentError, RunError
 from ..graph.graph import Graph

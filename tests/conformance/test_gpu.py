@@ -8,11 +8,9 @@ types, which take turns, and derivatives along a direction, whose kernels are th
 import os
 import zlib
 
-import numpy as np
 import pytest
 
-from darner.backends.protocol import compile_for, lower_for
-from tests.conformance.test_cpu import PROGRAMS, check_parts, joined, parts_of
+from tests.conformance.devices import PROGRAMS, check_on
 from tests.gpu import needs_gpu
 
 pytestmark = needs_gpu
@@ -30,20 +28,6 @@ def is_chosen(op, dtype):
 CHOSEN = [program for program in PROGRAMS if is_chosen(*program.values)]
 
 
-def run_on_gpu(graph, arrays):
-    program = compile_for("gpu", lower_for("gpu", graph))
-    try:
-        for name, i in program.plan.leaves("input").items():
-            program.bind(i, np.asarray(arrays[name]))
-        program.run()
-        program.sync()
-        return [program.read(i) for i in program.plan.outputs]
-    finally:
-        program.close()
-
-
 @pytest.mark.parametrize(("op", "dtype"), CHOSEN)
 def test_every_sample_and_its_derivatives_equal_the_reference(op, dtype):
-    parts = list(parts_of(op, dtype, None if EVERYTHING else 1))
-    graph, arrays = joined(parts)
-    check_parts(parts, run_on_gpu(graph, arrays), dtype)
+    check_on("gpu", op, dtype, tangents_of=None if EVERYTHING else 1)

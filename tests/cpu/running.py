@@ -4,15 +4,15 @@ import numpy as np
 
 import darner
 from darner import Graph
-from darner.backends.host import HostCpuProgram
-from darner.backends.mirrors import changed
+from darner.backends.base.mirrors import changed
+from darner.backends.cpu.runtime.program import CpuProgram
 from darner.lower.lower import lower
 from tests.zoo import values
 
 
 def compiled(graph, *, whole=None, **options):
     """The program of a graph; ``whole`` names the composites that keep a kernel of their own, none by default."""
-    return HostCpuProgram(lower(graph, target="cpu", whole=whole or ()), **options)
+    return CpuProgram(lower(graph, target="cpu", whole=whole or ()), **options)
 
 
 def run_program(program, inputs=None, params=None, state=None):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
+from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu.attention import backward as attention_backward
 from darner.backends.cpu.attention import plan as attention_plan
-from darner.backends.cpu.cache import ObjectCache
 from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.runtime import jit
 from darner.backends.cpu.runtime.program import CpuProgram

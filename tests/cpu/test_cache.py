@@ -8,8 +8,8 @@ import pytest
 
 import darner
 from darner import Graph
+from darner.backends.base.cache import CacheWarning, CorruptEntryWarning, ObjectCache
 from darner.backends.cpu import kernels
-from darner.backends.cpu.cache import CacheWarning, CorruptEntryWarning, ObjectCache
 from tests.cpu.running import compiled, run_program
 from tests.leaks import models
 

@@ -8,7 +8,7 @@ from llvmlite import ir
 
 import darner
 from darner import Graph
-from darner.backends.cpu.cache import ObjectCache
+from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu.contract import plan as gemm_plan
 from darner.backends.cpu.contract import template as contract
 from darner.backends.cpu.contract.plan import Contraction

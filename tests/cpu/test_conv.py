@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.cpu.cache import ObjectCache
+from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu.conv.depthwise import is_depthwise
 from darner.backends.cpu.conv.template import CONV
 from darner.backends.cpu.kernels import template_of

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.cpu.cache import ObjectCache
+from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu.conv import channel_lanes as conv_lanes
 from darner.backends.cpu.conv import direct as conv_direct
 from darner.backends.cpu.conv import dots as conv_dots

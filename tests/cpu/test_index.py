@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.cpu.cache import ObjectCache
+from darner.backends.base.cache import ObjectCache
 from darner.graph import dtypes
 from darner.lower.lower import lower
 from darner.testing import assert_close

@@ -5,8 +5,8 @@ import pytest
 
 import darner
 from darner import Graph
+from darner.backends.base.lowering import lower_for
 from darner.backends.cpu.rows.program import row_program
-from darner.backends.protocol import lower_for
 from darner.codegen.elements.collapse import collapsed
 from darner.graph import dtypes
 from darner.testing import tolerance
@@ -143,6 +143,36 @@ def test_sums_of_multiples_are_made_only_for_rows_that_need_them(name):
         False
     ]
     assert not program.kept
+
+
+TOGETHER = {
+    "two lengths": lambda x, y: [x.norm(-1) + y.norm(-1)],
+    "a length and what is divided by it": lambda x, y: [x.norm(-1), x.l2_normalize()],
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_lengths_in_one_kernel_share_a_pass_that_few_rows_need(name):
+    shape = (64, 48)
+    g = Graph()
+    g.set_outputs(TOGETHER[name](g.input("x", shape), g.input("y", shape)))
+    plan = lower_for("cpu", g)
+    (kernel,) = plan.kernels
+    guards = row_program(collapsed(plan.spec(kernel)), 16).guards
+    assert guards[0] is None
+    assert len(guards[1].conditions) == 2
+    rng = np.random.default_rng(3)
+    # Rows that one length needs it for, rows for the other, for both and for none.
+    inputs = {
+        leaf: (rng.normal(size=shape) * 10.0 ** rng.choice([0, 25, -25], (64, 1))).astype("f4")
+        for leaf in "xy"
+    }
+    wide = {leaf: value.astype(np.float64) for leaf, value in inputs.items()}
+    wanted = darner.run(g, wide, float64=True)
+    with darner.build_inference_session(g) as session:
+        found = session.run(inputs).values()
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 CHOICES = {

@@ -9,12 +9,13 @@ import pytest
 
 import darner
 from darner import Graph, SessionConfig
-from darner.backends.cpu.cache import ObjectCache
+from darner.backends.base.cache import ObjectCache
+from darner.backends.base.keys import Keyed
 from darner.backends.cpu.kernels import _modules, functions_of
 from darner.backends.cpu.runtime import native as native_module
 from darner.backends.cpu.runtime import program as program_module
 from darner.backends.cpu.runtime.jit import Machine, host
-from darner.backends.keys import Keyed
+from darner.backends.cpu.runtime.object_key import object_key
 from darner.backends.wgpu.machine import Machine as Gpu
 from darner.backends.wgpu.machine import kept_key
 from darner.graph.errors import InternalError
@@ -85,8 +86,7 @@ def test_what_a_set_or_mapping_was_made_in_the_order_of_changes_no_key():
 @pytest.mark.parametrize("name", [item.name for item in fields(CPU)])
 def test_every_key_of_the_cpu_has_the_machine_in_it(monkeypatch, name):
     other = replace(CPU, **{name: another(getattr(CPU, name))})
-    cache = ObjectCache(None)
-    assert cache.key("code", machine=CPU) != cache.key("code", machine=other)
+    assert object_key("code", CPU) != object_key("code", other)
     g = Graph()
     g.set_outputs([g.input("x", (3,)) + 1.0])
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import darner
+from darner.backends.base.memory import ALIGNMENT, LARGE_PAGE, aligned, give_back_code, together
 from darner.backends.cpu.runtime.jit import compile_module, load_object
-from darner.backends.memory import ALIGNMENT, LARGE_PAGE, aligned, give_back_code, together
 from darner.session import running
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner.backends.cpu.cache import ObjectCache
+from darner.backends.base.cache import ObjectCache
 from darner.lower.roles import WHOLE
 from tests.conformance import examples
 from tests.cpu.running import compiled, run_program

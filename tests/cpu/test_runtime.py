@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from darner.backends.cpu import cache as cache_module
-from darner.backends.cpu.cache import (
+from darner.backends.base.cache import (
     CacheWarning,
     CorruptEntryWarning,
     ObjectCache,
@@ -29,6 +28,7 @@ from darner.backends.cpu.runtime.jit import (
     load_object,
     vector_bytes,
 )
+from darner.backends.cpu.runtime.object_key import object_key
 from darner.backends.cpu.runtime.threads import (
     Team,
     TeamError,
@@ -614,7 +614,7 @@ class TestFork:
 
     def test_a_process_that_forgets_its_teams_exits_cleanly(self):
         script = (
-            "from darner.backends.cpu import jit, threads\n"
+            "from darner.backends.cpu.runtime import jit, threads\n"
             f"code = jit.compile_module('''{NOTHING}''')\n"
             "program = jit.load_object(code)\n"
             "teams = [threads.Team(3) for _ in range(3)]\n"
@@ -622,6 +622,16 @@ class TestFork:
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+def kept(cache, text, compile_text=compile_module):
+    """The object of a module, from a cache where it is there."""
+    key = object_key(text, host())
+    code = cache.get(key)
+    if code is None:
+        code = compile_text(text)
+        cache.put(key, code)
+    return code
 
 
 class TestCache:
@@ -634,44 +644,44 @@ class TestCache:
         cache.clear()
         assert cache.get("0") is None
 
-    def test_the_second_compilation_is_read_from_disk(self, tmp_path, monkeypatch):
+    def test_the_second_compilation_is_read_from_disk(self, tmp_path):
         cache = ObjectCache(tmp_path)
-        code = cache.compile(ADD)
+        code = kept(cache, ADD)
         assert code == compile_module(ADD)
-        monkeypatch.setattr(cache_module, "compile_module", None)
-        assert cache.compile(ADD) == code
+        assert kept(cache, ADD, compile_text=None) == code
         assert added(Team(1), load_object(code))
 
     def test_the_key_covers_all_that_the_bytes_depend_on(self, monkeypatch):
-        cache = ObjectCache(None)
+        machine = host()
+        skylake = dataclasses.replace(machine, cpu="skylake")
         keys = [
-            cache.key(ADD),
-            cache.key(HALVE),
-            cache.key(ADD, cpu="skylake"),
-            cache.key(ADD, cpu="skylake", features="+avx512f"),
-            cache.key(ADD, features=""),
-            cache.key(ADD, passes=True),
+            object_key(ADD, machine),
+            object_key(HALVE, machine),
+            object_key(ADD, skylake),
+            object_key(ADD, dataclasses.replace(skylake, features="+avx512f")),
+            object_key(ADD, dataclasses.replace(machine, features="")),
+            object_key(ADD, machine, passes=True),
         ]
         monkeypatch.setattr("darner.__version__", "another")
-        keys.append(cache.key(ADD))
+        keys.append(object_key(ADD, machine))
         monkeypatch.undo()
         monkeypatch.setattr("llvmlite.__version__", "another")
-        keys.append(cache.key(ADD))
+        keys.append(object_key(ADD, machine))
         monkeypatch.undo()
         assert len(set(keys)) == len(keys)
-        assert cache.key(ADD) == keys[0] == cache.key(ADD, cpu=host().cpu, features=host().features)
+        assert object_key(ADD, machine) == keys[0]
 
     @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
     def test_a_damaged_entry_is_removed_and_built_again_with_one_warning(self, tmp_path, damage):
         cache = ObjectCache(tmp_path)
-        code = cache.compile(ADD)
+        code = kept(cache, ADD)
         (path,) = tmp_path.iterdir()
         whole = path.read_bytes()
         flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
         damaged = {"cut": whole[:-1], "flip": flipped, "empty": b"", "foreign": code}[damage]
         path.write_bytes(damaged)
         with pytest.warns(CorruptEntryWarning, match="damaged") as caught:
-            codes = [cache.compile(ADD) for _ in range(2)]
+            codes = [kept(cache, ADD) for _ in range(2)]
         assert codes == [code, code]
         assert len(caught) == 1
         assert path.read_bytes() == whole
@@ -706,7 +716,7 @@ class TestCache:
         (tmp_path / "file").write_bytes(b"")
         cache = ObjectCache(tmp_path / "file" / "objects")
         with pytest.warns(CacheWarning, match="cannot be cached") as caught:
-            codes = [cache.compile(text) for text in (ADD, HALVE)]
+            codes = [kept(cache, text) for text in (ADD, HALVE)]
         assert codes == [compile_module(ADD), compile_module(HALVE)]
         assert len(caught) == 1
 
@@ -721,7 +731,7 @@ class TestCache:
 
     def test_none_keeps_nothing(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert ObjectCache(None).compile(HALVE) == compile_module(HALVE)
+        assert kept(ObjectCache(None), HALVE) == compile_module(HALVE)
         assert list(tmp_path.iterdir()) == []
 
     def test_the_default_is_in_the_cache_folder_of_the_user(self, tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph, optim
-from darner.backends.cpu.cache import ObjectCache
-from darner.backends.host import HostCpuProgram
+from darner.backends.base.cache import ObjectCache
+from darner.backends.cpu.runtime.program import CpuProgram
 from darner.lower import roles
 from darner.lower.lower import lower
 from darner.lower.plan import Plan
@@ -95,7 +95,7 @@ def run(graph, values, threads, cache, ended=roles.ENDED):
     """Outputs and states, by name, and the kinds of kernels."""
     inputs, states = values
     plan = lower(graph, target="cpu", whole=(), ended=ended)
-    program = HostCpuProgram(plan, threads=threads, cache=cache)
+    program = CpuProgram(plan, threads=threads, cache=cache)
     found = dict(states)
     try:
         outputs = run_program(program, inputs, {}, found)

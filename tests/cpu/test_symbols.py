@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from darner import Graph
+from darner.backends.base.lowering import lower_for
 from darner.backends.cpu.kernels import _modules, functions_of
 from darner.backends.cpu.runtime.jit import Machine, compile_modules, host
-from darner.backends.protocol import lower_for
 from darner.codegen.ir.math import ROWS
 from darner.graph.errors import DarnerError
 from darner.graph.op import OPS
 from darner.lower.roles import WHOLE
 from darner.testing import make_case
-from tests.conformance.test_cpu import joined
+from tests.conformance.devices import joined
 from tests.conformance.test_reference import BUILTIN, UNTESTED_HERE, has_float_operand
 from tests.cpu.running import compiled, run_program
 from tests.cpu.test_targets import machine_of

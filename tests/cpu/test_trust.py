@@ -11,9 +11,9 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.backends import trust
-from darner.backends.cpu.cache import CacheWarning, ObjectCache, UntrustedCacheWarning
-from darner.backends.trust import UntrustedError, opened_folder, read_file
+from darner.backends.base import trust
+from darner.backends.base.cache import CacheWarning, ObjectCache, UntrustedCacheWarning
+from darner.backends.base.trust import UntrustedError, opened_folder, read_file
 from darner.session.planfile import PlanFileWarning
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")

@@ -7,7 +7,7 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.backends.cpu.cache import ObjectCache
+from darner.backends.base.cache import ObjectCache
 from darner.backends.cpu.conv.winograd.plan import SIDES, winograd_of
 from darner.backends.cpu.conv.winograd.transforms import PAIRS
 from darner.backends.cpu.kernels import functions_of

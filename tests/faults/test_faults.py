@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from darner.backends.cpu import cache as cache_module
-from darner.backends.cpu.cache import CacheWarning, ObjectCache
+from darner.backends.base import cache as cache_module
+from darner.backends.base.cache import CacheWarning, ObjectCache
 from darner.session.atomic import FileError
 from tests.faults.killing import in_child, killed
 from tests.leaks import models

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from darner import Graph
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.program import WgpuProgram
 from darner.graph import dtypes

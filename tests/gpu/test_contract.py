@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.machine import Machine
 from darner.codegen.simt import families
 from darner.codegen.simt.contract import plan as gemm_tile

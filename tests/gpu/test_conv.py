@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.program import WgpuProgram
 from darner.codegen.simt.conv import images as conv_images

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.program import WgpuProgram
 from darner.codegen.simt.families import written
 from darner.graph import dtypes

@@ -8,7 +8,7 @@ import pytest
 
 import darner
 from darner import Graph, optim
-from darner.backends.protocol import compile_for, lower_for
+from darner.backends.base.lowering import compile_for, lower_for
 from darner.backends.wgpu.access import Shelf, Windows
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.fitting import fitted, item_bytes

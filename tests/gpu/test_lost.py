@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from darner import ArgumentError, DeviceLostError, DeviceMemoryError
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import Device, adapters, opened
 from darner.backends.wgpu.program import WgpuProgram
 from tests.gpu import needs_gpu

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import darner
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
 from darner.codegen.simt.families import template_of
-from tests.conformance.test_gpu import run_on_gpu
+from tests.conformance.devices import run_on
 from tests.gpu import needs_gpu
 
 pytestmark = needs_gpu
@@ -20,7 +20,7 @@ def check(make, **arrays):
     nodes = [graph.input(name, array.shape, array.dtype) for name, array in arrays.items()]
     made = make(graph, *nodes)
     graph.set_outputs(made if isinstance(made, list) else [made])
-    found = run_on_gpu(graph, arrays)
+    found = run_on("gpu", graph, arrays)
     for one, other in zip(found, darner.run(graph, arrays, float64=True), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
 
@@ -53,7 +53,7 @@ def test_results_of_one_two_and_four_bytes_stand_beside_each_other(size):
     graph = darner.Graph()
     node = graph.input("x", x.shape)
     graph.set_outputs([node.cast("f16"), node.cast("bf16"), node * 2.0])
-    found = run_on_gpu(graph, {"x": x})
+    found = run_on("gpu", graph, {"x": x})
     for one, other in zip(found, darner.run(graph, {"x": x}), strict=True):
         np.testing.assert_array_equal(one.astype(np.float32), other.astype(np.float32))
 
@@ -82,6 +82,6 @@ def test_an_operand_is_turned_in_squares(shape, order):
     machine = opened().machine
     names = {template_of(spec, machine).name for spec in plan.specs.values()}
     assert "turned" in names
-    found = run_on_gpu(graph, {"x": x, "b": bias})
+    found = run_on("gpu", graph, {"x": x, "b": bias})
     for one, other in zip(found, darner.run(graph, {"x": x, "b": bias}), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)

@@ -13,7 +13,7 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.kernels import check_types
 from darner.codegen.ir.math import ROWS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import darner
-from darner.backends.protocol import compile_for, lower_for
+from darner.backends.base.lowering import compile_for, lower_for
 from tests.gpu import needs_gpu
 from tests.zoo import bert, gpt2, llama, mlp, mlp_step, resnet, trained, unet, values, vit
 

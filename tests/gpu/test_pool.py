@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner.backends.protocol import compile_for, lower_for
+from darner.backends.base.lowering import compile_for, lower_for
 from darner.backends.wgpu.device import opened
 from darner.codegen.simt.families import template_of
 from darner.codegen.simt.pooling.template import POOLING

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.protocol import lower_for
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.machine import Machine
 from darner.codegen.simt.families import template_of, written

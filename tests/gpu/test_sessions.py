@@ -5,8 +5,8 @@ import pytest
 
 import darner
 from darner import ArgumentError, Graph, RunError, optim
-from darner.backends.cpu.cache import ObjectCache
-from darner.backends.protocol import lower_for
+from darner.backends.base.cache import ObjectCache
+from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.tuning import known_choices, tune
 from tests.gpu import needs_gpu
@@ -211,6 +211,16 @@ def test_a_gpu_is_told_by_number_or_name_and_what_is_not_there_is_an_error():
         darner.build(classifier(), device="vulkan", mode="infer")
 
 
+def test_the_plan_file_of_a_gpu_told_by_number_is_used_again(tmp_path):
+    g, path = classifier(), tmp_path / "model.plan"
+    for _ in range(2):  # the second has nothing to warn of
+        with darner.build_session_cached(g, path, device="gpu:0", cache=None) as session:
+            assert session.plan().target == "gpu"
+        written = path.stat().st_mtime_ns
+    with darner.build_session_cached(g, path, device="gpu:0", cache=None):
+        assert path.stat().st_mtime_ns == written
+
+
 def test_tuning_chooses_among_ways_to_write_a_product_and_remembers(tmp_path):
     g = Graph("product")
     x, w = g.input("x", (70, 96)), g.parameter("w", (96, 40), init="normal(1)")
@@ -230,7 +240,7 @@ def test_tuning_chooses_among_ways_to_write_a_product_and_remembers(tmp_path):
     assert len(again.times[digest]) > 1
     assert told == [(0, 1, "maximum")]
     assert tune(plan, device, known=again.choices).times == {}
-    with pytest.raises(ArgumentError, match="only a GPU's kernels are tuned"):
+    with pytest.raises(ArgumentError, match="kernels of 'cpu' are not tuned"):
         darner.build(g, mode="infer", tune=True)
 
 

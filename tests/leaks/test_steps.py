@@ -9,9 +9,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from darner.backends.base.lowering import lower_for
 from darner.backends.cpu.kernels import emit_module, functions_of
 from darner.backends.cpu.runtime.jit import compile_module, host
-from darner.backends.protocol import lower_for
 from tests import zoo
 from tests.leaks import models, process
 

@@ -17,12 +17,12 @@ import ml_dtypes
 import numpy as np
 
 from darner import Graph
-from darner.backends.reference import compute
 from darner.graph.dims import bind_dim
 from darner.graph.edit import copy_graph
 from darner.graph.errors import DarnerError
 from darner.graph.node import Node
 from darner.graph.types import TensorType, TupleType
+from darner.interpreter import compute
 from darner.optimizer.declare import RULES, Rule
 from darner.optimizer.match import Match, Value, build, match_node, node_value
 from darner.testing import tolerance

@@ -7,10 +7,10 @@ import pytest
 
 import darner
 from darner import ArgumentError, FormatError, Graph, VerifyError
-from darner.backends.reference import evaluate
 from darner.graph.attributes import Body, Tensor
 from darner.graph.op import OPS, unregister
 from darner.graph.types import TensorType
+from darner.interpreter import evaluate
 
 
 @pytest.fixture(autouse=True)

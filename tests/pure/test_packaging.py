@@ -94,6 +94,32 @@ def test_the_page_of_dependencies_has_each_at_the_version_that_is_tested():
     assert {name: lock[name] for name in known} == known
 
 
+@pytest.mark.parametrize("name", ["tools", "release"])
+def test_the_page_has_every_tool_that_is_installed_for_one_target(name):
+    text = page("docs/dependencies.md")
+    found = set()
+    for row in tables(text):
+        names, versions = row[0].split(", "), row[1].split(", ")
+        if len(names) == len(versions):
+            pairs = zip(names, versions, strict=True)
+            found |= {(canonicalize_name(tool), version) for tool, version in pairs}
+    assert locked(name).items() - found == set()
+
+
+def test_tools_that_are_locked_twice_have_one_version():
+    locks = [locked(name) for name in ("runtime", "dev", "tools", "release")]
+    for first in locks:
+        for second in locks:
+            shared = first.keys() & second.keys()
+            assert {k: first[k] for k in shared} == {k: second[k] for k in shared}
+
+
+def test_hosted_machines_test_the_same_pythons():
+    workflow = page(".github/workflows/ci.yml")
+    listed = ", ".join(f'"{version}"' for version in VERSIONS)
+    assert f"python: [{listed}]" in workflow
+
+
 def test_every_place_names_the_same_pythons():
     first, last = VERSIONS[0], VERSIONS[-1]
     minors = [int(version[2:]) for version in VERSIONS]

@@ -12,7 +12,7 @@ import pytest
 
 import darner
 from darner import Graph, SessionConfig, optim
-from darner.backends.cpu.cache import CacheWarning, CorruptEntryWarning, ObjectCache
+from darner.backends.base.cache import CacheWarning, CorruptEntryWarning, ObjectCache
 from darner.graph.attributes import Tensor
 from darner.graph.errors import Source
 from darner.graph.op import unregister

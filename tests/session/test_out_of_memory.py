@@ -8,7 +8,7 @@ import pytest
 
 import darner
 from darner import DeviceMemoryError, Graph, OutOfMemoryError
-from darner.backends import memory
+from darner.backends.base import memory
 
 HINT = "a smaller batch, remat, or a type of fewer bits such as bf16 takes less"
 FREE = r"but [0-9.]+ \w*B are free"

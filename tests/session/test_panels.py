@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from darner import Graph, optim
+from darner.backends.base.memory import aligned
 from darner.backends.cpu.emit.panels import Panels
 from darner.backends.cpu.runtime import stored
-from darner.backends.host import HostCpuProgram
-from darner.backends.memory import aligned
+from darner.backends.cpu.runtime.program import CpuProgram
 from tests.cpu.running import run_program
 from tests.cpu.test_targets import machine_of
 from tests.session.opening import opened
@@ -133,7 +133,7 @@ def test_panels_of_narrower_vectors(vector_bytes):
     session = training(graph, params)
     (special,) = session._kept.values()
     found = {name: np.array(value) for name, value in session.state().items()}
-    program = HostCpuProgram(special.plans.step, threads=2, machine=machine_of(vector_bytes))
+    program = CpuProgram(special.plans.step, threads=2, machine=machine_of(vector_bytes))
     assert set(program._native.panels) == in_panels(session)
     run_program(program, inputs, params, found)
     program.close()

@@ -7,8 +7,8 @@ import pytest
 
 import darner
 from darner import Graph, optim
+from darner.backends.base.memory import reclaim, release, together
 from darner.backends.cpu.emit.panels import Panels
-from darner.backends.memory import reclaim, release, together
 from tests.session.opening import opened
 
 WIDTH, INNER, WORDS = 160, 421, 1553

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import Graph
-from darner.backends.host import ReferenceProgram
+from darner.backends.reference.program import ReferenceProgram
 from darner.graph.errors import ArgumentError, RunError, ShapeError, UnknownNameError
 from darner.lower.lower import lower
 from darner.optim import Adam, training_step

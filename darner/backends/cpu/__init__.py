@@ -1,10 +1,9 @@
 """The CPU backend: LLVM IR made into native code, run by threads side by side.
 
-Modules, in the order data passes through them:
+    backend   the row of the registry: all that others know of this device
+    kernels   which family's template writes each kernel, and the code of a plan
+    emit      what every template is written against
+    runtime   from LLVM IR to machine code, threads and programs
 
-    jit       LLVM IR to object code for a machine, and object code to callable addresses
-    cache     object code on disk, so that a second start compiles nothing
-    threads   a team of parked workers that runs one native function on every thread
-
-Nothing here is imported with darner itself, and llvmlite only when code is first compiled.
+Each other folder is a family of kernels; its ``__init__`` says which forms there are and what chooses. Nothing here is imported with darner itself, and llvmlite only when code is first compiled.
 """

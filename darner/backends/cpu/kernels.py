@@ -10,10 +10,10 @@ from ...codegen.ir.index import as_value
 from ...codegen.ir.lanes import note_target
 from ...graph.errors import UnsupportedError
 from ...lower.plan import Kernel, Plan, Spec
-from ..keys import source_digest
-from ..sections import join, split
+from ..base.cache import ObjectCache
+from ..base.keys import source_digest
+from ..base.sections import join, split
 from .attention.template import ATTENTION
-from .cache import ObjectCache
 from .complex.template import COMPLEX
 from .contract.template import CONTRACT
 from .conv.template import CONV
@@ -29,6 +29,7 @@ from .pooling.template import POOLING
 from .rows.template import ROWS
 from .runtime.jit import CompileError, Machine, compile_modules
 from .runtime.modules import PART, Parts
+from .runtime.object_key import object_key
 from .runtime.steps import FIXED
 from .runtime.stored import leaves_in_panels
 from .scan.template import SCANS
@@ -228,7 +229,7 @@ def compiled(
         raise CompileError(f"{machine.cpu} without AVX-512 has no vectors of 64 bytes")
     target = {"cpu": machine.cpu, "features": machine.features}
     kept = cache or ObjectCache(None)
-    key = kept.key(functions.key, machine=machine, passes=True)
+    key = object_key(functions.key, machine, passes=True)
     found = kept.get(key)
     if found is not None:
         return tuple(split(found))

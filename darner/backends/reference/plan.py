@@ -14,9 +14,9 @@ from ...graph.data import Array
 from ...graph.errors import DarnerError, caller
 from ...graph.graph import LEAVES, Graph
 from ...graph.types import TensorType
+from ...interpreter import Values, _checked, _leaf, evaluate
 from ...lower.plan import Plan
 from ...transforms.expand import _widen, in_float64
-from . import Values, _checked, _leaf, evaluate
 
 UNWRITTEN = 0xFF
 """What the arena holds before anything is written: NaN in every float."""

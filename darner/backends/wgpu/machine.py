@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...codegen.simt.machine import PROCESSORS
-from ..keys import Keyed
+from ..base.keys import Keyed
 
 if TYPE_CHECKING:
     from .printer import Printer

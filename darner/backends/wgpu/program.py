@@ -18,8 +18,8 @@ from ...graph.data import Array
 from ...graph.errors import ArgumentError, InternalError, UnsupportedError
 from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
-from ..memory import Bytes
-from ..mirrors import Mirror, mirror
+from ..base.memory import Bytes, empty_like
+from ..base.mirrors import Mirror, mirror
 from .clock import Clock
 from .device import LEAST, Device, Region
 from .fitting import fitted
@@ -168,8 +168,6 @@ class WgpuProgram:
         return regions
 
     def _mirrored(self, number: int, buffer: Buffer) -> Region:
-        from ..cpu.runtime.program import empty_like
-
         name = str(buffer.name)
         if name not in self.storage:
             self.storage[name] = empty_like(buffer)

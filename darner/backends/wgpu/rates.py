@@ -13,7 +13,7 @@ from typing import Any
 
 from ...codegen.simt.dispatch import Binding
 from ...optimizer.targets import Target, find_target
-from ..cpu.cache import ObjectCache
+from ..base.cache import ObjectCache
 from .device import Device, Region
 from .machine import Machine, kept_key
 from .native import dispatch_all, handle

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ...codegen.simt.dispatch import Binding, Written
 from ...codegen.simt.families import template_of
 from ...lower.plan import Plan, Spec
-from ..cpu.cache import ObjectCache
+from ..base.cache import ObjectCache
 from .device import Device, Region
 from .fitting import fitted
 from .machine import Machine, kept_key

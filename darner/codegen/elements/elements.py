@@ -27,6 +27,9 @@ from .sums import dot_general, fold, reduce
 
 Index = Sequence[Number]
 
+UNROLLED = 4
+"""Vectors of a row up to which there is no loop over them: in short rows it takes as long as what they compute."""
+
 
 class Kernel(Protocol):
     """A kernel's function while it is being written, as far as its elements ask."""
@@ -202,9 +205,10 @@ class Elements:
         full = self.places.mul(self.places.div(length, count), count)
         middle = self.places.add(start, full)
         if not known or full:
-            if known and full == count:
-                with self.scope():
-                    values = list(inside(Lanes(start, count, 1, multiple, *ends), values))
+            if known and full <= UNROLLED * count:
+                for at in range(start, start + full, count):
+                    with self.scope():
+                        values = list(inside(Lanes(at, count, 1, multiple, *ends), values))
             else:
                 values = self.loop(
                     start,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....graph.data import Array
-from ...memory import Bytes
+from ...base.memory import Bytes
 
 
 class Offer(NamedTuple):

@@ -62,21 +62,20 @@ COSTLY = frozenset(
 
 @dataclass(frozen=True)
 class Guard:
-    """Where a pass is needed: in rows where a condition is as wanted. Nodes are known by their ids.
+    """Where a pass is needed: in rows where one of its conditions is as wanted. Nodes are known by their ids.
 
     Attributes:
-        condition: one for each row.
-        wanted: what it is where the pass is needed.
-        choices: what is chosen by it, between something made of the pass and something that is not.
+        conditions: each has a value for each row, and beside it stands what that is where the pass is needed.
+        choices: what is chosen by them, between something made of the pass and something that is not, and
+            whether the former is what a true condition chooses.
     """
 
-    condition: int
-    wanted: bool
-    choices: frozenset[int]
+    conditions: tuple[tuple[int, bool], ...]
+    choices: Mapping[int, bool]
 
     def otherwise(self, choice: Node) -> Node:
         """What is chosen in rows that do not need the pass."""
-        return choice.operands[2 if self.wanted else 1]
+        return choice.operands[2 if self.choices[choice.id] else 1]
 
 
 @dataclass(frozen=True)
@@ -216,10 +215,10 @@ def _guard(
     level: Mapping[int, int],
     of_rows: Collection[tuple[int, ...]],
 ) -> Guard | None:
-    """Where a pass is needed, if all that is made of its results, one for each row, is chosen by one condition."""
+    """Where a pass is needed, if all that is made of its results, one for each row, is chosen by conditions of the row."""
     ends = {output.id for output in body.outputs}
     found: set[tuple[int, bool]] = set()
-    choices: set[int] = set()
+    choices: dict[int, bool] = {}
     stack, seen = list(nodes), set[int]()
     while stack:
         node = stack.pop()
@@ -231,7 +230,7 @@ def _guard(
                 taken = [branch.id in seen | {node.id} for branch in branches]
                 if taken.count(True) == 1 and level[condition.id] <= number:
                     found.add((condition.id, taken[0]))
-                    choices.add(user.id)
+                    choices[user.id] = taken[0]
                     continue
             if user.op.name != "reshape" and "elementwise" not in user.op.traits:
                 return None
@@ -239,13 +238,12 @@ def _guard(
                 seen.add(user.id)
                 stack.append(user)
         seen.add(node.id)
-    if len(found) != 1 or any(tuple(sizes(body.nodes[i])) not in of_rows for i in choices):
+    per_row = [body.nodes[i] for i in choices] + [body.nodes[i] for i, _ in found]
+    if not found or any(tuple(sizes(node)) not in of_rows for node in per_row):
         return None
-    ((condition_id, wanted),) = found
-    made = any(level[body.nodes[i].operands[2 if wanted else 1].id] > number for i in choices)
-    if made or tuple(sizes(body.nodes[condition_id])) not in of_rows:
-        return None
-    return Guard(condition_id, wanted, frozenset(choices))
+    guard = Guard(tuple(sorted(found)), choices)
+    made = any(level[guard.otherwise(body.nodes[i]).id] > number for i in choices)
+    return None if made else guard
 
 
 def _unguarded(body: Any, found: Passes) -> set[int]:

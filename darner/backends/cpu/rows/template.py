@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from math import prod
+from operator import or_
 from typing import Any
 
 from ....codegen.elements.collapse import REDUCTIONS, collapsed
@@ -264,9 +266,12 @@ class _Rows:
 
     def _needed(self, guard: Guard, row: Sequence[Number]) -> Any:
         """Whether a pass is needed in the row, or in one of those side by side."""
-        node = self.code.body.nodes[guard.condition]
-        condition = Lane(self.code.builder, self._in_lanes(self.of_row(node, row)))
-        needed = condition if guard.wanted else ~condition
+        conditions = []
+        for i, wanted in guard.conditions:
+            value = self._in_lanes(self.of_row(self.code.body.nodes[i], row))
+            condition = Lane(self.code.builder, value)
+            conditions.append(condition if wanted else ~condition)
+        needed = reduce(or_, conditions)
         if not self.program.across and self.elements.mask is not None:
             needed = needed & needed.of(self.elements.mask)
         return needed.any().value
@@ -562,14 +567,19 @@ class _Rows:
         length = prod(program.space) // program.units
         by_pieces = any(leaf.size == length for leaf in self.code.spec.inputs)
         for level in range(len(program.levels) + 1):
+            # What has one element a row is written once.
+            once = level == len(program.levels) and not self.full
+            pieces = 1 if once else program.pieces
 
-            def unit(number: Number, _: Any, level: int = level) -> Sequence[Any]:
+            def unit(
+                number: Number, _: Any, level: int = level, pieces: int = pieces
+            ) -> Sequence[Any]:
                 if by_pieces:
                     piece = places.div(number, program.units)
                     row_number = places.mod(number, program.units)
                 else:
-                    row_number = places.div(number, program.pieces)
-                    piece = places.mod(number, program.pieces)
+                    row_number = places.div(number, pieces)
+                    piece = places.mod(number, pieces)
 
                 def one(row: list[Number]) -> None:
                     for earlier in range(level):
@@ -587,7 +597,7 @@ class _Rows:
                 self.each_row(row_number, one)
                 return []
 
-            e.loop(*self.code.share(program.units * program.pieces), unit)
+            e.loop(*self.code.share(program.units * pieces), unit)
             if level < len(program.levels):
                 self.code.barrier()
 

@@ -33,7 +33,7 @@ from typing import Any
 
 from ....graph.errors import DarnerError, ForkError
 from ....graph.forks import native_call, watch
-from ...keys import Keyed
+from ...base.keys import Keyed
 
 # Instruction selection and register allocation at this level; higher costs time and gains nothing.
 CODE_GENERATION_LEVEL = 2

@@ -8,8 +8,8 @@ from typing import overload
 from ....graph.data import Array
 from ....graph.errors import ArgumentError
 from ....lower.plan import Plan
-from ...memory import Bytes, aligned, reclaim
-from ...mirrors import Mirror, changed, drop, mirror, refresh, there_are_mirrors
+from ...base.memory import Bytes, aligned, reclaim
+from ...base.mirrors import Mirror, changed, drop, mirror, refresh, there_are_mirrors
 from ..emit.panels import Panels
 
 

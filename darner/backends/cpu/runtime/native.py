@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ....graph.errors import FormatError
 from ....lower.plan import Plan
-from ...sections import join, split
-from ..cache import ObjectCache
+from ...base.cache import ObjectCache
+from ...base.sections import join, split
 from ..emit.panels import Panels
 from .jit import Machine, lasting_objects, remember
 

@@ -13,9 +13,10 @@ from ....graph.data import Array
 from ....graph.errors import InternalError
 from ....lower.faults import raised
 from ....lower.plan import Buffer, Plan
-from ...memory import ALIGNMENT, Bytes, aligned, room_for, together
-from ...mirrors import refresh
-from ..cache import ObjectCache
+from ...base.cache import ObjectCache
+from ...base.host import HostMemory
+from ...base.memory import ALIGNMENT, Bytes, aligned, empty_like, room_for, together
+from ...base.mirrors import refresh
 from ..emit.work_queue import WORDS
 from .jit import Machine, host, load_object
 from .mirrors import Leaves, Values
@@ -26,18 +27,7 @@ from .threads import Team, symbols
 LEAVES = ("parameter", "state")
 
 
-def empty_like(buffer: Buffer, room: npt.NDArray[np.uint8] | None = None) -> Array:
-    """Memory for a buffer's value, filled with what it is at first: ``room`` of zeros, or its own."""
-    shape = tuple(int(size) for size in buffer.type.shape)
-    if room is None:
-        room = aligned(buffer.nbytes, f"{buffer.place} '{buffer.name}'")
-    array = room.view(buffer.type.dtype.numpy).reshape(shape)
-    if buffer.init:
-        array[...] = buffer.init
-    return array
-
-
-class CpuProgram:
+class CpuProgram(HostMemory):
     """A plan as native code, with memory for all its values.
 
     ``run`` is one native call: between its start and its end there is no Python and no allocation.

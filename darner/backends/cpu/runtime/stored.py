@@ -2,7 +2,7 @@
 
 A weight is read by two products of a step, once as it is and once transposed, and changed at the end of a third, with its moments. All three have code for panels: the first reads
 them as they are, the second turns blocks that lie together, and the third goes through weights and moments in one run. So a weight whose every use is one of these stays in panels from
-step to step, and nothing is packed twice. Whoever else wants it (``backends.mirrors``) gets it row by row.
+step to step, and nothing is packed twice. Whoever else wants it (``backends.base.mirrors``) gets it row by row.
 """
 
 from __future__ import annotations

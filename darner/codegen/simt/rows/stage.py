@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from ....backends.cpu.rows.program import Passes
@@ -115,14 +117,16 @@ class RowStage(RowPlace):
         guard = self.passes.guards[level]
         if guard is None or self.layout.held:
             return stop
-        node = self.spec.body.nodes[guard.condition]
         whole = self.place([0] * len(self.passes.axes))
-        index = self.row if node.rank == len(self.row) else whole
-        condition = self.elements.at(node, index)
-        ends = [base, self.length if stop is None else stop]
-        skipped, gone_through = ends if guard.wanted else reversed(ends)
-        skipped, gone_through = self.places.value(skipped), self.places.value(gone_through)
-        return self.builder.let(self.builder.choose(condition, skipped, gone_through))
+        conditions = []
+        for i, wanted in guard.conditions:
+            node = self.spec.body.nodes[i]
+            index = self.row if node.rank == len(self.row) else whole
+            condition = self.places.value(self.elements.at(node, index))
+            conditions.append(condition if wanted else ~condition)
+        end = self.places.value(self.length if stop is None else stop)
+        needless = reduce(or_, conditions)
+        return self.builder.let(self.builder.choose(needless, self.places.value(base), end))
 
     def _combined(self, one: Reduction, vectors: Sequence[Vector], before: State | None) -> State:
         (x,) = one.node.operands

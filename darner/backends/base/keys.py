@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, cast
 
-from ..graph.errors import PACKAGE, InternalError
+from ...graph.errors import PACKAGE, InternalError
 
 
 class Keyed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from ..graph.errors import FormatError
+from ...graph.errors import FormatError
 
 
 def join(parts: Sequence[bytes]) -> bytes:

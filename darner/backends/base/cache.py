@@ -1,13 +1,12 @@
-"""Object code on disk, so that what was compiled once is loaded in a millisecond the next time.
+"""Compiled code on disk, so that what was compiled once is loaded in a millisecond the next time.
 
-An entry is one file, named by a hash of everything its bytes depend on: the IR, the target, and the
-versions of LLVM, llvmlite and darner. (Whole builds are kept here too, under keys of their own; see
-``session/buildcache.py``.) It holds a hash of its own content and name, so damage is noticed.
+An entry is one file, named by a hash of everything its bytes depend on, which whoever keeps it makes: a backend of its code (with ``Machine.key()``,
+``keys.py``), a session of a whole build (``session/buildkey.py``). It holds a hash of its own content and name, so damage is noticed.
 Entries appear whole or not at all (written beside, then renamed), so any number of processes may
 share a folder. The least recently used go first when the folder grows past its limit.
 
 Code that is loaded is run, so entries are believed only where nobody but the user and the system
-can have written them (``backends/trust.py``).
+can have written them (``backends/base/trust.py``).
 
 A cache never makes anything fail: a folder that cannot be written, or is not to be believed, is told
 of once, and then done without.
@@ -22,14 +21,11 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...graph.errors import ArgumentError
-from ..trust import UNFINISHED, Entry, UntrustedError, opened_folder
-from ..trust import Folder as Opened
-from .runtime.jit import Machine, compile_module, host
+from .trust import UNFINISHED, Entry, UntrustedError, opened_folder
+from .trust import Folder as Opened
 
 _MAGIC = b"darner object 2\n"
 _SUFFIX = ".object"
@@ -89,54 +85,6 @@ class ObjectCache:
             folder = default_folder()
         self.folder: Path | None = None if folder is None else Path(folder)
         self.limit_bytes = limit_bytes
-
-    def key(
-        self,
-        module: Any,
-        *,
-        machine: Machine | None = None,
-        cpu: str | None = None,
-        features: str | None = None,
-        passes: bool = False,
-    ) -> str:
-        """The name under which the object of a module is kept: 64 hexadecimal digits.
-
-        It covers all that the bytes depend on: the machine they are for, this one when left out; ``cpu`` and ``features`` as in ``compile_module``.
-        """
-        import llvmlite  # type: ignore[import-untyped]
-        import llvmlite.binding as llvm  # type: ignore[import-untyped]
-
-        from ... import __version__
-
-        target = machine or host()
-        if cpu is not None:
-            target = replace(target, cpu=cpu, features=features or "")
-        elif features is not None:
-            target = replace(target, features=features)
-        versions = [__version__, llvmlite.__version__, repr(llvm.llvm_version_info)]
-        digest = hashlib.sha256()
-        for part in (*versions, target.key(), repr(passes), str(module)):
-            data = part.encode()
-            # Lengths keep the parts apart: no two lists of parts give the same bytes.
-            digest.update(len(data).to_bytes(8, "little") + data)
-        return digest.hexdigest()
-
-    def compile(
-        self,
-        module: Any,
-        *,
-        cpu: str | None = None,
-        features: str | None = None,
-        passes: bool = False,
-    ) -> bytes:
-        """What ``compile_module`` gives, from the cache where it is there, and kept where not."""
-        text = str(module)
-        key = self.key(text, cpu=cpu, features=features, passes=passes)
-        code = self.get(key)
-        if code is None:
-            code = compile_module(text, cpu=cpu, features=features, passes=passes)
-            self.put(key, code)
-        return code
 
     def get(self, key: str) -> bytes | None:
         """The object of a key, or None. A damaged one is removed, with a warning."""
@@ -199,7 +147,9 @@ class ObjectCache:
 
     def _name(self, key: str) -> str:
         if not key.isalnum():
-            raise ArgumentError(f"'{key}' is not a key of this cache", hint="key() makes them")
+            raise ArgumentError(
+                f"'{key}' is not a key of this cache", hint="a key is made of letters and digits"
+            )
         return key + _SUFFIX
 
     @contextlib.contextmanager

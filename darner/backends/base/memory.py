@@ -14,12 +14,16 @@ import mmap
 import sys
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ..graph.data import Array
-from ..graph.errors import LESS_MEMORY, OutOfMemoryError
+from ...graph.data import Array
+from ...graph.errors import LESS_MEMORY, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from ...lower.plan import Buffer
 
 ALIGNMENT = 64
 LARGE_PAGE = 2 << 20
@@ -46,7 +50,7 @@ def aligned(nbytes: int, what: str = "a value") -> Bytes:
             raise MemoryError
         return _aligned(nbytes)
     except (MemoryError, OSError, OverflowError, ValueError) as error:
-        from ..lower.plan_text import size
+        from ...lower.plan_text import size
 
         free = available()
         known = "" if free is None else f", but {size(free)} are free"
@@ -108,6 +112,17 @@ def room_for(nbytes: int, offered: Bytes | None) -> Bytes:
     if offered is not None and len(offered) >= nbytes:
         return offered
     return aligned(nbytes, "the values that a step makes (the arena)")
+
+
+def empty_like(buffer: Buffer, room: Bytes | None = None) -> Array:
+    """Memory for a buffer's value, filled with what it is at first: ``room`` of zeros, or its own."""
+    shape = tuple(int(size) for size in buffer.type.shape)
+    if room is None:
+        room = aligned(buffer.nbytes, f"{buffer.place} '{buffer.name}'")
+    array = room.view(buffer.type.dtype.numpy).reshape(shape)
+    if buffer.init:
+        array[...] = buffer.init
+    return array
 
 
 def together(sizes: Sequence[int], what: str = "values") -> list[Bytes]:

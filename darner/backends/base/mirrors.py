@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.data import Array
+from ...graph.data import Array
 from .memory import release
 
 

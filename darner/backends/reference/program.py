@@ -1,61 +1,21 @@
-"""Programs whose memory is the process's own: the CPU backend's, and the reference's."""
+"""A plan run by the oracle."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..graph.data import Array
-from ..graph.errors import DarnerError, InternalError
-from ..graph.graph import LEAVES
-from ..lower.faults import located
-from ..lower.plan import Kernel, Plan
-from .cpu.runtime.program import CpuProgram, empty_like
-from .memory import Bytes, room_for
-from .mirrors import changed
-from .reference import evaluate
-
-
-class HostMemory(Protocol):
-    """Reading and writing where buffers are arrays of the process."""
-
-    @property
-    def arrays(self) -> Sequence[Array]:
-        """The values of the plan's buffers."""
-
-    def read(self, buffer: int, out: Array | None = None) -> Array:
-        """A buffer's value, as a copy or in ``out``."""
-        if out is None:
-            return np.array(self.arrays[buffer])
-        out[...] = self.arrays[buffer]
-        return out
-
-    @property
-    def on_host(self) -> bool:
-        """Always."""
-        return True
-
-    def take(self, buffer: int, other: object, output: int) -> None:
-        """What is the process's own is bound instead."""
-        raise InternalError("programs on the host take outputs of others by bind")
-
-    def write(self, buffer: int, value: Array) -> None:
-        """Give a buffer a value of its type and shape."""
-        array = self.arrays[buffer]
-        array[...] = value
-        changed(array)
-
-    def sync(self) -> None:
-        """Nothing is left running when ``run`` returns."""
-        return
-
-
-class HostCpuProgram(CpuProgram, HostMemory):
-    """The CPU's program, as sessions use programs."""
+from ...graph.data import Array
+from ...graph.errors import DarnerError
+from ...graph.graph import LEAVES
+from ...interpreter import evaluate
+from ...lower.faults import located
+from ...lower.plan import Kernel, Plan
+from ..base.host import HostMemory
+from ..base.memory import Bytes, empty_like, room_for
 
 
 class ReferenceProgram(HostMemory):

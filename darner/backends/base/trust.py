@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from ..graph.errors import DarnerError
+from ...graph.errors import DarnerError
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 

@@ -1,0 +1,46 @@
+"""Programs whose memory is the process's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ...graph.data import Array
+from ...graph.errors import InternalError
+from .mirrors import changed
+
+
+class HostMemory(Protocol):
+    """Reading and writing where buffers are arrays of the process."""
+
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """The values of the plan's buffers."""
+
+    def read(self, buffer: int, out: Array | None = None) -> Array:
+        """A buffer's value, as a copy or in ``out``."""
+        if out is None:
+            return np.array(self.arrays[buffer])
+        out[...] = self.arrays[buffer]
+        return out
+
+    @property
+    def on_host(self) -> bool:
+        """Always."""
+        return True
+
+    def take(self, buffer: int, other: object, output: int) -> None:
+        """What is the process's own is bound instead."""
+        raise InternalError("programs on the host take outputs of others by bind")
+
+    def write(self, buffer: int, value: Array) -> None:
+        """Give a buffer a value of its type and shape."""
+        array = self.arrays[buffer]
+        array[...] = value
+        changed(array)
+
+    def sync(self) -> None:
+        """Nothing is left running when ``run`` returns."""
+        return

@@ -1,0 +1,69 @@
+"""From a graph to a plan for a device, and from a plan to a program, by the rules of the device's backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...graph.errors import ArgumentError, UnsupportedError
+from ...graph.graph import Graph
+from ...lower.lower import lower
+from ...lower.plan import Plan
+from ...lower.roles import WHOLE
+from .backend import Request
+from .program import Program
+from .registry import backend_of
+
+
+def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a graph for a device; what the device cannot run is an error here.
+
+    Composites for which a device has no kernel are written out.
+    """
+    backend = backend_of(device)
+    rules = backend.rules(backend.machine(device))
+    whole, ended, segment = set(WHOLE), set(rules.ended), None
+    while True:
+        plan = lower(
+            graph,
+            target=backend.target,
+            whole=whole,
+            ended=ended,
+            options=options,
+            alignment=rules.alignment,
+            segment=segment,
+        )
+        rules.check(plan, graph)
+        without = {digest for digest, spec in plan.specs.items() if not rules.runs(spec)}
+        lacking = [kernel for kernel in plan.kernels if kernel.spec in without]
+        if not lacking:
+            if segment is not None or plan.arena_bytes <= rules.largest:
+                return plan
+            segment = rules.largest
+            continue
+        named = {name for kernel in lacking for name in plan.spec(kernel).ops}
+        named &= whole | ended
+        if not named:
+            spec = plan.spec(lacking[0])
+            ops = ", ".join(dict.fromkeys(spec.ops))
+            raise UnsupportedError(
+                f"the device '{device}' has no kernel of kind '{spec.kind}' for {ops}"
+            ).located(spec.ops[-1], lacking[0].label, "", lacking[0].source)
+        whole -= named
+        ended -= named
+
+
+def compile_for(device: str, plan: Plan, threads: int | None = None, **given: Any) -> Program:
+    """The program of a plan that ``lower_for`` made for this device; ``given`` are fields of a ``Request``.
+
+    >>> from darner import Graph
+    >>> g = Graph()
+    >>> g.set_outputs([g.input("x", (3,)) * 2.0])
+    >>> program = compile_for("reference", lower_for("reference", g))
+    >>> program.threads
+    1
+    """
+    backend = backend_of(device)
+    if plan.target != backend.target:
+        raise ArgumentError(f"the plan was made for '{plan.target}', not for '{device}'")
+    return backend.compile(plan, Request(device, threads, **given))

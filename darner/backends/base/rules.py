@@ -1,0 +1,37 @@
+"""What lowering has to know of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from sys import maxsize
+
+from ...graph.graph import Graph
+from ...lower.plan import ALIGNMENT, Plan, Spec
+
+
+def _any_spec(spec: Spec) -> bool:
+    return True
+
+
+def _fits(plan: Plan, graph: Graph) -> None:
+    return
+
+
+@dataclass(frozen=True)
+class LowerRules:
+    """What lowering has to know of a device; as it stands, the rules of one that runs everything.
+
+    Attributes:
+        runs: whether it has code for a spec.
+        alignment: where every value of the arena begins at a multiple of, in bytes.
+        largest: bytes of its largest piece of memory; a larger arena lies in several.
+        ended: the ops by index whose kernels may end with what is element-wise after them.
+        check: raises where a value of a plan, made of a graph, is more than the device can hold.
+    """
+
+    runs: Callable[[Spec], bool] = _any_spec
+    alignment: int = ALIGNMENT
+    largest: int = maxsize
+    ended: Collection[str] = ()
+    check: Callable[[Plan, Graph], None] = _fits
