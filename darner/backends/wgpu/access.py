@@ -129,3 +129,7 @@ class Access:
         if self.part:
             return f"{way.name}_put_part({index}, {self.part}, {self.value});"
         return f"{way.name}_put({index}, {self.value});"
+
+
+Line: TypeAlias = str | Access
+"""A line of a shader: text, or what becomes text when it is known how buffers are bound."""

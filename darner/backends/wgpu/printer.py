@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...codegen.simt.builder import Memory, Value, value_type
+from ...codegen.ir.index import Number
+from ...codegen.simt.builder import Index, Memory, Operand, Value, value_type
 from ...codegen.simt.dispatch import Binding
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.errors import InternalError, UnsupportedError
-from .access import Access
+from .access import Access, Line
 from .stage import Listing, Stage
 from .text import SUM, Cell, Text, dtype_of, element, integer, reads_of, spelled
 from .values import Values, is_signed
@@ -38,7 +39,7 @@ class Function:
     """A function of a shader while it is not known yet how buffers are bound."""
 
     head: str
-    lines: list[Any]
+    lines: list[Line]
 
 
 class Printer(Values):
@@ -69,7 +70,7 @@ class Printer(Values):
     # ------------------------------------------------------------- variables
 
     def variable(
-        self, initial: Any, name: str = "v", dtype: DType | None = None, width: int = 1
+        self, initial: Operand, name: str = "v", dtype: DType | None = None, width: int = 1
     ) -> Cell:
         """See ``Simt``."""
         if dtype is not None and not isinstance(initial, Text) and not hasattr(initial, "constant"):
@@ -80,14 +81,14 @@ class Printer(Values):
         self.line(f"var {found} = {self.expression(initial)};")
         return Cell(initial.type, found, self, is_signed(initial))
 
-    def assign(self, variable: Any, value: Any) -> None:
+    def assign(self, variable: Operand, value: Operand) -> None:
         """See ``Variable.set``."""
         text = self.literal(value, variable).whole
         if text != variable.raw:
             self.line(f"{variable.raw} = {text};")
             variable.change()
 
-    def assign_part(self, variable: Any, part: int, value: Any) -> None:
+    def assign_part(self, variable: Operand, part: int, value: Operand) -> None:
         """See ``Variable``."""
         self.line(f"{variable.raw}.{'xyzw'[part]} = {self.literal(value, variable).whole};")
         variable.change()
@@ -117,7 +118,7 @@ class Printer(Values):
         return written
 
     @contextmanager
-    def if_(self, *conditions: Any) -> Iterator[None]:
+    def if_(self, *conditions: Operand) -> Iterator[None]:
         """See ``Simt``."""
         left = [condition for condition in conditions if condition is not None]
         if not left:
@@ -149,7 +150,9 @@ class Printer(Values):
         self.loops.pop()
 
     @contextmanager
-    def for_(self, first: Any, last: Any, step: Any = 1, name: str = "i") -> Iterator[Text]:
+    def for_(
+        self, first: Operand, last: Operand, step: Operand = 1, name: str = "i"
+    ) -> Iterator[Text]:
         """See ``Simt``."""
         like = next((x for x in (first, last) if isinstance(x, Text)), None)
         signed = like is not None and like.signed
@@ -162,7 +165,7 @@ class Printer(Values):
     @contextmanager
     def iterate(
         self,
-        first: Any,
+        first: Operand,
         condition: Callable[[Value], Value],
         following: Callable[[Value], Value],
         name: str = "i",
@@ -186,11 +189,11 @@ class Printer(Values):
 
     def loop(
         self,
-        first: Any,
-        last: Any,
+        first: Operand,
+        last: Operand,
         step: int,
-        body: Callable[[Text, list[Any]], Sequence[Any]],
-        carried: Sequence[Any],
+        body: Callable[[Text, list[Text]], Sequence[Operand]],
+        carried: Sequence[Operand],
     ) -> list[Text]:
         """See ``Simt``."""
         held = []
@@ -206,7 +209,7 @@ class Printer(Values):
         # What is carried may change again in an enclosing loop: from here on it is a value.
         return [self.let(value) for value in held]
 
-    def switch(self, value: Any, count: int, body: Callable[[int], None]) -> None:
+    def switch(self, value: Operand, count: int, body: Callable[[int], None]) -> None:
         """See ``Simt``."""
         with self.block(f"switch {self.text(value)}"):
             for k in range(count):
@@ -233,7 +236,7 @@ class Printer(Values):
         self,
         name: str,
         parameters: Sequence[tuple[str, DType, int]],
-        body: Callable[..., Any],
+        body: Callable[..., Operand],
     ) -> Callable[..., Value]:
         """See ``Simt``."""
         found = self.called(name)
@@ -251,7 +254,7 @@ class Printer(Values):
         head = f"fn {found}({listed}) -> {spelled(result.type, signed)} {{"
         self.globals[found] = Function(head, [*child.lines, "}"])
 
-        def call(*values: Any) -> Value:
+        def call(*values: Operand) -> Value:
             likes = zip(values, arguments, strict=True)
             given = [self.literal(value, like) for value, like in likes]
             text = f"{found}({', '.join(x.whole for x in given)})"
@@ -289,7 +292,7 @@ class Printer(Values):
         """The type of a memory's items."""
         return item_of(memory)
 
-    def declare_function(self, name: str, head: str, lines: list[Any]) -> None:
+    def declare_function(self, name: str, head: str, lines: list[Line]) -> None:
         """Add a function to the shader."""
         self.globals.setdefault(name, Function(head, lines))
 
@@ -300,7 +303,7 @@ class Printer(Values):
         self.declare(found, f"var<private> {found}: {kind} = {kind}({listed});")
         return Memory(found, dtypes.u32, False, 1, (len(words),), "local", builder=self)
 
-    def array(self, values: Sequence[Any], name: str) -> Memory:
+    def array(self, values: Sequence[Operand], name: str) -> Memory:
         """See ``Simt``."""
         type_, found = values[0].type, self.called(name)
         kind = f"array<{spelled(type_, is_signed(values[0]))}, {len(values)}>"
@@ -308,7 +311,7 @@ class Printer(Values):
         dtype, count = dtype_of(type_), values[0].width
         return Memory(found, dtype, False, count, (len(values),), "local", builder=self)
 
-    def _placed(self, memory: Memory, index: Any) -> tuple[list[Any], Any]:
+    def _placed(self, memory: Memory, index: Index) -> tuple[list[Number], Operand]:
         """The indices of an item, and the part of it that is meant."""
         given = list(index) if isinstance(index, tuple) else [index]
         axes = 1 if memory.space == "buffer" else len(memory.shape)
@@ -316,7 +319,7 @@ class Printer(Values):
             raise InternalError(f"'{memory.name}' takes {axes} indices, not {len(given)}")
         return given[:axes], given[axes] if len(given) > axes else None
 
-    def load(self, memory: Memory, index: Any) -> Text:
+    def load(self, memory: Memory, index: Index) -> Text:
         """See ``Simt``."""
         at, part = self._placed(memory, index)
         kind = memory.type if part is None else element(memory.type)
@@ -332,7 +335,7 @@ class Printer(Values):
             return self.let(self.operate("!=", Text(integer(32), named, self), 0))
         return found
 
-    def _place(self, memory: Memory, at: Sequence[Any], part: Any) -> str:
+    def _place(self, memory: Memory, at: Sequence[Number], part: Operand) -> str:
         places = [*at] if part is None else [*at, part]
         return memory.name + "".join(f"[{self.text_of(place)}]" for place in places)
 
@@ -342,7 +345,7 @@ class Printer(Values):
         _ = access.index.whole
         self.lines.append(access)
 
-    def store(self, value: Any, memory: Memory, index: Any) -> None:
+    def store(self, value: Operand, memory: Memory, index: Index) -> None:
         """See ``Simt``."""
         at, part = self._placed(memory, index)
         if memory.dtype is dtypes.bool_ and memory.space != "buffer":
@@ -356,7 +359,7 @@ class Printer(Values):
         else:
             self.line(f"{self._place(memory, at, part)} = {text};")
 
-    def atomic(self, op: str, memory: Memory, index: Any, value: Any) -> None:
+    def atomic(self, op: str, memory: Memory, index: Index, value: Operand) -> None:
         """See ``Simt``."""
         like = Text(integer(32), "", self)
         name = f"atomic{op.capitalize()}"
@@ -378,7 +381,7 @@ class Printer(Values):
         self.line(f"let {found} = workgroupUniformLoad(&{memory.name});")
         return Text(memory.type, found, self, signed=memory.signed)
 
-    def shuffle_xor(self, value: Any, mask: int) -> Text:
+    def shuffle_xor(self, value: Operand, mask: int) -> Text:
         """See ``Simt``."""
         text = f"subgroupShuffleXor({self.expression(value)}, {mask}u)"
         return self.let_text(value.type, text)
@@ -406,7 +409,7 @@ class Printer(Values):
         if HIDDEN in self.globals:
             head.append(f"{HIDDEN} = {ZERO};")
         head.append(f"let thread = group * {self.threads}u + local;")
-        parts: list[Any] = [
+        parts: list[Line] = [
             f"var<workgroup> {name}: {kind};" for name, kind in self._shared.items() if kind
         ]
         for item in self.globals.values():

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ...codegen.simt.dispatch import Binding
-from .access import Access, Ways, Windows
+from .access import Access, Line, Ways, Windows
 from .rewriting import rewritten
 
 NAMES = re.compile(r"[A-Za-z_]\w*")
@@ -31,7 +30,7 @@ class Move:
 class Listing:
     """A shader without its bindings: lines of text, and accesses whose text depends on these."""
 
-    lines: tuple[Any, ...]
+    lines: tuple[Line, ...]
 
     def names(self) -> set[str]:
         """All names in it."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import struct
 from functools import lru_cache
-from typing import Any
 
-from ...codegen.simt.builder import Value, Variable
+from ...codegen.simt.builder import Operand, Type, Value, Variable
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.errors import InternalError
@@ -15,12 +14,12 @@ from ...graph.errors import InternalError
 FLOATS = {"half": "f32", "float": "f32", "double": "f64"}
 
 
-def width(type_: Any) -> int:
+def width(type_: Type) -> int:
     """The bits of an integer type; 0 of others."""
     return int(getattr(type_, "width", 0))
 
 
-def spelled(type_: Any, signed: bool = False) -> str:
+def spelled(type_: Type, signed: bool = False) -> str:
     """How WGSL calls the type that holds values of an IR type."""
     count = getattr(type_, "count", None)
     if count is not None:
@@ -33,13 +32,13 @@ def spelled(type_: Any, signed: bool = False) -> str:
     return f"{'i' if signed else 'u'}{64 if bits == 64 else 32}"
 
 
-def element(type_: Any) -> Any:
+def element(type_: Type) -> Type:
     """The type of a vector's parts; a scalar's own."""
     return getattr(type_, "element", type_)
 
 
 @lru_cache(maxsize=64)
-def vector(type_: Any, count: int) -> Any:
+def vector(type_: Type, count: int) -> Type:
     """The type of so many scalars of a type."""
     from llvmlite import ir  # type: ignore[import-untyped]
 
@@ -47,20 +46,20 @@ def vector(type_: Any, count: int) -> Any:
 
 
 @lru_cache(maxsize=8)
-def integer(bits: int) -> Any:
+def integer(bits: int) -> Type:
     """The IR type of integers."""
     from llvmlite import ir
 
     return ir.IntType(bits)
 
 
-def dtype_of(type_: Any) -> DType:
+def dtype_of(type_: Type) -> DType:
     """The element type that values of a type, or the parts of a vector, are computed in."""
     name = spelled(element(type_))
     return dtypes.i64 if name == "u64" else dtypes.dtype(name)
 
 
-def number(value: float, type_: Any, signed: bool = False) -> str:
+def number(value: float, type_: Type, signed: bool = False) -> str:
     """A constant as WGSL.
 
     >>> from llvmlite import ir
@@ -134,9 +133,9 @@ class Text(Value):
 
     def __init__(
         self,
-        type_: Any,
+        type_: Type,
         text: str,
-        builder: Any = None,
+        builder: Expressions | None = None,
         level: int = ATOM,
         signed: bool = False,
         reads: tuple[Read, ...] = (),
@@ -182,7 +181,7 @@ class Cell(Text, Variable):
 
     __slots__ = ("used", "version")
 
-    def __init__(self, type_: Any, text: str, builder: Any, signed: bool = False) -> None:
+    def __init__(self, type_: Type, text: str, builder: Expressions, signed: bool = False) -> None:
         super().__init__(type_, text, builder, signed=signed)
         self.version = 0
         self.used: set[int] = set()
@@ -215,7 +214,7 @@ class Read:
         cell.used.update(loop for loop in cell.builder.loops if loop not in self.loops)
 
 
-def reads_of(*values: Any) -> tuple[Read, ...]:
+def reads_of(*values: Operand) -> tuple[Read, ...]:
     """The variables that some values read."""
     found: tuple[Read, ...] = ()
     for value in values:
@@ -231,7 +230,7 @@ class Expressions:
 
     loops: tuple[int, ...] | list[int] = ()
 
-    def literal(self, value: Any, like: Text) -> Text:
+    def literal(self, value: Operand, like: Text) -> Text:
         """Another operand: a value, a constant, or a number of Python in the type of ``like``."""
         if isinstance(value, Text):
             return value
@@ -249,11 +248,11 @@ class Expressions:
             signed=like.signed,
         )
 
-    def constant_text(self, value: float, type_: Any, signed: bool = False) -> str:
+    def constant_text(self, value: float, type_: Type, signed: bool = False) -> str:
         """A constant as WGSL."""
         return number(value, type_, signed)
 
-    def operate(self, sign: str, a: Any, b: Any) -> Text:
+    def operate(self, sign: str, a: Operand, b: Operand) -> Text:
         """``a sign b``."""
         if isinstance(a, Text):
             known = b if type(b) is int else None
@@ -279,7 +278,7 @@ class Expressions:
             type_ = integer(1) if left.width == 1 else vector(integer(1), left.width)
         return Text(type_, text, self, level, left.signed, reads_of(left, right))
 
-    def _distance(self, value: Any) -> Text:
+    def _distance(self, value: Operand) -> Text:
         """How far bits are moved: a u32, whatever is moved."""
         word = integer(32)
         if not isinstance(value, Text):
@@ -288,7 +287,7 @@ class Expressions:
             return Text(word, f"u32({value.whole})", self, reads=reads_of(value))
         return value
 
-    def _spread(self, value: Text, type_: Any) -> Text:
+    def _spread(self, value: Text, type_: Type) -> Text:
         if value.width > 1:
             return value
         kind = vector(element(value.type), type_.count)
@@ -302,7 +301,7 @@ class Expressions:
         text = f"{sign}{a.above(ATOM)}"
         return Text(a.type, text, self, UNARY, a.signed, reads_of(a))
 
-    def part(self, a: Text, which: Any) -> Text:
+    def part(self, a: Text, which: Operand) -> Text:
         """A part of a vector."""
         if a.width == 1:
             raise InternalError(f"{a!r} is no vector")

@@ -6,9 +6,9 @@ Expressions become names where a template says ``let``, where something is read 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from ...codegen.simt.builder import Value, value_type
+from ...codegen.ir.index import Number
+from ...codegen.simt.builder import Operand, Type, Value, value_type
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.errors import InternalError
@@ -25,7 +25,7 @@ WORDS = frozenset(_WORDS.split())
 """What a name must not be: words of WGSL, its functions, and what every shader has."""
 
 
-def is_signed(value: Any) -> bool:
+def is_signed(value: Operand) -> bool:
     """Whether a value is an integer with a sign."""
     return isinstance(value, Text) and value.signed
 
@@ -62,7 +62,7 @@ class Values(Writer):
 
     # ------------------------------------------------------------- values
 
-    def let(self, value: Any, name: str = "v") -> Text:
+    def let(self, value: Operand, name: str = "v") -> Text:
         """See ``Simt``."""
         if not isinstance(value, Text):
             raise InternalError(f"{value!r} is known, and needs no name")
@@ -70,7 +70,7 @@ class Values(Writer):
         self.line(f"let {found} = {value.whole};")
         return Text(value.type, found, self, signed=value.signed)
 
-    def expression(self, value: Any) -> str:
+    def expression(self, value: Operand) -> str:
         """A value where any expression may stand; text, until all templates are without."""
         if isinstance(value, str):
             return value
@@ -82,7 +82,7 @@ class Values(Writer):
         text = self.constant_text(number, type_)
         return self.splat(Text(type_, text, self), width)
 
-    def splat(self, value: Any, width: int) -> Text:
+    def splat(self, value: Operand, width: int) -> Text:
         """See ``Simt``."""
         if width == 1:
             return value
@@ -90,7 +90,7 @@ class Values(Writer):
         text = f"{spelled(kind, is_signed(value))}({self.expression(value)})"
         return Text(kind, text, self, signed=is_signed(value), reads=reads_of(value))
 
-    def vector(self, parts: Sequence[Any], like: Value | None = None) -> Text:
+    def vector(self, parts: Sequence[Operand], like: Value | None = None) -> Text:
         """See ``Simt``."""
         values = (item for item in (like, *parts) if isinstance(item, Text))
         first = next(values, None)
@@ -105,33 +105,33 @@ class Values(Writer):
             kind, f"{spelled(kind, signed)}({text})", self, signed=signed, reads=reads_of(*parts)
         )
 
-    def index(self, number: Any) -> Text:
+    def index(self, number: Operand) -> Text:
         """See ``Simt``."""
         return self._number(number)
 
-    def narrowed(self, value: Any) -> Text:
+    def narrowed(self, value: Operand) -> Text:
         """See ``Simt``."""
         wide = self.signed(value)
         text = f"bitcast<u32>(i32(clamp({wide}, -2147483648li, 2147483647li)))"
         return Text(integer(32), text, self, reads=reads_of(value))
 
-    def _cast(self, value: Any, type_: Any, how: str, signed: bool = False) -> Text:
+    def _cast(self, value: Operand, type_: Type, how: str, signed: bool = False) -> Text:
         text = f"{how}({self.expression(value)})"
         return Text(type_, text, self, signed=signed, reads=reads_of(value))
 
-    def as_signed(self, value: Any) -> Text:
+    def as_signed(self, value: Operand) -> Text:
         """See ``Simt``."""
         if value.signed:
             return value
         return self._cast(value, value.type, spelled(value.type, True), True)
 
-    def as_unsigned(self, value: Any) -> Text:
+    def as_unsigned(self, value: Operand) -> Text:
         """See ``Simt``."""
         if not value.signed:
             return value
         return self._cast(value, value.type, spelled(value.type))
 
-    def bits(self, value: Any) -> Text:
+    def bits(self, value: Operand) -> Text:
         """See ``Simt``."""
         kind, wide = spelled(value.type, is_signed(value)), element(value.type)
         if kind == "bool":
@@ -147,7 +147,7 @@ class Values(Writer):
             type_ = vector(type_, value.type.count)
         return self._cast(value, type_, f"bitcast<{spelled(type_)}>")
 
-    def of_bits(self, bits: Any, dtype: DType) -> Text:
+    def of_bits(self, bits: Operand, dtype: DType) -> Text:
         """See ``Simt``."""
         type_ = value_type(dtype)
         if width(type_) == 1:
@@ -158,7 +158,7 @@ class Values(Writer):
             type_ = vector(type_, bits.width)
         return self._cast(bits, type_, f"bitcast<{spelled(type_)}>")
 
-    def words(self, value: Any) -> list[Text]:
+    def words(self, value: Operand) -> list[Text]:
         """See ``Simt``."""
         bits = self.bits(value)
         if width(bits.type) < 64:
@@ -167,7 +167,7 @@ class Values(Writer):
         low, high = whole & 0xFFFFFFFF, whole >> 32
         return [self._cast(low, word, "u32"), self._cast(high, word, "u32")]
 
-    def of_words(self, words: Sequence[Any], dtype: DType) -> Text:
+    def of_words(self, words: Sequence[Operand], dtype: DType) -> Text:
         """See ``Simt``."""
         type_ = value_type(dtype)
         if len(words) == 1:
@@ -176,28 +176,28 @@ class Values(Writer):
         bits = self.operate("|", low, high << 32)
         return self.let(self.of_bits(bits, dtype) if not width(type_) else bits)
 
-    def half_bits(self, value: Any) -> Text:
+    def half_bits(self, value: Operand) -> Text:
         """See ``Simt``."""
         text = f"pack2x16float(vec2<f32>({self.expression(value)}, 0.0f))"
         return Text(integer(32), text, self, reads=reads_of(value))
 
-    def halves(self, word: Any) -> Text:
+    def halves(self, word: Operand) -> Text:
         """See ``Simt``."""
         return self._cast(word, vector(value_type(dtypes.f32), 2), "unpack2x16float")
 
-    def min(self, a: Any, b: Any) -> Any:
+    def min(self, a: Operand, b: Operand) -> Number:
         """See ``Simt``."""
         return (
             min(a, b) if isinstance(a, int) and isinstance(b, int) else self._extreme("min", a, b)
         )
 
-    def max(self, a: Any, b: Any) -> Any:
+    def max(self, a: Operand, b: Operand) -> Number:
         """See ``Simt``."""
         return (
             max(a, b) if isinstance(a, int) and isinstance(b, int) else self._extreme("max", a, b)
         )
 
-    def _extreme(self, name: str, a: Any, b: Any) -> Text:
+    def _extreme(self, name: str, a: Operand, b: Operand) -> Text:
         like = a if isinstance(a, Text) else b
         a, b = (self.literal(x, like) for x in (a, b))
         kind = a.type if a.width >= b.width else b.type
@@ -206,7 +206,7 @@ class Values(Writer):
         text = f"{name}({a.whole}, {b.whole})"
         return Text(kind, text, self, signed=like.signed, reads=reads_of(a, b))
 
-    def fma(self, a: Any, b: Any, c: Any) -> Text:
+    def fma(self, a: Operand, b: Operand, c: Operand) -> Text:
         """See ``Simt``."""
         kind = next((x.type for x in (a, b, c) if x.type is not element(x.type)), a.type)
         texts = [
@@ -217,7 +217,7 @@ class Values(Writer):
         ]
         return Text(kind, f"fma({', '.join(texts)})", self, reads=reads_of(a, b, c))
 
-    def choose(self, condition: Any, chosen: Any, otherwise: Any) -> Text:
+    def choose(self, condition: Operand, chosen: Operand, otherwise: Operand) -> Text:
         """See ``Simt``."""
         like = next(x for x in (chosen, otherwise) if isinstance(x, Text))
         chosen, otherwise = (self.literal(x, like) for x in (chosen, otherwise))
@@ -228,22 +228,22 @@ class Values(Writer):
         reads = reads_of(condition, chosen, otherwise)
         return Text(kind, text, self, signed=like.signed, reads=reads)
 
-    def call(self, name: str, *values: Any) -> Text:
+    def call(self, name: str, *values: Operand) -> Text:
         """See ``Simt``."""
         type_ = element(values[0].type) if name == "dot" else values[0].type
         text = f"{name}({', '.join(map(self.expression, values))})"
         return Text(type_, text, self, signed=is_signed(values[0]), reads=reads_of(*values))
 
-    def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Text:
+    def random_bits(self, offset: Operand, step: Operand, seed: int, stream: int) -> Text:
         """See ``Simt``."""
         return philox(self, offset, step, seed, stream)
 
-    def _number(self, number: Any) -> Text:
+    def _number(self, number: Operand) -> Text:
         if isinstance(number, Text):
             return number
         return Text(integer(32), self.text_of(number), self)
 
-    def text_of(self, number: Any) -> str:
+    def text_of(self, number: Operand) -> str:
         """An index as an expression."""
         if isinstance(number, int):
             return f"{number % (1 << 32)}u"

@@ -30,6 +30,9 @@ Type: TypeAlias = Any
 Operand: TypeAlias = Any
 """A ``Value``, a constant of the scalar builder, or a number of Python, which takes the other operand's type."""
 
+Index: TypeAlias = Any
+"""The number of an item, or a tuple of numbers where a memory has several axes."""
+
 
 def value_type(dtype: DType, width: int = 1) -> Type:
     """The type of a value that is computed with: of an element type, or a vector of 2 or 4."""
@@ -257,11 +260,11 @@ class Memory:
         """The type of its items as text: for templates that are not written against the builder yet."""
         return str(self.builder.item(self))
 
-    def __getitem__(self, index: Any) -> Value:
+    def __getitem__(self, index: Index) -> Value:
         found: Value = self.builder.load(self, index)
         return found
 
-    def __setitem__(self, index: Any, value: Operand) -> None:
+    def __setitem__(self, index: Index, value: Operand) -> None:
         self.builder.store(value, self, index)
 
 
@@ -278,51 +281,51 @@ class ScalarBuilder(Protocol):
 
     lane: Any
 
-    def fadd(self, a: Any, b: Any) -> Any:
+    def fadd(self, a: Operand, b: Operand) -> Value:
         """``a + b`` of floats."""
         ...
 
-    def fmul(self, a: Any, b: Any) -> Any:
+    def fmul(self, a: Operand, b: Operand) -> Value:
         """``a * b`` of floats; 0 times infinity is NaN."""
         ...
 
-    def fdiv(self, a: Any, b: Any) -> Any:
+    def fdiv(self, a: Operand, b: Operand) -> Value:
         """``a / b`` of floats."""
         ...
 
-    def and_(self, a: Any, b: Any) -> Any:
+    def and_(self, a: Operand, b: Operand) -> Value:
         """Bits that both have."""
         ...
 
-    def or_(self, a: Any, b: Any) -> Any:
+    def or_(self, a: Operand, b: Operand) -> Value:
         """Bits that one of them has."""
         ...
 
-    def not_(self, a: Any) -> Any:
+    def not_(self, a: Operand) -> Value:
         """The other bits."""
         ...
 
-    def icmp_unsigned(self, sign: str, a: Any, b: Any) -> Any:
+    def icmp_unsigned(self, sign: str, a: Operand, b: Operand) -> Value:
         """Whether ``a sign b`` of integers without signs."""
         ...
 
-    def fcmp_ordered(self, sign: str, a: Any, b: Any) -> Any:
+    def fcmp_ordered(self, sign: str, a: Operand, b: Operand) -> Value:
         """Whether ``a sign b``, and neither is NaN."""
         ...
 
-    def select(self, condition: Any, chosen: Any, otherwise: Any) -> Any:
+    def select(self, condition: Operand, chosen: Operand, otherwise: Operand) -> Value:
         """One of two values, under a name; see ``Simt.choose``."""
         ...
 
-    def bitcast(self, a: Any, type_: Type) -> Any:
+    def bitcast(self, a: Operand, type_: Type) -> Value:
         """The same bits as another type."""
         ...
 
-    def trunc(self, a: Any, type_: Type) -> Any:
+    def trunc(self, a: Operand, type_: Type) -> Value:
         """The low bits of an integer."""
         ...
 
-    def zext(self, a: Any, type_: Type) -> Any:
+    def zext(self, a: Operand, type_: Type) -> Value:
         """An integer with zeros above."""
         ...
 
@@ -402,11 +405,11 @@ class Simt(ScalarBuilder, Protocol):
         """The two numbers of f16 in a word, as a vector of f32."""
         ...
 
-    def min(self, a: Operand, b: Operand) -> Any:
+    def min(self, a: Operand, b: Operand) -> Number:
         """The smaller of two numbers; of floats that are not NaN. Known numbers give a known number."""
         ...
 
-    def max(self, a: Operand, b: Operand) -> Any:
+    def max(self, a: Operand, b: Operand) -> Number:
         """The larger of two numbers, likewise."""
         ...
 
@@ -467,9 +470,9 @@ class Simt(ScalarBuilder, Protocol):
         first: Number,
         last: Number,
         step: int,
-        body: Callable[[Value, list[Any]], Sequence[Any]],
-        carried: Sequence[Any],
-    ) -> list[Any]:
+        body: Callable[[Value, list[Value]], Sequence[Operand]],
+        carried: Sequence[Operand],
+    ) -> list[Value]:
         """``for_`` as a function: ``body`` maps the carried values to their next ones; returns the last."""
         ...
 
@@ -504,11 +507,11 @@ class Simt(ScalarBuilder, Protocol):
 
     # ------------------------------------------------------------- memory
 
-    def load(self, memory: Memory, index: Any) -> Value:
+    def load(self, memory: Memory, index: Index) -> Value:
         """What ``memory[index]`` writes."""
         ...
 
-    def store(self, value: Operand, memory: Memory, index: Any) -> None:
+    def store(self, value: Operand, memory: Memory, index: Index) -> None:
         """What ``memory[index] = value`` writes."""
         ...
 

@@ -172,7 +172,7 @@ class _Rows:
         stages.append(self.finished(stage, self.blocks * (layout.pieces if stage.full else 1)))
         return stages if totals is None else [*stages, *self.columns_apart(totals)]
 
-    def _at_piece(self, stage: RowStage) -> tuple[Any, Any]:
+    def _at_piece(self, stage: RowStage) -> tuple[Number, Number | None]:
         """Stand at a row and a piece of it; returns where the piece begins and ends."""
         layout = self.layout
         b = stage.builder
@@ -198,7 +198,7 @@ class _Rows:
         b, held = stage.builder, layout.held * layout.vector
         certain = groups * each * layout.side == self.rows
 
-        def one_row(number: Any, values: list[Any]) -> Sequence[Any]:
+        def one_row(number: Number, values: list[Any]) -> Sequence[Any]:
             row = b.group * each + number
             if layout.side > 1:
                 row = row * layout.side + stage.beside
@@ -300,7 +300,7 @@ class _Rows:
         stop = b.let(b.min(base + self.run, self.rows), "stop")
         found = [stage.reductions[node.id] for node in self.passes.columns]
 
-        def some_rows(start: Any, values: list[Any]) -> Sequence[Any]:
+        def some_rows(start: Value, values: list[Any]) -> Sequence[Any]:
             made: list[list[State]] = [[] for _ in found]
             for k in range(layout.at_once):
                 number = start + k * layout.peers + stage.member
@@ -344,7 +344,7 @@ class _Rows:
         column, valid = self._at_column(stage, stage.builder.group)
         found = [stage.reductions[node.id] for node in self.passes.columns]
 
-        def one_run(run: Any, inside: Value | None) -> list[State]:
+        def one_run(run: Number, inside: Value | None) -> list[State]:
             states = []
             for one, start in zip(found, first, strict=True):
                 at = self._run_at(one, start, run, column)
