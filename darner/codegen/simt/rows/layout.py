@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....backends.wgpu.machine import Machine, power_above
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...problems.rows import Passes
+from ..machine import Machine, power_above
 
 THREADS = 256
 """Threads of a workgroup, unless a row is too long for their registers."""
