@@ -12,6 +12,7 @@ from .graph.arrays import as_array
 from .graph.build import describe
 from .graph.data import Array, as_data
 from .graph.dims import Dim, bind_dim, format_shape
+from .graph.dtypes import DType
 from .graph.errors import (
     LESS_MEMORY,
     DarnerError,
@@ -224,10 +225,7 @@ def compute(node: Node, operands: list[Any]) -> Any:
     answer = reference(**node.op.arguments(widened, node.slots), **node.attrs)
     if isinstance(node.type, TupleType):
         if len(answer) != len(node.type.items):
-            raise InternalError(
-                f"the reference of '{node.op.name}' gave {len(answer)} results, "
-                f"not {len(node.type.items)}"
-            )
+            raise _wrong(node, f"gave {len(answer)} results, not {len(node.type.items)}")
         return tuple(_typed(node, a, t) for a, t in zip(answer, node.type.items, strict=True))
     return _typed(node, answer, node.type)
 
@@ -239,10 +237,31 @@ def _wide(value: Any) -> Any:
     return value
 
 
+def _wrong(node: Node, what: str) -> DarnerError:
+    """The fault of a reference: darner's own, or the author's of an op."""
+    if node.op.builtin:
+        return InternalError(f"the reference of '{node.op.name}' {what}")
+    return RunError(f"its function {what}")
+
+
+_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+"""How much NumPy's kinds of types can hold."""
+
+
+def _widens(found: np.dtype[np.generic], wanted: DType) -> bool:
+    """Whether values of a type can stand for another: widths may differ, and integers may be floats, but no float an integer."""
+    if found == dtypes.bf16.numpy:
+        return wanted.is_float or wanted.kind == "complex"
+    rank = 2 if wanted.is_float else _RANKS[np.dtype(wanted.numpy).kind]
+    return _RANKS.get(found.kind, rank + 1) <= rank
+
+
 def _typed(node: Node, answer: Any, type_: TensorType) -> Array:
     """Round to the node's element type; a wrong shape is a fault of the op."""
     array = np.asarray(answer)
     shape = tuple(int(bind_dim(size, {})) for size in type_.shape)
     if array.shape != shape:
-        raise InternalError(f"the reference of '{node.op.name}' gave {array.shape}, not {shape}")
+        raise _wrong(node, f"gave {array.shape}, not {shape}")
+    if not _widens(array.dtype, type_.dtype):
+        raise _wrong(node, f"gave {array.dtype}, not {type_.dtype}")
     return array.astype(type_.dtype.numpy, copy=False)

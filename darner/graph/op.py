@@ -29,6 +29,8 @@ from .attributes import Attribute, Operand, Parsed, parse_annotation
 from .check import check_call
 from .dims import Dim
 from .errors import ArgumentError, InternalError, NameTakenError, caller, did_you_mean
+from .facts import PLAIN, Facts
+from .scalar import Emit, Of
 from .types import TensorType, TupleType, Type
 
 Rule = Callable[..., Any]
@@ -103,6 +105,8 @@ class Rules:
     vjp: Rule | None = None
     jvp: Rule | None = None
     vmap: Rule | None = None
+    emit: Emit | None = None
+    pairs: Rule | None = None
 
 
 @dataclass(eq=False)
@@ -112,6 +116,7 @@ class Op:
     Attributes:
         traits: facts that passes ask about: ``elementwise``, ``view``, ``leaf``, ``commutative``, ``random``,
             ``moves`` (a composite without arithmetic).
+        facts: what lowering, the optimizer and backends ask for.
         samples: typical calls, from which the tests of every transform and backend are made.
     """
 
@@ -121,6 +126,7 @@ class Op:
     infer: Rule
     params: tuple[Param, ...]
     traits: frozenset[str] = frozenset()
+    facts: Facts = PLAIN
     samples: tuple[Any, ...] = ()
     builtin: bool = False
     rules: Rules = field(default_factory=Rules)
@@ -218,6 +224,33 @@ class Op:
     def vmap(self, rule: Rule) -> Rule:
         """The op over a batch of operands."""
         return self._attach("vmap", rule)
+
+    def emit(self, rule: Rule | None = None, *, of: Of = "floats") -> Rule:
+        """Scalar code of an element-wise op, from which every compiled device makes its kernels.
+
+        The rule gets a ``Scalar`` (``graph.scalar``) an operand: ``@op.emit`` those of floats, ``@op.emit(of="integers")`` those of integers, and
+        ``of="bools"`` masks.
+        """
+        if rule is None:
+            return lambda rule: self.emit(rule, of=of)
+        if "elementwise" not in self.traits:
+            raise ArgumentError(
+                f"{self.name} is not element-wise: it has no code for single elements",
+                hint="declare it with traits=['elementwise']",
+            )
+        if self.builtin and not rule.__module__.startswith("darner."):
+            raise ArgumentError(
+                f"{self.name} is darner's own: compiled code of it is kept, so it has no other"
+            )
+        self.rules.emit = (self.rules.emit or Emit()).with_rule(of, rule)
+        return rule
+
+    def pairs(self, rule: Rule) -> Rule:
+        """The op of complex numbers by real ones, for compiled devices.
+
+        The rule gets a pair ``(re, im)`` of nodes in place of each complex operand, and returns one.
+        """
+        return self._attach("pairs", rule)
 
     def _attach(self, name: str, rule: Rule) -> Rule:
         setattr(self.rules, name, rule)
@@ -430,7 +463,12 @@ def _parsed(function: Rule, annotation: Any) -> Parsed:
 
 
 def _make_op(
-    function: Rule, name: str | None, family: str, samples: Iterable[Any], traits: Iterable[str]
+    function: Rule,
+    name: str | None,
+    family: str,
+    samples: Iterable[Any],
+    traits: Iterable[str],
+    facts: Facts,
 ) -> Op:
     params = []
     for item, default, keyword_only in _declared_parameters(function):
@@ -449,6 +487,7 @@ def _make_op(
         infer=function,
         params=tuple(params),
         traits=frozenset(traits),
+        facts=facts,
         samples=tuple(samples),
         builtin=_is_builtin(function),
     )
@@ -464,9 +503,10 @@ def primitive(
     name: str | None = None,
     samples: Iterable[Any] = (),
     traits: Iterable[str] = (),
+    facts: Facts = PLAIN,
 ) -> Callable[[Rule], Op]:
     """Declare an op that is not made of others. It needs a ``reference``."""
-    return lambda function: _make_op(function, name, family, samples, traits)
+    return lambda function: _make_op(function, name, family, samples, traits, facts)
 
 
 def composite(
@@ -475,9 +515,10 @@ def composite(
     name: str | None = None,
     samples: Iterable[Any] = (),
     traits: Iterable[str] = (),
+    facts: Facts = PLAIN,
 ) -> Callable[[Rule], Op]:
     """Declare an op that is a function of others. It needs an ``expand``."""
-    return lambda function: _make_op(function, name, family, samples, traits)
+    return lambda function: _make_op(function, name, family, samples, traits, facts)
 
 
 def builder(*, family: str, name: str | None = None) -> Callable[[Rule], Builder]:

@@ -194,7 +194,10 @@ def find_op(name: str) -> Op:
     """The op of a document; an unknown one is the document's fault."""
     op = OPS.get(name)
     if op is None:
-        raise FormatError(f"no op is called '{name}'", hint=suggest(name))
+        raise FormatError(
+            f"no op is called '{name}'",
+            hint=suggest(name) or "declare it here too, as where it was written",
+        )
     return op
 
 

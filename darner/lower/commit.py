@@ -11,21 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..ops.faults import INDEXED, indexed_size
+from ..ops.faults import indexed_size, is_indexed
 from .ranges import Range, integer_ranges
 from .specs import Work
-from .strided import VIEWS
-
-THROUGH = VIEWS | {"cast", "stop_gradient"}
-"""Ops through which an index stays the same number."""
-
-ALL_READ = frozenset(
-    {
-        *("reshape", "transpose", "broadcast_to", "flip", "concat", "stop_gradient"),
-        *("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "dot_general"),
-    }
-)
-"""Ops besides element-wise ones that read every element of what they are made of."""
+from .strided import is_view
 
 
 def committed(graph: Graph, works: Sequence[Work]) -> tuple[list[Work], int]:
@@ -70,7 +59,7 @@ def index_bounds(graph: Graph) -> dict[str, tuple[int, ...]]:
     """
     found: dict[str, tuple[int, ...]] = {}
     for node in graph.nodes:
-        if node.op.name not in INDEXED:
+        if not is_indexed(node):
             continue
         (root, others), size = _root(_indices(node), indexed_size(node)), indexed_size(node)
         if root.op.name == "input":
@@ -92,7 +81,7 @@ def _failing(graph: Graph, works: Sequence[Work]) -> list[int]:
             if _is_safe(node, ranges, checked):
                 continue
             found.append(number)
-            if node.op.name in INDEXED:
+            if is_indexed(node):
                 indices, size = _indices(node), indexed_size(node)
                 root, _ = _root(indices, size)
                 if root.size == indices.size and _reads_all(graph, node, work):
@@ -102,16 +91,16 @@ def _failing(graph: Graph, works: Sequence[Work]) -> list[int]:
 
 def _is_safe(node: Node, ranges: Sequence[Range | None], checked: Mapping[int, int]) -> bool:
     """Whether a node that can fail does not here: what it takes is known, or was checked, or is nothing."""
-    if node.op.name in INDEXED:
+    if is_indexed(node):
         indices, size = _indices(node), indexed_size(node)
         within, (root, _) = ranges[indices.id], _root(indices, size)
         inside = within is not None and within[0] >= 0 and within[1] < size
         earlier = root.op.name == "input" or checked.get(root.id, size + 1) <= size
         return inside or earlier or not _has_elements(indices)
-    if node.op.name == "pow":
+    if node.op.facts.fails_on == "exponent":
         exponents = ranges[node.inputs[1]]
         return exponents is not None and exponents[0] >= 0
-    return not _has_elements(node.operands[0])
+    return node.op.facts.fails_on == "matrix" and not _has_elements(node.operands[0])
 
 
 def _indices(node: Node) -> Node:
@@ -126,13 +115,19 @@ def _root(node: Node, size: int) -> tuple[Node, tuple[int, ...]]:
     """What indices of an axis are but for their order and type, and numbers of it that an index inside stands for."""
     others: tuple[int, ...] = ()
     while True:
-        if node.op.name in THROUGH and node.operands[0].dtype.is_int:
+        if _is_same_number(node) and node.operands[0].dtype.is_int:
             node = node.operands[0]
         elif (found := _replaced(node, size)) is not None:
             node, number = found
             others = (*others, number)
         else:
             return node, others
+
+
+def _is_same_number(node: Node) -> bool:
+    """Whether an index is the same number after an op as before it."""
+    passes_on = "elementwise" in node.op.traits and node.op.facts.selects
+    return is_view(node) or passes_on or node.op.name == "cast"
 
 
 def _replaced(node: Node, size: int) -> tuple[Node, int] | None:
@@ -161,7 +156,7 @@ def _constant(node: Node) -> int | None:
 
 def _reads_all(graph: Graph, node: Node, work: Work) -> bool:
     """Whether a kernel computes every element of one of its nodes."""
-    if node.op.name not in ("gather", "take_along_axis"):
+    if node.op.facts.role != "point":
         return True
     inside, stack = set(work.nodes), [node]
     while stack:
@@ -169,7 +164,7 @@ def _reads_all(graph: Graph, node: Node, work: Work) -> bool:
         if found.id in work.results:
             return True
         for user in graph.users(found.id):
-            plain = "elementwise" in user.op.traits or user.op.name in ALL_READ
+            plain = "elementwise" in user.op.traits or user.op.facts.reads_all
             if plain and user.id in inside:
                 stack.append(user)
     return False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..graph.errors import DarnerError, RunError, Source
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..ops.faults import INDEXED, can_fail, fault_of
+from ..ops.faults import can_fail, fault_of, is_indexed
 from .plan import Kernel, Plan
 from .specs import operand_number
 
@@ -17,7 +17,7 @@ def raised(plan: Plan, number: int, words: Sequence[int]) -> RunError:
     kernel = plan.kernels[number]
     node = [node for node in plan.spec(kernel).body.nodes if can_fail(node)][words[0] - 1]
     error = fault_of(node, words[1], words[2])
-    if node.op.name in INDEXED and (inputs := _inputs_of(plan, kernel, node)):
+    if is_indexed(node) and (inputs := _inputs_of(plan, kernel, node)):
         error.rule += f", and comes from input {', '.join(map(repr, inputs))}"
     error.located(node.op.name, *_named(kernel, words[0] - 1))
     return error

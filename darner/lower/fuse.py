@@ -19,15 +19,14 @@ from dataclasses import dataclass, field
 
 from ..graph.dims import Shape
 from ..graph.errors import InternalError
+from ..graph.facts import Role
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
 from .roles import (
-    ENDED,
     LEAST_ROWS,
-    PLACES,
     Along,
-    Role,
+    ended_ops,
     is_aligned,
     is_of_rows,
     may_end,
@@ -51,6 +50,7 @@ KINDS: dict[Role, str] = {
     "index": "index",
     "loop": "loop",
     "library": "library",
+    "host": "host",
 }
 
 EPILOGUES = ("contract", "attention", "index")
@@ -74,11 +74,11 @@ class Group:
     needs: set[int] = field(default_factory=set)
 
 
-def fuse(graph: Graph, ended: Collection[str] = ENDED) -> list[Group]:
+def fuse(graph: Graph, ended: Collection[str] | None = None) -> list[Group]:
     """The kernels of a graph, in an order in which they can run; those by index of the ops ``ended`` may have epilogues."""
     work = _Fusion(graph)
     work.epilogues()
-    work.ends(ended)
+    work.ends(ended_ops() if ended is None else ended)
     work.sides()
     work.rows()
     work.columns()
@@ -423,7 +423,7 @@ class _Fusion:
 
     def _finds(self, *groups: Group) -> bool:
         """Whether one looks for a place: that takes a pass of its own."""
-        return any(self.nodes[id].op.name in PLACES for group in groups for id in group.nodes)
+        return any(self.nodes[id].op.facts.finds for group in groups for id in group.nodes)
 
     @staticmethod
     def _common_rows(first: Group, second: Group) -> tuple[Shape | None, tuple[int, ...]]:

@@ -29,7 +29,6 @@ from .commit import committed, index_bounds
 from .memory import Request, plan_arena
 from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, may_share
 from .prepare import prepare
-from .roles import ENDED, WHOLE
 from .specs import Work, kernels
 
 
@@ -37,8 +36,8 @@ def lower(
     graph: Graph,
     *,
     target: str = "reference",
-    whole: Collection[str] = WHOLE,
-    ended: Collection[str] = ENDED,
+    whole: Collection[str] | None = None,
+    ended: Collection[str] | None = None,
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,

@@ -30,16 +30,14 @@ VERSION = 2
 ALIGNMENT = 64
 """Every value of the arena begins at a multiple of this many bytes: a cache line, and the widest vector."""
 
-Kind = Literal["map", "rows", "contract", "attention", "index", "loop", "library"]
+Kind = Literal["map", "rows", "contract", "attention", "index", "loop", "library", "host"]
 Place = Literal["arena", "input", "parameter", "state", "constant"]
 KINDS: tuple[str, ...] = get_args(Kind)
+HOST: Kind = "host"
 PLACES: tuple[str, ...] = get_args(Place)
 
 TOGETHER = ("map", "contract", "attention", "index")
 """Kinds whose kernels compute every result of an element before they write any of them."""
-
-OVERWRITES = {"cache_update": "cache", "dynamic_update_slice": "x", "scatter": "x"}
-"""Ops whose result is one operand with some elements replaced, and that operand: in place they touch only those."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,11 @@ class Spec:
     def digest(self) -> str:
         """The kind and the body's digest: equal for equal computations, in every process."""
         return f"{self.kind}-{self.body.digest()}"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is the function of a user's op, which the process calls between kernels."""
+        return self.kind == HOST
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -176,6 +179,13 @@ class Plan:
     version: int = VERSION
 
     # ------------------------------------------------------------- reading
+
+    @cached_property
+    def host_kernels(self) -> tuple[int, ...]:
+        """The kernels that call the function of a user's op, by number."""
+        # By digest: a plan that was kept has its specs as text until somebody needs them.
+        found = (k for k, kernel in enumerate(self.kernels) if kernel.spec.startswith(f"{HOST}-"))
+        return tuple(found)
 
     def spec(self, kernel: Kernel | int) -> Spec:
         """What a kernel, or the kernel at a position, computes."""
@@ -323,8 +333,8 @@ def may_share(spec: Spec, operand: int, result: int) -> bool:
 
     It may where every element of the operand is read only to make the element of the result in its place: through
     element-wise ops of one shape, and no view. Maps and epilogues make all their results element by element together; any
-    other kernel may only if no other result needs the operand. It also may where the operand is what an op of ``OVERWRITES``
-    replaces elements of, and nothing else reads it.
+    other kernel may only if no other result needs the operand. It also may where the operand is what an op replaces elements of
+    (``Facts.overwrites``), and nothing else reads it.
     """
     body, leaf = spec.body, spec.inputs[operand]
     output = body.outputs[result]
@@ -355,7 +365,7 @@ def element_wise_after(body: Graph, start: Node) -> set[int] | None:
 def _overwrites(body: Graph, leaf: Node, output: Node) -> bool:
     slots = [slot for i, slot in zip(output.inputs, output.slots, strict=True) if i == leaf.id]
     alone = [node.id for node in body.users(leaf)] == [output.id] and len(body.outputs) == 1
-    return alone and slots == [OVERWRITES.get(output.op.name)]
+    return alone and slots == [output.op.facts.overwrites]
 
 
 # --------------------------------------------------------------------------- order

@@ -289,7 +289,7 @@ def _spec(key: str, record: Any) -> tuple[str, Spec]:
     try:
         body = Graph.from_json(_dumps(_field(record, "body", dict))).freeze()
     except DarnerError as error:
-        raise FormatError(f"spec {_shown(key)}: {error.rule}") from error
+        raise FormatError(f"spec {_shown(key)}: {error.rule}", hint=error.hint) from error
     return key, Spec(kind, body)
 
 

@@ -9,10 +9,10 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..optimizer.attributes import attribute_text
 from ..transforms.expand import expand
-from .roles import WHOLE, stays_whole
+from .roles import stays_whole, whole_ops
 
 
-def prepare(graph: Graph, whole: Collection[str] = WHOLE) -> Graph:
+def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     """Write out what has no kernel of its own, and merge what that makes twice.
 
     ``whole`` names the composites that stay; a backend that has no kernel for one leaves it out.
@@ -25,7 +25,8 @@ def prepare(graph: Graph, whole: Collection[str] = WHOLE) -> Graph:
     >>> names.count("max"), names.count("exp")
     (1, 1)
     """
-    return merged(expand(graph, keep=lambda node: node.op.name in whole and stays_whole(node)))
+    names = whole_ops() if whole is None else whole
+    return merged(expand(graph, keep=lambda node: node.op.name in names and stays_whole(node)))
 
 
 def merged(graph: Graph) -> Graph:

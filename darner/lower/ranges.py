@@ -13,14 +13,6 @@ from ..graph.types import TupleType
 Range: TypeAlias = tuple[int, int]
 """The least value and the largest."""
 
-SAME = frozenset(
-    {
-        *("reshape", "transpose", "broadcast_to", "slice", "flip", "windows"),
-        *("stop_gradient", "recompute_barrier", "max", "min", "cummax", "cummin", "sort"),
-    }
-)
-"""Ops whose elements are elements of their first operand."""
-
 
 def integer_ranges(graph: Graph) -> list[Range | None]:
     """For each node the range its integers lie in; None where nothing is known, or it has no integers.
@@ -68,9 +60,9 @@ def _range(node: Node, operands: Sequence[Range | None]) -> Range | None:
 
 def _known(node: Node, operands: Sequence[Range | None]) -> Range | None:
     name = node.op.name
-    if name in SAME or (name == "cast" and node.operands[0].dtype.is_int):
+    if node.op.facts.selects or (name == "cast" and node.operands[0].dtype.is_int):
         return operands[0]
-    if name in ("gather", "take_along_axis", "dynamic_slice"):
+    if node.op.facts.reads_part_of is not None:
         return operands[0]
     if name in ("concat", "where"):
         return _union(operands[1:] if name == "where" else operands)

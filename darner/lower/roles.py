@@ -1,9 +1,10 @@
-"""What part a node can play in a kernel: the one place where lowering asks about ops.
+"""What part a node can play in a kernel; ops say it themselves (``graph.facts``).
 
 view      the same elements, found elsewhere: it is a way to read, and never a kernel of its own
 point     each element of the result from a few elements of the operands: it can be computed wherever it is read
 reduce    many elements into one, along axes
 contract  products summed, and windows pooled: what is element-wise after them is done where they write
+host      a function of NumPy arrays, called between kernels: a user's op without scalar code
 others    kernels of a kind of their own, named by that kind
 """
 
@@ -11,72 +12,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Literal, TypeAlias
 
 from ..graph.dims import Dim
+from ..graph.facts import Role
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..graph.op import OPS
+from ..graph.scalar import runs_on_host
 from ..graph.types import TupleType
-from .strided import VIEWS, is_readable, is_widening
+from .strided import is_readable, is_view, is_widening
 
-Role: TypeAlias = Literal[
-    "leaf", "view", "part", "point", "reduce", "contract", "attention", "index", "loop", "library"
-]
-
-CHEAP = frozenset(
-    {"add", "cast", "eq", "ge", "gt", "le", "logical_and", "lt", "mul", "ne", "neg", "sub"}
-)
-"""What may be computed again in every kernel that reads it, where it is made of counters alone."""
-
-POINTS = frozenset(
-    {
-        "concat",
-        "dynamic_slice",
-        "gather",
-        "iota",
-        "pad",
-        "random_bits",
-        "recompute_barrier",
-        "stop_gradient",
-        "take_along_axis",
-    }
-)
-PLACES = frozenset({"argmax", "argmin"})
-REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all"}) | PLACES
-INDEXED = frozenset(
-    {
-        "scatter",
-        "scatter_add",
-        "scatter_add_along_axis",
-        "dynamic_update_slice",
-        "fold",
-        "sort",
-        "argsort",
-        "top_k",
-    }
-)
-LOOPS = frozenset({"cumsum", "cumprod", "cummax", "cummin"})
-ATTENTION = frozenset({"scaled_dot_attention", "scaled_dot_attention_backward"})
-CONTRACTIONS = frozenset({"dot_general", "conv", "conv_input_grad", "conv_weight_grad"})
-
-POOLING = frozenset({"max_pool", "max_pool_backward", "avg_pool", "avg_pool_backward"})
 MOST_TAPS = 128
 """Elements of a window, in a kernel of pooling: what is done for each is written out."""
 FARTHEST = 8
 """Elements from one window to the next along a row, in a kernel of pooling."""
 
-WHOLE = ATTENTION | CONTRACTIONS | POOLING
-"""Composites that have a kernel of their own; all others are written out before."""
-
-
-ENDED = frozenset({"scatter_add"})
-"""Kernels by index that may end with what is element-wise after them, where a target has such kernels."""
-
 PER_INDEX = 32
 """Elements that are written and read in the time that one index takes to be put in order."""
 
 
-def may_end(node: Node, ended: Collection[str] = ENDED) -> bool:
+def is_sum(node: Node) -> bool:
+    """Whether a node is a reduction of values: a sum, a product, an extreme, but no index of one."""
+    return node.op.facts.role == "reduce" and not node.op.facts.finds
+
+
+def whole_ops() -> frozenset[str]:
+    """The composites that have a kernel of their own; all others are written out before."""
+    return frozenset(name for name, op in OPS.items() if op.facts.whole)
+
+
+def pooling_ops() -> frozenset[str]:
+    """The ops that go through windows of an image."""
+    return frozenset(name for name, op in OPS.items() if op.facts.pools)
+
+
+def ended_ops() -> frozenset[str]:
+    """The ops by index whose kernels may end with what is element-wise after them, where a target has such kernels."""
+    return frozenset(name for name, op in OPS.items() if op.facts.ends)
+
+
+def may_end(node: Node, ended: Collection[str]) -> bool:
     """Whether the kernel of a node by index may end with what is element-wise after it.
 
     It then goes through its result once, and looks up what was added where: that pays unless there are many indices for few elements.
@@ -88,11 +63,11 @@ def may_end(node: Node, ended: Collection[str] = ENDED) -> bool:
 
 
 def stays_whole(node: Node) -> bool:
-    """Whether a composite of ``WHOLE`` is one of those that its kernel is for.
+    """Whether a composite that may stay whole is one of those that its kernel is for.
 
     Pooling is for floats and small windows; one window over all of an image is a reduction of rows.
     """
-    if node.op.name not in POOLING:
+    if not node.op.facts.pools:
         return True
     window, counts = node.attrs["window"], node.operands[-1].shape[2:]
     if not node.op.name.endswith("backward"):
@@ -110,7 +85,7 @@ def roles(graph: Graph) -> list[Role]:
         own = role(node)
         number = node.op.name == "iota" or (
             bool(node.inputs)
-            and (own == "view" or node.op.name in CHEAP)
+            and (own == "view" or node.op.facts.cheap)
             and all(_is_scalar(graph.nodes[i]) or numbers[i] for i in node.inputs)
             and any(numbers[i] for i in node.inputs)
         )
@@ -120,7 +95,7 @@ def roles(graph: Graph) -> list[Role]:
         if is_widening(node) and node.id not in ends and _only_multiplied(graph, node):
             found[node.id] = "view"
     for node in graph.nodes:
-        if node.op.name in WHOLE:
+        if node.op.facts.whole:
             for operand in node.operands:
                 if found[operand.id] == "view" and not is_readable(node, operand):
                     found[operand.id] = "point"
@@ -132,7 +107,7 @@ def _only_multiplied(graph: Graph, node: Node) -> bool:
     stack = list(graph.users(node))
     while stack:
         user = stack.pop()
-        if user.op.name in VIEWS:
+        if is_view(user):
             stack += graph.users(user)
         elif user.op.name != "dot_general":
             return False
@@ -145,7 +120,7 @@ def _only_multiplied(graph: Graph, node: Node) -> bool:
 
 def _stored(node: Node) -> str:
     """The element type that an operand has in memory."""
-    while node.op.name in VIEWS:
+    while is_view(node):
         (node,) = node.operands
     return (node.operands[0] if is_widening(node) else node).dtype.name
 
@@ -225,23 +200,12 @@ def _is_scalar(node: Node) -> bool:
 
 def role(node: Node) -> Role:
     """The part that a node can play."""
-    name = node.op.name
-    if "leaf" in node.op.traits:
+    op = node.op
+    if "leaf" in op.traits:
         return "leaf"
-    if name == "project":
-        return "part"
-    if name in VIEWS:
-        return "view"
-    if name in POINTS or ("elementwise" in node.op.traits and not isinstance(node.type, TupleType)):
-        return "point"
-    if name in REDUCTIONS:
-        return "reduce"
-    if name in CONTRACTIONS or name in POOLING:
-        return "contract"
-    if name in ATTENTION:
-        return "attention"
-    if name in INDEXED:
-        return "index"
-    if name in LOOPS:
-        return "loop"
-    return "library"
+    if runs_on_host(node):
+        return "host"
+    if op.facts.role is not None:
+        return op.facts.role
+    elementwise = "elementwise" in op.traits and not isinstance(node.type, TupleType)
+    return "point" if elementwise else "library"

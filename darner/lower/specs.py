@@ -10,13 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..graph.facts import Role
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TupleType
 from ..ops.faults import can_fail
 from ..optimizer.attributes import attribute_text
 from .fuse import Group, fuse
-from .roles import ENDED, Role, roles
+from .roles import roles
 
 if TYPE_CHECKING:
     from .plan import Buffer
@@ -47,7 +48,7 @@ class Work:
     checks: tuple[int, ...] = ()
 
 
-def kernels(graph: Graph, ended: Collection[str] = ENDED) -> list[Work]:
+def kernels(graph: Graph, ended: Collection[str] | None = None) -> list[Work]:
     """The kernels of a prepared graph, in an order in which they can run.
 
     A view that is an output is copied by a kernel of its own. ``ended`` are the ops by index whose kernels may have epilogues.

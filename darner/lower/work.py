@@ -23,18 +23,9 @@ from ..graph.errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import Type
-from ..optimizer.price import CONTRACTIONS
 from ..optimizer.targets import Target
 from ..transforms.cost import cost
-from .plan import OVERWRITES, Kernel, Plan, Spec
-
-PARTLY_READ = {
-    "gather": "table",
-    "embedding": "table",
-    "take_along_axis": "x",
-    "dynamic_slice": "x",
-}
-"""Ops that read as much of an operand as they return, and that operand's slot."""
+from .plan import Kernel, Plan, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +114,7 @@ def _arithmetic(spec: Spec) -> tuple[int, int, bool]:
         flops = cost(node).flops
         if not isinstance(flops, int):
             raise InternalError(f"the work of {node.op.name} is {flops}: a size is a symbol")
-        if node.op.name in CONTRACTIONS:
+        if node.op.facts.full_rate:
             contraction += flops
             half = half or any(operand.dtype.is_half for operand in node.operands)
         else:
@@ -139,7 +130,7 @@ def _bytes_read(body: Graph, leaf: Node) -> int:
         slots = [slot for i, slot in zip(user.inputs, user.slots, strict=True) if i == leaf.id]
         if user.op.name == "slice":
             part = _bytes_read(body, user)
-        elif slots == [PARTLY_READ.get(user.op.name)]:
+        elif slots == [user.op.facts.reads_part_of]:
             part = _size(user.type)
         else:
             return whole
@@ -152,7 +143,7 @@ def _replaced_in_place(
     plan: Plan, kernel: Kernel, spec: Spec, result: int, output: Node
 ) -> tuple[int, int] | None:
     """Where a result is an operand with some elements replaced in place: the operand, and the bytes replaced."""
-    slot = OVERWRITES.get(output.op.name)
+    slot = output.op.facts.overwrites
     for id, name in zip(output.inputs, output.slots, strict=True):
         if name != slot:
             continue

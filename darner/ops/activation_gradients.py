@@ -12,6 +12,7 @@ from typing import Any
 
 from ..graph.attributes import Float
 from ..graph.errors import ArgumentError, ShapeError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Op, Resolved, Rule, composite, resolved
 from ..graph.types import TensorType
@@ -328,6 +329,7 @@ def _(g: Node, out: Node, gate: Node, up: Node) -> Any:
 
 @composite(
     family=FAMILY,
+    facts=Facts(fused=True),
     samples=[
         sample(spec(3, 5), spec(3, 10)),
         sample(spec(2, 3, 2), spec(2, 3, 4)),

@@ -9,6 +9,7 @@ from typing import Any
 from ..graph.attributes import Axis, Float, RealNumber
 from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, ShapeError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Op, Rule, composite, get_op
 from ..graph.types import TensorType
@@ -281,7 +282,7 @@ def last_axis_halved(x: TensorType) -> TensorType:
     return halved(x, x.rank - 1)
 
 
-@composite(family=FAMILY, samples=_CONCATENATED)
+@composite(family=FAMILY, samples=_CONCATENATED, facts=Facts(fused=True))
 def swiglu_concat(x: Float, *, gate_first: bool = True) -> TensorType:
     """The swiglu of the two halves of the last axis: [..., 2N] gives [..., N].
 
@@ -301,6 +302,7 @@ repeat_over_batch(swiglu_concat)
 
 @composite(
     family=FAMILY,
+    facts=Facts(fused=True),
     samples=[
         sample(spec(3, 10)),
         sample(spec(4, 3), 0),

@@ -17,6 +17,7 @@ from ..graph import dtypes
 from ..graph.attributes import Float, Index, Mask
 from ..graph.dims import Dim, Shape, divide, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
@@ -143,7 +144,11 @@ ATTENTION_SAMPLES = [
 ]
 
 
-@composite(family=FAMILY, samples=ATTENTION_SAMPLES)
+@composite(
+    family=FAMILY,
+    samples=ATTENTION_SAMPLES,
+    facts=Facts(role="attention", whole=True, full_rate=True),
+)
 def scaled_dot_attention(
     q: Float,
     k: Float,

@@ -13,6 +13,7 @@ from typing import Any
 from ..graph.attributes import Float, Index, Mask
 from ..graph.dims import Dim, format_shape
 from ..graph.errors import ShapeError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
 from ..graph.types import TensorType
@@ -42,7 +43,11 @@ def _with_gradient(call: Sample) -> Sample:
     return sample(q, k, v, spec(*shape), *rest, **call.kwargs)
 
 
-@composite(family=FAMILY, samples=[_with_gradient(call) for call in ATTENTION_SAMPLES])
+@composite(
+    family=FAMILY,
+    samples=[_with_gradient(call) for call in ATTENTION_SAMPLES],
+    facts=Facts(role="attention", whole=True, full_rate=True, kernels=2.0),
+)
 def scaled_dot_attention_backward(
     q: Float,
     k: Float,

@@ -20,6 +20,7 @@ from typing import Any
 from ..graph.attributes import Axis, Free, Index
 from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
@@ -34,6 +35,7 @@ from .shapes import certainly_less, pad
 
 @composite(
     family=FAMILY,
+    facts=Facts(overwrites="cache"),
     samples=[
         sample(spec(7, 3), spec(1, 3), ints(1, high=7, dtype="u32")),
         sample(spec(7, 3), spec(2, 3), ints(high=5)),

@@ -11,6 +11,7 @@ from ..graph.attributes import Ints, Number, Sizes, Tensor, normalize_axes
 from ..graph.data import Array
 from ..graph.dims import Dim, product
 from ..graph.errors import ArgumentError, ShapeError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
@@ -23,6 +24,7 @@ FAMILY = "contraction"
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="contract", whole=True, reads_all=True, full_rate=True),
     samples=[
         sample(spec(3, 5), spec(5, 4), (1,), (0,)),
         sample(spec(2, 3, 5), spec(2, 4, 5), (2,), (2,), (0,), (0,)),
@@ -212,6 +214,7 @@ def window_count(size: Dim, window: int, stride: int, dilation: int) -> Dim:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="view", selects=True),
     samples=[
         sample(spec(2, 3, 7), (3,)),
         sample(spec(2, 6, 5), (2, 3)),
@@ -271,6 +274,7 @@ def _(size: Dim, batched: dict[str, Any], x: Node, window: Any, stride: Any, dil
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="index"),
     samples=[
         sample(spec(2, 3, 5, 3), (7,)),
         sample(spec(2, 5, 3, 2, 3), (6, 5)),

@@ -14,6 +14,7 @@ from ..graph import dtypes
 from ..graph.attributes import Ints, Number, Pairs, Sizes
 from ..graph.dims import Dim, Shape, product
 from ..graph.errors import ArgumentError, ShapeError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Op, Resolved, composite, resolved
 from ..graph.types import TensorType
@@ -83,7 +84,7 @@ _CONV = [
 ]
 
 
-@composite(family=FAMILY, samples=_CONV)
+@composite(family=FAMILY, samples=_CONV, facts=Facts(role="contract", whole=True, full_rate=True))
 def conv(
     x: Number,
     w: Number,
@@ -198,6 +199,7 @@ def _(size: Dim, batched: Any, x: Node, w: Node, **attrs: Any) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(role="contract", whole=True, full_rate=True),
     samples=[
         sample(spec(2, 4, 5), spec(4, 3, 3), sizes=(7,)),
         sample(spec(2, 4, 3, 6), spec(4, 3, 3, 2), sizes=(6, 5), stride=(2, 1), padding=1),
@@ -314,6 +316,7 @@ def _(size: Dim, batched: Any, dy: Node, w: Node, **attrs: Any) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(role="contract", whole=True, full_rate=True),
     samples=[
         sample(spec(2, 3, 7), spec(2, 4, 5), kernel=3),
         sample(spec(2, 3, 6, 5), spec(2, 4, 3, 6), kernel=(3, 2), stride=(2, 1), padding=1),

@@ -11,9 +11,12 @@ from ..graph.attributes import Analytic, Float, Mask, Real, RealNumber, Tensor
 from ..graph.data import Array
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, did_you_mean
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Rule, composite, primitive
+from ..graph.scalar import Emit, Scalar
 from ..graph.types import TensorType, broadcast
+from .complex_parts import Pair, is_zero, over, times
 from .declare import FAMILY, binary
 from .faults import power_fault
 from .samples import PAIRS, bools, ints, pairs, sample, spec, uniform
@@ -33,6 +36,8 @@ add = binary(
     commutative=True,
     samples=[*pairs(), *_INTS, *_MIXED],
     vjp=(lambda g, a, b, y: g, lambda g, a, b, y: g),
+    emit=Emit(lambda a, b: a + b, lambda a, b, signed: a + b, lambda a, b: a | b),
+    facts=Facts(cheap=True, by_parts=True),
 )
 sub = binary(
     "sub",
@@ -40,6 +45,8 @@ sub = binary(
     np.subtract,
     samples=[*pairs(), *_INTS],
     vjp=(lambda g, a, b, y: g, lambda g, a, b, y: -g),
+    emit=Emit(lambda a, b: a - b, lambda a, b, signed: a - b),
+    facts=Facts(cheap=True, by_parts=True),
 )
 mul = binary(
     "mul",
@@ -48,6 +55,8 @@ mul = binary(
     commutative=True,
     samples=[*pairs(), *_INTS, *_MIXED],
     vjp=(lambda g, a, b, y: g * b, lambda g, a, b, y: g * a),
+    emit=Emit(lambda a, b: a * b, lambda a, b, signed: a * b, lambda a, b: a & b),
+    facts=Facts(cheap=True),
 )
 chain = binary(
     "chain",
@@ -58,6 +67,7 @@ chain = binary(
     lambda a, b: np.where(a == 0, np.zeros((), a.dtype), a * b),
     kind=Analytic,
     vjp=(lambda g, a, b, y: g.chain(b), lambda g, a, b, y: g.chain(a)),
+    emit=lambda a, b: a.equals(0.0).choose(a.constant(0.0), a * b),
 )
 div = binary(
     "div",
@@ -66,7 +76,27 @@ div = binary(
     kind=Analytic,
     samples=[*pairs(second=(0.5, 2)), sample(ints(4, high=9), ints(4, low=1, high=9))],
     vjp=(lambda g, a, b, y: g.chain(1.0 / b), lambda g, a, b, y: -g.chain(y / b)),
+    emit=lambda a, b: a / b,
+    facts=Facts(effort="some", weight=2.0),
 )
+
+
+def _integer_divided(a: Scalar, b: Scalar, signed: bool) -> tuple[Scalar, Scalar]:
+    """Quotient rounded down and remainder; both 0 for a divisor of 0."""
+    # By 0 and by -1 the instruction may trap, so it never sees them.
+    odd = b.equals(0) | b.equals(-1) if signed else b.equals(0)
+    safe = odd.choose(b.constant(1), b)
+    quotient = a.divided(safe, signed=signed)
+    rest = a - quotient * safe
+    if signed:
+        step = rest.differs(0) & ((rest ^ safe) < 0)
+        quotient = step.choose(quotient - 1, quotient)
+        rest = step.choose(rest + safe, rest)
+        quotient = b.equals(-1).choose(-a, quotient)
+    zero = b.equals(0)
+    return zero.choose(a.constant(0), quotient), odd.choose(a.constant(0), rest)
+
+
 floor_divide = binary(
     "floor_divide",
     "floor(a / b), as Python's ``//``. Integer division by 0 gives 0. Its derivatives are 0.",
@@ -77,6 +107,9 @@ floor_divide = binary(
         sample(ints(5, low=-9, high=9), ints(5, low=1, high=4)),
     ],
     traits=["no gradient"],
+    emit=Emit(
+        lambda a, b: a.floor_divide(b), lambda a, b, signed: _integer_divided(a, b, signed)[0]
+    ),
 )
 remainder = binary(
     "remainder",
@@ -90,6 +123,7 @@ remainder = binary(
         sample(ints(5, low=-9, high=9), ints(5, low=-4, high=0)),
     ],
     vjp=(lambda g, a, b, y: g, lambda g, a, b, y: -(g * (a // b))),
+    emit=Emit(lambda a, b: a.remainder(b), lambda a, b, signed: _integer_divided(a, b, signed)[1]),
 )
 
 
@@ -132,6 +166,8 @@ pow_ = binary(
         lambda g, a, b, y: g.chain(_power_slope(a, b)),
         lambda g, a, b, y: g.chain(_exponent_slope(a, y)),
     ),
+    emit=Emit(lambda a, b: a.power(b), lambda a, b, signed: a.integer_power(b)),
+    facts=Facts(effort="much", weight=16.0, fails_on="exponent"),
 )
 
 
@@ -159,6 +195,11 @@ maximum = binary(
         lambda g, a, b, y: (a >= b).where(g, 0.0),
         lambda g, a, b, y: (a >= b).where(0.0, g),
     ),
+    emit=Emit(
+        lambda a, b: a.maximum(b),
+        lambda a, b, signed: a.compare(">", b, signed=signed).choose(a, b),
+        lambda a, b: a | b,
+    ),
 )
 minimum = binary(
     "minimum",
@@ -171,6 +212,11 @@ minimum = binary(
     vjp=(
         lambda g, a, b, y: (a <= b).where(g, 0.0),
         lambda g, a, b, y: (a <= b).where(0.0, g),
+    ),
+    emit=Emit(
+        lambda a, b: a.minimum(b),
+        lambda a, b, signed: a.compare("<", b, signed=signed).choose(a, b),
+        lambda a, b: a & b,
     ),
 )
 
@@ -190,7 +236,21 @@ atan2 = binary(
         lambda g, a, b, y: g * (b / _square_of_length(a, b)),
         lambda g, a, b, y: -(g * (a / _square_of_length(a, b))),
     ),
+    emit=lambda a, b: a.atan2(b),
+    facts=Facts(effort="much"),
 )
+
+
+# --------------------------------------------------------------------------- complex numbers
+
+mul.pairs(times)
+div.pairs(over)
+
+
+@chain.pairs
+def _(a: Pair, b: Pair) -> Pair:
+    nothing, product = is_zero(a), times(a, b)
+    return Pair(nothing.where(0.0, product.re), nothing.where(0.0, product.im))
 
 
 # --------------------------------------------------------------------------- selection and casts
@@ -198,6 +258,7 @@ atan2 = binary(
 
 @primitive(
     family="comparison",
+    facts=Facts(by_parts=True),
     traits=["elementwise"],
     samples=[
         sample(bools(3, 5), spec(3, 5), spec(3, 5)),
@@ -217,6 +278,9 @@ def _(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition, a, b)
 
 
+where.rules.emit = Emit(stored=lambda condition, a, b: condition.choose(a, b))
+
+
 @where.vjp
 def _(g: Node, out: Node, condition: Node, a: Node, b: Node) -> Any:
     # Selecting, not multiplying by 0: what is not taken cannot leak NaN.
@@ -225,6 +289,7 @@ def _(g: Node, out: Node, condition: Node, a: Node, b: Node) -> Any:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(cheap=True),
     traits=["elementwise"],
     samples=[
         *(sample(spec(3, 5), to) for to in ("f64", "f32", "f16", "bf16", "bool")),
@@ -256,6 +321,9 @@ def _(x: Array, to: DType) -> Array:
         inside = np.where((values >= low) & (values < high), values, 0).astype(to.numpy)
         return np.where(values >= high, high, np.where(values <= low, low, inside)).astype(to.numpy)
     return x.astype(to.numpy)
+
+
+cast.rules.emit = Emit(converts=True)
 
 
 @cast.vjp
@@ -311,7 +379,12 @@ def _(a: Node, b: Node) -> Node:
     return (a > b).cast(a.dtype)
 
 
-@primitive(family=FAMILY, traits=["elementwise", "view", "no gradient"], samples=uniform())
+@primitive(
+    family=FAMILY,
+    traits=["elementwise", "view", "no gradient"],
+    samples=uniform(),
+    facts=Facts(role="point", selects=True, reads_all=True, by_parts=True),
+)
 def stop_gradient(x: Tensor) -> TensorType:
     """``x``, through which no gradient passes."""
     return x
@@ -320,6 +393,9 @@ def stop_gradient(x: Tensor) -> TensorType:
 @stop_gradient.reference
 def _(x: Array) -> Array:
     return x
+
+
+stop_gradient.rules.emit = Emit(stored=lambda x: x)
 
 
 # --------------------------------------------------------------------------- by kind

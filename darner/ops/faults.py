@@ -12,27 +12,24 @@ import numpy as np
 
 from ..graph.data import Array
 from ..graph.errors import RunError
+from ..graph.facts import RESULT
 from ..graph.graph import Graph
 from ..graph.node import Node
-
-INDEXED = frozenset(
-    {"gather", "take_along_axis", "scatter", "scatter_add", "scatter_add_along_axis"}
-)
-"""Ops whose operand ``indices`` must lie inside an axis."""
-
-MATRICES = {
-    "solve": "singular",
-    "triangular_solve": "singular",
-    "cholesky": "not positive definite",
-}
-"""Ops of matrices, and what a matrix is that they cannot take."""
+from ..graph.op import get_op
+from ..graph.scalar import runs_on_host
 
 
 def can_fail(node: Node) -> bool:
-    """Whether data can be such that a node has no value."""
-    name = node.op.name
-    signed_power = name == "pow" and node.dtype.is_int and node.dtype.limits[0] < 0
-    return name in INDEXED or name in MATRICES or signed_power
+    """Whether data can be such that a node has no value; a user's function can raise whatever they are."""
+    fails_on = node.op.facts.fails_on
+    if fails_on == "exponent":
+        return node.dtype.is_int and node.dtype.limits[0] < 0
+    return fails_on is not None or runs_on_host(node)
+
+
+def is_indexed(node: Node) -> bool:
+    """Whether a node takes indices that must lie inside an axis, as its operand ``indices``."""
+    return node.op.facts.fails_on == "index"
 
 
 def ordinal(body: Graph, node: Node) -> int:
@@ -47,8 +44,9 @@ def ordinal(body: Graph, node: Node) -> int:
 
 
 def indexed_size(node: Node) -> int:
-    """The size of the axis that a node of ``INDEXED`` takes its indices of."""
-    through = node.operands[0] if node.op.name in ("gather", "take_along_axis") else node
+    """The size of the axis that a node takes its indices of."""
+    whose = node.op.facts.indexes
+    through = node if whose in (RESULT, None) else node.operands[node.slots.index(whose)]
     return int(through.shape[int(node.attrs["axis"])])
 
 
@@ -57,9 +55,9 @@ def fault_of(node: Node, value: int, size: int) -> RunError:
 
     ``value`` is the index, the number of the matrix in its batch, or the exponent; ``size`` is that of the axis.
     """
-    if node.op.name in INDEXED:
+    if is_indexed(node):
         return index_fault(value, size)
-    if node.op.name in MATRICES:
+    if node.op.facts.fails_on == "matrix":
         lead = [int(n) for n in node.operands[0].shape[:-2]]
         return matrix_fault(node.op.name, [int(i) for i in np.unravel_index(value, lead)])
     return power_fault(value)
@@ -75,7 +73,7 @@ def index_fault(index: int, size: int) -> RunError:
 def matrix_fault(op: str, place: Sequence[int]) -> RunError:
     """The error of a matrix, at a place in its batch, that an op cannot take."""
     which = f"the matrix at {list(place)} of the batch" if place else "the matrix"
-    return RunError(f"{which} is {MATRICES[op]}")
+    return RunError(f"{which} is {get_op(op).facts.refuses}")
 
 
 def power_fault(exponent: int) -> RunError:

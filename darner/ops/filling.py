@@ -11,6 +11,7 @@ from ..graph.attributes import Index, Size, Tensor
 from ..graph.dims import Dim, SymbolicDim, as_dim, as_shape
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
@@ -172,7 +173,7 @@ def _above(x: Node, k: int) -> Node:
     return across > (down + k if k else down)
 
 
-@composite(family=FAMILY, samples=_TRIANGLES, traits=["moves"])
+@composite(family=FAMILY, samples=_TRIANGLES, traits=["moves"], facts=Facts(fused=True))
 def tril(x: Tensor, k: int = 0) -> TensorType:
     """The lower triangle of the last two axes: zeros above diagonal ``k`` (0 the main one, 1 above it)."""
     _check_matrix(x)
@@ -194,7 +195,7 @@ def _(size: Dim, batched: Any, x: Node, k: int) -> Node:
     return tril(x, k)
 
 
-@composite(family=FAMILY, samples=_TRIANGLES, traits=["moves"])
+@composite(family=FAMILY, samples=_TRIANGLES, traits=["moves"], facts=Facts(fused=True))
 def triu(x: Tensor, k: int = 0) -> TensorType:
     """The upper triangle of the last two axes: zeros below diagonal ``k`` (0 the main one, 1 above it)."""
     _check_matrix(x)

@@ -12,6 +12,7 @@ import numpy as np
 from ..graph.attributes import Float, Ints, Pairs
 from ..graph.dims import Dim, Shape, format_shape, product
 from ..graph.errors import InternalError, ShapeError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Cost, Resolved, composite, get_op, resolved
 from ..graph.types import TensorType
@@ -59,6 +60,7 @@ def _finished(result: Node, activation: str | None, residual: Node | None) -> No
 
 @composite(
     family=FAMILY,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(3, 5), spec(5, 4), spec(4)),
         sample(spec(3, 5), spec(5, 4), None, spec(3, 4)),
@@ -117,6 +119,7 @@ def _(
 
 @composite(
     family=FAMILY,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(3, 5), spec(5), spec(5, 4)),
         sample(spec(2, 3, 5), spec(5), spec(5, 1), 1e-3),
@@ -174,6 +177,7 @@ def _convolved(
 
 @composite(
     family=CONVOLUTION,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(2, 3, 7), spec(4, 3, 3), spec(4)),
         sample(spec(2, 3, 6, 5), spec(4, 3, 3, 2), spec(4), stride=(2, 1), padding=1),
@@ -286,6 +290,7 @@ def _(w: Node) -> Node:
 
 @composite(
     family=CONVOLUTION,
+    facts=Facts(full_rate=True, kernels=3.0),
     samples=[
         sample(spec(2, 3, 6, 8), spec(4, 4, 3, 2)),
         sample(spec(1, 2, 5, 7), spec(4, 4, 2, 3), padding=1),

@@ -13,6 +13,7 @@ from ..graph.attributes import Axis, Index, Number, Size, Sizes, Tensor, normali
 from ..graph.data import Array
 from ..graph.dims import Dim, format_shape, product
 from ..graph.errors import ShapeError
+from ..graph.facts import RESULT, Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
@@ -28,6 +29,9 @@ FAMILY = "index"
 
 @primitive(
     family=FAMILY,
+    facts=Facts(
+        role="point", reads_part_of="table", fails_on="index", indexes="table", effort="some"
+    ),
     samples=[
         sample(spec(7, 3), ints(5, high=7)),
         sample(spec(7, 3), ints(2, 4, high=7, dtype="u32")),
@@ -83,6 +87,7 @@ def _along_slices(indices: Node, before: tuple[Dim, ...], after: tuple[Dim, ...]
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="index", ends=True, fails_on="index", indexes=RESULT),
     samples=[
         sample(ints(5, high=7), spec(5, 3), 7),
         sample(ints(2, 3, high=4, dtype="u32"), spec(2, 3, 5), 4),
@@ -148,6 +153,7 @@ def _along(x: TensorType, indices: TensorType, axis: int) -> None:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="point", reads_part_of="x", fails_on="index", indexes="x", effort="some"),
     samples=[
         sample(spec(3, 5), ints(3, 2, high=5), 1),
         sample(spec(3, 5), ints(4, 5, high=3), 0),
@@ -181,6 +187,7 @@ def _(size: Dim, batched: dict[str, Any], x: Node, indices: Node, axis: int) -> 
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="index", fails_on="index", indexes=RESULT),
     samples=[
         sample(ints(3, 2, high=5), spec(3, 2), 5, 1),
         sample(ints(4, 5, high=3), spec(4, 5), 3, 0),
@@ -225,6 +232,7 @@ def _(count: Dim, batched: dict[str, Any], indices: Node, src: Node, size: Dim, 
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="point", reads_part_of="x"),
     samples=[
         sample(spec(5, 7), ints(2, high=4), (2, 3)),
         sample(spec(5, 7), ints(2, low=-3, high=12, dtype="i64"), (4, 1)),
@@ -324,6 +332,7 @@ def _resized(x: Node, axis: int, size: Dim) -> tuple[Dim, ...]:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="index", overwrites="x"),
     samples=[
         sample(spec(5, 7), spec(2, 3), ints(2, high=4)),
         sample(spec(5, 7), spec(4, 1), ints(2, low=-3, high=12, dtype="i64")),

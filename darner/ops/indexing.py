@@ -12,6 +12,7 @@ from ..graph.attributes import Free, Mask, Tensor
 from ..graph.data import Array
 from ..graph.dims import Dim, SymbolicDim, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
@@ -269,6 +270,7 @@ def take(graph: Graph, x: Node, indices: Node, axis: int | None = None) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(fused=True),
     traits=["moves"],
     samples=[
         sample(spec(3, 5), bools(3, 5), -1.5),

@@ -12,6 +12,7 @@ from ..graph.data import Array, Data, as_data
 from ..graph.dims import as_shape, format_shape, product
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.initial import parse_rule
 from ..graph.node import Node
@@ -117,7 +118,7 @@ def _(values: Data) -> Array:
     return values.array
 
 
-@primitive(family="leaves", traits=["view"])
+@primitive(family="leaves", traits=["view"], facts=Facts(role="part"))
 def project(source: Tuple, index: int) -> TensorType:
     """One result of a node that has several."""
     if not isinstance(source, TupleType):

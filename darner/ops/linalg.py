@@ -12,6 +12,7 @@ from ..graph.attributes import Float
 from ..graph.data import Array
 from ..graph.dims import Dim, format_shape, symbol
 from ..graph.errors import ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Rule, builder, composite, primitive
@@ -69,6 +70,7 @@ def _check_square(a: TensorType) -> None:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(fails_on="matrix", refuses="singular"),
     samples=[
         sample(spec(3, 3, low=0.5, high=3), spec(3, 2)),
         sample(spec(2, 4, 4, low=0.5, high=3), spec(2, 4, 1)),
@@ -133,6 +135,7 @@ def _solve_batch(
 
 @primitive(
     family=FAMILY,
+    facts=Facts(fails_on="matrix", refuses="singular"),
     samples=[
         sample(spec(3, 3, low=0.5, high=3), spec(3, 2)),
         sample(spec(2, 4, 4, low=0.5, high=3), spec(2, 4, 1), lower=False),
@@ -300,6 +303,7 @@ def _(size: Dim, batched: dict[str, Any], a: Node) -> Node:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(fails_on="matrix", refuses="not positive definite"),
     samples=[
         sample(spec(3, 3, kind="definite")),
         sample(spec(3, 4, 4, kind="definite")),

@@ -8,6 +8,7 @@ from ..graph import dtypes
 from ..graph.attributes import Float, Index, Number
 from ..graph.dims import Dim, format_shape
 from ..graph.errors import ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, Resolved, builder, composite, get_op, resolved
@@ -41,6 +42,7 @@ def check_bias(bias: TensorType | Node, columns: Dim) -> None:
 
 @composite(
     family=FAMILY,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(3, 5), spec(5, 4), spec(4)),
         sample(spec(3, 5), spec(5, 4), spec(4), "gelu"),
@@ -88,6 +90,7 @@ def linear(graph: Graph, x: Node, w: Node, bias: Node | None = None, shape: Any 
 
 @composite(
     family=FAMILY,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(3, 5), spec(5, 4), spec(5, 2), spec(2, 4), 0.5),
         sample(spec(2, 3, 5), spec(5, 4), spec(5, 2), spec(2, 4), scale=-2.0),
@@ -117,6 +120,7 @@ def _(x: Node, w: Node, a: Node, b: Node, scale: float) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(6, 5), spec(3, 5, 4), ints(6, high=3)),
         sample(spec(2, 3, 5), spec(4, 5, 2), ints(2, 3, high=4, dtype="u32")),

@@ -13,6 +13,7 @@ from ..graph import dtypes
 from ..graph.attributes import Number
 from ..graph.dims import Dim, format_shape
 from ..graph.errors import DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, builder, composite
@@ -154,6 +155,7 @@ def _check_matrices(a: TensorType, b: TensorType) -> None:
 
 @composite(
     family=FAMILY,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(3, 5), spec(5, 4)),
         sample(spec(5), spec(5)),
@@ -220,6 +222,7 @@ def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(5, 3), spec(5, 4)),
         sample(spec(2, 5, 3), spec(2, 5, 4)),
@@ -259,6 +262,7 @@ def _(size: Dim, batched: dict[str, Any], a: Node, b: Node) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(full_rate=True),
     samples=[
         sample(spec(3, 5), spec(4, 5)),
         sample(spec(2, 3, 5), spec(2, 4, 5)),

@@ -11,6 +11,7 @@ from ..graph.attributes import Axis, Real
 from ..graph.data import Array
 from ..graph.dims import Dim
 from ..graph.errors import ArgumentError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import primitive
 from ..graph.types import TensorType
@@ -28,7 +29,7 @@ _SORTED = [
 ]
 
 
-@primitive(family=FAMILY, samples=_SORTED)
+@primitive(family=FAMILY, samples=_SORTED, facts=Facts(role="index", selects=True))
 def sort(x: Real, axis: Axis = -1, descending: bool = False) -> TensorType:
     """The elements along ``axis`` in order; NaN sorts above everything.
 
@@ -37,7 +38,7 @@ def sort(x: Real, axis: Axis = -1, descending: bool = False) -> TensorType:
     return x
 
 
-@primitive(family=FAMILY, samples=_SORTED)
+@primitive(family=FAMILY, samples=_SORTED, facts=Facts(role="index"))
 def argsort(x: Real, axis: Axis = -1, descending: bool = False) -> TensorType:
     """The indices (i32) that put the elements along ``axis`` in order. Equal elements keep theirs."""
     return x.with_dtype(dtypes.i32)
@@ -78,6 +79,7 @@ def _(size: Dim, batched: dict[str, Any], x: Node, axis: int, descending: bool) 
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="index"),
     samples=[
         sample(spec(3, 7, distinct=True), 3),
         sample(spec(5, 4, distinct=True), 2, 0),

@@ -15,6 +15,7 @@ from ..graph.data import Array
 from ..graph.dims import Dim, Shape, SymbolicDim, format_shape
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
@@ -114,6 +115,7 @@ def _lowest(dtype: DType) -> float:
 
 @composite(
     family=FAMILY,
+    facts=Facts(role="contract", whole=True, pools=True),
     samples=[
         sample(spec(2, 3, 7), 2),
         sample(spec(2, 2, 6, 5), (3, 2), stride=(2, 1), padding=(1, 0)),
@@ -163,6 +165,7 @@ def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(role="contract", whole=True, pools=True),
     samples=[
         sample(spec(2, 3, 7, distinct=True), spec(2, 3, 3), 2),
         sample(
@@ -334,6 +337,7 @@ def _extras(
 
 @composite(
     family=FAMILY,
+    facts=Facts(role="contract", whole=True, pools=True),
     samples=[
         sample(spec(2, 3, 7), 2),
         sample(spec(2, 2, 6, 5), (3, 2), stride=(2, 1), padding=(1, 0)),
@@ -395,6 +399,7 @@ def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(role="contract", whole=True, pools=True),
     samples=[
         sample(spec(2, 3, 3), 2, sizes=7),
         sample(spec(2, 2, 3, 4), (3, 2), sizes=(6, 5), stride=(2, 1), padding=(1, 0)),

@@ -19,6 +19,7 @@ from ..graph.attributes import Index, ShapeOf
 from ..graph.data import Array
 from ..graph.dims import Dim
 from ..graph.errors import ArgumentError, NameTakenError, ShapeError, caller
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.integers import ceil_div
 from ..graph.node import Node
@@ -36,6 +37,7 @@ WORDS = 2**32
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="point", effort="much"),
     traits=TRAITS,
     samples=[
         sample((5,), 7),

@@ -7,6 +7,7 @@ from typing import Any
 from ..graph.attributes import Free
 from ..graph.data import Array
 from ..graph.dims import Dim
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import primitive
 from ..graph.types import TensorType
@@ -16,6 +17,7 @@ from .samples import ints, sample, spec
 
 @primitive(
     family="shape",
+    facts=Facts(role="point", selects=True),
     traits=["view", "barrier"],
     samples=[
         sample(spec(3, 5), spec(2)),

@@ -13,6 +13,7 @@ from ..graph.attributes import Analytic, Axes, Axis, Mask, Real, Tensor
 from ..graph.data import Array
 from ..graph.dims import Dim, format_shape, product
 from ..graph.errors import ArgumentError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, Rule, composite, primitive
@@ -114,7 +115,15 @@ def reduction_call(graph: Graph, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reduction(
-    name: str, doc: str, numpy: Rule, kind: Any, samples: list[Sample], *, empty: bool, widen: bool
+    name: str,
+    doc: str,
+    numpy: Rule,
+    kind: Any,
+    samples: list[Sample],
+    *,
+    empty: bool,
+    widen: bool,
+    selects: bool = False,
 ) -> Op:
     def infer(x: TensorType, axes: tuple[int, ...], keepdims: bool = False) -> TensorType:
         if not empty:
@@ -125,7 +134,8 @@ def _reduction(
     infer.__annotations__ = {"x": kind, "axes": Axes | None, "keepdims": bool}
     infer.__defaults__ = (None, False)
     infer.__doc__ = doc
-    op = primitive(family=FAMILY, name=name, samples=samples)(infer)
+    facts = Facts(role="reduce", reads_all=True, selects=selects)
+    op = primitive(family=FAMILY, name=name, samples=samples, facts=facts)(infer)
     op.spelling(reduction_call)
     op.vmap(lambda size, batched, x, axes, keepdims: op(x, tuple(a + 1 for a in axes), keepdims))
 
@@ -187,6 +197,7 @@ max_ = _reduction(
     _DISTINCT,
     empty=False,
     widen=False,
+    selects=True,
 )
 min_ = _reduction(
     "min",
@@ -199,6 +210,7 @@ min_ = _reduction(
     _DISTINCT,
     empty=False,
     widen=False,
+    selects=True,
 )
 _BOOLS = [
     sample(bools(3, 5)),
@@ -241,7 +253,8 @@ def _arg_reduction(name: str, doc: str, numpy: Rule) -> Op:
         sample(spec(3, 0), 0),
         sample(ints(4, 6, high=3), 1),
     ]
-    op = primitive(family=FAMILY, name=name, samples=samples)(infer)
+    facts = Facts(role="reduce", reads_all=True, finds=True)
+    op = primitive(family=FAMILY, name=name, samples=samples, facts=facts)(infer)
     op.reference(lambda x, axis, keepdims: numpy(x, axis=axis, keepdims=keepdims))
 
     @op.vmap
@@ -296,6 +309,7 @@ _RUNNING = [
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="loop"),
     samples=[
         *_RUNNING,
         sample(spec(3, 5), 1, True),
@@ -343,7 +357,8 @@ def _running(name: str, doc: str, numpy: Rule, kind: Any, *, widen: bool = False
     infer.__annotations__ = {"x": kind, "axis": Axis, "reverse": bool}
     infer.__doc__ = doc
     samples = [*_RUNNING, sample(spec(3, 5), 1, reverse=True)]
-    op = primitive(family=FAMILY, name=name, samples=samples)(infer)
+    facts = Facts(role="loop", selects=not widen)
+    op = primitive(family=FAMILY, name=name, samples=samples, facts=facts)(infer)
     op.vmap(lambda size, batched, x, axis, reverse: op(x, axis + 1, reverse=reverse))
 
     @op.reference

@@ -19,6 +19,7 @@ from ..graph.attributes import Float, Free, Index
 from ..graph.dims import Dim, Shape, divide, format_shape
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Resolved, composite, resolved
@@ -162,6 +163,7 @@ def _short_angles(positions: Node, frequencies: np.ndarray[Any, Any]) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=Facts(fused=True),
     samples=[
         sample(spec(5, 12), spec(5, 2), spec(5, 2), head_dim=4),
         sample(spec(2, 3, 10), spec(3, 2), spec(3, 2), head_dim=5, n_rot=4),
@@ -329,6 +331,7 @@ def _(size: Dim, batched: Any, x: Node, cos: Node, sin: Node, **attrs: Any) -> N
 
 @composite(
     family=FAMILY,
+    facts=Facts(fused=True),
     samples=[
         sample(spec(5, 12), 10000.0, 4),
         sample(spec(2, 3, 10), 100.0, 5, n_rot=4, offset=7),

@@ -11,6 +11,7 @@ from ..graph.attributes import Axis, Index, Tensor
 from ..graph.data import Array
 from ..graph.dims import Dim, SymbolicDim, format_shape, product
 from ..graph.errors import DTypeError, ShapeError
+from ..graph.facts import RESULT, Facts
 from ..graph.node import Node
 from ..graph.op import primitive
 from ..graph.types import TensorType
@@ -28,6 +29,7 @@ _UPDATES = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.mini
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="index", overwrites="x", fails_on="index", indexes=RESULT),
     samples=[
         sample(spec(7, 3), ints(5, high=7), spec(5, 3)),
         sample(spec(4), ints(9, high=4), spec(9)),

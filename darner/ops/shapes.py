@@ -13,6 +13,7 @@ from ..graph.data import Array
 from ..graph.dims import Dim, divide, format_shape, product
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, ShapeError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
@@ -40,6 +41,7 @@ def check_fits(value: float, x: TensorType) -> None:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="view", selects=True, reads_all=True),
     traits=["view"],
     samples=[
         sample(spec(2, 6), (3, 4)),
@@ -100,6 +102,7 @@ def _(size: Dim, batched: Any, x: Node, shape: tuple[Dim, ...]) -> Node:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="view", selects=True, reads_all=True, fused=True),
     traits=["view"],
     samples=[
         sample(spec(3, 5)),
@@ -135,6 +138,7 @@ def _(size: Dim, batched: Any, x: Node, perm: tuple[int, ...]) -> Node:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="view", selects=True, reads_all=True),
     traits=["view"],
     samples=[
         sample(spec(5), (3, 5)),
@@ -169,6 +173,7 @@ def _(size: Dim, batched: Any, x: Node, shape: tuple[Dim, ...]) -> Node:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="view", selects=True),
     name="slice",
     traits=["view"],
     samples=[
@@ -249,6 +254,7 @@ def _zeros(x: Node, axis: int, size: Dim) -> Node:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="point", fused=True),
     samples=[
         sample(spec(3, 4), ((1, 2), (0, 3))),
         sample(spec(5), 2, 1.5),
@@ -327,6 +333,7 @@ def _(size: Dim, batched: Any, x: Node, padding: Any, value: float, interior: An
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="point", reads_all=True, fused=True),
     samples=[
         sample([spec(3, 4), spec(2, 4)], 0),
         sample([spec(2, 3), spec(2, 1), spec(2, 0)], -1),
@@ -387,6 +394,7 @@ def _(size: Dim, batched: dict[str, list[bool]], inputs: list[Node], axis: int) 
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="view", selects=True, reads_all=True, fused=True),
     samples=[
         sample(spec(3, 4)),
         sample(spec(3, 4), -1),
@@ -417,6 +425,7 @@ def _(size: Dim, batched: Any, x: Node, axes: tuple[int, ...]) -> Node:
 
 @primitive(
     family=FAMILY,
+    facts=Facts(role="point", fused=True),
     samples=[
         sample((5,)),
         sample((2, 3), 1),

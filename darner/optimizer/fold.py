@@ -44,7 +44,8 @@ def fold(
 
 def foldable(op: Op, type_: Type) -> bool:
     """Whether a call of constants may become one: a primitive, small, of one known size, and finite in meaning."""
-    if op.is_composite or op.traits & _KEPT or not isinstance(type_, TensorType):
+    # A user's function is called when the graph runs: what it raises is told with its line.
+    if op.is_composite or not op.builtin or op.traits & _KEPT or not isinstance(type_, TensorType):
         return False
     if any(isinstance(size, SymbolicDim) for size in type_.shape):
         return False

@@ -84,17 +84,17 @@ class Pricer:
         cost = call_cost(op, slots, attrs, types, type_)
         flops, moved = _number(cost.flops), _number(cost.bytes)
         target = self.target
-        if "elementwise" in op.traits or op.name in FUSED_LATER:
+        if "elementwise" in op.traits or op.facts.fused:
             moved = _number(type_.nbytes) / 2
-            return self._finish(flops * WEIGHTS.get(op.name, 1) / target.vector, moved, 0.0)
-        if op.name in CONTRACTIONS:
+            return self._finish(flops * op.facts.weight / target.vector, moved, 0.0)
+        if op.facts.full_rate:
             # What is added at the end is read where it is used, as an element-wise node would.
             for slot, operand in zip(slots, types, strict=True):
                 if slot == "residual":
                     moved -= _number(operand.nbytes) / 2
             rate = target.half if _is_half(types) else 1.0
             work = flops / rate + self._epilogue(attrs.get("activation"), type_) / target.vector
-            return self._finish(work, moved, KERNELS.get(op.name, 1.0))
+            return self._finish(work, moved, op.facts.kernels)
         return self._finish(flops / target.vector, moved, 1.0)
 
     @staticmethod
@@ -109,54 +109,6 @@ class Pricer:
     def _finish(self, flops: float, moved: float, launches: float) -> Price:
         seconds = self.target.seconds(flops, moved, launches) + 2 * TIE
         return Price(seconds, flops, moved, launches)
-
-
-CONTRACTIONS = frozenset(
-    {
-        "conv",
-        "conv_input_grad",
-        "conv_weight_grad",
-        "dot_general",
-        "fused_conv",
-        "fused_matmul",
-        "fused_matmul_bias_act",
-        "grouped_matmul",
-        "lora_matmul",
-        "matmul",
-        "matmul_at",
-        "matmul_bt",
-        "norm_matmul",
-        "scaled_dot_attention",
-        "scaled_dot_attention_backward",
-        "winograd_conv",
-    }
-)
-"""Whose arithmetic runs at the full rate."""
-
-FUSED_LATER = frozenset(
-    {
-        "concat",
-        "flip",
-        "glu",
-        "iota",
-        "masked_fill",
-        "pad",
-        "rope",
-        "rope_with_tables",
-        "swiglu_concat",
-        "swiglu_concat_grad",
-        "transpose",
-        "tril",
-        "triu",
-    }
-)
-"""Not element-wise, but computed where a neighbour is, as those are."""
-
-WEIGHTS = {"pow": 16.0, "exp": 8.0, "log": 8.0, "tanh": 8.0, "erf": 8.0, "div": 2.0, "recip": 2.0}
-"""How many additions an elementary function takes, where it is not about one."""
-
-KERNELS = {"winograd_conv": 3.0, "scaled_dot_attention_backward": 2.0}
-"""Kernels that one node needs, where it is not one."""
 
 
 def _defaults(name: str) -> dict[str, Any]:

@@ -192,11 +192,12 @@ class Specialised:
                 self._kept = {i: program.read(i) for i in self._early}
                 if self._part is not None:
                     runs(self._part, None)
-        except Exception:
-            # What lies in the arena is no step's. An interrupt comes when a native call is over, and is no exception of this kind.
-            self._fail()
-            if self.partner is not None:
-                self.partner._fail()
+        except BaseException as error:
+            # What lies in the arena is no step's. An interrupt comes when a native call is over, and so after the step, unless functions of the user's part it.
+            if isinstance(error, Exception) or self.plans.step.host_kernels:
+                self._fail()
+                if self.partner is not None:
+                    self.partner._fail()
             raise
         if self.state is not _RAN:
             self._move(_RAN)

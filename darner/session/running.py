@@ -108,7 +108,11 @@ class Runner:
         if special.changes_parameters:
             self._values.shared.version += 1
         try:
-            special.execute(loaded)
+            if special.plans.step.host_kernels:
+                with self._values.shared.calling():
+                    special.execute(loaded)
+            else:
+                special.execute(loaded)
         finally:
             if given:
                 self.release(given, special, loaded)
@@ -169,7 +173,12 @@ class Runner:
             return
         if loaded.prepared is None:
             loaded.prepared = self._prepared(special, loaded)
-        loaded.prepared.run()
+        setup = special.plans.setup
+        if setup is not None and setup.host_kernels:
+            with self._values.shared.calling():
+                loaded.prepared.run()
+        else:
+            loaded.prepared.run()
         special.check(special.made_indices(loaded.program))
         loaded.version = version
 

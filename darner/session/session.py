@@ -17,7 +17,7 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.data import Array
-from ..graph.errors import ArgumentError, Calling, DTypeError, ForkError, FormatError
+from ..graph.errors import ArgumentError, Calling, DTypeError, ForkError, FormatError, RunError
 from ..graph.forks import SPAWN
 from ..graph.graph import Graph, check_graph
 from ..graph.habits import input_name, missing
@@ -180,7 +180,7 @@ class Session:
         """Run once on the inputs that were set: forward, and in training backward and the updates."""
         shared = self._values.shared
         with shared.lock, _STEP:
-            if self._closed or shared.torn:
+            if self._closed or shared.torn or shared.calls:
                 self._refuse()
             self._runner.step()
 
@@ -215,7 +215,7 @@ class Session:
         """The loss of the last step: the first output where it is one number, else 0.0."""
         shared = self._values.shared
         with shared.lock, _READ_LOSS:
-            if self._closed or shared.torn:
+            if self._closed or shared.torn or shared.calls:
                 self._refuse()
             return self._runner.loss()
 
@@ -520,12 +520,17 @@ class Session:
             yield
 
     def _refuse_if_closed(self) -> None:
-        if self._closed or self._values.shared.torn:
+        shared = self._values.shared
+        if self._closed or shared.torn or shared.calls:
             self._refuse()
 
     def _refuse(self) -> NoReturn:
         if self._closed:
             raise ClosedError(f"the session of graph '{self._graph.name}' is closed")
+        if self._values.shared.calls:
+            raise RunError(
+                f"the session of graph '{self._graph.name}' is in the middle of a step: a function of an op cannot use it"
+            )
         raise ForkError(
             f"another thread used the session of graph '{self._graph.name}' when this process was forked: "
             "its parameters may be those of half a step",
@@ -537,6 +542,8 @@ class Session:
         with self._values.shared.lock:
             if self._closed:
                 return
+            if self._values.shared.calls:
+                self._refuse()
             self._learner.drop_separate()
             self._closed = True
             self._values.leave()

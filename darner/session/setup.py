@@ -18,7 +18,7 @@ from __future__ import annotations
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
-from ..lower.strided import VIEWS
+from ..lower.strided import is_view
 
 PREFIX = "setup/"
 
@@ -128,6 +128,6 @@ def _worthwhile(graph: Graph, computed: set[int]) -> set[int]:
 
 
 def _is_free(node: Node) -> bool:
-    if node.op.name in VIEWS or node.op.name == "project":
+    if is_view(node) or node.op.facts.role == "part":
         return True
     return node.op.name == "cast" and node.dtype.itemsize > node.operands[0].dtype.itemsize

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,7 @@ class Shared:
         weights: which parameters hold their values.
         sessions: how many there are.
         changes: whether steps change parameters or states.
+        calls: whether a function of a user's op is called now, in a step or before one.
         torn: whether this process was forked while another thread may have been changing them.
     """
 
@@ -44,7 +46,17 @@ class Shared:
     weights: Weights = field(default_factory=Weights)
     sessions: int = 1
     changes: bool = False
+    calls: bool = False
     torn: bool = False
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Note that functions of the user's are called inside, which must not use these sessions."""
+        self.calls = True
+        try:
+            yield
+        finally:
+            self.calls = False
 
     def __post_init__(self) -> None:
         watch(self)

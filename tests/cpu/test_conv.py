@@ -16,7 +16,7 @@ from darner.backends.cpu.conv.template import CONV
 from darner.backends.cpu.kernels import template_of
 from darner.codegen.problems.conv import patches_of
 from darner.lower.lower import lower
-from darner.lower.roles import WHOLE
+from darner.lower.roles import whole_ops
 from darner.ops.conv import conv, conv_input_grad, conv_weight_grad
 from darner.testing import assert_close
 from tests.conformance import examples
@@ -98,7 +98,7 @@ def inputs_of(graph, seed=0):
 
 
 def results(graph, given, threads=2, cache=None):
-    program = compiled(graph, threads=threads, whole=WHOLE, cache=cache)
+    program = compiled(graph, threads=threads, whole=whole_ops(), cache=cache)
     try:
         return run_program(program, given)
     finally:
@@ -228,7 +228,7 @@ def test_what_follows_element_by_element_is_part_of_the_kernel(name, dtype, op):
     residual = graph.input("residual", y.shape, dtype)
     shifted = y + bias
     graph.set_outputs([shifted, (shifted * column + residual).relu(), y * 2.0 > residual])
-    plan = lower(graph, target="cpu", whole=WHOLE)
+    plan = lower(graph, target="cpu", whole=whole_ops())
     (kernel,) = plan.kernels
     assert template_of(plan.spec(kernel)) is CONV
     given = inputs_of(graph)
@@ -290,16 +290,16 @@ def test_gradients_of_a_small_network():
     y = graph.max_pool2d(y, 3, stride=2, padding=1)
     y = graph.avg_pool2d(y, 2, stride=1)
     graph.set_outputs([(y * y).mean()])
-    check(darner.value_and_grad(graph), 3, WHOLE)
+    check(darner.value_and_grad(graph), 3, whole_ops())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("make", [resnet, unet])
 def test_training_steps_of_models(make, threads):
-    check(trained(make), threads, WHOLE)
+    check(trained(make), threads, whole_ops())
 
 
 @pytest.mark.slow
 def test_training_step_of_a_wider_model():
-    check(trained(resnet, batch=3, size=17, channels=24), 2, WHOLE)
+    check(trained(resnet, batch=3, size=17, channels=24), 2, whole_ops())

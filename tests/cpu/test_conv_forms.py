@@ -27,7 +27,7 @@ from darner.backends.cpu.runtime.jit import host
 from darner.backends.cpu.runtime.program import CpuProgram
 from darner.codegen.problems.conv import patches_of
 from darner.lower.lower import lower
-from darner.lower.roles import WHOLE
+from darner.lower.roles import whole_ops
 from darner.testing import assert_close
 from tests.cpu.running import compiled, run_program
 from tests.cpu.test_conv import NAMED, OPS, QUICK, bare, cases, inputs_of, plain
@@ -77,7 +77,7 @@ def forced(request, monkeypatch):
 
 
 def results(graph, given, threads=2, cache=None):
-    program = compiled(graph, threads=threads, whole=WHOLE, cache=cache or ObjectCache(None))
+    program = compiled(graph, threads=threads, whole=whole_ops(), cache=cache or ObjectCache(None))
     try:
         return run_program(program, given)
     finally:
@@ -115,7 +115,9 @@ def test_processors_with_narrower_vectors(vector_bytes, op, forced):
     for name in ("strided", "rows shorter than a vector", "groups of few"):
         graph = bare(ODD[name], op)
         given = inputs_of(graph)
-        program = compiled(graph, threads=2, whole=WHOLE, cache=ObjectCache(None), machine=narrower)
+        program = compiled(
+            graph, threads=2, whole=whole_ops(), cache=ObjectCache(None), machine=narrower
+        )
         found = run_program(program, given)
         program.close()
         (wanted,) = darner.run(graph, given, {}, float64=True)
@@ -277,7 +279,7 @@ def test_weights_that_change_seldom_are_put_into_panels_once(name, threads, monk
     x, w = graph.input("x", case.shapes["x"]), graph.parameter("w", case.shapes["w"])
     same = {key: getattr(case, key) for key in ("stride", "padding", "dilation", "groups")}
     graph.set_outputs([x.conv(w, **same).relu()])
-    plan = lower(graph, target="cpu", whole=WHOLE)
+    plan = lower(graph, target="cpu", whole=whole_ops())
     fixed = list(plan.leaves("parameter").values())
     (packing,) = functions_of(plan, host(), fixed).packing.values()
     assert packing[1].nbytes >= 4 * np.prod(case.shapes["w"])

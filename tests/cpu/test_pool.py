@@ -10,7 +10,7 @@ from darner import Graph
 from darner.backends.cpu.kernels import template_of
 from darner.backends.cpu.pooling.template import POOLING
 from darner.lower.lower import lower
-from darner.lower.roles import WHOLE
+from darner.lower.roles import whole_ops
 from darner.ops.pool import avg_pool, avg_pool_backward, max_pool, max_pool_backward
 from darner.testing import assert_close
 from tests.cpu.running import compiled, run_program
@@ -81,7 +81,7 @@ def inputs_of(graph, seed=0):
 
 
 def results(graph, given, threads=2):
-    program = compiled(graph, threads=threads, whole=WHOLE)
+    program = compiled(graph, threads=threads, whole=whole_ops())
     try:
         return run_program(program, given)
     finally:
@@ -89,7 +89,7 @@ def results(graph, given, threads=2):
 
 
 def templates(graph):
-    plan = lower(graph, target="cpu", whole=WHOLE)
+    plan = lower(graph, target="cpu", whole=whole_ops())
     return [template_of(plan.spec(kernel)) for kernel in plan.kernels]
 
 

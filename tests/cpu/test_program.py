@@ -5,7 +5,7 @@ import pytest
 
 import darner
 from darner import Graph
-from darner.lower.roles import WHOLE
+from darner.lower.roles import whole_ops
 from tests.cpu.running import check, compiled, one, run_both, run_program
 from tests.zoo import gpt2, llama, mlp, mlp_step, resnet, trained, unet, values, vit
 
@@ -99,7 +99,7 @@ def test_convolutions_and_attention_share_a_module_and_nothing_else():
     seen = g.scaled_dot_attention(tokens, tokens, tokens * 0.5)
     again = seen.reshape((2, 16, 4, 4)).conv2d(w, padding=1)
     g.set_outputs([(again * again).sum()])
-    check(darner.value_and_grad(g, ["w", "x"]), whole=WHOLE)
+    check(darner.value_and_grad(g, ["w", "x"]), whole=whole_ops())
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

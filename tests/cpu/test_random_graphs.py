@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner.backends.base.cache import ObjectCache
-from darner.lower.roles import WHOLE
+from darner.lower.roles import whole_ops
 from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
 from tests.optimizer.random_graphs import grown, with_loss
@@ -18,7 +18,7 @@ SIZES = (1, 2, 3, 5, 7, 17, 33)
 
 
 def outputs_on(graph, inputs, params, threads, cache=None):
-    program = compiled(graph, threads=threads, whole=WHOLE, cache=cache)
+    program = compiled(graph, threads=threads, whole=whole_ops(), cache=cache)
     try:
         return run_program(program, inputs, params)
     finally:

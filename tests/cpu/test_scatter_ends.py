@@ -91,7 +91,7 @@ def drawn_for(node):
     return RNG.normal(size=node.shape).astype(node.dtype.numpy)
 
 
-def run(graph, values, threads, cache, ended=roles.ENDED):
+def run(graph, values, threads, cache, ended=None):
     """Outputs and states, by name, and the kinds of kernels."""
     inputs, states = values
     plan = lower(graph, target="cpu", whole=(), ended=ended)

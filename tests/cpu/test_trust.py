@@ -391,9 +391,18 @@ UNSAFE = re.compile(
 )
 
 
+MAKES_FUNCTIONS = {"compat/forms.py"}
+"""Modules that make functions of the package's own text, as dataclasses do: no file and no user's text reaches them."""
+
+
 def test_nothing_is_unpickled():
     """A pickle can run any code when it is read."""
-    for path in Path(darner.__file__).parent.rglob("*.py"):
+    package = Path(darner.__file__).parent
+    for path in package.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        assert UNSAFE.search(text) is None, path
+        unsafe = {found[0] for found in UNSAFE.finditer(text)}
+        if path.relative_to(package).as_posix() in MAKES_FUNCTIONS:
+            assert unsafe == {"exec("}, path
+        else:
+            assert not unsafe, path
         assert text.count("np.load(") == text.count("allow_pickle=False"), path

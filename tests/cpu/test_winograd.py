@@ -15,7 +15,7 @@ from darner.backends.cpu.model import CpuModel
 from darner.backends.cpu.runtime.jit import host
 from darner.backends.cpu.runtime.program import CpuProgram
 from darner.lower.lower import lower
-from darner.lower.roles import WHOLE
+from darner.lower.roles import whole_ops
 from darner.testing import assert_close
 from tests.cpu.running import run_program
 from tests.cpu.test_conv import OPS, Case, bare, inputs_of, plain, results
@@ -102,7 +102,7 @@ def test_what_follows_is_computed_where_pixels_are_written(name, op, only_side):
     column = graph.input("column", (y.shape[-1],))
     residual = graph.input("residual", y.shape)
     graph.set_outputs([y + bias, ((y + bias) * column + residual).relu()])
-    assert len(lower(graph, target="cpu", whole=WHOLE).kernels) == 1
+    assert len(lower(graph, target="cpu", whole=whole_ops()).kernels) == 1
     given = inputs_of(graph)
     wanted = darner.run(graph, given, {}, float64=True)
     for a, b in zip(results(graph, given), wanted, strict=True):
@@ -115,7 +115,7 @@ def test_narrower_vectors(vector_bytes, op, only_side):
     case = CASES["odd everything"]
     graph = bare(case, op)
     given = inputs_of(graph)
-    plan = lower(graph, target="cpu", whole=WHOLE)
+    plan = lower(graph, target="cpu", whole=whole_ops())
     program = CpuProgram(plan, threads=2, machine=machine_of(vector_bytes))
     (found,) = run_program(program, given)
     program.close()
@@ -128,7 +128,7 @@ def test_weights_that_change_seldom_are_transformed_once():
     graph = Graph()
     x, w = graph.input("x", case.shapes["x"]), graph.parameter("w", case.shapes["w"])
     graph.set_outputs([x.conv(w, padding=1).relu()])
-    plan = lower(graph, target="cpu", whole=WHOLE)
+    plan = lower(graph, target="cpu", whole=whole_ops())
     fixed = list(plan.leaves("parameter").values())
     (packing,) = functions_of(plan, host(), fixed).packing.values()
     form = winograd_of(bare(case, "conv").outputs[0], host(), packed=True)
@@ -190,7 +190,7 @@ def test_it_is_left_where_it_does_not_pay_or_is_not_defined():
     ids=["many channels", "many images", "large images"],
 )
 def test_memory_has_a_bound(case, op):
-    plan = lower(bare(case, op), target="cpu", whole=WHOLE)
+    plan = lower(bare(case, op), target="cpu", whole=whole_ops())
     (function,) = functions_of(plan, host()).all.values()
     # The direct form has a copy of the weights.
     weights = 4 * int(np.prod(case.shapes["w"]))

@@ -20,9 +20,10 @@ RNG = np.random.default_rng(7)
 
 def run(graph, arrays, less=(), **limits):
     """The outputs on the GPU, with fewer features or lower limits than it has; every attention must have its own kernel."""
-    from darner.backends.wgpu.device import GRANULE, opened
-    from darner.backends.wgpu.kernels import template_of
+    from darner.backends.wgpu.device import opened
     from darner.backends.wgpu.program import WgpuProgram
+    from darner.codegen.simt.families import template_of
+    from darner.codegen.simt.machine import GRANULE
     from darner.lower.lower import lower
 
     device = copy.copy(opened())
@@ -46,7 +47,7 @@ def run(graph, arrays, less=(), **limits):
 def stages_of(graph, **limits):
     """The dispatches of a graph's attention."""
     from darner.backends.wgpu.device import opened
-    from darner.backends.wgpu.kernels import written
+    from darner.codegen.simt.families import written
     from darner.lower.lower import lower
 
     machine = opened().machine.without(**limits)

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import darner
 from darner.backends.base.lowering import lower_for
-from darner.backends.wgpu import kernels
-from darner.backends.wgpu.kernels import template_of, written
 from darner.backends.wgpu.machine import Machine
+from darner.codegen.simt import families
 from darner.codegen.simt.contract import plan as gemm_tile
 from darner.codegen.simt.contract import template as contract
 from darner.codegen.simt.contract import vector as gemm_vector
 from darner.codegen.simt.contract.plan import Cut, Tile
 from darner.codegen.simt.contract.product import product_of, view_of
+from darner.codegen.simt.families import template_of, written
 from darner.graph import dtypes
 from darner.testing import assert_close
 from tests.gpu import needs_gpu
@@ -197,7 +197,7 @@ def test_all_ways_to_write_a_product_give_it(m, n, k, monkeypatch):
     # Every third is enough to know that names and code go together.
     for name in list(ways)[1::3]:
         way = replace(contract.CONTRACT, write=lambda spec, machine, way=ways[name]: way())
-        monkeypatch.setattr(kernels, "TEMPLATES", (way,))
+        monkeypatch.setattr(families, "TEMPLATES", (way,))
         check(graph, k)
 
 

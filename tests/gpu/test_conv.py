@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import darner
 from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
-from darner.backends.wgpu.kernels import template_of
 from darner.backends.wgpu.program import WgpuProgram
 from darner.codegen.simt.conv import images as conv_images
 from darner.codegen.simt.conv import plan as conv_cut
 from darner.codegen.simt.conv.template import CONV
+from darner.codegen.simt.families import template_of
 from tests.gpu import needs_gpu
 
 pytestmark = needs_gpu

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import darner
 from darner import Graph, RunError
 from darner.backends.base.lowering import lower_for
-from darner.backends.wgpu.kernels import written
 from darner.backends.wgpu.program import WgpuProgram
+from darner.codegen.simt.families import written
 from darner.graph import dtypes
 from darner.testing import assert_close
 from tests.conformance import examples

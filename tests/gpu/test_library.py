@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import darner
 from darner import Graph
 from darner.backends.base.lowering import lower_for
-from darner.backends.wgpu.kernels import written
 from darner.backends.wgpu.program import WgpuProgram
+from darner.codegen.simt.families import written
 from darner.graph import dtypes
 from darner.graph.op import OPS
 from darner.testing import make_case

@@ -9,13 +9,14 @@ import pytest
 import darner
 from darner import Graph, optim
 from darner.backends.base.lowering import compile_for, lower_for
+from darner.backends.wgpu.access import Shelf, Windows
 from darner.backends.wgpu.device import opened
 from darner.backends.wgpu.fitting import fitted, item_bytes
-from darner.backends.wgpu.kernels import written
 from darner.backends.wgpu.limits import segment_of
 from darner.backends.wgpu.program import WgpuProgram
-from darner.backends.wgpu.rewriting import Shelf, Windows, rewritten
+from darner.backends.wgpu.rewriting import rewritten
 from darner.backends.wgpu.tuning import tune
+from darner.codegen.simt.families import written
 from darner.graph import dtypes
 from darner.graph.errors import InternalError, UnsupportedError
 from tests.gpu import needs_gpu

@@ -6,7 +6,7 @@ import pytest
 import darner
 from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
-from darner.backends.wgpu.kernels import template_of
+from darner.codegen.simt.families import template_of
 from tests.conformance.devices import run_on
 from tests.gpu import needs_gpu
 

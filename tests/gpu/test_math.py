@@ -14,12 +14,11 @@ import pytest
 import darner
 from darner import Graph
 from darner.backends.base.lowering import lower_for
-from darner.backends.wgpu import kernels
 from darner.backends.wgpu.device import opened
-from darner.backends.wgpu.kernels import check_types, written
-from darner.backends.wgpu.writer import Text
-from darner.codegen.ir.math import ROWS, register_type
-from darner.codegen.simt.shader import Shader, Written
+from darner.backends.wgpu.kernels import check_types
+from darner.codegen.simt import families
+from darner.codegen.simt.dispatch import Dispatch, Written
+from darner.codegen.simt.families import written
 from darner.codegen.simt.template import Template
 from darner.graph import dtypes
 from darner.graph.build import call
@@ -324,20 +323,20 @@ def test_elements_that_share_words_are_read_and_written_one_by_one(dtype, size):
 
 def one_thread_each(spec, machine):
     """A kernel whose threads write one element each, those that share a word too."""
-    shader = Shader(spec, machine)
+    dispatch = Dispatch(spec, machine)
     (node,) = spec.body.outputs
     (count,) = node.shape
-    with shader.writer.block(f"if (thread < {count}u)"):
-        elements = shader.elements()
-        place = Text(register_type(dtypes.u32), "thread")
-        elements.registers.store(elements.at(node, [place]), shader.results[0], place, node.dtype)
-    return Written((shader.finish(-(-count // shader.threads)),))
+    b, elements = dispatch.builder, dispatch.elements()
+    with b.if_(b.thread < count):
+        value = elements.at(node, [b.thread])
+        elements.registers.store(value, dispatch.results[0], b.thread, node.dtype)
+    return Written((dispatch.finish(-(-count // dispatch.threads)),))
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in REAL if dtype.itemsize < 4])
 def test_threads_that_share_a_word_write_their_own_bits(dtype, monkeypatch):
     template = Template("alone", lambda spec, machine: True, one_thread_each)
-    monkeypatch.setattr(kernels, "TEMPLATES", (template,))
+    monkeypatch.setattr(families, "TEMPLATES", (template,))
     x = np.random.default_rng(1).integers(-100, 100, 1003).astype(np.float32)
     same(run("cast", x, result=dtype), reference("cast", x, to=dtype))
 
@@ -358,7 +357,12 @@ def plan_of(op, dtype):
 
 
 @pytest.mark.parametrize(
-    "op", [op for op in ROWS if not op.startswith(("logical", "bitwise", "shift"))]
+    "op",
+    [
+        name
+        for name, op in OPS.items()
+        if op.rules.emit is not None and not name.startswith(("logical", "bitwise", "shift"))
+    ],
 )
 def test_code_of_32_bits_is_the_same_with_and_without_types_of_64(op):
     for dtype in (f32, bf16, dtypes.i32, dtypes.u8):

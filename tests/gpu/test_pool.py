@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import darner
 from darner.backends.base.lowering import compile_for, lower_for
 from darner.backends.wgpu.device import opened
-from darner.backends.wgpu.kernels import template_of
+from darner.codegen.simt.families import template_of
 from darner.codegen.simt.pooling.template import POOLING
 from tests.gpu import needs_gpu
 

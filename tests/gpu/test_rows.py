@@ -12,8 +12,8 @@ import darner
 from darner import Graph
 from darner.backends.base.lowering import lower_for
 from darner.backends.wgpu.device import opened
-from darner.backends.wgpu.kernels import template_of, written
 from darner.backends.wgpu.machine import Machine
+from darner.codegen.simt.families import template_of, written
 from darner.testing import tolerance
 from tests.conformance import examples
 from tests.gpu import needs_gpu

@@ -5,6 +5,7 @@ CONTRIBUTING.md names these files. Generated ones (``make docs``) are not counte
 
 import pytest
 
+from tests.gpu import REASON
 from tests.house.copies import Copy
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,43 @@ for device in ("reference", "cpu"):
 """
     )
     assert printed.split() == ["reference", "cpu"]
+
+
+def test_an_element_wise_primitive_is_one_file(copy):
+    copy.append(
+        "darner/ops/functions.py",
+        """
+cubed_sine = unary(
+    "cubed_sine",
+    "sin(x) to the power 3.",
+    lambda x: np.sin(x) ** 3,
+    kind=Float,
+    vjp=lambda g, x, y: g * (3.0 * x.sin().square() * x.cos()),
+    emit=lambda x: x.sin() * x.sin() * x.sin(),
+    facts=Facts(effort="much"),
+)
+""",
+    )
+    assert copy.touched == {"darner/ops/functions.py"}
+    devices = ["reference", "cpu", *([] if REASON else ["gpu"])]
+    printed = copy.run(
+        f"""
+import numpy as np
+x = np.array([-2, -1, 0, 0.5, 3], np.float32)
+for device in {devices}:
+    g = darner.Graph("added")
+    g.set_outputs([((g.parameter("w", (5,)) + g.input("x", (5,))).cubed_sine() * 3.0).sum()])
+    with darner.build_session(g, device=device) as session:
+        session.set_parameter("w", x)
+        (found,) = session.run({{"x": 0 * x}}).values()
+        np.testing.assert_allclose(found, 3 * (np.sin(x) ** 3).sum(), rtol=1e-5)
+        slope = 9 * np.sin(x) ** 2 * np.cos(x)
+        np.testing.assert_allclose(session.gradients()["w"], slope, rtol=1e-5, atol=1e-6)
+        assert "host" not in [spec.kind for spec in session.plan().specs.values()]
+    print(device)
+"""
+    )
+    assert printed.split() == devices
 
 
 def test_a_rule_is_one_file(copy):

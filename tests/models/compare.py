@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import darner
-from darner.lower.roles import WHOLE
+from darner.lower.roles import whole_ops
 from tests.cpu.running import compiled, run_program
 
 
@@ -32,7 +32,7 @@ def assert_same_gradients(graph, inputs, weights, reference, wrt=None):
     loss = reference(given, leaves)
     wanted = torch.autograd.grad(loss, [{**given, **leaves}[name] for name in wrt])
     result = darner.value_and_grad(graph, wrt).verify()
-    program = compiled(result, threads=2, whole=WHOLE)
+    program = compiled(result, threads=2, whole=whole_ops())
     by_native_code = run_program(program, inputs, weights)
     program.close()
     for value, *found in (darner.run(result, inputs, weights), by_native_code):

@@ -7,9 +7,10 @@ from typing import Any
 
 from ...graph.errors import ArgumentError, UnsupportedError
 from ...graph.graph import Graph
+from ...graph.scalar import runs_on_host
 from ...lower.lower import lower
-from ...lower.plan import Plan
-from ...lower.roles import WHOLE
+from ...lower.plan import Kernel, Plan, Spec
+from ...lower.roles import whole_ops
 from .backend import Request
 from .program import Program
 from .registry import backend_of
@@ -22,7 +23,7 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
     """
     backend = backend_of(device)
     rules = backend.rules(backend.machine(device))
-    whole, ended, segment = set(WHOLE), set(rules.ended), None
+    whole, ended, segment = set(whole_ops()), set(rules.ended), None
     while True:
         plan = lower(
             graph,
@@ -41,6 +42,8 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
                 return plan
             segment = rules.largest
             continue
+        for kernel in lacking:
+            _refuse_host(plan.spec(kernel), kernel, device)
         named = {name for kernel in lacking for name in plan.spec(kernel).ops}
         named &= whole | ended
         if not named:
@@ -51,6 +54,29 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
             ).located(spec.ops[-1], lacking[0].label, "", lacking[0].source)
         whole -= named
         ended -= named
+
+
+def _refuse_host(spec: Spec, kernel: Kernel, device: str) -> None:
+    """Raise where a kernel is the function of a user's op, which this device does not call."""
+    if not spec.is_host:
+        return
+    node = next(node for node in spec.body.nodes if runs_on_host(node))
+    if node.op.rules.reference is None:
+        raise UnsupportedError(
+            "it has neither a reference nor scalar code nor an expansion",
+            hint=f"say what it computes: @{node.op.name}.reference",
+        ).located(node.op.name, kernel.label, "", kernel.source)
+    emit, types = node.op.rules.emit, ", ".join(str(x.type) for x in node.operands)
+    about = "darner knows only its NumPy function"
+    if emit is not None:
+        about = f"its scalar code is not for {types}, so darner has only its NumPy function"
+    helps = ["declare it as a composite, with an expansion", "build for device='cpu'"]
+    if "elementwise" in node.op.traits:
+        helps.insert(0, f"give it scalar code (@{node.op.name}.emit)")
+    raise UnsupportedError(
+        f"the device '{device}' cannot run it: {about}",
+        hint=f"{', '.join(helps[:-1])}, or {helps[-1]}",
+    ).located(node.op.name, kernel.label, "", kernel.source)
 
 
 def compile_for(device: str, plan: Plan, threads: int | None = None, **given: Any) -> Program:

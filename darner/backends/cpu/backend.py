@@ -40,14 +40,14 @@ class CpuBackend(Backend):
 
     def rules(self, machine: Machine) -> LowerRules:
         """It runs what a template has code for."""
-        from ...lower.roles import ENDED
+        from ...lower.roles import ended_ops
         from ..base.rules import LowerRules
         from .kernels import template_of
 
         def has_code(spec: Spec) -> bool:
             return template_of(spec) is not None
 
-        return LowerRules(has_code, ended=ENDED)
+        return LowerRules(has_code, ended=ended_ops())
 
     def compile(self, plan: Plan, request: Request) -> Program:
         """The plan as native code."""

@@ -20,6 +20,7 @@ from .contract.template import CONTRACT
 from .conv.template import CONV
 from .emit.panels import Panels
 from .emit.template import Code, Packing, Scratch, Template
+from .host.template import HOST
 from .index.scatter import SCATTERS
 from .index.scatter_epilogue import SCATTER_ENDS
 from .index.update import UPDATES
@@ -38,6 +39,7 @@ from .scan.template import SCANS
 from .sort.template import SORTING
 
 TEMPLATES: tuple[Template, ...] = (
+    HOST,
     COMPLEX,
     ATTENTION,
     CONTRACT,
@@ -230,7 +232,7 @@ def compiled(
         # LLVM would end the process where it meets an instruction that the processor does not have.
         raise CompileError(f"{machine.cpu} without AVX-512 has no vectors of 64 bytes")
     target = {"cpu": machine.cpu, "features": machine.features}
-    kept = cache or ObjectCache(None)
+    kept = cache if cache is not None and _is_own(plan) else ObjectCache(None)
     key = object_key(functions.key, machine, passes=True)
     found = kept.get(key)
     if found is not None:
@@ -238,6 +240,12 @@ def compiled(
     objects = compile_modules(_modules(plan, functions, machine), **target)
     kept.put(key, join(objects))
     return objects
+
+
+def _is_own(plan: Plan) -> bool:
+    """Whether all code follows from specs and darner's source; that of a user's op may be another in the next process."""
+    coded = (spec for spec in plan.specs.values() if not spec.is_host)
+    return all(node.op.builtin for spec in coded for node in spec.body.nodes)
 
 
 def _modules(plan: Plan, functions: Functions, machine: Machine) -> Iterator[tuple[str, bool]]:

@@ -40,10 +40,10 @@ class ReferenceBackend(Backend):
 
     def rules(self, machine: Keyed) -> LowerRules:
         """It runs everything."""
-        from ...lower.roles import ENDED
+        from ...lower.roles import ended_ops
         from ..base.rules import LowerRules
 
-        return LowerRules(ended=ENDED)
+        return LowerRules(ended=ended_ops())
 
     def compile(self, plan: Plan, request: Request) -> Program:
         """The plan with memory."""

@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph.data import Array
-from ...graph.errors import DarnerError
 from ...graph.graph import LEAVES
-from ...interpreter import evaluate
 from ...io.memory import Bytes, room_for
-from ...lower.faults import located
-from ...lower.plan import Kernel, Plan
+from ...lower.plan import Plan
 from ..base.host import HostMemory, empty_like
+from ..base.host_kernels import run_kernel
 
 
 class ReferenceProgram(HostMemory):
@@ -78,14 +76,14 @@ class ReferenceProgram(HostMemory):
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
     ) -> None:
         """Run kernels one after another; ``times`` as in the CPU's program."""
-        kernels = self.plan.kernels
-        end = len(kernels) if last is None else min(last, len(kernels))
+        count = len(self.plan.kernels)
+        end = count if last is None else min(last, count)
         # Functions of the user's ops may raise anywhere, and so may an interrupt.
         before = {old: np.array(self._arrays[old]) for old, _ in self.plan.updates}
         try:
             for number in range(first, end):
                 start = time.perf_counter_ns()
-                self._run_kernel(kernels[number])
+                run_kernel(self.plan, number, self._arrays)
                 if times is not None:
                     times[number, 0] = start, time.perf_counter_ns()
             if last is None:
@@ -96,17 +94,6 @@ class ReferenceProgram(HostMemory):
             for old, value in before.items():
                 self._arrays[old][...] = value
             raise
-
-    def _run_kernel(self, kernel: Kernel) -> None:
-        body = self.plan.spec(kernel).body
-        try:
-            found = evaluate(body, {str(p): self._arrays[i] for p, i in enumerate(kernel.operands)})
-        except DarnerError as error:
-            raise located(error, kernel, body) from error.__cause__
-        # All are computed before one is written: a result may be a view of an operand it replaces.
-        results = [np.array(found[node.id]) for node in body.outputs]
-        for i, result in zip(kernel.results, results, strict=True):
-            self._arrays[i][...] = result
 
     def prepare(self, buffer: int | None = None) -> None:
         """Nothing is kept in another order."""

@@ -56,9 +56,10 @@ class WgpuBackend(Backend):
 
     def rules(self, machine: Machine) -> LowerRules:
         """It runs what a template has code for, within the limits of its buffers."""
+        from ...codegen.simt.families import template_of
+        from ...codegen.simt.machine import GRANULE
         from ..base.rules import LowerRules
-        from .device import GRANULE
-        from .kernels import check_types, template_of
+        from .kernels import check_types
         from .limits import check_values, segment_of
 
         def check(plan: Plan, graph: Graph) -> None:

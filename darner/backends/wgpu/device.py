@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...codegen.simt.shader import Stage
+from ...codegen.simt.machine import GRANULE
 from ...graph.data import Array
 from ...graph.errors import (
     ArgumentError,
@@ -28,10 +28,9 @@ from ...graph.errors import (
 from ...graph.forks import Origin, watch
 from .machine import ASKED, LIMITS, Machine
 from .native import losses, notice_losses, unchecked_module, vulkan_only, wait
+from .stage import Stage
 
 KEPT_PIPELINES = 4096
-GRANULE = 256
-"""Every range of a buffer begins at a multiple of this many bytes: as much as any device wants."""
 LEAST = 32
 """Bytes of the smallest range that a shader has bound."""
 

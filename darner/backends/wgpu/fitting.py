@@ -11,18 +11,16 @@ A result is copied there too, not only back: some kernels write only what change
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...codegen.simt.shader import FAULT_BYTES, Binding, Move, Stage, Written
+from ...codegen.simt.dispatch import FAULT_BYTES, Binding, Written
+from ...codegen.simt.machine import GRANULE
 from ...graph.errors import InternalError, UnsupportedError
 from ...lower.plan import Spec
-from .device import GRANULE
+from .access import Shelf, Windows
 from .machine import Machine
-from .rewriting import Shelf, Windows, rewritten
-
-DECLARED = re.compile(r"@group\(0\) @binding\(\d+\) var<storage, read_write> (\w+): array<(.+)>;\n")
+from .stage import Move, Stage
 
 
 def fitted(kernel: Written, spec: Spec, machine: Machine) -> Written:
@@ -59,12 +57,9 @@ def _fitted(stage: Stage, scratch: int, spec: Spec, machine: Machine) -> tuple[S
     sizes = [_nbytes(binding, spec) for binding in stage.bindings]
     if len(sizes) <= machine.most_buffers and max(sizes, default=0) <= machine.most_bound:
         return stage, scratch
-    declared = DECLARED.findall(stage.text)
-    if len(declared) != len(sizes):
-        raise InternalError(f"{len(declared)} buffers are declared, and {len(sizes)} are bound")
     bound = [
         _Bound(name, item, binding, nbytes, binding.number if binding.what == "scratch" else None)
-        for (name, item), binding, nbytes in zip(declared, stage.bindings, sizes, strict=True)
+        for (name, item), binding, nbytes in zip(stage.buffers, stage.bindings, sizes, strict=True)
     ]
     large = [one for one in bound if one.nbytes > machine.most_bound]
     others = [one for one in bound if one.nbytes <= machine.most_bound]
@@ -140,7 +135,7 @@ def _on_shelves(
     return shelves, end if any(one.binding.what != "scratch" for one in chosen) else scratch
 
 
-# Text ----------------------------------------------------------------------------------------------
+# Bindings ------------------------------------------------------------------------------------------
 
 
 def _bound_anew(
@@ -151,22 +146,13 @@ def _bound_anew(
     machine: Machine,
 ) -> Stage:
     """A dispatch with other bindings."""
-    bindings: list[Binding] = []
-    declared: list[str] = []
-
-    def bind(name: str, item: str, binding: Binding) -> None:
-        at = f"@group(0) @binding({len(bindings)})"
-        declared.append(f"{at} var<storage, read_write> {name}: array<{item}>;\n")
-        bindings.append(binding)
-
     ways: dict[str, Shelf | Windows] = {}
-    for one in alone:
-        bind(one.name, one.item, one.binding)
+    bound = [(one.name, one.item, one.binding) for one in alone]
     moves = []
     for number, shelf in enumerate(shelves):
         first = shelf[0].start or 0
         nbytes = max(one.end for one in shelf) - first
-        bind(f"shelf{number}", shelf[0].item, Binding("scratch", first, nbytes))
+        bound.append((f"shelf{number}", shelf[0].item, Binding("scratch", first, nbytes)))
         for one in shelf:
             start = one.start or 0
             ways[one.name] = Shelf(f"shelf{number}", (start - first) // item_bytes(one.item))
@@ -182,17 +168,8 @@ def _bound_anew(
             part = replace(one.binding, nbytes=nbytes, offset=k * window)
             if one.start is not None:
                 part = Binding("scratch", one.start + k * window, nbytes)
-            bind(f"{one.name}_{k}", one.item, part)
-    text = _with(stage.text, declared, ways)
-    return replace(stage, text=text, bindings=tuple(bindings), moves=tuple(moves))
-
-
-def _with(text: str, declared: Sequence[str], ways: Mapping[str, Shelf | Windows]) -> str:
-    first = DECLARED.search(text)
-    head = text[: first.start()] if first else ""
-    rest = rewritten(DECLARED.sub("", text[len(head) :]), ways)
-    functions = [way.functions() for way in ways.values() if isinstance(way, Windows)]
-    return "".join([head, *declared, *functions, rest])
+            bound.append((f"{one.name}_{k}", one.item, part))
+    return stage.bound_anew(bound, ways, moves)
 
 
 def item_bytes(item: str) -> int:

@@ -29,7 +29,9 @@ from typing import Any
 
 from ...codegen.ir import tables
 from ...codegen.ir.lanes import Lane
-from .writer import Text, Writer, spelled
+from ...codegen.ir.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
+from .text import Text, integer, spelled
+from .writer import Writer
 
 BUILTINS = {
     "fabs": "abs",
@@ -53,7 +55,7 @@ class ShaderLane(Lane):
     def intrinsic(self, name: str, *others: Lane | float) -> Lane:
         """A builtin function of this value and others of its type."""
         texts = [self.builder.text(value) for value in (self.value, *map(self._other, others))]
-        return self.of(self.builder.let(self.type, f"{BUILTINS[name]}({', '.join(texts)})"))
+        return self.of(self.builder.let_text(self.type, f"{BUILTINS[name]}({', '.join(texts)})"))
 
     @property
     def count(self) -> None:
@@ -84,7 +86,7 @@ class ShaderLane(Lane):
         near = (self * factor).intrinsic("roundeven")
         kind = "i64" if self.bits == 64 else "i32"
         text = f"bitcast<{kind.replace('i', 'u')}>({kind}({self.builder.text(near.value)}))"
-        return near, self.of(self.builder.let(self.integer(), text))
+        return near, self.of(self.builder.let_text(self.integer(), text))
 
     def small_to_float(self) -> Lane:
         """An integer far from the limits as a float of its width."""
@@ -95,7 +97,7 @@ class ShaderLane(Lane):
         low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
         target = self.integer(bits)
         kind = ("i" if signed else "u") + ("64" if bits == 64 else "32")
-        inside = self.builder.let(
+        inside = self.builder.let_text(
             target,
             f"bitcast<{spelled(target)}>({kind}({self.builder.text(self._bounded(low, high).value)}))",
         )
@@ -185,7 +187,7 @@ class ShaderLane(Lane):
         name = f"remainder_{spelled(self.type)}"
         self.builder.declare(name, _REMAINDERS[spelled(self.type)])
         texts = [self.builder.text(item.value) for item in (self, divisor)]
-        return self.of(self.builder.let(self.type, f"{name}({', '.join(texts)})"))
+        return self.of(self.builder.let_text(self.type, f"{name}({', '.join(texts)})"))
 
     def integer_power(self, exponent: Lane) -> Lane:
         """By squaring; wraps around."""
@@ -202,7 +204,7 @@ class ShaderLane(Lane):
             f"  }}\n  return total;\n}}",
         )
         texts = [self.builder.text(item.value) for item in (self, exponent)]
-        found = self.of(self.builder.let(self.type, f"power_{kind}({', '.join(texts)})"))
+        found = self.of(self.builder.let_text(self.type, f"power_{kind}({', '.join(texts)})"))
         return found & ((1 << self.bits) - 1) if self.bits < 32 else found
 
 
@@ -325,3 +327,28 @@ def _remainder(kind: str, word: str, stored: int, bias_top: int) -> str:
 
 
 _REMAINDERS = {"f32": _remainder("f32", "u32", 23, 255), "f64": _remainder("f64", "u64", 52, 2047)}
+
+
+# --------------------------------------------------------------------------- random bits
+
+
+def philox(writer: Writer, offset: Any, step: Any, seed: int, stream: int) -> Text:
+    """The random bits of the element at a place: Philox 4x32-10, with products of 32 bits in two words."""
+    writer.declare("high_product_u32", high_product(32))
+    writer.declare("philox", _PHILOX)
+    texts = [writer.text(value) for value in (offset, step)]
+    keys = [f"{part}u" for part in (seed & MASK, seed >> 32, stream & MASK)]
+    return Text(integer(32), f"philox({', '.join([*texts, *keys])})", writer)
+
+
+_PHILOX = f"""fn philox(offset: u32, step: u32, seed_low: u32, seed_high: u32, stream: u32) -> u32 {{
+  var x = vec4<u32>(offset >> 2u, 0u, stream, step);
+  var key = vec2<u32>(seed_low, seed_high);
+  for (var round = 0u; round < {ROUNDS}u; round++) {{
+    let p = high_product_u32(x.x, {MULTIPLIERS[0]}u);
+    let q = high_product_u32(x.z, {MULTIPLIERS[1]}u);
+    x = vec4<u32>(q ^ x.y ^ key.x, x.z * {MULTIPLIERS[1]}u, p ^ x.w ^ key.y, x.x * {MULTIPLIERS[0]}u);
+    key = key + vec2<u32>({WEYL[0]}u, {WEYL[1]}u);
+  }}
+  return x[offset & 3u];
+}}"""

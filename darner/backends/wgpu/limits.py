@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from ...codegen.simt.machine import GRANULE
 from ...graph.errors import Source, UnsupportedError
 from ...graph.graph import Graph
 from ...lower.plan import Plan, Spec
-from .device import GRANULE
 from .machine import Machine
 
 MOST_ELEMENTS = 1 << 31

@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._version import __version__
+from ...codegen.simt.machine import PROCESSORS
 from ..base.keys import Keyed
+
+if TYPE_CHECKING:
+    from .printer import Printer
 
 ASKED = (
     "shader-f16",
@@ -37,10 +41,6 @@ LIMITS = (
     "min-storage-buffer-offset-alignment",
 )
 """The limits that matter here."""
-
-
-PROCESSORS = 132
-"""Those of an NVIDIA H200: what is assumed of a GPU that was not measured."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,16 @@ class Machine(Keyed):
         less = {name.replace("_", "-"): value for name, value in limits.items()}
         return replace(self, features=self.features - set(features), limits={**self.limits, **less})
 
+    def with_threads(self, most: int) -> Machine:
+        """The same GPU with fewer threads in a workgroup."""
+        return self.without(max_compute_invocations_per_workgroup=most)
+
+    def builder(self, threads: int) -> Printer:
+        """What the code of a dispatch is written with."""
+        from .printer import Printer
+
+        return Printer(self, threads)
+
     def to_json(self) -> dict[str, Any]:
         """What JSON can hold."""
         return {
@@ -173,37 +183,3 @@ class Machine(Keyed):
 def kept_key(what: str, machine: Machine) -> str:
     """The name under which something is kept of a GPU, its driver and this version of darner."""
     return hashlib.sha256(f"{what} {__version__} {machine.key()}".encode()).hexdigest()
-
-
-FEW_TURNS = 4
-"""Turns up to which it counts that the last one may not be full."""
-
-
-def turns(count: int, processors: int) -> float:
-    """How many workgroups one processor has, one after the other, of so many in all.
-
-    Of few turns the last one counts whole; of many it is lost in the others, and how many processors there are need not be known exactly.
-
-    >>> turns(133, 132), round(turns(1024, 132), 2)
-    (2, 7.76)
-    """
-    exact = count / processors
-    return -(-count // processors) if exact <= FEW_TURNS else exact
-
-
-def power_above(number: int) -> int:
-    """The least power of two that is not below a number.
-
-    >>> [power_above(n) for n in (0, 1, 5, 8)]
-    [1, 1, 8, 8]
-    """
-    return 1 << max(number - 1, 0).bit_length()
-
-
-def power_below(number: int) -> int:
-    """The largest power of two that is not above a number, and at least 1.
-
-    >>> [power_below(n) for n in (0, 1, 5, 8)]
-    [1, 1, 4, 8]
-    """
-    return 1 << (max(number, 1).bit_length() - 1)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...codegen.simt.shader import FAULT_BYTES, Binding, Move, Stage, Written
+from ...codegen.simt.dispatch import FAULT_BYTES, Binding, Written
+from ...codegen.simt.families import written
 from ...graph.data import Array
 from ...graph.errors import ArgumentError, InternalError, UnsupportedError
 from ...io.memory import Bytes
@@ -23,10 +24,11 @@ from ..base.mirrors import Mirror, mirror
 from .clock import Clock
 from .device import LEAST, Device, Region
 from .fitting import fitted
-from .kernels import check_types, written
+from .kernels import check_types
 from .limits import check_scratch, last_op, segment_of
 from .native import Call, dispatch_all, handle
 from .readback import MOST, Readback
+from .stage import Move, Stage
 
 FAULTS = -1
 """What is read back besides outputs."""

@@ -11,12 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ...codegen.simt.shader import Binding, Stage
+from ...codegen.simt.dispatch import Binding
 from ...optimizer.targets import Target, find_target
 from ..base.cache import ObjectCache
 from .device import Device, Region
 from .machine import Machine, kept_key
 from .native import dispatch_all, handle
+from .stage import Stage
 
 CHAINS = 16
 """Sums that grow beside each other in a thread, each a vector of four: as in a product of matrices, eight numbers times two vectors."""

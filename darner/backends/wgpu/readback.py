@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .device import GRANULE, Device, Region
+from ...codegen.simt.machine import GRANULE
+from .device import Device, Region
 
 MOST = 1 << 20
 """Bytes up to which a result is small."""

@@ -10,71 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from ...graph.errors import InternalError
+from .access import Shelf, Windows
 
 OPEN, CLOSED = "([{", ")]}"
 PARTS = "xyzw"
 ASSIGNED = re.compile(r"\s*([-+*/&|^%]|<<|>>)?=(?!=)\s*")
 PART = re.compile(r"\.([xyzw])(?!\w)")
 ATOMIC = re.compile(r"\b(atomic(?:Load|Store|Add|Sub|Max|Min|And|Or|Xor|Exchange))\(\s*&\s*$")
-
-
-@dataclass(frozen=True)
-class Shelf:
-    """A buffer that is a part of another: of ``name``, from item ``start`` on."""
-
-    name: str
-    start: int
-
-
-@dataclass
-class Windows:
-    """A buffer of which each binding shows ``size`` items.
-
-    Attributes:
-        name: what its bindings, ``name_0`` and so on, and functions are called.
-        item: the type of its items.
-        size: of a window, in items.
-        count: windows.
-        atomics: the atomic functions that are called for it.
-    """
-
-    name: str
-    item: str
-    size: int
-    count: int
-    atomics: set[str] = field(default_factory=set)
-
-    def functions(self) -> str:
-        """What reads and writes items, whichever window they are in."""
-        if self.item.startswith("atomic"):
-            return "".join(self._atomic(name) for name in sorted(self.atomics))
-        item = self.item
-        found = self._function("at", "", f"-> {item} ", "return {0};")
-        found += self._function("put", f", value: {item}", "", "{0} = value; return;")
-        if item.startswith("vec"):
-            part = f", part: u32, value: {item[5:-1]}"
-            found += self._function("put_part", part, "", "{0}[part] = value; return;")
-        return found
-
-    def _atomic(self, name: str) -> str:
-        if name == "atomicLoad":
-            return self._function(name, "", "-> u32 ", "return atomicLoad(&{0});")
-        if name == "atomicStore":
-            return self._function(name, ", value: u32", "", "atomicStore(&{0}, value); return;")
-        return self._function(name, ", value: u32", "-> u32 ", f"return {name}(&{{0}}, value);")
-
-    def _function(self, name: str, arguments: str, result: str, act: str) -> str:
-        lines = [f"fn {self.name}_{name}(i: u32{arguments}) {result}{{\n"]
-        for k in range(self.count):
-            done = act.format(f"{self.name}_{k}[i - {k * self.size}u]")
-            last = k == self.count - 1
-            lines.append(
-                f"  {done}\n" if last else f"  if (i < {(k + 1) * self.size}u) {{ {done} }}\n"
-            )
-        return "".join([*lines, "}\n"])
 
 
 def rewritten(text: str, ways: Mapping[str, Shelf | Windows]) -> str:

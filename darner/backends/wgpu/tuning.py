@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...codegen.simt.shader import Binding, Stage, Written
+from ...codegen.simt.dispatch import Binding, Written
+from ...codegen.simt.families import template_of
 from ...lower.plan import Plan, Spec
 from ..base.cache import ObjectCache
 from .device import Device, Region
 from .fitting import fitted
-from .kernels import template_of
 from .machine import Machine, kept_key
 from .native import Call, dispatch_all, handle
+from .stage import Stage
 
 SECONDS = 20.0
 """Of all tuning of a build."""

@@ -14,77 +14,14 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...graph.errors import InternalError
+from .text import Expressions, Text, number, reads_of, spelled, width
 
 TYPES = frozenset({"i32", "i64", "u32", "u64", "f16", "f32", "f64"})
-FLOATS = {"half": "f32", "float": "f32", "double": "f64"}
-
-
-class Text:
-    """A value of a shader: its IR type, and an expression that costs nothing to repeat."""
-
-    __slots__ = ("text", "type")
-
-    def __init__(self, type_: Any, text: str) -> None:
-        self.type = type_
-        self.text = text
-
-    def __repr__(self) -> str:
-        return f"<{self.type} {self.text}>"
-
-
-def width(type_: Any) -> int:
-    """The bits of an integer type; 0 of others."""
-    return int(getattr(type_, "width", 0))
-
-
-def spelled(type_: Any) -> str:
-    """How WGSL calls the type that holds values of an IR type."""
-    bits = width(type_)
-    if bits == 0:
-        return FLOATS[str(type_)]
-    if bits == 1:
-        return "bool"
-    return "u64" if bits == 64 else "u32"
-
-
-def number(value: float, type_: Any) -> str:
-    """A constant as WGSL.
-
-    >>> from llvmlite import ir
-    >>> number(1.5, ir.FloatType()), number(-1, ir.IntType(8)), number(True, ir.IntType(1))
-    ('1.5f', '255u', 'true')
-    """
-    bits = width(type_)
-    if bits == 1:
-        return "true" if value else "false"
-    if bits:
-        return f"{int(value) % (1 << bits)}{'lu' if bits == 64 else 'u'}"
-    wide = str(type_) == "double"
-    if not wide:
-        value = _as_float32(float(value))
-    if math.isnan(value):
-        return "nan64()" if wide else "bitcast<f32>(nan_bits)"
-    if math.isinf(value):
-        sign = "-" if value < 0 else ""
-        return f"({sign}infinity64())" if wide else f"({sign}bitcast<f32>(infinity_bits))"
-    text = repr(value)
-    shown = text if "e" in text or "." in text else f"{text}.0"
-    shown += "lf" if wide else "f"
-    return f"({shown})" if value < 0 or text.startswith("-") else shown
-
-
-def _as_float32(value: float) -> float:
-    try:
-        return float(struct.unpack("f", struct.pack("f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
 
 OWN = "op_"
 """How the names of functions begin that are ops."""
@@ -121,7 +58,7 @@ def _is_zero(value: Any) -> bool:
     return bool(getattr(value, "constant", None) == 0.0)
 
 
-class Writer:
+class Writer(Expressions):
     """Writes the body of one function of a shader, line by line.
 
     Attributes:
@@ -133,8 +70,8 @@ class Writer:
     """
 
     def __init__(self, zero: str = ZERO) -> None:
-        self.lines: list[str] = []
-        self.globals: dict[str, str] = {}
+        self.lines: list[Any] = []
+        self.globals: dict[str, Any] = {}
         self.lane: Any = None
         self.zero = zero
         self.hides = False
@@ -163,11 +100,11 @@ class Writer:
         self._depth -= 1
         self.line("}")
 
-    def let(self, type_: Any, text: str) -> Text:
+    def let_text(self, type_: Any, text: str, name: str | None = None) -> Text:
         """Give an expression a name."""
-        found = self.name()
+        found = name or self.name()
         self.line(f"let {found} = {text};")
-        return Text(type_, found)
+        return Text(type_, found, self)
 
     def text(self, value: Any) -> str:
         """A value as an expression: a ``Text``, or a constant of the IR."""
@@ -176,7 +113,11 @@ class Writer:
         constant = getattr(value, "constant", None)
         if constant is None:
             raise InternalError(f"{value!r} is no value of a shader")
-        shown = number(constant, value.type)
+        return self.constant_text(constant, value.type)
+
+    def constant_text(self, value: float, type_: Any, signed: bool = False) -> str:
+        """A constant as WGSL; what that has no constant for is declared."""
+        shown = number(value, type_, signed)
         for word, declaration in _SPECIAL.items():
             if word in shown:
                 self.globals.setdefault(word, declaration)
@@ -193,7 +134,7 @@ class Writer:
         if spelled(value.type) == "f64":
             kind, bits, zero = "f64", "u64", f"u64({zero})"
         text = f"bitcast<{kind}>(bitcast<{bits}>({self.text(value)}) ^ {zero})"
-        return self.let(value.type, text)
+        return self.let_text(value.type, text)
 
     def routine(
         self, name: str, arguments: Sequence[Any], code: Callable[[Any, Sequence[Any]], Any]
@@ -212,7 +153,7 @@ class Writer:
             self.globals[name] = found.text
         for needed, text in found.needs.items():
             self.globals.setdefault(needed, text)
-        return self.let(found.type, found.call.format(*texts, zero=self.zero))
+        return self.let_text(found.type, found.call.format(*texts, zero=self.zero))
 
     def _routine(
         self, name: str, arguments: Sequence[Any], code: Callable[[Any, Sequence[Any]], Any]
@@ -240,14 +181,14 @@ class Writer:
     # ------------------------------------------------------------- arithmetic
 
     def _binary(self, sign: str, a: Any, b: Any) -> Text:
-        return self.let(a.type, f"{self.text(a)} {sign} {self.text(b)}")
+        return self.let_text(a.type, f"{self.text(a)} {sign} {self.text(b)}")
 
     def _kept(self, type_: Any, text: str) -> Text:
         """An integer of which only its own bits may be set."""
         bits = width(type_)
         if bits in (8, 16):
             text = f"({text}) & {(1 << bits) - 1}u"
-        return self.let(type_, text)
+        return self.let_text(type_, text)
 
     def fadd(self, a: Any, b: Any) -> Text:
         """A + b of floats."""
@@ -274,7 +215,7 @@ class Writer:
         limit = ir.Constant(a.type, math.copysign(math.inf, b.constant))
         product = self.text(self._binary("*", self.opaque(a) if _is_zero(a) else a, limit))
         nothing, zero = self.text(ir.Constant(a.type, math.nan)), number(0.0, a.type)
-        return self.let(a.type, f"select({product}, {nothing}, {self.text(a)} == {zero})")
+        return self.let_text(a.type, f"select({product}, {nothing}, {self.text(a)} == {zero})")
 
     def fneg(self, a: Any) -> Text:
         """The float with the other sign."""
@@ -282,7 +223,7 @@ class Writer:
         kind, bits, sign = "f32", "u32", "0x80000000u"
         if spelled(a.type) == "f64":
             kind, bits, sign = "f64", "u64", "0x8000000000000000lu"
-        return self.let(a.type, f"bitcast<{kind}>(bitcast<{bits}>({self.text(a)}) ^ {sign})")
+        return self.let_text(a.type, f"bitcast<{kind}>(bitcast<{bits}>({self.text(a)}) ^ {sign})")
 
     def add(self, a: Any, b: Any, flags: Sequence[str] = ()) -> Text:
         """A + b of integers."""
@@ -338,7 +279,7 @@ class Writer:
     def not_(self, a: Any) -> Text:
         """The other bits."""
         if width(a.type) == 1:
-            return self.let(a.type, f"!{self.text(a)}")
+            return self.let_text(a.type, f"!{self.text(a)}")
         return self._kept(a.type, f"~{self.text(a)}")
 
     def _by(self, value: Any) -> str:
@@ -353,7 +294,7 @@ class Writer:
 
     def lshr(self, a: Any, b: Any) -> Text:
         """Bits moved down, zeros above."""
-        return self.let(a.type, f"{self.text(a)} >> {self._by(b)}")
+        return self.let_text(a.type, f"{self.text(a)} >> {self._by(b)}")
 
     def ashr(self, a: Any, b: Any) -> Text:
         """Bits moved down, the sign above."""
@@ -365,14 +306,14 @@ class Writer:
         if "half" in (str(a.type), str(type_)):
             raise InternalError("the bits of a half are not at hand in a shader")
         text = self.text(a)
-        return self.let(type_, text if before == after else f"bitcast<{after}>({text})")
+        return self.let_text(type_, text if before == after else f"bitcast<{after}>({text})")
 
     # ------------------------------------------------------------- comparison
 
     def _compare(self, text: str) -> Text:
         from llvmlite import ir
 
-        return self.let(ir.IntType(1), text)
+        return self.let_text(ir.IntType(1), text)
 
     def icmp_unsigned(self, sign: str, a: Any, b: Any) -> Text:
         """Whether ``a sign b`` of integers without signs."""
@@ -413,7 +354,7 @@ class Writer:
     def select(self, condition: Any, chosen: Any, otherwise: Any) -> Text:
         """One of two values."""
         texts = self.text(otherwise), self.text(chosen), self.text(condition)
-        return self.let(chosen.type, f"select({', '.join(texts)})")
+        return self.let_text(chosen.type, f"select({', '.join(texts)})")
 
     # ------------------------------------------------------------- conversions
 
@@ -423,20 +364,24 @@ class Writer:
         if width(a.type) == 64:
             text = f"u32({text} & 0xfffffffflu)"
         if bits == 1:
-            return self.let(type_, f"({text} & 1u) != 0u")
-        return self.let(type_, text if bits == 32 else f"{text} & {(1 << bits) - 1}u")
+            return self.let_text(type_, f"({text} & 1u) != 0u")
+        return self.let_text(type_, text if bits == 32 else f"{text} & {(1 << bits) - 1}u")
+
+    def _renamed(self, a: Any, type_: Any) -> Text:
+        """A value as another type that stands in WGSL as its own does."""
+        return Text(type_, self.text(a), self, reads=reads_of(a))
 
     def zext(self, a: Any, type_: Any) -> Text:
         """An integer with zeros above."""
         if spelled(a.type) == spelled(type_):
-            return Text(type_, self.text(a))
-        return self.let(type_, f"{spelled(type_)}({self.text(a)})")
+            return self._renamed(a, type_)
+        return self.let_text(type_, f"{spelled(type_)}({self.text(a)})")
 
     def sext(self, a: Any, type_: Any) -> Text:
         """An integer with its sign above."""
         if width(a.type) == 1:
             ones, zero = number(-1, type_), number(0, type_)
-            return self.let(type_, f"select({zero}, {ones}, {self.text(a)})")
+            return self.let_text(type_, f"select({zero}, {ones}, {self.text(a)})")
         if width(type_) == 64:
             return self._unsigned(type_, f"i64({self.signed(a)})")
         return self._unsigned(type_, self.signed(a))
@@ -452,14 +397,14 @@ class Writer:
     def _to_float(self, a: Any, type_: Any, text: str) -> Text:
         if width(a.type) == 1:
             text = f"u32({self.text(a)})"
-        return self.let(type_, f"{spelled(type_)}({text})")
+        return self.let_text(type_, f"{spelled(type_)}({text})")
 
     def fpext(self, a: Any, type_: Any) -> Text:
         """A float in a wider type."""
         text = self.text(a)
         if spelled(a.type) == spelled(type_):
-            return Text(type_, text)
-        return self.let(type_, f"f64({text})")
+            return self._renamed(a, type_)
+        return self.let_text(type_, f"f64({text})")
 
     def fptrunc(self, a: Any, type_: Any) -> Text:
         """A float in a narrower type, rounded to nearest even."""
@@ -467,36 +412,9 @@ class Writer:
         if spelled(a.type) == "f64":
             text = f"f32({text})"
         if str(type_) != "half":
-            return self.let(type_, text)
+            return self.let_text(type_, text)
         self.declare("rounded_to_half", _ROUNDED_TO_HALF)
-        return self.let(type_, f"rounded_to_half({text})")
-
-    # ------------------------------------------------------------- loops
-
-    def loop(
-        self,
-        start: str,
-        stop: str,
-        step: int,
-        inside: Callable[[Text, list[Any]], Sequence[Any]],
-        carried: Sequence[Any],
-    ) -> list[Text]:
-        """``for i in range(start, stop, step)`` of u32 numbers; ``inside`` maps the carried values to their next ones."""
-        from llvmlite import ir
-
-        held = []
-        for value in carried:
-            found = self.name("c")
-            self.line(f"var {found} = {self.text(value)};")
-            held.append(Text(value.type, found))
-        i = self.name("i")
-        with self.block(f"for (var {i} = {start}; {i} < {stop}; {i} += {step}u)"):
-            following = [self.text(value) for value in inside(Text(ir.IntType(32), i), list(held))]
-            for value, text in zip(held, following, strict=True):
-                if text != value.text:
-                    self.line(f"{value.text} = {text};")
-        # What is carried may change again in an enclosing loop: from here on it is a value.
-        return [self.let(value.type, value.text) for value in held]
+        return self.let_text(type_, f"rounded_to_half({text})")
 
 
 _SPECIAL = {

@@ -49,7 +49,7 @@ def arg_reduce(e: Elements, node: Node, index: list[Index]) -> Value:
 
 def looks_along(node: Node) -> bool:
     """Whether a node is the place of an extreme along the last axis, whose elements lie side by side."""
-    if node.op.name not in ("argmax", "argmin"):
+    if not node.op.facts.finds:
         return False
     rank, axis = node.operands[0].rank, node.attrs["axis"]
     return axis == rank - 1 or (axis is None and rank == 1)

@@ -15,9 +15,8 @@ from ...graph.data import Data
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
+from ...lower.roles import is_sum
 from ...lower.specs import sizes
-
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all")
 
 Axes = tuple[int, ...]
 """The axes of the space, without those of size 1, that a value extends along, ascending."""
@@ -27,7 +26,7 @@ Axes = tuple[int, ...]
 def collapsed(spec: Spec) -> Spec:
     """The spec with axes merged where it can be; what computes it finds and leaves everything where it was."""
     body = spec.body
-    found = [node for node in body.nodes if node.op.name in REDUCTIONS]
+    found = [node for node in body.nodes if is_sum(node)]
     space = sizes(found[0].operands[0]) if found else sizes(body.outputs[0])
     reduced = {axis for node in found for axis in node.attrs["axes"]}
     along = _along(body, space)
@@ -61,9 +60,7 @@ def _along(body: Graph, space: Sequence[int]) -> dict[int, Axes] | None:
         return axes if fits else None
 
     whole = tuple(range(len(space)))
-    reduced = {
-        axis for node in body.nodes if node.op.name in REDUCTIONS for axis in node.attrs["axes"]
-    }
+    reduced = {axis for node in body.nodes if is_sum(node) for axis in node.attrs["axes"]}
     others = tuple(axis for axis in whole if axis not in reduced)
     for output in body.outputs:
         places = whole if output.rank == len(space) else others
@@ -79,7 +76,7 @@ def _along(body: Graph, space: Sequence[int]) -> dict[int, Axes] | None:
             if name == "constant" and node.size != 1:
                 return None
             continue
-        if name in REDUCTIONS:
+        if is_sum(node):
             (x,) = node.operands
             kept = node.attrs["axes"] == tuple(sorted(reduced)) and sizes(x) == list(space)
             if not kept or not note(x, tuple(a for a in whole if space[a] != 1)):
@@ -155,7 +152,7 @@ def _rebuilt(
                 if operands[0].shape == shape(node)
                 else result.broadcast_to(operands[0], shape(node))
             )
-        elif node.op.name in REDUCTIONS:
+        elif is_sum(node):
             axes = tuple(i for i, group in enumerate(groups) if group[0] in reduced)
             attrs = {**node.attrs, "axes": axes, "keepdims": True}
             made[node.id] = result.insert(node.op, operands, node.slots, attrs)

@@ -7,7 +7,6 @@ parts, and is then lowered like any other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,15 +16,8 @@ from ...graph.dtypes import DType
 from ...graph.errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import Node
+from ...ops.complex_parts import Pair, times
 from ...transforms.expand import expand
-
-
-class Pair(NamedTuple):
-    """The real and the imaginary part of a complex node."""
-
-    re: Node
-    im: Node
-
 
 Value = Node | Pair
 
@@ -69,9 +61,15 @@ def _made(graph: Graph, node: Node, operands: Sequence[Value]) -> Value:
     if not _of_complex(node) and not any(isinstance(value, Pair) for value in operands):
         plain = [value for value in operands if isinstance(value, Node)]
         return graph.insert(node.op, plain, node.slots, node.attrs)
+    if node.op.rules.pairs is not None:
+        arguments = node.op.arguments(operands, node.slots)
+        found = node.op.rules.pairs(**arguments, **node.attrs)
+        return Pair(*found) if isinstance(found, tuple) else found
     rule = RULES.get(node.op.name)
     if rule is None and not _of_complex(node):
         raise InternalError(f"'{node.op.name}' has no rule for complex operands")
+    if rule is None and "elementwise" in node.op.traits and not node.op.facts.by_parts:
+        raise InternalError(f"'{node.op.name}' of complex numbers has no rule")
     if rule is None:
         return _by_parts(graph, node, operands)
     return rule(graph, node, *operands)
@@ -100,89 +98,6 @@ def _by_parts(graph: Graph, node: Node, operands: Sequence[Value]) -> Pair:
         plain = [value[k] if isinstance(value, Pair) else value for value in operands]
         sides.append(graph.insert(node.op, plain, node.slots, node.attrs))
     return Pair(*sides)
-
-
-# --------------------------------------------------------------------------- arithmetic
-
-
-def times(a: Pair, b: Pair) -> Pair:
-    """A product."""
-    return Pair(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re)
-
-
-def over(a: Pair, b: Pair) -> Pair:
-    """A quotient, scaled by the larger part so that nothing overflows on the way."""
-    upright = b.re.abs().ge(b.im.abs())
-    large, small = upright.where(b.re, b.im), upright.where(b.im, b.re)
-    ratio = small / large
-    scale = (large + small * ratio).recip()
-    re = upright.where(a.re + a.im * ratio, a.re * ratio + a.im) * scale
-    im = upright.where(a.im - a.re * ratio, a.im * ratio - a.re) * scale
-    nothing = large.eq(0.0)
-    size = large.abs()
-    return Pair(nothing.where(a.re / size, re), nothing.where(a.im / size, im))
-
-
-def _is_zero(a: Pair) -> Node:
-    both: Node = a.re.eq(0.0).logical_and(a.im.eq(0.0))
-    return both
-
-
-def _chain(graph: Graph, node: Node, a: Pair, b: Pair) -> Pair:
-    nothing, product = _is_zero(a), times(a, b)
-    return Pair(nothing.where(0.0, product.re), nothing.where(0.0, product.im))
-
-
-def _recip(graph: Graph, node: Node, a: Pair) -> Pair:
-    return over(Pair(graph.ones(a.re.shape, a.re.dtype), graph.zeros(a.re.shape, a.re.dtype)), a)
-
-
-def _eq(graph: Graph, node: Node, a: Pair, b: Pair) -> Node:
-    both: Node = a.re.eq(b.re).logical_and(a.im.eq(b.im))
-    return both
-
-
-def _ne(graph: Graph, node: Node, a: Pair, b: Pair) -> Node:
-    either: Node = a.re.ne(b.re).logical_or(a.im.ne(b.im))
-    return either
-
-
-# --------------------------------------------------------------------------- functions
-
-
-def _size(a: Pair) -> tuple[Node, Node]:
-    """The larger of the absolute parts, and the square of the smaller over it."""
-    large = a.re.abs().maximum(a.im.abs())
-    small = a.re.abs().minimum(a.im.abs())
-    return large, large.eq(0.0).where(0.0, (small / large).square())
-
-
-def _exp(graph: Graph, node: Node, a: Pair) -> Pair:
-    size = a.re.exp()
-    return Pair(size * a.im.cos(), a.im.eq(0.0).where(a.im, size * a.im.sin()))
-
-
-def _log(graph: Graph, node: Node, a: Pair) -> Pair:
-    large, ratio = _size(a)
-    return Pair(large.log() + ratio.log1p() * 0.5, a.im.atan2(a.re))
-
-
-def _sqrt(graph: Graph, node: Node, a: Pair) -> Pair:
-    large, ratio = _size(a)
-    size = large * (ratio + 1.0).sqrt()
-    main = ((size + a.re.abs()) * 0.5).sqrt()
-    other = main.eq(0.0).where(0.0, a.im.abs() / (main * 2.0))
-    right = a.re.ge(0.0)
-    im = right.where(other, main)
-    return Pair(right.where(main, other), a.im.lt(0.0).where(-im, im))
-
-
-def _sin(graph: Graph, node: Node, a: Pair) -> Pair:
-    return Pair(a.re.sin() * a.im.cosh(), a.re.cos() * a.im.sinh())
-
-
-def _cos(graph: Graph, node: Node, a: Pair) -> Pair:
-    return Pair(a.re.cos() * a.im.cosh(), -(a.re.sin() * a.im.sinh()))
 
 
 # --------------------------------------------------------------------------- values, casts, padding
@@ -310,25 +225,13 @@ def _scatter(graph: Graph, node: Node, x: Pair, indices: Node, src: Pair) -> Pai
 
 RULES: dict[str, Callable[..., Value]] = {
     "cast": _cast,
-    "chain": _chain,
     "constant": _constant,
-    "cos": _cos,
     "cumprod": _cumprod,
-    "div": lambda graph, node, a, b: over(a, b),
     "dot_general": _dot_general,
-    "eq": _eq,
-    "exp": _exp,
     "iota": _iota,
-    "log": _log,
-    "mul": lambda graph, node, a, b: times(a, b),
-    "ne": _ne,
     "pad": _pad,
     "prod": _prod,
-    "recip": _recip,
     "recompute_barrier": _after,
     "scatter": _scatter,
-    "sin": _sin,
-    "sqrt": _sqrt,
-    "square": lambda graph, node, a: times(a, a),
 }
-"""What is not done part by part."""
+"""What moves or adds up complex numbers, and is not done part by part; element-wise ops have a rule of their own (``@op.pairs``)."""

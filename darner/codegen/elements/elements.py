@@ -19,7 +19,6 @@ from ...ops.faults import can_fail
 from ..ir.emit import lane_numbers, loop, minimum
 from ..ir.faults import Faults
 from ..ir.index import Index, IndexMath, Lanes, i64, identity, lane_count
-from ..ir.math import ROWS
 from ..ir.philox import emit_bits
 from ..ir.registers import Registers
 from ..ir.types import ElementBuilder, Memory, Value
@@ -581,7 +580,7 @@ def can_emit(body: Graph, besides: Collection[str] = ()) -> bool:
     """Whether there is code for every node of a body, but those of the ops ``besides``."""
     return all(
         node.op.name in _EMITTERS
-        or node.op.name in ROWS
+        or node.op.rules.emit is not None
         or node.name is not None
         or node.op.name in besides
         for node in body.nodes

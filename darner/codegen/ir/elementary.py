@@ -538,3 +538,35 @@ def power(x: Lane, y: Lane) -> Lane:
     unit = x.equals(-1.0) & y.absolute().equals(_INFINITY)
     one = unit | x.equals(1.0) | y.equals(0.0)
     return one.choose(x.constant(1.0), value)
+
+
+# --------------------------------------------------------------------------- division
+
+
+def _divided(a: Lane, b: Lane) -> tuple[Lane, Lane]:
+    """Quotient rounded down and remainder with the divisor's sign, of f64 lanes."""
+    rest = a.truncated_remainder(b)
+    quotient = (a - rest) / b
+    none = rest.equals(0.0)
+    other_side = (rest.as_integer() ^ b.as_integer()) < 0
+    step = ~none & other_side
+    quotient = step.choose(quotient - 1.0, quotient)
+    rest = none.choose(rest.constant(0.0).with_sign_of(b), step.choose(rest + b, rest))
+    nearest_below = quotient.intrinsic("floor")
+    off = (quotient - nearest_below) > 0.5
+    nearest_below = off.choose(nearest_below + 1.0, nearest_below)
+    zero = quotient.constant(0.0).with_sign_of(a / b)
+    whole = quotient.equals(0.0).choose(zero, nearest_below)
+    return b.equals(0.0).choose(a / b, whole), rest
+
+
+@through_double
+def floor_divide(a: Lane, b: Lane) -> Lane:
+    """The quotient, rounded down."""
+    return _divided(a, b)[0]
+
+
+@through_double
+def remainder(a: Lane, b: Lane) -> Lane:
+    """What ``floor_divide`` leaves, with the divisor's sign."""
+    return _divided(a, b)[1]

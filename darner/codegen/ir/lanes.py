@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .functions import Functions
 from .index import same_in_lanes
 from .types import ElementBuilder, Function, Module, Type, Value
 
@@ -68,7 +69,7 @@ def mangled(type_: Type) -> str:
     return {"half": "f16", "float": "f32", "double": "f64"}[str(type_)]
 
 
-class Lane:
+class Lane(Functions):
     """A value of one or many lanes, and where its code goes. Immutable."""
 
     __slots__ = ("builder", "value")

@@ -1,4 +1,4 @@
-"""Every element-wise primitive as LLVM IR: the renderer of scalar expressions.
+"""Element-wise primitives as LLVM IR: what the rules of ops (``@op.emit``) give, in any type and any number of lanes.
 
 ``emit`` writes the code of one op for one lane or a vector of any width:
 
@@ -16,16 +16,22 @@ target without fused multiply-add, or without instructions that round to integer
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from ...graph.dtypes import DType, bf16, bool_
-from ...graph.errors import DTypeError, InternalError, UnknownNameError, nearest
-from . import elementary
+from ...graph.errors import (
+    DarnerError,
+    DTypeError,
+    InternalError,
+    UnknownNameError,
+    UnsupportedError,
+    nearest,
+)
+from ...graph.op import OPS, Op
+from ...graph.scalar import Emit
 from .lanes import Lane
 from .types import Builder, ElementBuilder, Type, Value
-
-Row = Callable[[str, Sequence[Lane], Sequence[DType], DType], Lane]
 
 
 def register_type(dtype: DType, lanes: int | None = None) -> Type:
@@ -51,50 +57,68 @@ def memory_type(dtype: DType, lanes: int | None = None) -> Type:
 
 
 def emit(
-    op_name: str,
+    op: Op | str,
     builder: ElementBuilder,
     arguments: Sequence[Value],
     dtypes: Sequence[DType],
     result: DType,
-    attrs: Mapping[str, DType] | None = None,
+    attrs: Mapping[str, object] | None = None,
 ) -> Value:
     """The code of one element-wise primitive, at the builder's position.
 
     Args:
-        op_name: the op's name in the registry, or one of ``STEPS``.
+        op: the op, or the name of one of darner's own or of ``STEPS``.
         builder: an ``llvmlite.ir.IRBuilder``, which stays in the basic block where it stands, or another writer of these instructions, whose ``lane`` is
             the class of its values; one that has ``routine`` decides there what becomes a function.
         arguments: one IR value per operand, all scalars or all vectors of one width.
         dtypes: the element type of each operand.
         result: the element type of the value returned.
-        attrs: the node's attributes. No op here needs any: what ``cast`` casts to is ``result``.
+        attrs: the node's attributes.
 
     Raises:
-        UnknownNameError: no row has that name.
+        UnknownNameError: no op of that name has scalar code.
         DTypeError: the op does not take these element types.
+        UnsupportedError: a user's rule cannot be written.
     """
-    row = ROWS.get(op_name, STEPS.get(op_name))
-    if row is None:
+    name = op if isinstance(op, str) else op.name
+    known = OPS.get(op) if isinstance(op, str) else op
+    rules = STEPS.get(name) if known is None else known.rules.emit
+    if rules is None:
         raise UnknownNameError(
-            f"the CPU has no element-wise code for '{op_name}'", hint=nearest(op_name, ROWS)
+            f"there is no scalar code for '{name}'",
+            hint=nearest(name, [own.name for own in OPS.values() if own.rules.emit is not None]),
         )
     for dtype in (*dtypes, result):
         if dtype.kind == "complex":
-            raise DTypeError(f"{op_name} of {dtype} is not element-wise code on the CPU")
+            raise DTypeError(f"{name} of {dtype} has no scalar code")
     if len(arguments) != len(dtypes):
-        raise InternalError(f"{op_name}: {len(arguments)} values but {len(dtypes)} element types")
+        raise InternalError(f"{name}: {len(arguments)} values but {len(dtypes)} element types")
     made = getattr(builder, "lane", Lane)
+    given = {} if rules.converts else dict(attrs or {})
 
     def code(into: Builder, values: Sequence[Value]) -> Value:
         pairs = zip(values, dtypes, strict=True)
         lanes = [_loaded(made(into, value), dtype) for value, dtype in pairs]
-        return row(op_name, lanes, dtypes, result).value
+        return _written(rules, name, lanes, dtypes, result, given).value
 
+    if known is not None and not known.builtin:
+        return _of_a_user(known, lambda: code(builder, arguments))
     routine = getattr(builder, "routine", None)
     if routine is None:
         return code(builder, arguments)
     # What takes many instructions is written once, and called.
-    return routine("_".join(map(str, (op_name, *dtypes, result))), arguments, code)
+    return routine("_".join(map(str, (name, *dtypes, result))), arguments, code)
+
+
+def _of_a_user(op: Op, code: Callable[[], Value]) -> Value:
+    """The code of a user's rule, where it stands: it may be another tomorrow, under the same name."""
+    try:
+        return code()
+    except Exception as error:
+        told = error.rule if isinstance(error, DarnerError) else f"{type(error).__name__}: {error}"
+        raise UnsupportedError(f"its scalar code cannot be written: {told}").located(
+            op.name, None, "", None
+        ) from error
 
 
 # --------------------------------------------------------------------------- conversions
@@ -152,247 +176,58 @@ def _converted(x: Lane, source: DType, target: DType) -> Lane:
     return x.resized(target.bits, signed=source.signed)
 
 
-def _cast(op: str, lanes: Sequence[Lane], dtypes: Sequence[DType], result: DType) -> Lane:
-    return _converted(lanes[0], dtypes[0], result)
+# --------------------------------------------------------------------------- rules
 
 
-# --------------------------------------------------------------------------- kinds of rows
-
-
-def _row(
-    floats: Callable[..., Lane] | None = None,
-    integers: Callable[..., Lane] | None = None,
-    *,
-    bools: Callable[..., Lane] | None = None,
-    result: str = "same",
-) -> Row:
-    """A row of the table: the code for floats, for integers (which is told whether they are signed), for bools.
-
-    ``result`` is "same" where the result has the operands' type and "bool" where it is a mask.
-    """
-
-    def row(op: str, lanes: Sequence[Lane], dtypes: Sequence[DType], to: DType) -> Lane:
-        operand = dtypes[0]
-        if any(dtype is not operand for dtype in dtypes):
-            raise DTypeError(f"{op} needs operands of one type, not {', '.join(map(str, dtypes))}")
-        if integers is None and bools is None and to.is_float and not operand.is_float:
-            # A function of floats: integers come in as the float type that goes out.
-            lanes = [_converted(lane, operand, to) for lane in lanes]
-            operand = to
-        if operand.is_float and floats is not None:
-            value = floats(*(_widened(lane, operand) for lane in lanes))
-            return value if result == "bool" else _narrowed(value, operand)
-        if operand.is_int and integers is not None:
-            return integers(*lanes, signed=operand.signed)
-        if operand is bool_ and bools is not None:
-            return bools(*lanes)
+def _written(
+    emit: Emit,
+    op: str,
+    lanes: Sequence[Lane],
+    dtypes: Sequence[DType],
+    to: DType,
+    attrs: Mapping[str, object],
+) -> Lane:
+    """What the rules of an op give for operands of these types."""
+    if emit.converts:
+        return _converted(lanes[0], dtypes[0], to)
+    if emit.stored is not None:
+        return cast(Lane, emit.stored(*lanes, **attrs))
+    operand = dtypes[0]
+    if any(dtype is not operand for dtype in dtypes):
+        raise DTypeError(f"{op} needs operands of one type, not {', '.join(map(str, dtypes))}")
+    if emit.integers is None and emit.bools is None and to.is_float and not operand.is_float:
+        # A function of floats: integers come in as the float type that goes out.
+        lanes = [_converted(lane, operand, to) for lane in lanes]
+        operand = to
+    value: Lane
+    if operand.is_float and emit.floats is not None:
+        lanes = [_widened(lane, operand) for lane in lanes]
+        value = _of_type(emit.floats(*lanes, **attrs), lanes[0], to)
+        value = value if to is bool_ else _narrowed(value, operand)
+    elif operand.is_int and emit.integers is not None:
+        value = _of_type(emit.integers(*lanes, signed=operand.signed, **attrs), lanes[0], to)
+    elif operand is bool_ and emit.bools is not None:
+        value = _of_type(emit.bools(*lanes, **attrs), lanes[0], to)
+    else:
         raise DTypeError(f"{op} does not take {operand}", hint="cast the operands first")
-
-    return row
-
-
-def _where(op: str, lanes: Sequence[Lane], dtypes: Sequence[DType], result: DType) -> Lane:
-    condition, chosen, otherwise = lanes
-    return condition.choose(
-        _converted(chosen, dtypes[1], result), _converted(otherwise, dtypes[2], result)
-    )
+    return value
 
 
-def _same(x: Lane, *, signed: bool = True) -> Lane:
-    return x
-
-
-def _plain(function: Callable[..., Lane]) -> Callable[..., Lane]:
-    """Integer code that is the same for signed and unsigned."""
-    return lambda *lanes, signed: function(*lanes)
-
-
-def _unit(name: str) -> Callable[[Lane], Lane]:
-    return lambda x: x.intrinsic(name)
-
-
-# --------------------------------------------------------------------------- floats
-
-
-def _sign(x: Lane) -> Lane:
-    one = x.constant(1.0)
-    moved = (x < 0.0).choose(-one, (x.equals(0.0)).choose(x.constant(0.0), x))
-    return (x > 0.0).choose(one, moved)
-
-
-def _chain(a: Lane, b: Lane) -> Lane:
-    return a.equals(0.0).choose(a.constant(0.0), a * b)
-
-
-def _divided(a: Lane, b: Lane) -> tuple[Lane, Lane]:
-    """Quotient rounded down and remainder with the divisor's sign, of f64 lanes."""
-    rest = a.truncated_remainder(b)
-    quotient = (a - rest) / b
-    none = rest.equals(0.0)
-    other_side = (rest.as_integer() ^ b.as_integer()) < 0
-    step = ~none & other_side
-    quotient = step.choose(quotient - 1.0, quotient)
-    rest = none.choose(rest.constant(0.0).with_sign_of(b), step.choose(rest + b, rest))
-    nearest_below = quotient.intrinsic("floor")
-    off = (quotient - nearest_below) > 0.5
-    nearest_below = off.choose(nearest_below + 1.0, nearest_below)
-    zero = quotient.constant(0.0).with_sign_of(a / b)
-    whole = quotient.equals(0.0).choose(zero, nearest_below)
-    return b.equals(0.0).choose(a / b, whole), rest
-
-
-@elementary.through_double
-def _floor_divide(a: Lane, b: Lane) -> Lane:
-    return _divided(a, b)[0]
-
-
-@elementary.through_double
-def _remainder(a: Lane, b: Lane) -> Lane:
-    return _divided(a, b)[1]
-
-
-# --------------------------------------------------------------------------- integers
-
-
-def _integer_abs(x: Lane, *, signed: bool) -> Lane:
-    return (x < 0).choose(-x, x) if signed else x
-
-
-def _integer_sign(x: Lane, *, signed: bool) -> Lane:
-    up = x.differs(0).choose(x.constant(1), 0)
-    return (x < 0).choose(x.constant(-1), up) if signed else up
-
-
-def _integer_divided(a: Lane, b: Lane, signed: bool) -> tuple[Lane, Lane]:
-    """Quotient rounded down and remainder; both 0 for a divisor of 0."""
-    # By 0 and by -1 the instruction may trap, so it never sees them.
-    odd = b.equals(0) | b.equals(-1) if signed else b.equals(0)
-    safe = odd.choose(b.constant(1), b)
-    quotient = a.divided(safe, signed=signed)
-    rest = a - quotient * safe
-    if signed:
-        step = rest.differs(0) & ((rest ^ safe) < 0)
-        quotient = step.choose(quotient - 1, quotient)
-        rest = step.choose(rest + safe, rest)
-        quotient = b.equals(-1).choose(-a, quotient)
-    zero = b.equals(0)
-    return zero.choose(a.constant(0), quotient), odd.choose(a.constant(0), rest)
-
-
-def _integer_floor_divide(a: Lane, b: Lane, *, signed: bool) -> Lane:
-    return _integer_divided(a, b, signed)[0]
-
-
-def _integer_remainder(a: Lane, b: Lane, *, signed: bool) -> Lane:
-    return _integer_divided(a, b, signed)[1]
+def _of_type(value: object, operand: Lane, to: DType) -> Lane:
+    """What a rule gave, if it is what its result is: a value of its operands' type, or a mask."""
+    wanted = operand.integer(1) if to is bool_ else operand.type
+    if not isinstance(value, Lane) or value.type != wanted:
+        found = value.type if isinstance(value, Lane) else repr(value)
+        raise DTypeError(f"it gives {found}, not {wanted}")
+    return value
 
 
 def _extreme(operator: str) -> Callable[..., Lane]:
     return lambda a, b, signed: a.compare(operator, b, signed=signed).choose(a, b)
 
 
-def _shift_left(a: Lane, b: Lane) -> Lane:
-    inside = b.compare("<", a.bits, signed=False)
-    return inside.choose(a.shift_left(inside.choose(b, 0)), 0)
-
-
-def _shift_right(a: Lane, b: Lane, *, signed: bool) -> Lane:
-    inside = b.compare("<", a.bits, signed=False)
-    if not signed:
-        return inside.choose(a.shift_right(inside.choose(b, 0), signed=False), 0)
-    return a.shift_right(inside.choose(b, a.bits - 1), signed=True)
-
-
-def _comparison(operator: str) -> Callable[..., Lane]:
-    def compared(a: Lane, b: Lane, signed: bool = False) -> Lane:
-        return a.compare(operator, b, signed=signed)
-
-    return compared
-
-
-# --------------------------------------------------------------------------- the table
-
-
-def _compare_row(operator: str) -> Row:
-    code = _comparison(operator)
-    return _row(code, code, bools=code, result="bool")
-
-
-ROWS: dict[str, Row] = {
-    # arithmetic
-    "add": _row(Lane.__add__, _plain(Lane.__add__), bools=Lane.__or__),
-    "sub": _row(Lane.__sub__, _plain(Lane.__sub__)),
-    "mul": _row(Lane.__mul__, _plain(Lane.__mul__), bools=Lane.__and__),
-    "chain": _row(_chain),
-    "div": _row(Lane.__truediv__),
-    "floor_divide": _row(_floor_divide, _integer_floor_divide),
-    "remainder": _row(_remainder, _integer_remainder),
-    "pow": _row(elementary.power, _plain(lambda a, b: a.integer_power(b))),
-    "maximum": _row(lambda a, b: a.maximum(b), _extreme(">"), bools=Lane.__or__),
-    "minimum": _row(lambda a, b: a.minimum(b), _extreme("<"), bools=Lane.__and__),
-    "atan2": _row(elementary.atan2),
-    "neg": _row(Lane.__neg__, _plain(Lane.__neg__)),
-    "abs": _row(Lane.absolute, _integer_abs),
-    "sign": _row(_sign, _integer_sign),
-    "square": _row(lambda x: x * x, _plain(lambda x: x * x)),
-    "recip": _row(lambda x: 1.0 / x),
-    # functions
-    "exp": _row(elementary.exp),
-    "exp2": _row(elementary.exp2),
-    "expm1": _row(elementary.expm1),
-    "log": _row(elementary.log),
-    "log2": _row(elementary.log2),
-    "log10": _row(elementary.log10),
-    "log1p": _row(elementary.log1p),
-    "sqrt": _row(_unit("sqrt")),
-    "rsqrt": _row(lambda x: 1.0 / x.intrinsic("sqrt")),
-    "sin": _row(elementary.sin),
-    "cos": _row(elementary.cos),
-    "tan": _row(elementary.tan),
-    "asin": _row(elementary.asin),
-    "acos": _row(elementary.acos),
-    "atan": _row(elementary.atan),
-    "sinh": _row(elementary.sinh),
-    "cosh": _row(elementary.cosh),
-    "tanh": _row(elementary.tanh),
-    "asinh": _row(elementary.asinh),
-    "acosh": _row(elementary.acosh),
-    "atanh": _row(elementary.atanh),
-    "erf": _row(elementary.erf),
-    "erfc": _row(elementary.erfc),
-    # rounding
-    "floor": _row(_unit("floor"), _same),
-    "ceil": _row(_unit("ceil"), _same),
-    "trunc": _row(_unit("trunc"), _same),
-    "round": _row(_unit("roundeven"), _same),
-    # tests and comparison
-    "is_nan": _row(Lane.is_nan, result="bool"),
-    "is_inf": _row(lambda x: x.absolute().equals(math.inf), result="bool"),
-    "is_finite": _row(lambda x: x.absolute() < math.inf, result="bool"),
-    "eq": _compare_row("=="),
-    "ne": _compare_row("!="),
-    "lt": _compare_row("<"),
-    "le": _compare_row("<="),
-    "gt": _compare_row(">"),
-    "ge": _compare_row(">="),
-    # logic and bits
-    "logical_and": _row(bools=Lane.__and__),
-    "logical_or": _row(bools=Lane.__or__),
-    "logical_xor": _row(bools=Lane.__xor__),
-    "logical_not": _row(bools=Lane.__invert__),
-    "bitwise_and": _row(integers=_plain(Lane.__and__)),
-    "bitwise_or": _row(integers=_plain(Lane.__or__)),
-    "bitwise_xor": _row(integers=_plain(Lane.__xor__)),
-    "shift_left": _row(integers=_plain(_shift_left)),
-    "shift_right": _row(integers=_shift_right),
-    # selection and casts
-    "where": _where,
-    "cast": _cast,
-    "stop_gradient": lambda op, lanes, dtypes, result: lanes[0],
-}
-
-STEPS: dict[str, Row] = {
-    "larger": _row(lambda a, b: a.larger(b), _extreme(">"), bools=Lane.__or__),
-    "smaller": _row(lambda a, b: a.smaller(b), _extreme("<"), bools=Lane.__and__),
+STEPS: dict[str, Emit] = {
+    "larger": Emit(lambda a, b: a.larger(b), _extreme(">"), Lane.__or__),
+    "smaller": Emit(lambda a, b: a.smaller(b), _extreme("<"), Lane.__and__),
 }
 """Steps of reductions that are no ops: of two zeros ``max`` and ``min`` may take either."""

@@ -286,7 +286,7 @@ class Registers:
         if count is not None:
             operands = [self.indices.spread(item, count) for item in operands]
         kinds = [operand.dtype for operand in node.operands]
-        return emit(node.op.name, self.builder, operands, kinds, node.dtype, node.attrs)
+        return emit(node.op, self.builder, operands, kinds, node.dtype, node.attrs)
 
     def by_inverse(self, value: Value, divisor: Value) -> Value:
         """A quotient as a product with the divisor's inverse, which is worth it where many are divided by it.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-GRADIENTS = ("max_pool_backward", "avg_pool_backward")
-
 
 class Axis:
     """The windows along one axis.

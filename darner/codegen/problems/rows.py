@@ -10,45 +10,8 @@ from typing import Any
 
 from ...graph.node import Node
 from ...lower.plan import Spec
-from ...lower.roles import PLACES, is_column, takes_one
+from ...lower.roles import is_column, is_sum, takes_one
 from ...lower.specs import sizes
-from ..elements.collapse import REDUCTIONS
-
-COSTLY = frozenset(
-    {
-        "acos",
-        "acosh",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "cos",
-        "cosh",
-        "div",
-        "erf",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "gather",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "pow",
-        "random_bits",
-        "recip",
-        "rsqrt",
-        "sin",
-        "sinh",
-        "sqrt",
-        "take_along_axis",
-        "tan",
-        "tanh",
-    }
-)
-"""Ops that are worth a place in memory where a later pass needs them again."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +55,7 @@ class Passes:
 
 def _axes_of(node: Node) -> tuple[int, ...]:
     """What a reduction runs over; a place is one of all elements where it names no axis."""
-    if node.op.name not in PLACES:
+    if not node.op.facts.finds:
         return tuple(node.attrs["axes"])
     axis = node.attrs["axis"]
     return tuple(range(node.operands[0].rank)) if axis is None else (axis,)
@@ -102,11 +65,11 @@ def _axes_of(node: Node) -> tuple[int, ...]:
 def passes(spec: Spec, *, places: bool = False) -> Passes | None:
     """The passes of a body, or None where its reductions are not of the same rows; ``places`` says that ``argmax`` may be one."""
     body = spec.body
-    names = (*REDUCTIONS, *PLACES) if places else REDUCTIONS
-    found = [node for node in body.nodes if node.op.name in names]
+    found = [n for n in body.nodes if is_sum(n) or (places and n.op.facts.finds)]
+    reductions = {node.id for node in found}
     if spec.kind != "rows" or not found:
         return None
-    sums = [node for node in found if node.op.name not in PLACES]
+    sums = [node for node in found if not node.op.facts.finds]
     columns = tuple(node for node in sums if is_column(node, sums))
     summed = {node.id for node in columns}
     found = [node for node in found if node.id not in summed]
@@ -121,7 +84,7 @@ def passes(spec: Spec, *, places: bool = False) -> Passes | None:
     gone = tuple(size for axis, size in enumerate(space) if axis not in axes)
     shapes = {tuple(sizes(output)) for output in body.outputs if output.id not in summed}
     fits = shapes <= {space, kept_shape, gone}
-    if not alike or not fits or not _reads_its_row(body, space, axes, names):
+    if not alike or not fits or not _reads_its_row(body, space, axes, reductions):
         return None
     level: dict[int, int] = {}
     for node in body.nodes:
@@ -177,13 +140,11 @@ def _guard(
 
 
 def _reads_its_row(
-    body: Any, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[str]
+    body: Any, space: tuple[int, ...], axes: tuple[int, ...], reductions: Collection[int]
 ) -> bool:
     """Whether no node reads another's elements elsewhere than in its own row: through no view but of its row's value."""
     inner = {
-        node.id
-        for node in body.nodes
-        if node.op.name in reductions or "elementwise" in node.op.traits
+        node.id for node in body.nodes if node.id in reductions or "elementwise" in node.op.traits
     }
     for node in body.nodes:
         if node.op.name in ("broadcast_to", "reshape") or takes_one(node, space, axes):

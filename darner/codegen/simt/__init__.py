@@ -1,4 +1,5 @@
 """GPU templates: the code of each kernel family for a workgroup of threads.
 
-One folder a family, its ``template`` module chooses among the forms. ``shader`` is one dispatch while it is written, ``elements`` the walk over a body.
+``builder`` is what they are written against, ``machine`` what they ask of a GPU, ``dispatch`` one dispatch while it is written, ``elements`` the walk over a body. One folder a
+family, whose ``template`` module chooses among its forms; ``families`` has the list, and the first that fits a spec is taken.
 """

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ...backends.wgpu.machine import Machine
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.specs import sizes
 from ..elements.elements import can_emit
 from ..ir.index import Number
-from .elements import ShaderElements
+from .dispatch import Dispatch, Stage
+from .elements import ThreadElements
+from .machine import Machine
 from .maps.template import stages_of
-from .shader import Shader, Stage
 
 Element = Callable[["MainElements", list[Number]], Any]
 """Writes the element of a main node at an index."""
@@ -28,11 +28,11 @@ def main_of(spec: Spec, names: Collection[str]) -> Node | None:
 
 
 def is_bound(spec: Spec, machine: Machine, besides: int = 1) -> bool:
-    """Whether a shader can have all operands and results bound, and some more."""
+    """Whether a dispatch can have all operands and results bound, and some more."""
     return len(spec.inputs) + len(spec.body.outputs) + besides <= machine.most_buffers
 
 
-class MainElements(ShaderElements):
+class MainElements(ThreadElements):
     """The elements of a body whose main node a kernel writes itself."""
 
     main: Node
@@ -45,14 +45,13 @@ class MainElements(ShaderElements):
 
 
 def main_stages(
-    spec: Spec, machine: Machine, main: Node, element: Callable[[Shader], Element]
+    spec: Spec, machine: Machine, main: Node, element: Callable[[Dispatch], Element]
 ) -> list[Stage]:
-    """A thread for each element of the results; ``element(shader)`` says what the main node's are."""
+    """A thread for each element of the results; ``element(dispatch)`` says what the main node's are."""
 
-    def elements(shader: Shader) -> ShaderElements:
-        plain = shader.elements()
-        found = MainElements(shader.writer, shader.body, shader.operands, plain.fault)
-        found.main, found.element = main, element(shader)
+    def elements(dispatch: Dispatch) -> ThreadElements:
+        found = MainElements(dispatch.builder, dispatch.body, dispatch.operands, dispatch.fault)
+        found.main, found.element = main, element(dispatch)
         return found
 
     return stages_of(spec, machine, elements)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...backends.wgpu.machine import Machine
 from ...lower.plan import Spec
-from .shader import Written
+from .dispatch import Written
+from .machine import Machine
 
 Variants = Mapping[str, Callable[[], Written]]
 """Ways to write a kernel, by a name that says how; the one that is expected to be best comes first."""

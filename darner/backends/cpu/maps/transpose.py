@@ -46,7 +46,11 @@ INTERLEAVED = 8
 """The most columns that are interleaved: each vector of the result has lanes of all of them."""
 PAST = 1 / 2
 """Of the last cache, what is to move from which on results go past it: sooner than elsewhere, as few of a line's elements are written at a time."""
-_SAME = ("stop_gradient", "recompute_barrier")
+
+
+def _is_same(node: Node) -> bool:
+    """Whether a node is its first operand, element by element."""
+    return node.op.facts.role == "point" and node.op.facts.selects
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +191,7 @@ def _views(outputs: Sequence[Node], shape: Sequence[int]) -> list[View] | None:
         if node.op.name == "constant":
             if node.size != 1:
                 return None
-        elif "elementwise" in node.op.traits or node.op.name in _SAME:
+        elif "elementwise" in node.op.traits or _is_same(node):
             stack += node.operands
         else:
             view = strided(node)

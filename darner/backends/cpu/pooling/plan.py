@@ -13,7 +13,7 @@ from ....codegen.ir.emit import lane_mask, loop
 from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Pointer, Value
-from ....codegen.problems.pooling import GRADIENTS, Axis
+from ....codegen.problems.pooling import Axis
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.integers import round_up
@@ -29,7 +29,7 @@ class Pooling:
     """The geometry of a pooling node, and the types it computes in."""
 
     def __init__(self, main: Node, machine: Machine) -> None:
-        backward = main.op.name in GRADIENTS
+        backward = main.op.name.endswith("backward")
         attrs, rank = main.attrs, len(main.attrs["window"])
         whole = main if backward else main.operands[0]
         pooled = main.operands[-1] if backward else main

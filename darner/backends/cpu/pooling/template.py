@@ -15,7 +15,6 @@ from ....graph.errors import InternalError
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ....lower.roles import POOLING as NAMES
 from ....lower.specs import sizes
 from ....lower.strided import row_major, strided
 from ..conv.driver import in_lines
@@ -143,7 +142,7 @@ class Layout:
 
 def _main(spec: Spec) -> Node | None:
     """The only pooling of a body."""
-    found = [node for node in spec.body.nodes if node.op.name in NAMES]
+    found = [node for node in spec.body.nodes if node.op.facts.pools]
     return found[0] if len(found) == 1 else None
 
 

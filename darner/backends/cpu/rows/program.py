@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from ....codegen.elements.collapse import REDUCTIONS
-from ....codegen.problems.rows import COSTLY, Guard, Passes, passes
+from ....codegen.problems.rows import Guard, Passes, passes
 from ....graph.graph import Graph
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
+from ....lower.roles import is_sum
 from ....lower.specs import sizes
 from ..maps.template import lanes_for
 from ..model import CpuModel
@@ -104,9 +104,10 @@ def _unguarded(body: Graph, found: Passes) -> set[int]:
         if node.id not in reached and node.id not in guarded:
             reached.add(node.id)
             stack += node.operands
-    inner = {*REDUCTIONS, "broadcast_to"}
-    return {i for i in reached if tuple(sizes(body.nodes[i])) == found.space} | {
-        i for i in reached if body.nodes[i].op.name in inner
+    return {
+        i
+        for i, node in ((i, body.nodes[i]) for i in reached)
+        if tuple(sizes(node)) == found.space or is_sum(node) or node.op.name == "broadcast_to"
     }
 
 
@@ -184,7 +185,7 @@ def _worth_keeping(
                 continue  # one element, which is computed by itself
             if node.id in summed:
                 found.add(last)
-            elif node.op.name in REDUCTIONS:
+            elif is_sum(node):
                 if plain.guards[level[node.id] - 1] is None:
                     found.add(level[node.id] - 1)
             else:
@@ -193,8 +194,8 @@ def _worth_keeping(
     result, taken = [], 0
     for node in body.nodes:
         operands = node.operands
-        costly[node.id] = node.op.name in COSTLY or (
-            node.op.name not in REDUCTIONS and any(costly[operand.id] for operand in operands)
+        costly[node.id] = node.op.facts.effort != "little" or (
+            not is_sum(node) and any(costly[operand.id] for operand in operands)
         )
         full = tuple(sizes(node)) == space and node.op.name not in ("input", "broadcast_to")
         again = len(wanted_in[node.id]) > 1

@@ -17,7 +17,7 @@ from functools import reduce
 from math import prod
 from operator import or_
 
-from ....codegen.elements.collapse import REDUCTIONS, collapsed
+from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
@@ -27,6 +27,7 @@ from ....graph.dtypes import f32, f64
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
+from ....lower.roles import is_sum
 from ....lower.specs import sizes
 from ..emit.non_temporal import either, partly
 from ..emit.template import Code, Scratch, Template
@@ -398,7 +399,7 @@ class _Rows:
             found = stack.pop()
             if found.id == kept.id:
                 return True
-            if found.id in seen or found.op.name in REDUCTIONS:
+            if found.id in seen or is_sum(found):
                 continue
             seen.add(found.id)
             stack += found.operands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 
@@ -17,6 +18,7 @@ from ....lower.faults import raised
 from ....lower.plan import Buffer, Plan
 from ...base.cache import ObjectCache
 from ...base.host import HostMemory, empty_like
+from ...base.host_kernels import run_kernel
 from ...base.mirrors import refresh
 from ..emit.work_queue import WORDS
 from .jit import Machine, host, load_object
@@ -31,7 +33,7 @@ LEAVES = ("parameter", "state")
 class CpuProgram(HostMemory):
     """A plan as native code, with memory for all its values.
 
-    ``run`` is one native call: between its start and its end there is no Python and no allocation.
+    ``run`` is one native call: between its start and its end there is no Python and no allocation. Functions of a user's ops part it.
 
     Args:
         plan: what to run; it was lowered for the target ``cpu``.
@@ -254,11 +256,30 @@ class CpuProgram(HostMemory):
         """Run all kernels, or some; ``times`` as in ``Steps.run``.
 
         Raises:
-            RunError: the data were such that a kernel could not do its work. No parameter or state has changed, provided that
+            RunError: the data were such that a kernel could not do its work, or a function of the user's raised. No parameter or state has changed, provided that
                 inputs keep to the plan's ``bounds``; what else the step wrote means nothing.
         """
         self._leaves.collect()
-        self._steps.run(first, last, times)
+        for number in self.plan.host_kernels:
+            if first <= number and (last is None or number < last):
+                if first < number:
+                    self._steps.run(first, number, times)
+                    self._check()
+                self._call(number, times)
+                first = number + 1
+        if last is None or first < last:
+            self._steps.run(first, last, times)
+            self._check()
+
+    def _call(self, number: int, times: npt.NDArray[np.int64] | None) -> None:
+        """Run a kernel that is a function of the user's, while the threads wait."""
+        start = time.monotonic_ns()
+        run_kernel(self.plan, number, self._arrays)
+        if times is not None:
+            times[number] = start
+            times[number, 0, 1] = time.monotonic_ns()
+
+    def _check(self) -> None:
         for place in self._checked:
             if self._fault_words[place]:
                 self._raise_fault()

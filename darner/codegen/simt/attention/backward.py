@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ....backends.wgpu.machine import Machine
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...problems.attention import GRADIENTS, Described
-from ..elements import Memory
-from ..shader import Stage, Written
+from ..builder import Memory
+from ..dispatch import Stage, Written
+from ..machine import Machine
 from .bias import write_bias
 from .forward import write_place, write_query_block
 from .plan import Cut, choose

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from math import prod
 from typing import TYPE_CHECKING
 
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ...ir.math import register_type
-from ..shader import Stage
+from ..dispatch import Stage
 from .forward import write_query_operands
 from .tile import Tile, sum_of_four
 
@@ -98,7 +98,7 @@ def _write(tile: Tile, number: int, own: list[int], all_queries: bool, all_keys:
             word = ir.IntType(32)
             index = [Text(word, name) for name in ("unit0", "unit1", "row", "column")]
             made = elements.registers.cast(
-                writer.let(register_type(tile.kind), "value"), tile.kind, output.dtype
+                writer.let_text(register_type(tile.kind), "value"), tile.kind, output.dtype
             )
             place = elements.places.offset(index, own)
             elements.registers.store(made, tile.shader.results[number], place, output.dtype)

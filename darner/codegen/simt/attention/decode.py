@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....backends.wgpu.machine import Machine
 from ....lower.plan import Spec
 from ...problems.attention import Described
-from ..shader import Stage, Written
+from ..dispatch import Stage, Written
+from ..machine import Machine
 from .merge import Records
 from .operands import Reader, share_of
 from .results import are_whole, write_rows
@@ -107,7 +107,7 @@ class _Decode:
         attention, parts = self.attention, self.parts
         whole = are_whole(self.spec, range(len(self.spec.body.outputs)))
         reader = Reader(self.spec, self.machine, attention, THREADS, whole)
-        shared, vector = reader.shader.shared, reader.vector
+        shared, vector = reader.shader.text_shared, reader.vector
         deepest = -(-attention.width // 4)
         shared("queries", f"array<{vector}, {parts.rows * deepest}>")
         # Keys, and at the end the sums of teams.
@@ -271,7 +271,7 @@ class _Decode:
         if several:
             self.records.bind(reader)
         else:
-            reader.shader.shared("results", f"array<{reader.vector}, {parts.rows * quads}>")
+            reader.shader.text_shared("results", f"array<{reader.vector}, {parts.rows * quads}>")
         for r, head, query in self._rows():
             reader.shader.barrier()
             for w in range(parts.columns):

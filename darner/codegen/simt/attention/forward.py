@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ....backends.wgpu.machine import Machine
 from ....lower.plan import Spec
 from ...problems.attention import Described
-from ..shader import Stage, Written
+from ..dispatch import Stage, Written
+from ..machine import Machine
 from .merge import Records
 from .operands import share_of
 from .plan import Cut, choose

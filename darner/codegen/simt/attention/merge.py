@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ....backends.wgpu.machine import Machine
 from ....lower.plan import Spec
 from ...problems.attention import Described
-from ..shader import Stage
+from ..dispatch import Stage
+from ..machine import Machine
 from .operands import Reader, share_of
 from .results import are_whole, write_rows
 
@@ -63,7 +63,7 @@ class Records:
         rows = max(1, min(THREADS // quads, attention.queries))
         items = rows * quads
         slices = max(1, min(parts, THREADS // items))
-        shared, held = reader.shader.shared, max(items, THREADS)
+        shared, held = reader.shader.text_shared, max(items, THREADS)
         shared("results", f"array<{vector}, {held}>")
         shared("tops", f"array<{number}, {held}>")
         shared("totals", f"array<{number}, {held}>")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from ....backends.wgpu.machine import Machine
-from ....backends.wgpu.writer import HIDDEN, Text, Writer
+from ....backends.wgpu.text import Text
+from ....backends.wgpu.writer import HIDDEN
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.node import Node
@@ -16,8 +17,10 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.math import emit, register_type
 from ...problems.attention import Described, Operand
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import Shader
+from ..builder import Memory, is_packed
+from ..dispatch import Dispatch
+from ..elements import ThreadElements
+from ..machine import Machine
 
 ROWS = ("q", "k", "v", "dy")
 """Operands that are rows of numbers; the others are masks and biases."""
@@ -36,8 +39,8 @@ class Reader:
         self, spec: Spec, machine: Machine, attention: Described, threads: int, whole: bool = False
     ) -> None:
         self.attention = attention
-        self.shader = Shader(spec, machine, threads=threads, whole=whole)
-        self.writer = self.shader.writer
+        self.shader = Dispatch(spec, machine, threads=threads, whole=whole)
+        self.writer = self.shader.builder
         self.kind: DType = dtypes.dtype(attention.accumulator)
         self.number = "f32"
         self.vector = f"vec4<{self.number}>"
@@ -75,21 +78,16 @@ class Reader:
         return self.constant(float("-inf"))
 
     def function(
-        self, name: str, parameters: str, result: str, inside: Callable[[Writer], str]
+        self, name: str, parameters: str, result: str, inside: Callable[[Any], str]
     ) -> str:
         """Declare a function once; ``inside`` writes it and gives what it returns."""
         if name not in self._declared:
             self._declared.add(name)
-            writer = Writer(HIDDEN)
+            writer = self.writer.child()
             self.writer.declare(HIDDEN, f"var<private> {HIDDEN}: u32;")
-            writer.lane = self.writer.lane
             found = inside(writer)
-            for key, text in writer.globals.items():
-                self.writer.declare(key, text)
-            lines = "\n".join(writer.lines)
-            self.writer.declare(
-                name, f"fn {name}({parameters}) -> {result} {{\n{lines}\n  return {found};\n}}"
-            )
+            head = f"fn {name}({parameters}) -> {result} {{"
+            self.writer.declare_function(name, head, [*writer.lines, f"  return {found};", "}"])
         return name
 
     def each_of_four(self, name: str, scalar: str) -> str:
@@ -119,7 +117,7 @@ class Reader:
         return f"{self.each_of_four('four_tanh', self._elementary('tanh'))}({x})"
 
     def _elementary(self, op: str) -> str:
-        def inside(writer: Writer) -> str:
+        def inside(writer: Any) -> str:
             x = Text(register_type(self.kind), "x")
             return writer.text(emit(op, writer, [x], [self.kind], self.kind))
 
@@ -156,11 +154,11 @@ class Reader:
         memory = self._leaf(item)
         boolean = base.dtype is dtypes.bool_
 
-        def inside(writer: Writer) -> str:
+        def inside(writer: Any) -> str:
             from llvmlite import ir
 
             shader = self.shader
-            elements = ShaderElements(writer, shader.body, shader.operands, shader.fault)
+            elements = ThreadElements(writer, shader.body, shader.operands, shader.fault)
             at = Text(ir.IntType(32), "at")
             if memory is not None:
                 value = elements.registers.load(memory, at, base.dtype)
@@ -181,7 +179,7 @@ class Reader:
         item, width, rows = self.attention.operands[name], self.width(name), self.rows(name)
         memory, vector, quads = self._leaf(item), self.vector, -(-width // 4)
 
-        def write(writer: Writer) -> str:
+        def write(writer: Any) -> str:
             at_row, at_quad = "row", "quad"
             if not inside:
                 # Read in any case, from what is nearest: a condition would keep reads from being on the way together.
@@ -235,7 +233,7 @@ class Reader:
         index = [] if node.rank == 0 else [0 if one else Text(ir.IntType(32), batch)]
         found = elements.places.clamp(elements.integer(node, index), -FARTHEST, FARTHEST)
         # What comes from memory counts as different in every thread: by way of shared memory it is known to be the same.
-        shared = self.shader.shared("shared_start", "i32")
+        shared = self.shader.text_shared("shared_start", "i32")
         with self.writer.block("if (local == 0u)"):
             self.line(f"{shared} = bitcast<i32>({elements.places.text(found)});")
         self.line(f"let start = workgroupUniformLoad(&{shared});")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ....backends.wgpu.machine import Machine
 from ...problems.attention import Described
+from ..machine import Machine
 
 BUSY = 132 * 256
 """Threads that keep a large GPU busy."""

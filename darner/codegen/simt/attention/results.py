@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...problems.attention import Described
-from ..elements import is_packed
+from ..builder import is_packed
 from .operands import Reader
 from .tile import Tile
 
@@ -165,10 +165,10 @@ def _write_unit(
     made = []
     offsets = []
     for k in range(together):
-        column = writer.let(word, f"unit * {together}u + {k}u")
+        column = writer.let_text(word, f"unit * {together}u + {k}u")
         parts = [*(Text(word, text) for text in at), Text(word, "to_row"), column]
         index = _index(reader.attention, parts)
-        plain = writer.let(register_type(reader.kind), value("own_row", column.text))
+        plain = writer.let_text(register_type(reader.kind), value("own_row", column.text))
         with elements.scope():
             elements.give(node, registers.cast(plain, reader.kind, node.dtype))
             made.append([elements.at(output, index) for output in outputs])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from ....backends.wgpu.machine import Machine
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...problems.attention import BACKWARD, can_emit_attention, described, main_node
-from ..shader import Written
+from ..dispatch import Written
+from ..machine import Machine
 from ..template import Template
 from .backward import backward_cuts, write_backward
 from .decode import decode_parts, write_decode

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ....backends.wgpu.machine import Machine
 from ....lower.plan import Spec
 from ...problems.attention import Described
+from ..machine import Machine
 from .operands import Reader
 from .plan import Cut
 
@@ -56,7 +56,7 @@ class Tile(Reader):
         self.by_query = by_query
         counts = attention.queries, attention.keys
         self.row_count, self.column_count = counts if by_query else counts[::-1]
-        shared = self.shader.shared
+        shared = self.shader.text_shared
         deepest = max(1, -(-attention.width // 4))
         self.left_pitch = (deepest | 1) if cut.kept else cut.pitch
         shared("left", f"array<{self.vector}, {cut.row_block * self.left_pitch}>")
@@ -169,7 +169,7 @@ class Tile(Reader):
 
     def need_weights(self) -> None:
         """Have room for weights in shared memory."""
-        self.shader.shared(
+        self.shader.text_shared(
             "weights", f"array<{self.vector}, {self.cut.row_block * self.cut.weight_pitch}>"
         )
 
@@ -341,8 +341,10 @@ class Tile(Reader):
     def need_exchange(self) -> None:
         """Have room for one number of every row and thread, and one of every row."""
         cut = self.cut
-        self.shader.shared("partial", f"array<{self.number}, {cut.row_block * (cut.across + 1)}>")
-        self.shader.shared("agreed", f"array<{self.number}, {cut.row_block}>")
+        self.shader.text_shared(
+            "partial", f"array<{self.number}, {cut.row_block * (cut.across + 1)}>"
+        )
+        self.shader.text_shared("agreed", f"array<{self.number}, {cut.row_block}>")
 
     def exchange(self, values: str, result: str, combine: Callable[[str, str], str]) -> None:
         """``result_i``: the numbers ``values_i`` of all threads of a row as one."""

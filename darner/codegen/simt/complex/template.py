@@ -11,15 +11,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from ....backends.wgpu.device import GRANULE
-from ....backends.wgpu.machine import Machine
 from ....graph.data import Array
 from ....graph.graph import Graph
 from ....lower.lower import lower
 from ....lower.plan import Plan, Spec
 from ...elements.complex_pairs import in_pairs, is_complex
+from ..dispatch import Binding, Dispatch, Stage, Written
+from ..machine import GRANULE, Machine
 from ..maps.template import MAPS
-from ..shader import Binding, Shader, Stage, Written
 from ..sort.template import rounded
 from ..template import Template
 
@@ -31,7 +30,7 @@ def _inner(spec: Spec) -> Plan:
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
-    from ....backends.wgpu.kernels import template_of
+    from ..families import template_of
 
     if not is_complex(spec.body):
         return False
@@ -39,7 +38,7 @@ def _fits(spec: Spec, machine: Machine) -> bool:
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
-    from ....backends.wgpu.kernels import written
+    from ..families import written
 
     plan = _inner(spec)
     places, end = _places(plan)
@@ -101,15 +100,12 @@ def _constant(machine: Machine, array: Array, place: Binding) -> Stage:
 
     data = np.ascontiguousarray(array).tobytes()
     words = np.frombuffer(data + b"\0" * (-len(data) % 4), np.uint32)
-    shader = Shader(Spec("map", Graph("values")), machine)
-    memory = shader.scratch(place.number, len(words), u32)
-    listed = ", ".join(f"{word}u" for word in words.tolist())
-    kind = f"array<u32, {len(words)}>"
-    shader.writer.declare("values", f"var<private> values: {kind} = {kind}({listed});")
-    head = f"if (thread < {len(words)}u)"
-    with shader.writer.block(head):
-        shader.writer.line(f"{memory.name}[thread] = values[thread];")
-    return shader.finish(-(-len(words) // shader.threads))
+    dispatch = Dispatch(Spec("map", Graph("values")), machine)
+    b, memory = dispatch.builder, dispatch.scratch(place.number, len(words), u32)
+    values = b.table(words.tolist(), "values")
+    with b.if_(b.thread < len(words)):
+        memory[b.thread] = values[b.thread]
+    return dispatch.finish(-(-len(words) // dispatch.threads))
 
 
 COMPLEX = Template("complex", _fits, _write)

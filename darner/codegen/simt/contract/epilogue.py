@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ....backends.wgpu.writer import Text
 from ....graph.dtypes import DType
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...ir.index import Number
-from ...ir.math import register_type
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import Shader, Stage
-from .load import PARTS, named, unsigned
+from ..builder import Memory, Value, is_packed
+from ..dispatch import Dispatch, Stage
+from ..elements import ThreadElements
 from .product import Axis, Product, kept_in, part_elements
 
 
@@ -40,14 +38,14 @@ class Sink(Protocol):
 
     unit: int
     """Columns that are taken together."""
-    elements: ShaderElements
+    elements: ThreadElements
     """Computes what is written; forgets what is known at the end of a block of code."""
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row to write to."""
         ...
 
-    def write(self, line: Line, column: Any, sums: Sequence[str]) -> None:
+    def write(self, line: Line, column: Number, sums: Sequence[Value]) -> None:
         """Take the sums of a unit, whose first column this is."""
         ...
 
@@ -55,21 +53,22 @@ class Sink(Protocol):
 class Results:
     """Takes sums to the kernel's results, through what is element-wise after the product.
 
-    The shader is one with ``whole=product.in_fours``.
+    The dispatch is one with ``whole=product.in_fours``.
     """
 
-    def __init__(self, shader: Shader, product: Product) -> None:
-        self.shader = shader
+    def __init__(self, dispatch: Dispatch, product: Product) -> None:
+        self.dispatch = dispatch
         self.product = product
         self.unit = 4 if product.in_fours else 1
         if self.unit == 4:
-            for memory in list(shader.results):
-                shader.as_vectors(memory, 4)
-        self._same, self._beside = _read_with(product, shader.body) if self.unit == 4 else ([], [])
+            for memory in list(dispatch.results):
+                dispatch.as_vectors(memory, 4)
+        self._same, self._beside = (
+            _read_with(product, dispatch.body) if self.unit == 4 else ([], [])
+        )
         for leaf in self._beside:
-            shader.as_vectors(shader.operands[int(str(leaf.name))], 4)
-        self.elements = shader.elements()
-        self.kind = register_type(kept_in(product))
+            dispatch.as_vectors(dispatch.operands[int(str(leaf.name))], 4)
+        self.elements = dispatch.elements()
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row of the results."""
@@ -86,9 +85,9 @@ class Results:
             total = places.add(total, places.mul(i, axis.apart))
         return Line(tuple((axis.place, i) for axis, i in zip(axes, index, strict=True)), total)
 
-    def write(self, line: Line, column: Any, sums: Sequence[str]) -> None:
+    def write(self, line: Line, column: Number, sums: Sequence[Value]) -> None:
         """Compute the results' elements of a unit, and write them."""
-        elements, body = self.elements, self.shader.body
+        elements, body = self.elements, self.dispatch.body
         places, node = elements.places, self.product.node
         first = self._split(column, self.product.columns)
         offset = places.add(line.offset, first.offset)
@@ -98,9 +97,9 @@ class Results:
         given = self._given(index)
         found: list[list[Any]] = []
         # All are computed before any is written: a result may lie where an operand does.
-        for number, text in enumerate(sums):
+        for number, total in enumerate(sums):
             with elements.scope():
-                value = elements.registers.reduced("sum", Text(self.kind, text), node.dtype)
+                value = elements.registers.reduced("sum", total, node.dtype)
                 elements.give(node, value)
                 for leaf, parts in given:
                     elements.give(leaf, parts[number % len(parts)])
@@ -109,7 +108,7 @@ class Results:
                     last = self.product.columns[-1].place
                     own[last] = places.add(own[last], number)
                 found.append([elements.at(output, own) for output in body.outputs])
-        for number, memory in enumerate(self.shader.results):
+        for number, memory in enumerate(self.dispatch.results):
             self._store([row[number] for row in found], memory, offset)
 
     def _given(self, index: Sequence[Number]) -> list[tuple[Node, list[Any]]]:
@@ -119,7 +118,7 @@ class Results:
         found: list[tuple[Node, list[Any]]] = []
         for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
             for leaf in leaves:
-                memory = self.shader.operands[int(str(leaf.name))]
+                memory = self.dispatch.operands[int(str(leaf.name))]
                 offset = places.offset(elements.spread(leaf, index), sizes(leaf))
                 value = read(memory, offset, leaf.dtype)
                 found.append((leaf, value if isinstance(value, list) else [value]))
@@ -128,34 +127,25 @@ class Results:
     def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Any]:
         """Four elements that lie together."""
         registers, places = self.elements.registers, self.elements.places
-        four = self.shader.writer.let(None, f"{memory.name}[{places.text(offset)} >> 2u]").text
+        four = memory[places.value(offset) >> 2]
         if not is_packed(dtype):
-            return [Text(register_type(dtype), f"{four}.{part}") for part in PARTS]
+            return four.parts
         share = 4 // dtype.itemsize
-        words = (
-            [four] * 4 if memory.words == 1 else [f"{four}.{PARTS[x // share]}" for x in range(4)]
-        )
-        return [registers.unpacked(words[x], f"{x % share}u", dtype) for x in range(4)]
+        words = [four] * 4 if memory.words == 1 else [four[x // share] for x in range(4)]
+        return [registers.unpacked(words[x], x % share, dtype) for x in range(4)]
 
     def _store(self, values: Sequence[Any], memory: Memory, offset: Number) -> None:
-        registers, writer = self.elements.registers, self.shader.writer
+        registers, b = self.elements.registers, self.dispatch.builder
         if self.unit == 1:
             registers.store(values[0], memory, offset, memory.dtype)
             return
+        words = list(values)
         if is_packed(memory.dtype):
-            bits = 8 * memory.dtype.itemsize
-            share = 32 // bits
-            packed = [registers.packed(value, memory.dtype) for value in values]
+            share = 4 // memory.dtype.itemsize
             words = [
-                " | ".join(
-                    f"({text} << {bits * k}u)" for k, text in enumerate(packed[at : at + share])
-                )
-                for at in range(0, 4, share)
+                registers.word(values[at : at + share], memory.dtype) for at in range(0, 4, share)
             ]
-        else:
-            words = [writer.text(value) for value in values]
-        text = words[0] if len(words) == 1 else f"{memory.item}({', '.join(words)})"
-        writer.line(f"{memory.name}[{self.elements.places.text(offset)} >> 2u] = {text};")
+        memory[self.elements.places.value(offset) >> 2] = b.vector(words)
 
 
 def _read_with(product: Product, body: Graph) -> tuple[list[Node], list[Node]]:
@@ -183,66 +173,60 @@ class Parts:
     """Takes parts of sums to scratch memory, where they lie row by row, part after part.
 
     Args:
-        part: the number of the part that is written, as a u32 expression.
+        part: the number of the part that is written.
         parts: how many there are.
     """
 
-    def __init__(self, shader: Shader, product: Product, part: str, parts: int) -> None:
-        self.shader = shader
+    def __init__(self, dispatch: Dispatch, product: Product, part: Value, parts: int) -> None:
+        self.dispatch = dispatch
         self.product = product
         self.part = part
         self.unit = 4 if product.n % 4 == 0 else 1
-        self.elements = shader.elements()
-        self.memory = scratch_of(shader, product, parts, self.unit)
+        self.elements = dispatch.elements()
+        self.memory = scratch_of(dispatch, product, parts, self.unit)
 
     def line(self, batch: Number, row: Number) -> Line:
         """A row of a part."""
         places, product = self.elements.places, self.product
-        number = places.add(places.mul(unsigned(self.part), product.count), batch)
+        number = places.add(places.mul(self.part, product.count), batch)
         at = places.mul(places.add(places.mul(number, product.m), row), product.n)
         return Line((), at)
 
-    def write(self, line: Line, column: Any, sums: Sequence[str]) -> None:
+    def write(self, line: Line, column: Number, sums: Sequence[Value]) -> None:
         """Write a unit."""
-        place = self.elements.places.text(self.elements.places.add(line.offset, column))
-        if self.unit == 1:
-            text, at = sums[0], place
-        else:
-            text, at = f"{self.memory.item}({', '.join(sums)})", f"{place} >> 2u"
-        self.shader.writer.line(f"{self.memory.name}[{at}] = {text};")
+        place = self.elements.places.value(self.elements.places.add(line.offset, column))
+        item = place if self.unit == 1 else place >> 2
+        self.memory[item] = self.dispatch.builder.vector(sums)
 
 
-def scratch_of(shader: Shader, product: Product, parts: int, unit: int) -> Memory:
+def scratch_of(dispatch: Dispatch, product: Product, parts: int, unit: int) -> Memory:
     """The scratch memory of all parts, in units."""
-    return shader.scratch(0, parts * part_elements(product), kept_in(product), unit)
+    return dispatch.scratch(0, parts * part_elements(product), kept_in(product), unit)
 
 
 TOGETHER = 8
 """Parts that are on their way from memory at the same time."""
 
 
-def sum_of_parts(shader: Shader, product: Product, parts: int) -> Stage:
+def sum_of_parts(dispatch: Dispatch, product: Product, parts: int) -> Stage:
     """The dispatch that adds up the parts, in their order, and takes the sums to the results."""
-    writer, results = shader.writer, Results(shader, product)
+    b, results = dispatch.builder, Results(dispatch, product)
     unit, places = results.unit, results.elements.places
-    memory = scratch_of(shader, product, parts, unit)
+    memory = scratch_of(dispatch, product, parts, unit)
     units = part_elements(product) // unit
+    with b.if_(b.thread < units):
+        total = b.variable(memory[b.thread], "total")
 
-    def add(first: str, count: int) -> None:
-        texts = [f"{memory.name}[({first} + {i}u) * {units}u + thread]" for i in range(count)]
-        for name in [writer.let(None, text).text for text in texts]:
-            writer.line(f"total += {name};")
+        def add(first: Number, count: int) -> None:
+            for value in [memory[(first + i) * units + b.thread] for i in range(count)]:
+                total.set(total + value)
 
-    with writer.block(f"if (thread < {units}u)"):
-        writer.line(f"var total = {memory.name}[thread];")
         whole = (parts - 1) // TOGETHER * TOGETHER
         if whole:
-            head = f"for (var part = 1u; part < {1 + whole}u; part += {TOGETHER}u)"
-            with writer.block(head):
-                add("part", TOGETHER)
-        add(f"{1 + whole}u", parts - 1 - whole)
-        first = named(shader, f"thread * {unit}u")
+            with b.for_(1, 1 + whole, TOGETHER, name="part") as part:
+                add(part, TOGETHER)
+        add(1 + whole, parts - 1 - whole)
+        first = b.let(b.thread * unit)
         batch, row, column = places.split(first, (product.count, product.m, product.n))
-        sums = [f"total.{part}" for part in PARTS] if unit == 4 else ["total"]
-        results.write(results.line(batch, row), column, sums)
-    return shader.finish(-(-units // shader.threads))
+        results.write(results.line(batch, row), column, total.parts)
+    return dispatch.finish(-(-units // dispatch.threads))

@@ -5,81 +5,69 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....backends.wgpu.writer import Text, spelled
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ...ir.index import Number
-from ...ir.math import register_type
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import Shader
+from ..builder import Memory, Simt, Value, Variable, is_packed
+from ..dispatch import Dispatch
+from ..elements import ThreadElements
 from .product import Steps, View
-
-PARTS = "xyzw"
 
 
 class Reader:
     """Reads one operand of a product.
 
     Args:
-        shader: where the code goes; the operand is declared as the view's vectors.
+        dispatch: where the code goes; the operand is declared as the view's vectors.
         view: how the operand is read.
         kept: the type that its elements are multiplied in.
     """
 
-    def __init__(self, shader: Shader, view: View, kept: DType) -> None:
-        self.shader = shader
+    def __init__(self, dispatch: Dispatch, view: View, kept: DType) -> None:
+        self.dispatch = dispatch
+        self.builder = dispatch.builder
         self.view = view
         self.kept = kept
-        self.kind = spelled(register_type(kept))
         number = int(str(view.leaf.name))
         if view.vector > 1:
-            shader.as_vectors(shader.operands[number], view.vector)
+            dispatch.as_vectors(dispatch.operands[number], view.vector)
         self._number = number
 
     @property
     def memory(self) -> Memory:
         """The operand's buffer."""
-        return self.shader.operands[self._number]
+        return self.dispatch.operands[self._number]
 
-    @property
-    def raw(self) -> str:
-        """The type of what ``load`` gives."""
-        return self.kind if self.view.vector == 1 else self.memory.item
-
-    def base(self, elements: ShaderElements, batch: Number, free: Number) -> Number:
+    def base(self, elements: ThreadElements, batch: Number, free: Number) -> Number:
         """The place of a row's (or column's) first term; along ``free`` vectors, their number."""
         places = elements.places
         start = places.add(offset(elements, batch, self.view.batch), self.view.offset)
         return places.add(start, offset(elements, free, self.view.free))
 
-    def step(self, elements: ShaderElements, term: Number) -> Number:
+    def step(self, elements: ThreadElements, term: Number) -> Number:
         """How far a term is from the first; along ``summed`` vectors, their number."""
         return offset(elements, term, self.view.summed)
 
-    def load(self, elements: ShaderElements, place: Number) -> str:
+    def load(self, elements: ThreadElements, place: Number) -> Value:
         """What lies at a place, as it is stored; an element of a type of its own as a number."""
         if self.view.vector > 1:
-            text = elements.places.text(place)
-            return self.shader.writer.let(None, f"{self.memory.name}[{text}]").text
-        registers = elements.registers
-        value = registers.load(self.memory, place, self.view.leaf.dtype)
-        found = registers.cast(value, self.view.leaf.dtype, self.kept)
-        return self.shader.writer.text(found)
+            return self.memory[place]
+        registers, dtype = elements.registers, self.view.leaf.dtype
+        found: Any = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
+        return found
 
-    def wide(self, raw: str) -> str:
+    def wide(self, raw: Value) -> Value:
         """A vector that ``load`` gave, as numbers to multiply."""
-        dtype = self.view.leaf.dtype
+        b, dtype = self.builder, self.view.leaf.dtype
         if not is_packed(dtype) or self.view.vector == 1:
             return raw
-        if not raw.isidentifier():
-            raw = self.shader.writer.let(None, raw).text
         if dtype is dtypes.f16:
-            return f"vec4<f32>(unpack2x16float({raw}.x), unpack2x16float({raw}.y))"
-        words = ", ".join(f"{raw}.{x} << 16u, {raw}.{x} & 0xffff0000u" for x in "xy")
-        return f"bitcast<vec4<f32>>(vec4<u32>({words}))"
+            return b.vector([b.halves(raw.x), b.halves(raw.y)])
+        words = [bits for word in (raw.x, raw.y) for bits in (word << 16, word & 0xFFFF0000)]
+        return b.of_bits(b.vector(words), dtypes.f32)
 
 
-def offset(elements: ShaderElements, number: Number, axes: Steps) -> Number:
+def offset(elements: ThreadElements, number: Number, axes: Steps) -> Number:
     """Where an index lies, from its number among all."""
     places = elements.places
     index = places.split(number, [size for size, _ in axes])
@@ -89,23 +77,9 @@ def offset(elements: ShaderElements, number: Number, axes: Steps) -> Number:
     return total
 
 
-def unsigned(text: str) -> Text:
-    """A u32 expression that costs nothing to repeat, as an index."""
-    from llvmlite import ir  # type: ignore[import-untyped]
-
-    return Text(ir.IntType(32), text)
-
-
-def named(shader: Shader, text: str) -> Text:
-    """A u32 expression under a name, as an index."""
-    from llvmlite import ir
-
-    return shader.writer.let(ir.IntType(32), text)
-
-
-def multiply_add(kind: str, total: str, a: str, b: str) -> str:
+def multiply_add(b: Simt, kept: DType, total: Value, left: Value, right: Value) -> Value:
     """One more product, of numbers or vectors of them."""
-    return f"fma({a}, {b}, {total})" if kind == "f32" else f"{total} + {a} * {b}"
+    return b.fma(left, right, total) if kept is dtypes.f32 else total + left * right
 
 
 # --------------------------------------------------------------------------- sums of one thread
@@ -119,33 +93,34 @@ class ThreadSums:
         elements: computes offsets.
         bases: for A and for B, the places of its rows or columns; of fours of them along ``free`` vectors.
         counts: rows and columns.
+
+    Attributes:
+        sums: those of all columns, row by row.
     """
 
     def __init__(
         self,
-        shader: Shader,
-        elements: ShaderElements,
+        dispatch: Dispatch,
+        elements: ThreadElements,
         readers: Sequence[Reader],
         bases: Sequence[Sequence[Number]],
         counts: tuple[int, int],
     ) -> None:
-        self.shader = shader
+        self.builder = dispatch.builder
         self.elements = elements
         self.readers = readers
         self.bases = bases
-        self.counts = counts
-        self.kind = readers[0].kind
+        self.kept = readers[0].kept
         self.terms = terms_of([reader.view for reader in readers])
-        for name in self.names():
-            shader.writer.line(f"var {name} = {self.kind}(0);")
+        rows, self.columns = counts
+        self.sums: list[Variable] = [
+            self.builder.variable(0, f"sum{i}_{j}", self.kept)
+            for i in range(rows)
+            for j in range(self.columns)
+        ]
 
-    def names(self) -> list[str]:
-        """The sums, row by row."""
-        rows, columns = self.counts
-        return [f"sum{i}_{j}" for i in range(rows) for j in range(columns)]
-
-    def load(self, group: Any, inside: str = "") -> list[list[list[str]]]:
-        """Read the terms of a group; returns, for A and for B, expressions by term and by row or column.
+    def load(self, group: Number, inside: Value | None = None) -> list[list[list[Value]]]:
+        """Read the terms of a group; returns values for A and for B, by term and by row or column.
 
         Where ``inside`` is false all are 0; they are read even so.
         """
@@ -155,42 +130,38 @@ class ThreadSums:
         ]
 
     def _side(
-        self, reader: Reader, bases: Sequence[Number], group: Any, inside: str
-    ) -> list[list[str]]:
-        elements, places, view = self.elements, self.elements.places, reader.view
+        self, reader: Reader, bases: Sequence[Number], group: Number, inside: Value | None
+    ) -> list[list[Value]]:
+        b, elements, places, view = self.builder, self.elements, self.elements.places, reader.view
 
-        def read(place: Number) -> str:
+        def read(place: Number) -> Value:
             raw = reader.load(elements, place)
-            if inside:
-                raw = f"select({reader.raw}(), {raw}, {inside})"
-            wide = reader.wide(raw) if view.vector > 1 else raw
-            return wide if wide.isidentifier() else self.shader.writer.let(None, wide).text
+            if inside is not None:
+                raw = b.let(b.choose(inside, raw, 0))
+            return b.let(reader.wide(raw)) if is_packed(view.leaf.dtype) else raw
 
-        found: list[list[str]] = [[] for _ in range(self.terms)]
+        found: list[list[Value]] = [[] for _ in range(self.terms)]
         if view.along == "summed" and view.vector > 1:
             step = reader.step(elements, group)
             for base in bases:
                 wide = read(places.add(base, step))
                 for term in range(self.terms):
-                    found[term].append(f"{wide}.{PARTS[term]}")
+                    found[term].append(wide[term])
             return found
         for term in range(self.terms):
             step = reader.step(elements, places.add(places.mul(group, self.terms), term))
             for base in bases:
-                value = read(places.add(base, step))
-                found[term] += [f"{value}.{x}" for x in PARTS] if view.vector > 1 else [value]
+                found[term] += read(places.add(base, step)).parts
         return found
 
-    def add(self, loaded: Sequence[Sequence[Sequence[str]]]) -> None:
+    def add(self, loaded: Sequence[Sequence[Sequence[Value]]]) -> None:
         """Add the products of what ``load`` gave."""
-        a, b = loaded
-        rows, columns = self.counts
+        left, right = loaded
         for term in range(self.terms):
-            for i in range(rows):
-                for j in range(columns):
-                    total = f"sum{i}_{j}"
-                    product = multiply_add(self.kind, total, a[term][i], b[term][j])
-                    self.shader.writer.line(f"{total} = {product};")
+            for number, total in enumerate(self.sums):
+                i, j = divmod(number, self.columns)
+                a, c = left[term][i], right[term][j]
+                total.set(multiply_add(self.builder, self.kept, total, a, c))
 
 
 def terms_of(views: Sequence[View]) -> int:

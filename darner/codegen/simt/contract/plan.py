@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ....backends.wgpu.machine import PROCESSORS, Machine, turns
+from ..machine import PROCESSORS, Machine, turns
 from .product import Product, kept_in, part_bytes
 
 FEW = 8

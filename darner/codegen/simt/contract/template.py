@@ -1,7 +1,7 @@
-"""Products of matrices as shaders: ``dot_general`` of views, with the element-wise nodes after it.
+"""Products of matrices on a GPU: ``dot_general`` of views, with the element-wise nodes after it.
 
-A product is read from a spec as matrices with many axes (``gemm_product``), cut for the GPU (``gemm_tile``), and written in one of these forms: by tiles through workgroup memory
-(``gemm_tiles``), as a few sums for each column of a matrix that is read once (``gemm_vector``), or straight from memory (``gemm_thread``). Sums that few workgroups
+A product is read from a spec as matrices with many axes (``product``), cut for the GPU (``plan``), and written in one of these forms: by tiles through workgroup memory
+(``tiles``), as a few sums for each column of a matrix that is read once (``vector``), or straight from memory (``thread``). Sums that few workgroups
 would add up are cut into parts, which a second dispatch adds, always in the same order.
 """
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from ....backends.wgpu.machine import Machine
 from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....lower.plan import Spec
 from ...elements.elements import can_emit
-from ..shader import Shader, Stage, Written
+from ..dispatch import Dispatch, Stage, Written
+from ..machine import Machine
 from ..template import Template, Variants
 from . import thread as gemm_thread
 from . import tiles as gemm_tiles
@@ -25,6 +24,7 @@ from .epilogue import Parts, Results, sum_of_parts
 from .load import Reader
 from .plan import FEW, Cut, form_of, ranked
 from .product import Product, View, kept_in, part_bytes, product_of, view_of
+from .tiles import SinkOf
 from .vector import Share
 
 
@@ -71,52 +71,52 @@ MOST_TILES = 8
 """Tiles that are worth a try."""
 
 
-def _shader(spec: Spec, product: Product, machine: Machine, threads: int) -> Shader:
-    return Shader(spec, machine, threads=threads, whole=product.in_fours)
+def _dispatch(spec: Spec, product: Product, machine: Machine, threads: int) -> Dispatch:
+    return Dispatch(spec, machine, threads=threads, whole=product.in_fours)
 
 
-def _readers(shader: Shader, product: Product, *views: View) -> list[Reader]:
-    return [Reader(shader, view, kept_in(product)) for view in views]
+def _readers(dispatch: Dispatch, product: Product, *views: View) -> list[Reader]:
+    return [Reader(dispatch, view, kept_in(product)) for view in views]
 
 
-def _sink(shader: Shader, product: Product, parts: int) -> Callable[[str], Any]:
+def _sink(dispatch: Dispatch, product: Product, parts: int) -> SinkOf:
     """What takes the sums of a part: the results, where there is one."""
     if parts == 1:
-        return lambda part: Results(shader, product)
-    return lambda part: Parts(shader, product, part, parts)
+        return lambda part: Results(dispatch, product)
+    return lambda part: Parts(dispatch, product, part, parts)
 
 
 def _written(spec: Spec, product: Product, machine: Machine, parts: int, first: Stage) -> Written:
     """A kernel of which the first dispatch is written."""
     if parts == 1:
         return Written((first,))
-    second = sum_of_parts(_shader(spec, product, machine, 64), product, parts)
+    second = sum_of_parts(_dispatch(spec, product, machine, 64), product, parts)
     return Written((first, second), parts * part_bytes(product))
 
 
 def _thread(spec: Spec, product: Product, machine: Machine) -> Written:
-    shader = _shader(spec, product, machine, 64)
-    readers = _readers(shader, product, *gemm_thread.views_of(product))
-    return Written((gemm_thread.write_thread(shader, product, readers),))
+    dispatch = _dispatch(spec, product, machine, 64)
+    readers = _readers(dispatch, product, *gemm_thread.views_of(product))
+    return Written((gemm_thread.write_thread(dispatch, product, readers),))
 
 
 def _vector(
     spec: Spec, product: Product, share: Share, views: tuple[View, View], machine: Machine
 ) -> Written:
-    shader = _shader(spec, product, machine, share.threads)
-    readers = _readers(shader, product, *views)
-    sink = _sink(shader, product, share.parts)
-    gemm_vector.write_vector(shader, product, share, readers, sink)
-    stage = shader.finish(gemm_vector.group_count(product, share))
+    dispatch = _dispatch(spec, product, machine, share.threads)
+    readers = _readers(dispatch, product, *views)
+    sink = _sink(dispatch, product, share.parts)
+    gemm_vector.write_vector(dispatch, product, share, readers, sink)
+    stage = dispatch.finish(gemm_vector.group_count(product, share))
     return _written(spec, product, machine, share.parts, stage)
 
 
 def _tiles(spec: Spec, product: Product, cut: Cut, machine: Machine) -> Written:
-    shader = _shader(spec, product, machine, cut.tile.threads)
-    readers = _readers(shader, product, *(view_of(product, side) for side in (0, 1)))
-    sink = _sink(shader, product, cut.parts)
-    gemm_tiles.write_tiles(shader, product, cut, readers, sink)
-    stage = shader.finish(gemm_tiles.group_count(product, cut))
+    dispatch = _dispatch(spec, product, machine, cut.tile.threads)
+    readers = _readers(dispatch, product, *(view_of(product, side) for side in (0, 1)))
+    sink = _sink(dispatch, product, cut.parts)
+    gemm_tiles.write_tiles(dispatch, product, cut, readers, sink)
+    stage = dispatch.finish(gemm_tiles.group_count(product, cut))
     return _written(spec, product, machine, cut.parts, stage)
 
 

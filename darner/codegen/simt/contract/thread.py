@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..shader import Shader, Stage
+from ..dispatch import Dispatch, Stage
 from .epilogue import Results
-from .load import Reader, ThreadSums, named
+from .load import Reader, ThreadSums
 from .product import Product, View, view_of
 
 MOST_ROWS = 4
@@ -35,21 +35,19 @@ def views_of(product: Product) -> tuple[View, View]:
     )
 
 
-def write_thread(shader: Shader, product: Product, readers: Sequence[Reader]) -> Stage:
+def write_thread(dispatch: Dispatch, product: Product, readers: Sequence[Reader]) -> Stage:
     """The kernel."""
-    writer = shader.writer
-    results = Results(shader, product)
+    b, results = dispatch.builder, Results(dispatch, product)
     elements, places = results.elements, results.elements.places
     rows, columns = rows_of(product), results.unit
     down, across = -(-product.m // rows), -(-product.n // columns)
     count = product.count * down * across
-    with writer.block(f"if (thread < {count}u)"):
-        thread = named(shader, "thread")
-        batch, line, unit = places.split(thread, (product.count, down, across))
+    with b.if_(b.thread < count):
+        batch, line, unit = places.split(b.thread, (product.count, down, across))
         first = places.mul(line, rows)
         numbers = [places.add(first, i) for i in range(rows)]
         if product.m % rows:
-            numbers = [named(shader, f"min({places.text(i)}, {product.m - 1}u)") for i in numbers]
+            numbers = [b.let(b.min(places.value(i), product.m - 1)) for i in numbers]
         column = places.mul(unit, columns)
         bases = []
         for reader, free in zip(
@@ -58,16 +56,12 @@ def write_thread(shader: Shader, product: Product, readers: Sequence[Reader]) ->
             if reader.view.vector > 1 and reader.view.along == "free":
                 free = [places.div(free[0], 4)]
             bases.append([reader.base(elements, batch, number) for number in free])
-        sums = ThreadSums(shader, elements, readers, bases, (rows, columns))
-        head = f"for (var group0 = 0u; group0 < {product.k // sums.terms}u; group0++)"
-        with writer.block(head), elements.scope():
-            sums.add(sums.load(named(shader, "group0")))
-        names = sums.names()
+        sums = ThreadSums(dispatch, elements, readers, bases, (rows, columns))
+        with b.for_(0, product.k // sums.terms, name="group0") as group:
+            sums.add(sums.load(group))
         for i in range(rows):
-            condition = (
-                f"if ({places.text(first)} + {i}u < {product.m}u)" if product.m % rows else ""
-            )
-            with writer.block(condition), elements.scope():
-                own = names[i * columns : (i + 1) * columns]
+            exists = places.value(first) + i < product.m if product.m % rows else None
+            with b.if_(exists):
+                own = sums.sums[i * columns : (i + 1) * columns]
                 results.write(results.line(batch, numbers[i]), column, own)
-    return shader.finish(-(-count // shader.threads))
+    return dispatch.finish(-(-count // dispatch.threads))

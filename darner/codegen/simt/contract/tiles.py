@@ -6,17 +6,16 @@ out, the number of the vector does not change, and no address is computed. While
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ....backends.wgpu.writer import spelled
+from ....graph.dtypes import DType
 from ...ir.index import Number
-from ...ir.math import register_type
-from ..elements import ShaderElements
-from ..shader import Shader
+from ..builder import Memory, Value, Variable
+from ..dispatch import Dispatch
+from ..elements import ThreadElements
 from .epilogue import Sink
-from .load import PARTS, Reader, multiply_add, named, unsigned
+from .load import Reader, multiply_add
 from .plan import Cut, Tile
 from .product import Product, View, kept_in
 
@@ -25,18 +24,20 @@ MOST_LINES = 600
 
 
 @dataclass(frozen=True)
-class _Names:
-    """What the shader calls one of the vectors that a thread brings.
+class _Share:
+    """One of the vectors that a thread brings.
 
     Attributes:
         item: its number in the block.
         line: the line of the operand's memory in which it lies.
         place: its number in that line.
+        base: where that line begins.
     """
 
-    item: str
-    line: str
-    place: str
+    item: Value
+    line: Value
+    place: Value
+    base: Number
 
 
 class Loader:
@@ -46,111 +47,101 @@ class Loader:
         name: of its tile.
         width: rows or columns of the tile.
         extent: all rows or columns.
-        first: the first of the workgroup, as a u32 expression.
+        terms: of a sum.
+
+    Attributes:
+        memory: the tile, as [term, vector of rows or columns].
     """
 
     def __init__(
         self,
-        shader: Shader,
+        dispatch: Dispatch,
         reader: Reader,
         tile: Tile,
         name: str,
         width: int,
         extent: int,
-        first: str,
         terms: int,
     ) -> None:
-        self.shader = shader
+        self.dispatch = dispatch
+        self.builder = dispatch.builder
         self.reader = reader
         self.tile = tile
-        self.name = name
         self.width = width
         self.extent = extent
-        self.first = first
         self.terms = terms
         view = reader.view
         self.turned = view.along == "summed"
         vector = view.vector
-        self.line = width // 4 + (tile.pad if self.turned else 0)
+        line = width // 4 + (tile.pad if self.turned else 0)
         self.across = (tile.bk if self.turned else width) // vector
         self.count = width * tile.bk // vector
-        shader.shared(name, f"array<array<vec4<{reader.kind}>, {self.line}>, {tile.bk}>")
+        self.memory: Memory = self.builder.shared(reader.kept, (tile.bk, line), name, width=4)
+        self.shares: list[_Share] = []
 
     @property
     def view(self) -> View:
         """How the operand is read."""
         return self.reader.view
 
-    def _names(self, number: int) -> _Names:
-        return _Names(*(f"{self.name}_{word}{number}" for word in ("item", "line", "place")))
+    def prepare(self, elements: ThreadElements, batch: Number, first: Value) -> None:
+        """Write what does not change from block to block: where a thread reads, and where it writes to.
 
-    def prepare(self, elements: ShaderElements, batch: Number) -> None:
-        """Write what does not change from block to block: where a thread reads, and where it writes to."""
-        writer, places = self.shader.writer, elements.places
-        vector, threads = self.view.vector, self.shader.threads
-        self.bases: list[Number] = []
+        ``first`` is the first row or column of the workgroup.
+        """
+        b, places = self.builder, elements.places
+        vector, threads = self.view.vector, self.dispatch.threads
         for i in range(-(-self.count // threads)):
-            own = self._names(i)
-            writer.line(f"let {own.item} = local + {i * threads}u;")
-            writer.line(f"let {own.line} = {own.item} / {self.across}u;")
-            writer.line(f"let {own.place} = {own.item} % {self.across}u;")
+            item = b.let(b.local + i * threads, "item")
+            line = b.let(item // self.across, "line")
+            place = b.let(item % self.across, "place")
             if self.turned:
-                free, last = f"{self.first} + {own.line}", self.extent - 1
+                free, last = first + line, self.extent - 1
             else:
-                free, last = f"{self.first} / {vector}u + {own.place}", self.extent // vector - 1
+                free, last = first // vector + place, self.extent // vector - 1
             if self.extent % self.width or self.count % threads:
-                free = f"min({free}, {last}u)"
-            base = self.reader.base(elements, batch, named(self.shader, free))
-            self.bases.append(places.plain(base))
+                free = b.min(free, last)
+            base = places.plain(self.reader.base(elements, batch, b.let(free)))
+            self.shares.append(_Share(item, line, place, base))
 
-    def load(self, elements: ShaderElements, block: str) -> list[str]:
+    def load(self, elements: ThreadElements, block: Number) -> list[Value]:
         """Read a thread's share of a block; returns what ``store`` takes."""
-        writer, places, tile = self.shader.writer, elements.places, self.tile
+        b, places, tile = self.builder, elements.places, self.tile
         found = []
-        for i, base in enumerate(self.bases):
-            own = self._names(i)
+        for i, own in enumerate(self.shares):
             if self.turned:
-                step = tile.bk // self.view.vector
-                number, last = f"{block} * {step}u + {own.place}", self.terms // self.view.vector
+                step, last = tile.bk // self.view.vector, self.terms // self.view.vector
+                number = block * step + own.place
             else:
-                number, last = f"{block} * {tile.bk}u + {own.line}", self.terms
-            part = self.count % self.shader.threads and i == len(self.bases) - 1
+                number, last = block * tile.bk + own.line, self.terms
+            part = self.count % self.dispatch.threads and i == len(self.shares) - 1
             whole = self.terms % tile.bk == 0 and not part
-            term = named(self.shader, number)
-            inside = term if whole else named(self.shader, f"min({term.text}, {last - 1}u)")
-            place = places.add(base, self.reader.step(elements, inside))
-            raw = self.reader.load(elements, place)
+            term = b.let(number)
+            inside = term if whole else b.let(b.min(term, last - 1))
+            raw = self.reader.load(
+                elements, places.add(own.base, self.reader.step(elements, inside))
+            )
             if self.terms % tile.bk:
-                zero = f"{self.reader.raw}()"
-                raw = writer.let(None, f"select({zero}, {raw}, {term.text} < {last}u)").text
+                raw = b.let(b.choose(term < last, raw, 0))
             found.append(raw)
         return found
 
-    def store(self, loaded: Sequence[str]) -> None:
+    def store(self, loaded: Sequence[Value]) -> None:
         """Write what ``load`` gave to workgroup memory."""
-        writer = self.shader.writer
-        at, vector = self.name, self.view.vector
-        for i, raw in enumerate(loaded):
-            own = self._names(i)
-            lines = []
-            if vector == 1:
-                term, free = (own.place, own.line) if self.turned else (own.line, own.place)
-                lines.append(f"{at}[{term}][{free} / 4u][{free} % 4u] = {raw};")
-            elif self.turned:
-                wide = writer.let(None, self.reader.wide(raw)).text
-                place = f"{own.line} / 4u][{own.line} % 4u"
-                lines += [
-                    f"{at}[{own.place} * 4u + {x}u][{place}] = {wide}.{PARTS[x]};" for x in range(4)
-                ]
-            else:
-                lines.append(f"{at}[{own.line}][{own.place}] = {self.reader.wide(raw)};")
-            if (i + 1) * self.shader.threads > self.count:
-                with writer.block(f"if ({own.item} < {self.count}u)"):
-                    for line in lines:
-                        writer.line(line)
-            else:
-                for line in lines:
-                    writer.line(line)
+        b, tile = self.builder, self.memory
+        for i, (own, raw) in enumerate(zip(self.shares, loaded, strict=True)):
+            certain = (i + 1) * self.dispatch.threads <= self.count
+            turned_vector = self.turned and self.view.vector > 1
+            wide = b.let(self.reader.wide(raw)) if turned_vector else self.reader.wide(raw)
+            with b.if_(None if certain else own.item < self.count):
+                if self.view.vector == 1:
+                    term, free = (own.place, own.line) if self.turned else (own.line, own.place)
+                    tile[term, free // 4, free % 4] = raw
+                elif self.turned:
+                    for x in range(4):
+                        tile[own.place * 4 + x, own.line // 4, own.line % 4] = wide[x]
+                else:
+                    tile[own.line, own.place] = wide
 
 
 def group_count(product: Product, cut: Cut) -> int:
@@ -160,153 +151,147 @@ def group_count(product: Product, cut: Cut) -> int:
     return across * down * product.count * cut.parts
 
 
+SinkOf = Callable[[Value], Sink]
+"""Makes what takes the sums of a part, by its number."""
+
+
 def write_tiles(
-    shader: Shader, product: Product, cut: Cut, readers: Sequence[Reader], sink: Any
+    dispatch: Dispatch, product: Product, cut: Cut, readers: Sequence[Reader], sink: SinkOf
 ) -> None:
-    """Write the kernel of a product; ``sink(part)`` makes what takes the sums of a part, whose number is an expression."""
-    tile, writer = cut.tile, shader.writer
-    kind = spelled(register_type(kept_in(product)))
-    part, batch = _write_places(shader, product, cut)
-    took: Sink = sink(part)
-    elements = shader.elements()
+    """Write the kernel of a product."""
+    tile, b = cut.tile, dispatch.builder
+    row, column, part, batch = _write_places(dispatch, product, cut)
+    took = sink(part)
+    elements = dispatch.elements()
     loaders = [
-        Loader(shader, readers[0], tile, "tile_a", tile.bm, product.m, "row0", product.k),
-        Loader(shader, readers[1], tile, "tile_b", tile.bn, product.n, "column0", product.k),
+        Loader(dispatch, readers[0], tile, "tile_a", tile.bm, product.m, product.k),
+        Loader(dispatch, readers[1], tile, "tile_b", tile.bn, product.n, product.k),
     ]
-    for loader in loaders:
-        loader.prepare(elements, batch)
-    _write_threads(shader, tile)
-    for i in range(tile.tm):
-        for j in range(tile.tn // 4):
-            writer.line(f"var c{i}_{j} = vec4<{kind}>();")
+    for loader, first in zip(loaders, (row, column), strict=True):
+        loader.prepare(elements, batch, first)
+    threads = _Threads(dispatch, tile, kept_in(product), row, column)
     blocks = -(-product.k // tile.bk)
     each = -(-blocks // cut.parts)
-    first, last = "0u", f"{blocks}u"
+    start: Number = 0
+    stop: Number = blocks
     if cut.parts > 1:
-        writer.line(f"let block0 = {part} * {each}u;")
-        writer.line(f"let block1 = min(block0 + {each}u, {blocks}u);")
-        first, last = "block0", "block1"
-    with writer.block(""), elements.scope():
+        start = b.let(part * each, "start")
+        stop = b.let(b.min(start + each, blocks), "stop")
+    with b.scope():
         for loader in loaders:
-            loader.store(loader.load(elements, first))
-    shader.barrier()
-    with writer.block(f"for (var block = {first}; block < {last}; block++)"), elements.scope():
-        following = named(shader, f"min(block + 1u, {last} - 1u)").text
+            loader.store(loader.load(elements, start))
+    b.barrier()
+    with b.for_(start, stop, name="block") as block:
+        following = b.let(b.min(block + 1, stop - 1), "following")
         ahead = [loader.load(elements, following) for loader in loaders]
-        _write_products(shader, tile, kind)
-        shader.barrier()
+        threads.write_products(loaders[0].memory, loaders[1].memory)
+        b.barrier()
         for loader, loaded in zip(loaders, ahead, strict=True):
             loader.store(loaded)
-        shader.barrier()
-    _write_sums(shader, product, tile, took, batch, kind)
+        b.barrier()
+    threads.write_sums(product, took, batch)
 
 
-def _write_places(shader: Shader, product: Product, cut: Cut) -> tuple[str, Number]:
-    """Write which part, matrix and tile a workgroup has; returns the part and the matrix."""
-    tile, writer = cut.tile, shader.writer
+def _write_places(
+    dispatch: Dispatch, product: Product, cut: Cut
+) -> tuple[Value, Value, Value, Number]:
+    """Write which tile, part and matrix a workgroup has; returns the tile's first row and column, the part and the matrix."""
+    b, tile = dispatch.builder, cut.tile
     across, down = -(-product.n // tile.bn), -(-product.m // tile.bm)
-    both = across * down
-    writer.line(f"let plane = group / {both}u;")
-    writer.line(f"let tile = group % {both}u;")
-    writer.line(f"let row0 = (tile / {across}u) * {tile.bm}u;")
-    writer.line(f"let column0 = (tile % {across}u) * {tile.bn}u;")
+    plane = b.let(b.group // (across * down), "plane")
+    own = b.let(b.group % (across * down), "tile")
+    row = b.let(own // across * tile.bm, "row0")
+    column = b.let(own % across * tile.bn, "column0")
     if product.count == 1:
-        return "plane", 0
-    writer.line(f"let matrix = plane % {product.count}u;")
-    writer.line(f"let part = plane / {product.count}u;")
-    return "part", unsigned("matrix")
+        return row, column, plane, 0
+    matrix = b.let(plane % product.count, "matrix")
+    return row, column, b.let(plane // product.count, "part"), matrix
 
 
-def _write_threads(shader: Shader, tile: Tile) -> None:
-    """Write where a thread's rows and columns lie in the tile, in vectors of four."""
-    writer, down, across = shader.writer, tile.bm // tile.tm, tile.bn // tile.tn
-    beside = tile.across
-    if beside and across % beside == 0 and down % (32 // beside) == 0:
-        # 32 threads that run in step share rows and columns as much as they can.
-        high = 32 // beside
-        writer.line("let within = local % 32u;")
-        writer.line("let around = local / 32u;")
-        writer.line(f"let down = (around / {across // beside}u) * {high}u + within / {beside}u;")
-        writer.line(
-            f"let across = (around % {across // beside}u) * {beside}u + within % {beside}u;"
-        )
-    else:
-        writer.line(f"let down = local / {across}u;")
-        writer.line(f"let across = local % {across}u;")
-    for i in range(tile.tm // 4):
-        writer.line(f"let down{i} = down + {i * down}u;")
-    for j in range(tile.tn // 4):
-        writer.line(f"let across{j} = across + {j * across}u;")
+class _Threads:
+    """The sums of a workgroup's threads, and where these stand in the tile.
 
+    Attributes:
+        down: a thread's rows, as numbers of vectors of four; ``across`` its columns.
+        sums: of each row, in vectors of four columns.
+    """
 
-def _write_products(shader: Shader, tile: Tile, kind: str) -> None:
-    """Write the products of the block in workgroup memory."""
-    writer = shader.writer
+    def __init__(
+        self, dispatch: Dispatch, tile: Tile, kept: DType, row: Value, column: Value
+    ) -> None:
+        self.dispatch, self.tile, self.kept = dispatch, tile, kept
+        b = self.builder = dispatch.builder
+        self.row, self.column = row, column
+        self.high, self.wide = tile.bm // tile.tm, tile.bn // tile.tn
+        beside = tile.across
+        if beside and self.wide % beside == 0 and self.high % (32 // beside) == 0:
+            # 32 threads that run in step share rows and columns as much as they can.
+            within, around = b.let(b.local % 32, "within"), b.let(b.local // 32, "around")
+            sets, high = self.wide // beside, 32 // beside
+            first = b.let(around // sets * high + within // beside, "down")
+            second = b.let(around % sets * beside + within % beside, "across")
+        else:
+            first = b.let(b.local // self.wide, "down")
+            second = b.let(b.local % self.wide, "across")
+        self.first, self.second = first, second
+        self.down = [b.let(first + i * self.high, "down") for i in range(tile.tm // 4)]
+        self.across = [b.let(second + j * self.wide, "across") for j in range(tile.tn // 4)]
+        self.sums: list[list[Variable]] = [
+            [b.variable(0, f"c{i}_{j}", kept, width=4) for j in range(tile.tn // 4)]
+            for i in range(tile.tm)
+        ]
 
-    def terms(numbers: Sequence[str]) -> None:
-        for k, number in enumerate(numbers):
-            for i in range(tile.tm // 4):
-                writer.line(f"let a{k}_{i} = tile_a[{number}][down{i}];")
-            for j in range(tile.tn // 4):
-                writer.line(f"let b{k}_{j} = tile_b[{number}][across{j}];")
-            for i in range(tile.tm):
-                a = f"vec4<{kind}>(a{k}_{i // 4}.{PARTS[i % 4]})"
-                for j in range(tile.tn // 4):
-                    total = f"c{i}_{j}"
-                    writer.line(f"{total} = {multiply_add(kind, total, a, f'b{k}_{j}')};")
+    def write_products(self, left: Memory, right: Memory) -> None:
+        """Write the products of the block in workgroup memory."""
+        b, tile = self.builder, self.tile
 
-    if not tile.unroll:
-        terms([str(k) for k in range(tile.bk)])
-        return
-    with writer.block(f"for (var k = 0u; k < {tile.bk}u; k += {tile.unroll}u)"):
-        terms([f"k + {k}u" for k in range(tile.unroll)])
+        def terms(numbers: Sequence[Number]) -> None:
+            for number in numbers:
+                rows = [left[number, down] for down in self.down]
+                columns = [right[number, across] for across in self.across]
+                for i, totals in enumerate(self.sums):
+                    factor = b.splat(rows[i // 4][i % 4], 4)
+                    for total, column in zip(totals, columns, strict=True):
+                        total.set(multiply_add(b, self.kept, total, factor, column))
 
+        if not tile.unroll:
+            terms(range(tile.bk))
+            return
+        with b.for_(0, tile.bk, tile.unroll, name="k") as k:
+            terms([k + i for i in range(tile.unroll)])
 
-def _write_sums(
-    shader: Shader, product: Product, tile: Tile, sink: Sink, batch: Number, kind: str
-) -> None:
-    """Write a thread's sums to where they go."""
-    writer = shader.writer
-    down, across = tile.bm // tile.tm, tile.bn // tile.tn
-    fours = tile.tn // 4
-    before = len(writer.lines)
+    def write_sums(self, product: Product, sink: Sink, batch: Number) -> None:
+        """Write a thread's sums to where they go."""
+        b, tile = self.builder, self.tile
 
-    def four(row: str, column: str, sums: str) -> None:
-        conditions = []
-        if product.m % tile.bm:
-            conditions.append(f"{row} < {product.m}u")
-        if product.n % tile.bn:
-            conditions.append(f"{column} < {product.n}u")
-        with writer.block(f"if ({' && '.join(conditions)})" if conditions else ""):
-            line = sink.line(batch, unsigned(row))
-            if sink.unit == 4:
-                sink.write(line, unsigned(column), [f"{sums}.{part}" for part in PARTS])
-                return
-            for x in range(4):
-                one = named(shader, f"{column} + {x}u")
-                with writer.block(f"if ({one.text} < {product.n}u)"), sink.elements.scope():
-                    sink.write(line, one, [f"{sums}.{PARTS[x]}"])
+        def four(row: Value, column: Value, sums: Value) -> None:
+            with b.if_(
+                row < product.m if product.m % tile.bm else None,
+                column < product.n if product.n % tile.bn else None,
+            ):
+                line = sink.line(batch, row)
+                if sink.unit == 4:
+                    sink.write(line, column, sums.parts)
+                    return
+                for x in range(4):
+                    own = b.let(column + x)
+                    with b.if_(own < product.n):
+                        sink.write(line, own, [sums[x]])
 
-    def at(i: int, j: int) -> None:
-        row = named(shader, f"row0 + down{i // 4} * 4u + {i % 4}u")
-        column = named(shader, f"column0 + across{j} * 4u")
-        with sink.elements.scope():
-            four(row.text, column.text, f"c{i}_{j}")
+        def at(i: int, j: int) -> None:
+            row = b.let(self.row + self.down[i // 4] * 4 + i % 4)
+            column = b.let(self.column + self.across[j] * 4)
+            with b.scope():
+                four(row, column, self.sums[i][j])
 
-    at(0, 0)
-    written = len(writer.lines) - before
-    if written * tile.tm * fours <= MOST_LINES:
-        for number in range(1, tile.tm * fours):
-            at(number // fours, number % fours)
-        return
-    del writer.lines[before:]
-    names = ", ".join(f"c{i}_{j}" for i in range(tile.tm) for j in range(fours))
-    writer.line(f"var sums = array<vec4<{kind}>, {tile.tm * fours}>({names});")
-    with writer.block(f"for (var each = 0u; each < {tile.tm * fours}u; each++)"):
-        writer.line(f"let i = each / {fours}u;")
-        writer.line(f"let j = each % {fours}u;")
-        row = named(shader, f"row0 + ((i / 4u) * {down}u + down) * 4u + i % 4u")
-        column = named(shader, f"column0 + (j * {across}u + across) * 4u")
-        writer.line("let four = sums[each];")
-        with sink.elements.scope():
-            four(row.text, column.text, "four")
+        fours = tile.tn // 4
+        if b.trial(lambda: at(0, 0)) * tile.tm * fours <= MOST_LINES:
+            for number in range(tile.tm * fours):
+                at(number // fours, number % fours)
+            return
+        sums = b.array([total for totals in self.sums for total in totals], "sums")
+        with b.for_(0, tile.tm * fours, name="each") as each:
+            i, j = b.let(each // fours, "i"), b.let(each % fours, "j")
+            row = b.let(self.row + (i // 4 * self.high + self.first) * 4 + i % 4)
+            column = b.let(self.column + (j * self.wide + self.second) * 4)
+            four(row, column, sums[each])

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ....backends.wgpu.machine import Machine, power_above, power_below
-from ..shader import Shader
+from ...ir.index import Number
+from ..builder import Memory, Value
+from ..dispatch import Dispatch
+from ..machine import Machine, power_above, power_below
 from .epilogue import Sink
-from .load import Reader, ThreadSums, named, terms_of, unsigned
+from .load import Reader, ThreadSums, terms_of
 from .plan import MOST_PART_BYTES
 from .product import Product, View, kept_in, part_bytes
+from .tiles import SinkOf
 
 THREADS = 512
 """Threads of a workgroup, at most."""
@@ -143,121 +145,112 @@ def group_count(product: Product, share: Share) -> int:
 
 
 def write_vector(
-    shader: Shader, product: Product, share: Share, readers: Sequence[Reader], sink: Any
+    dispatch: Dispatch, product: Product, share: Share, readers: Sequence[Reader], sink: SinkOf
 ) -> None:
-    """Write the kernel; ``sink(part)`` makes what takes the sums of a part, whose number is an expression."""
-    writer = shader.writer
+    """Write the kernel of a product."""
+    b = dispatch.builder
     across = -(-product.n // share.width)
-    writer.line(f"let column0 = (group % {across}u) * {share.width}u;")
-    writer.line(f"let plane = group / {across}u;")
-    writer.line(f"let matrix = plane % {product.count}u;")
-    writer.line(f"let part = plane / {product.count}u;")
-    took: Sink = sink("part")
-    elements = shader.elements()
-    batch = unsigned("matrix") if product.count > 1 else 0
+    column = b.let(b.group % across * share.width, "column0")
+    plane = b.let(b.group // across, "plane")
+    batch: Number = b.let(plane % product.count, "matrix") if product.count > 1 else 0
+    part = b.let(plane // product.count, "part")
+    took = sink(part)
+    elements = dispatch.elements()
     by_columns = readers[1].view.along == "free"
-    unit, slice_ = ("%", "/") if by_columns else ("/", "%")
     by = share.units if by_columns else share.slices
-    writer.line(f"let unit = local {unit} {by}u;")
-    writer.line(f"let slice = local {slice_} {by}u;")
+    near, far = b.local % by, b.local // by
+    unit = b.let(near if by_columns else far, "unit")
+    slice_ = b.let(far if by_columns else near, "slice")
     reader, places = readers[1], elements.places
-    numbers: list[Any]
-    first = named(shader, f"column0 + unit * {share.columns}u")
+    first = b.let(column + unit * share.columns)
     if reader.view.vector > 1 and by_columns:
-        numbers, last = [named(shader, f"{first.text} / 4u")], product.n // 4 - 1
+        numbers, last = [b.let(first // 4)], product.n // 4 - 1
     else:
         numbers, last = [places.add(first, j) for j in range(share.columns)], product.n - 1
     if product.n % share.width:
-        numbers = [named(shader, f"min({places.text(number)}, {last}u)") for number in numbers]
+        numbers = [b.let(b.min(places.value(number), last)) for number in numbers]
     bases = (
         [readers[0].base(elements, batch, row) for row in range(product.m)],
         [reader.base(elements, batch, number) for number in numbers],
     )
-    sums = ThreadSums(shader, elements, readers, bases, (product.m, share.columns))
-    _write_terms(shader, product, share, sums)
+    sums = ThreadSums(dispatch, elements, readers, bases, (product.m, share.columns))
+    _write_terms(product, share, sums, slice_, part)
+    partial = b.shared(sums.kept, (len(sums.sums), share.threads), "partial")
+    for number, total in enumerate(sums.sums):
+        partial[number, b.local] = total
+    b.barrier()
     if share.slices > 1:
-        _write_reduction(shader, share, sums, by_columns)
-    _write_results(shader, product, share, sums, took, batch, by_columns)
+        _write_reduction(share, sums, partial, slice_, share.units if by_columns else 1)
+    apart = 1 if by_columns else share.slices
+    _write_results(product, share, partial, took, batch, column, apart)
 
 
-def _write_terms(shader: Shader, product: Product, share: Share, sums: ThreadSums) -> None:
+def _write_terms(
+    product: Product, share: Share, sums: ThreadSums, slice_: Value, part: Value
+) -> None:
     """Write the loop over a thread's terms."""
-    writer, elements = shader.writer, sums.elements
+    b = sums.builder
     groups = product.k // sums.terms
     each = -(-groups // share.parts)
-    writer.line(f"var group0 = slice + part * {each}u;")
-    writer.line(f"let stop = min((part + 1u) * {each}u, {groups}u);")
+    group = b.variable(slice_ + part * each, "group0")
+    stop = b.let(b.min((part + 1) * each, groups), "stop")
     step, ahead = share.slices, share.ahead
     if each >= step * ahead:
-        last = f"group0 + {(ahead - 1) * step}u"
-        head = f"for (; {last} < stop; group0 += {ahead * step}u)"
-        with writer.block(head), elements.scope():
-            numbers = [named(shader, f"group0 + {i * step}u") for i in range(ahead)]
+        with b.while_(lambda: group + (ahead - 1) * step < stop):
+            numbers = [b.let(group + i * step) for i in range(ahead)]
             for loaded in [sums.load(number) for number in numbers]:
                 sums.add(loaded)
+            group.set(group + ahead * step)
     left = min(ahead - 1, -(-each // step)) if each >= step * ahead else -(-each // step)
     if groups % (share.parts * step * ahead) == 0:
         return
     # What is left is asked for at once too.
-    with writer.block(""), elements.scope():
+    with b.scope():
         some = []
         for i in range(left):
-            number = named(shader, f"group0 + {i * step}u").text
-            inside = named(shader, f"{number} < stop").text
-            some.append(sums.load(named(shader, f"min({number}, {groups - 1}u)"), inside))
+            number = b.let(group + i * step)
+            inside = b.let(number < stop)
+            some.append(sums.load(b.let(b.min(number, groups - 1)), inside))
         for loaded in some:
             sums.add(loaded)
 
 
-def _write_reduction(shader: Shader, share: Share, sums: ThreadSums, by_columns: bool) -> None:
+def _write_reduction(
+    share: Share, sums: ThreadSums, partial: Memory, slice_: Value, apart: int
+) -> None:
     """Write how the sums of the threads that share columns become one: halves onto halves, always in the same order."""
-    writer, names = shader.writer, sums.names()
-    shader.shared("partial", f"array<array<{sums.kind}, {share.threads}>, {len(names)}>")
-    for number, name in enumerate(names):
-        writer.line(f"partial[{number}][local] = {name};")
-    shader.barrier()
-    apart = share.units if by_columns else 1
-    with writer.block(f"for (var half = {share.slices // 2}u; half > 0u; half = half / 2u)"):
-        with writer.block("if (slice < half)"):
-            for number, name in enumerate(names):
-                writer.line(f"{name} += partial[{number}][local + half * {apart}u];")
-                writer.line(f"partial[{number}][local] = {name};")
-        shader.barrier()
+    b = sums.builder
+    with b.iterate(
+        share.slices // 2, lambda half: half > 0, lambda half: half // 2, "half"
+    ) as half:
+        with b.if_(slice_ < half):
+            for number, total in enumerate(sums.sums):
+                total += partial[number, b.local + half * apart]
+                partial[number, b.local] = total
+        b.barrier()
 
 
 def _write_results(
-    shader: Shader,
     product: Product,
     share: Share,
-    sums: ThreadSums,
+    partial: Memory,
     sink: Sink,
-    batch: Any,
-    by_columns: bool,
+    batch: Number,
+    first: Value,
+    apart: int,
 ) -> None:
     """Write the sums to where they go, a unit for each thread."""
-    writer, unit = shader.writer, sink.unit
-    apart = 1 if by_columns else share.slices
-    if share.slices == 1:
-        shader.shared("partial", f"array<array<{sums.kind}, {share.threads}>, {len(sums.names())}>")
-        for number, name in enumerate(sums.names()):
-            writer.line(f"partial[{number}][local] = {name};")
-        shader.barrier()
+    b, unit = sink.elements.builder, sink.unit
     across = share.width // unit
-    with (
-        writer.block(f"for (var o = local; o < {product.m * across}u; o += {share.threads}u)"),
-        sink.elements.scope(),
-    ):
-        row = named(shader, f"o / {across}u") if product.m > 1 else unsigned("0u")
-        inside = named(shader, f"(o % {across}u) * {unit}u").text
-        column = named(shader, f"column0 + {inside}")
-        # The number of the sum among a thread's, and the thread.
-        at = f"{row.text} * {share.columns}u + "
-        texts = []
-        for x in range(unit):
-            place = named(shader, f"{inside} + {x}u").text
-            texts.append(
-                f"partial[{at}{place} % {share.columns}u][({place} / {share.columns}u) * {apart}u]"
-            )
-        with writer.block(f"if ({column.text} < {product.n}u)"):
-            held = [named(shader, text).text for text in texts]
+    with b.for_(b.local, product.m * across, share.threads, name="o") as o:
+        row = b.let(o // across) if product.m > 1 else b.index(0)
+        inside = b.let(o % across * unit)
+        column = b.let(first + inside)
+        places = [b.let(inside + x) for x in range(unit)]
+        with b.if_(column < product.n):
+            # The number of the sum among a thread's, and the thread.
+            held = [
+                partial[row * share.columns + place % share.columns, place // share.columns * apart]
+                for place in places
+            ]
             sink.write(sink.line(batch, row if product.m > 1 else 0), column, held)

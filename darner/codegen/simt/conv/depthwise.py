@@ -11,14 +11,14 @@ from itertools import product
 from math import lcm, prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.strided import Strided
 from ...ir.index import Number
 from ...ir.registers import Registers
 from ...problems.conv import patches_of
-from ..shader import Shader, Written
+from ..dispatch import Dispatch, Written
+from ..machine import Machine
 from .epilogue import Finish, added_up, unmerged, words_of
 from .problem import Problem
 from .tile import number
@@ -73,7 +73,7 @@ class Blocks:
     """The code of ``conv`` and ``conv_input_grad``."""
 
     def __init__(
-        self, shader: Shader, finish: Finish, problem: Problem, block: Sequence[int]
+        self, shader: Dispatch, finish: Finish, problem: Problem, block: Sequence[int]
     ) -> None:
         self.shader, self.finish, self.problem, self.block = shader, finish, problem, block
         self.e = finish.elements
@@ -87,7 +87,7 @@ class Blocks:
     def write(self, operands: Sequence[int], seen: Sequence[Strided]) -> None:
         """All of it."""
         e, patches, problem = self.e, self.problem.patches, self.problem
-        places, writer = e.places, self.shader.writer
+        places, writer = e.places, self.shader.builder
         self.seen = seen[0]
         self.memory = self.shader.operands[operands[0]]
         with writer.block(f"if (thread < {prod(self.shape)}u)"), e.scope():
@@ -201,7 +201,7 @@ class Blocks:
                 within = e.places.compare("<", pixels[0][axis], size)
                 exists = e.registers.both(exists, within)
         head = "" if exists is None else f"if ({e.builder.text(exists)})"
-        with self.shader.writer.block(head), e.scope():
+        with self.shader.builder.block(head), e.scope():
             main = self.problem.main
             indices = [[*plane, *unmerged(e, pixel, patches.result, main)] for pixel in pixels]
             self.finish.write(indices, sums, 0)
@@ -217,7 +217,7 @@ def _write_blocks(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strid
         if enough and _products(problem, more) <= MOST_PRODUCTS:
             block = more
     together = words if block[-1] % words == 0 and problem.patches.result[-1] % words == 0 else 1
-    shader = Shader(spec, machine, whole=together > 1)
+    shader = Dispatch(spec, machine, whole=together > 1)
     finish = Finish(shader, main, 1, 0, together)
     blocks = Blocks(shader, finish, problem, block)
     blocks.write([int(str(view.base.name)) for view in seen], seen)
@@ -235,9 +235,9 @@ def _write_sums(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided
     parts = max(1, min(WORKGROUPS // channels, pixels // (THREADS * LEAST_PIXELS), MOST_PARTS))
     each = -(-pixels // parts)
     parts = -(-pixels // each)
-    shader = Shader(spec, machine, threads=THREADS)
+    shader = Dispatch(spec, machine, threads=THREADS)
     finish = Finish(shader, main, parts)
-    e, writer = finish.elements, shader.writer
+    e, writer = finish.elements, shader.builder
     places, registers = e.places, e.registers
     images, gradients = (shader.operands[int(str(view.base.name))] for view in seen)
     part, channel = places.split(number("group"), [parts, channels])
@@ -288,15 +288,15 @@ def _write_sums(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided
 
 
 def _write_totals(
-    shader: Shader, finish: Finish, taps: int, index: list[Number], part: Number
+    shader: Dispatch, finish: Finish, taps: int, index: list[Number], part: Number
 ) -> None:
     """The sums of all threads, for each tap: a few threads for each first, then one."""
-    e, writer, threads = finish.elements, shader.writer, shader.threads
+    e, writer, threads = finish.elements, shader.builder, shader.threads
     kept = e.registers.kept_in(finish.main.dtype)
     scalar = "f64" if kept.itemsize == 8 else "f32"
     chunk = min(TOGETHER * 4 // kept.itemsize, taps)
     few = threads // TOGETHER
-    shader.shared("held", f"array<array<{scalar}, {threads + 1}>, {chunk}>")
+    shader.text_shared("held", f"array<array<{scalar}, {threads + 1}>, {chunk}>")
     kind = e.registers.constant(0.0, kept).type
     nothing = writer.text(e.registers.constant(0.0, kept))
     for first in range(0, taps, chunk):
@@ -320,7 +320,7 @@ def _write_totals(
                 writer.line(f"{total} = {total} + held[local][k];")
             own_tap = e.places.add(number("local"), first)
             where = e.places.split(own_tap, [int(size) for size in finish.main.shape[1:]])
-            finish.write([[*index, *where]], [writer.let(kind, total)], part)
+            finish.write([[*index, *where]], [writer.let_text(kind, total)], part)
         shader.barrier()
 
 

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
 from ....graph.dtypes import DType
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...ir.registers import Registers
-from ..elements import Memory, ShaderElements, is_packed
+from ..builder import Memory, is_packed
+from ..dispatch import Dispatch, Stage, Written
+from ..elements import ThreadElements
+from ..machine import Machine
 from ..main_node import Element, main_stages
-from ..shader import Shader, Stage, Written
 
 BESIDE = 8
 """Parts of a sum that are read together."""
@@ -37,12 +38,12 @@ class Finish:
     """
 
     def __init__(
-        self, shader: Shader, main: Node, parts: int, start: int = 0, together: int = 1
+        self, shader: Dispatch, main: Node, parts: int, start: int = 0, together: int = 1
     ) -> None:
         self.shader, self.main, self.parts, self.together = shader, main, parts, together
         self.shape = sizes(main)
         self.memory: Memory | None = None
-        self.elements: ShaderElements = shader.elements()
+        self.elements: ThreadElements = shader.elements()
         if parts > 1:
             kept = self.elements.registers.kept_in(main.dtype)
             self.memory = shader.scratch(start, parts * prod(self.shape), kept)
@@ -69,7 +70,7 @@ class Finish:
 
 
 def _store(
-    e: ShaderElements, memory: Memory, dtype: DType, at: Number, values: Sequence[Any]
+    e: ThreadElements, memory: Memory, dtype: DType, at: Number, values: Sequence[Any]
 ) -> None:
     """Write neighbouring elements; of small types whole words, where there are several."""
     share = 4 // dtype.itemsize if is_packed(dtype) else 1
@@ -95,11 +96,11 @@ def added_up(
         return Written(tuple(stages), start)
     shape = sizes(main)
 
-    def element(shader: Shader) -> Element:
+    def element(shader: Dispatch) -> Element:
         kept = shader.elements().registers.kept_in(main.dtype)
         memory = shader.scratch(start, parts * prod(shape), kept)
 
-        def at(e: ShaderElements, index: list[Number]) -> Any:
+        def at(e: ThreadElements, index: list[Number]) -> Any:
             place = e.places.offset(index, shape)
 
             def some(first: Number, count: int, total: Any) -> Any:
@@ -128,20 +129,20 @@ def added_up(
 
 
 def split_parts(
-    e: ShaderElements, part: Number, parts: int, steps: int, count: Number
+    e: ThreadElements, part: Number, parts: int, steps: int, count: Number
 ) -> tuple[str, str]:
     """The first step of a part of the sums and the one behind its last, of ``count`` in all."""
     if parts == 1:
         return "0u", e.places.text(count)
     first, total = e.places.text(e.places.mul(part, steps)), e.places.text(count)
     kind = e.places.plain(0).type
-    begin = e.builder.let(kind, f"min({first}, {total})")
-    end = e.builder.let(kind, f"min({first} + {steps}u, {total})")
+    begin = e.builder.let_text(kind, f"min({first}, {total})")
+    end = e.builder.let_text(kind, f"min({first} + {steps}u, {total})")
     return begin.text, end.text
 
 
 def unmerged(
-    e: ShaderElements, pixel: Sequence[Number], merged: Sequence[int], main: Node
+    e: ThreadElements, pixel: Sequence[Number], merged: Sequence[int], main: Node
 ) -> list[Number]:
     """A pixel's place along the axes of the node, of which ``Patches`` took some together."""
     own = [int(size) for size in main.shape[2:]]

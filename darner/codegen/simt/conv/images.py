@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.device import GRANULE
-from ....backends.wgpu.machine import Machine
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph.dtypes import DType
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.strided import Strided
 from ...ir.index import Number
 from ...ir.registers import Registers
-from ..elements import Memory, ShaderElements
-from ..shader import Shader, Stage, Written
+from ..builder import Memory
+from ..dispatch import Dispatch, Stage, Written
+from ..elements import ThreadElements
+from ..machine import GRANULE, Machine
 from .epilogue import Finish, added_up, split_parts, unmerged, words_of
 from .plan import Cut, cut_of
 from .problem import Place, Problem
@@ -51,8 +51,8 @@ class Steps:
         self.channels = place.problem.patches.channels
         self.blocks = -(-self.channels // self.depth)
         if flat:
-            tiles.shader.shared(TAPS, f"array<vec4<u32>, {self.depth}>")
-            tiles.shader.shared(WEIGHTS, f"array<u32, {self.depth}>")
+            tiles.shader.text_shared(TAPS, f"array<vec4<u32>, {self.depth}>")
+            tiles.shader.text_shared(WEIGHTS, f"array<u32, {self.depth}>")
 
     @property
     def count(self) -> Number:
@@ -284,7 +284,7 @@ class PackedRows:
 
 
 def weight_at(
-    e: ShaderElements, problem: Problem, group: Number, row: Number, channel: Number, tap: Number
+    e: ThreadElements, problem: Problem, group: Number, row: Number, channel: Number, tap: Number
 ) -> Number:
     """Where a weight lies: that of a row of a group's product, a channel that is summed over, and a tap."""
     rows, channels = problem.rows, problem.patches.channels
@@ -308,13 +308,13 @@ def _pack(
     kept: DType,
 ) -> Stage:
     """Weights as [group, channel and tap in the order of the steps, row], with zeros up to ``width`` rows."""
-    shader = Shader(spec, machine)
+    shader = Dispatch(spec, machine)
     patches, taps = problem.patches, problem.taps
     order = [patches.channels, taps] if flat else [taps, patches.channels]
     shape = [patches.groups, *order, width]
     memory = shader.scratch(0, prod(shape), kept)
     threads = [patches.groups, patches.channels, width]
-    with shader.writer.block(f"if (thread < {prod(threads)}u)"):
+    with shader.builder.block(f"if (thread < {prod(threads)}u)"):
         e = shader.elements()
         places, registers = e.places, e.registers
         group, channel, row = places.split(number("thread"), threads)
@@ -360,14 +360,14 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
     together = words_of(spec)
     if together > 1 and (prod(patches.result) % together or set(patches.strides) != {1}):
         together = 1
-    shader = Shader(spec, machine, threads=cut.tile.threads, whole=together > 1)
+    shader = Dispatch(spec, machine, threads=cut.tile.threads, whole=together > 1)
     tiles = Tiles(shader, cut.tile, kept, pad)
     finish = Finish(shader, main, cut.parts, nbytes, together)
     e = finish.elements
     place = Place(e, problem, cut)
     if place.is_uneven:
         first, all_ = e.places.text(place.first_column), e.places.text(place.columns)
-        shader.writer.line(f"if ({first} >= {all_}) {{ return; }}")
+        shader.builder.line(f"if ({first} >= {all_}) {{ return; }}")
     steps_ = Steps(tiles, place, flat)
     columns = ImageColumns(steps_, shader.operands[operands[0]], seen[0])
     rows: WeightRows | PackedRows
@@ -399,7 +399,7 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
         if problem.rows % cut.tile.rows:
             exists = e.registers.both(exists, e.places.compare("<", own, problem.rows))
         channel = e.places.add(e.places.mul(place.group, problem.rows), own)
-        with shader.writer.block(f"if ({e.builder.text(exists)})"), e.scope():
+        with shader.builder.block(f"if ({e.builder.text(exists)})"), e.scope():
             indices = [[image, channel, *pixel] for image, *pixel in pixels]
             finish.write(indices, values, place.part)
 

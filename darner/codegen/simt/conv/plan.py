@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....backends.wgpu.machine import Machine, turns
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ..machine import Machine, turns
 from .tile import Tile
 
 TILES = (

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph.node import Node
 from ...ir.index import Number
 from ...problems.conv import Patches, Taps, patches_of
-from ..elements import ShaderElements
+from ..elements import ThreadElements
 from .plan import Cut
 from .tile import number
 
@@ -88,7 +88,7 @@ class Problem:
 class Place:
     """Which part of the products a workgroup computes, and what that depends on."""
 
-    def __init__(self, e: ShaderElements, problem: Problem, cut: Cut) -> None:
+    def __init__(self, e: ThreadElements, problem: Problem, cut: Cut) -> None:
         self.e, self.problem, self.cut = e, problem, cut
         patches, tile = problem.patches, cut.tile
         row_tiles = -(-problem.rows // tile.rows)
@@ -132,7 +132,7 @@ class Place:
 
     def let(self, text: str) -> Text:
         """Give an index a name."""
-        found: Text = self.e.builder.let(number("").type, text)
+        found: Text = self.e.builder.let_text(number("").type, text)
         return found
 
     def product(self, values: Sequence[Number]) -> Number:

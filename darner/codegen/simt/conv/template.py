@@ -8,7 +8,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
 from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....graph.node import Node
@@ -17,8 +16,9 @@ from ....lower.specs import sizes
 from ....lower.strided import Strided, row_major, strided
 from ...ir.index import Number
 from ...problems.conv import CONVOLUTIONS
+from ..dispatch import Written
+from ..machine import Machine
 from ..main_node import MainElements, is_bound, main_of, main_stages
-from ..shader import Written
 from ..template import Template
 from . import depthwise as conv_depthwise
 from . import images as conv_images

@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ...ir.index import Number
-from ..elements import Memory, ShaderElements
-from ..shader import Shader
+from ..builder import Memory
+from ..dispatch import Dispatch
+from ..elements import ThreadElements
 
 ROWS, COLUMNS = "rows_tile", "columns_tile"
 """The operands' parts in shared memory."""
@@ -71,14 +72,14 @@ class Loader(Protocol):
 class Tiles:
     """The tile of a workgroup in the code of a shader."""
 
-    def __init__(self, shader: Shader, tile: Tile, kept: DType, pad: int = 0) -> None:
+    def __init__(self, shader: Dispatch, tile: Tile, kept: DType, pad: int = 0) -> None:
         self.shader, self.tile, self.kept = shader, tile, kept
-        self.writer = shader.writer
+        self.writer = shader.builder
         self.scalar = "f64" if kept is dtypes.f64 else "f32"
         self.vector = f"vec4<{self.scalar}>"
         for name, count in ((ROWS, tile.rows), (COLUMNS, tile.columns)):
             kind = f"array<array<{self.vector}, {count // 4 + pad}>, {tile.depth}>"
-            shader.shared(name, kind)
+            shader.text_shared(name, kind)
         self.across = tile.columns // tile.wide
         self.down = tile.rows // tile.high
         self.sums = [[f"sum{i}_{j}" for j in range(tile.wide // 4)] for i in range(tile.high)]
@@ -90,7 +91,7 @@ class Tiles:
 
     def let(self, text: str) -> Text:
         """Give an index a name."""
-        found: Text = self.writer.let(number("").type, text)
+        found: Text = self.writer.let_text(number("").type, text)
         return found
 
     def plus(self, value: Number, constant: int) -> Number:
@@ -101,7 +102,7 @@ class Tiles:
 
     def load(
         self,
-        e: ShaderElements,
+        e: ThreadElements,
         register: str,
         memory: Memory,
         at: Number,
@@ -179,7 +180,7 @@ class Tiles:
         together: int,
         before: Callable[[Text], Any],
         inside: Callable[[Any, Text, list[Text]], None],
-        elements: ShaderElements,
+        elements: ThreadElements,
     ) -> None:
         """``inside(before(column), row, sums)`` for all sums of the tile, ``together`` neighbouring columns at a time.
 
@@ -209,7 +210,7 @@ class Tiles:
                     at = places.text(places.add(column, k))
                     kind = elements.registers.constant(0.0, self.kept).type
                     text = f"columns_tile[part][({at}) >> 2u][({at}) & 3u]"
-                    values.append(writer.let(kind, text))
+                    values.append(writer.let_text(kind, text))
                 inside(found, row, values)
             self.shader.barrier()
 

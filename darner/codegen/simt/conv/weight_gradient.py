@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.strided import Strided
 from ...ir.index import Number
 from ...ir.registers import Registers
 from ...problems.conv import patches_of
-from ..elements import Memory, ShaderElements
-from ..shader import Shader, Written
+from ..builder import Memory
+from ..dispatch import Dispatch, Written
+from ..elements import ThreadElements
+from ..machine import Machine
 from .epilogue import Finish, added_up, split_parts, words_of
 from .plan import cut_of
 from .tile import COLUMNS, ROWS, Share, Tiles, number, text_of
@@ -32,7 +33,7 @@ FAR = 1 << 30
 class Product:
     """What a workgroup computes of [channels of the result, channels and taps] and what of the sums."""
 
-    def __init__(self, e: ShaderElements, tiles: Tiles, main: Node, parts: int, steps: int) -> None:
+    def __init__(self, e: ThreadElements, tiles: Tiles, main: Node, parts: int, steps: int) -> None:
         self.e, self.tiles = e, tiles
         self.patches = patches = patches_of(main)
         self.taps = prod(patches.kernel)
@@ -95,7 +96,7 @@ class PatchColumns:
         self.product, self.memory, self.seen, self.e = product, memory, seen, product.e
         tile, writer, places = product.tiles.tile, self.e.builder, self.e.places
         patches = product.patches
-        product.tiles.shader.shared(TAPS, f"array<vec4<u32>, {tile.columns}>")
+        product.tiles.shader.text_shared(TAPS, f"array<vec4<u32>, {tile.columns}>")
         head = f"for (var i = local; i < {tile.columns}u; i += {tile.threads}u)"
         with writer.block(head):
             column = places.add(product.first_column, number("i"))
@@ -163,7 +164,7 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
     together = words_of(spec)
     if columns % together:
         together = 1
-    shader = Shader(spec, machine, threads=cut.tile.threads, whole=together > 1)
+    shader = Dispatch(spec, machine, threads=cut.tile.threads, whole=together > 1)
     tiles = Tiles(shader, cut.tile, kept, 1)
     finish = Finish(shader, main, cut.parts, 0, together)
     e = finish.elements
@@ -186,7 +187,7 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
         if rows % cut.tile.rows:
             exists = e.registers.both(exists, e.places.compare("<", own, rows))
         channel = e.places.add(e.places.mul(product.group, rows), own)
-        with shader.writer.block(f"if ({e.builder.text(exists)})"), e.scope():
+        with shader.builder.block(f"if ({e.builder.text(exists)})"), e.scope():
             finish.write([[channel, *other] for other in others], values, product.part)
 
     tiles.give(together, before, inside, e)

@@ -11,15 +11,16 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.math import emit, register_type
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import Shader, Stage, Written
+from ..builder import Memory, is_packed
+from ..dispatch import Dispatch, Stage, Written
+from ..elements import ThreadElements
+from ..machine import Machine
 from ..sort.template import Sort, rounded, word
 from ..template import Template
 from .update import filled, prepared
@@ -73,7 +74,7 @@ class _Scatter:
 
     # ------------------------------------------------------------- elements
 
-    def _parts(self, elements: ShaderElements, column: Any) -> tuple[list[Any], list[Any]]:
+    def _parts(self, elements: ThreadElements, column: Any) -> tuple[list[Any], list[Any]]:
         """The indices of a column along the axes before and after the one that is written along."""
         places = elements.places
         outer, inner = (
@@ -83,7 +84,7 @@ class _Scatter:
         lead = places.split(outer, self.lead) if self.lead else []
         return lead, places.split(inner, self.tail) if self.tail else []
 
-    def index(self, elements: ShaderElements, row: Any, number: Any) -> Text:
+    def index(self, elements: ThreadElements, row: Any, number: Any) -> Text:
         """The place that a slice goes to, as it is given."""
         if self.along:
             lead, tail = self._parts(elements, row)
@@ -93,7 +94,7 @@ class _Scatter:
         found: Text = elements.places.plain(elements.integer(self.indices, at))
         return found
 
-    def value(self, elements: ShaderElements, row: Any, number: Any, column: Any) -> Any:
+    def value(self, elements: ThreadElements, row: Any, number: Any, column: Any) -> Any:
         """An element of a slice, in the type that is combined in."""
         lead, tail = self._parts(elements, row if self.along else column)
         token = [number]
@@ -102,7 +103,7 @@ class _Scatter:
         found = elements.at(self.src, [*lead, *token, *tail])
         return elements.registers.cast(found, self.src.dtype, self.kept)
 
-    def offset(self, elements: ShaderElements, row: Any, place: Any, column: Any) -> Any:
+    def offset(self, elements: ThreadElements, row: Any, place: Any, column: Any) -> Any:
         """Where an element of the result lies."""
         places = elements.places
         flat = row if self.along else column
@@ -111,20 +112,20 @@ class _Scatter:
             places.mul(places.add(places.mul(outer, self.size), place), self.inner), inner
         )
 
-    def neutral(self, elements: ShaderElements) -> Any:
+    def neutral(self, elements: ThreadElements) -> Any:
         """What is combined with nothing."""
         if self.mode == "set":
             return elements.registers.constant(0, self.kept)
         return elements.registers.neutral(COMBINES[self.mode][0], self.kept, self.kept)
 
-    def combined(self, elements: ShaderElements, total: Any, value: Any) -> Any:
+    def combined(self, elements: ThreadElements, total: Any, value: Any) -> Any:
         """Two values as one."""
         if self.mode == "set":
             return value
         op = COMBINES[self.mode][1]
         return emit(op, elements.builder, [total, value], [self.kept, self.kept], self.kept)
 
-    def store(self, shader: Shader, elements: ShaderElements, total: Any, offset: Any) -> None:
+    def store(self, shader: Dispatch, elements: ThreadElements, total: Any, offset: Any) -> None:
         """Write what slices gave together, with what was there before."""
         registers, (result,) = elements.registers, shader.results
         if self.x is not None and self.mode != "set":
@@ -140,7 +141,7 @@ class _Scatter:
         """Every element of the result looks for the slices that go to it."""
         shape = sizes(self.node)
 
-        def value(elements: ShaderElements, at: Text) -> Any:
+        def value(elements: ThreadElements, at: Text) -> Any:
             places, registers, writer = elements.places, elements.registers, elements.builder
             index = places.split(at, shape)
             lead, place, tail = index[: self.axis], index[self.axis], index[self.axis + 1 :]
@@ -169,8 +170,8 @@ class _Scatter:
 
     def directly(self) -> Stage:
         """Of all slices that go to one place one writes what they give together: the last where it replaces, the first where it combines all."""
-        shader, count = Shader(self.spec, self.machine), self.count * self.columns
-        writer, sets = shader.writer, self.mode == "set"
+        shader, count = Dispatch(self.spec, self.machine), self.count * self.columns
+        writer, sets = shader.builder, self.mode == "set"
         with writer.block(f"if (thread < {count}u)"):
             elements = shader.elements()
             number, column = elements.places.split(word("thread"), (self.count, self.columns))
@@ -202,8 +203,8 @@ class _Scatter:
 
     def by_columns(self) -> Stage:
         """A thread goes along each column."""
-        shader = Shader(self.spec, self.machine)
-        writer, (result,) = shader.writer, shader.results
+        shader = Dispatch(self.spec, self.machine)
+        writer, (result,) = shader.builder, shader.results
         with writer.block(f"if (thread < {self.rows}u)"):
             elements = shader.elements()
 
@@ -229,14 +230,14 @@ class _Scatter:
         keys_at, numbers_at = 0, rounded(4 * count)
         self._keys, self._numbers = keys_at, numbers_at
 
-        def key(shader: Shader, elements: ShaderElements, row: Text, number: Text) -> Text:
+        def key(shader: Dispatch, elements: ThreadElements, row: Text, number: Text) -> Text:
             found = self.index(elements, row, number)
             elements.check(self.node, found, self.size)
-            return shader.writer.let(found.type, f"min({found.text}, {self.size}u)")
+            return shader.builder.let_text(found.type, f"min({found.text}, {self.size}u)")
 
         def finish(
-            shader: Shader,
-            elements: ShaderElements,
+            shader: Dispatch,
+            elements: ThreadElements,
             row: Text,
             place: Text,
             key: Text,
@@ -244,8 +245,8 @@ class _Scatter:
         ) -> None:
             keys, numbers = self._sorted(shader)
             at = f"{row.text} * {self.count}u + {place.text}"
-            shader.writer.line(f"{keys.name}[{at}] = {key.text};")
-            shader.writer.line(f"{numbers.name}[{at}] = {number.text};")
+            shader.builder.line(f"{keys.name}[{at}] = {key.text};")
+            shader.builder.line(f"{numbers.name}[{at}] = {number.text};")
 
         start = numbers_at + rounded(4 * count)
         sort = Sort(self.spec, self.machine, self.rows, self.count, key, finish, start=start)
@@ -261,7 +262,7 @@ class _Scatter:
             end += 2 * rounded(self._threads(pieces) * self._held.itemsize)
         return stages, end
 
-    def _sorted(self, shader: Shader) -> tuple[Memory, Memory]:
+    def _sorted(self, shader: Dispatch) -> tuple[Memory, Memory]:
         count = self.rows * self.count
         return tuple(shader.scratch(at, count, dtypes.u32) for at in (self._keys, self._numbers))  # type: ignore[return-value]
 
@@ -273,7 +274,7 @@ class _Scatter:
         """The type that parts of a result are kept in."""
         return dtypes.u32 if is_packed(self.kept) else self.kept
 
-    def _heads_and_tails(self, shader: Shader, pieces: int) -> tuple[Memory, Memory]:
+    def _heads_and_tails(self, shader: Dispatch, pieces: int) -> tuple[Memory, Memory]:
         """For each piece, what its first place gets where pieces before have slices of it too, and what its last gets where later ones have."""
         count = self._threads(pieces)
         return tuple(  # type: ignore[return-value]
@@ -283,9 +284,9 @@ class _Scatter:
             for k in range(2)
         )
 
-    def _split(self, shader: Shader, per_row: int) -> tuple[Text, Text, Text]:
+    def _split(self, shader: Dispatch, per_row: int) -> tuple[Text, Text, Text]:
         """The row, the number in it and the column of a thread; neighbours have neighbouring columns."""
-        writer = shader.writer
+        writer = shader.builder
         writer.line(f"let column = thread % {self.columns}u;")
         writer.line(f"let number = thread / {self.columns}u % {per_row}u;")
         writer.line(f"let row = thread / {self.columns * per_row}u;")
@@ -293,23 +294,23 @@ class _Scatter:
 
     def _last_of_each(self) -> Stage:
         """Of the slices of one place the last is written."""
-        shader, count = Shader(self.spec, self.machine), self.rows * self.count * self.columns
-        writer = shader.writer
+        shader, count = Dispatch(self.spec, self.machine), self.rows * self.count * self.columns
+        writer = shader.builder
         keys, numbers = self._sorted(shader)
         with writer.block(f"if (thread < {count}u)"):
             elements = shader.elements()
             row, at, column = self._split(shader, self.count)
-            place = writer.let(word("").type, f"{keys.name}[number]")
+            place = writer.let_text(word("").type, f"{keys.name}[number]")
             last = f"(number == {self.count - 1}u || {keys.name}[min(number + 1u, {self.count - 1}u)] != {place.text})"
             with writer.block(f"if ({place.text} < {self.size}u && {last})"), elements.scope():
-                which = writer.let(at.type, f"{numbers.name}[number]")
+                which = writer.let_text(at.type, f"{numbers.name}[number]")
                 value = self.value(elements, row, which, column)
                 self.store(shader, elements, value, self.offset(elements, row, place, column))
         return shader.finish(-(-count // shader.threads))
 
     def _pieces(self, pieces: int) -> Stage:
         """Combine what lies in each piece; a place that lies in one piece only is done then."""
-        shader, writer = (made := Shader(self.spec, self.machine)), made.writer
+        shader, writer = (made := Dispatch(self.spec, self.machine)), made.builder
         keys, numbers = self._sorted(shader)
         parts = self._heads_and_tails(shader, pieces) if pieces > 1 else None
         elements = shader.elements()
@@ -348,7 +349,7 @@ class _Scatter:
                 for k in range(AHEAD):
                     writer.line(f"let at{k} = base + min(at + {k}u, last - 1u);")
                     writer.line(f"let key{k} = {keys.name}[at{k}];")
-                    which = writer.let(column.type, f"{numbers.name}[at{k}]")
+                    which = writer.let_text(column.type, f"{numbers.name}[at{k}]")
                     values.append(self.value(elements, row, which, column))
                 for k, value in enumerate(values):
                     with writer.block(f"if (at + {k}u < last)"), elements.scope():
@@ -373,7 +374,7 @@ class _Scatter:
 
     def _joined(self, pieces: int) -> Stage:
         """A place whose slices begin in one piece and end in another gets what all of these have for it."""
-        shader, writer = (made := Shader(self.spec, self.machine)), made.writer
+        shader, writer = (made := Dispatch(self.spec, self.machine)), made.builder
         keys, _ = self._sorted(shader)
         heads, tails = self._heads_and_tails(shader, pieces)
         elements = shader.elements()

@@ -9,20 +9,21 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import Shader, Stage, Written
+from ..builder import Memory, is_packed
+from ..dispatch import Dispatch, Stage, Written
+from ..elements import ThreadElements
+from ..machine import Machine
 from ..sort.template import word
 from ..template import Template
 
 SEVERAL = 4
 """Words that a thread copies or clears."""
 
-Value = Callable[[ShaderElements, Text], Any]
+Value = Callable[[ThreadElements, Text], Any]
 """``value(elements, offset)``: the element at a place in row-major order."""
 
 
@@ -32,20 +33,22 @@ def share_of(node: Node) -> int:
 
 
 def write_word(
-    shader: Shader, elements: ShaderElements, memory: Memory, node: Node, at: str, value: Value
+    shader: Dispatch, elements: ThreadElements, memory: Memory, node: Node, at: str, value: Value
 ) -> None:
     """Write one word of a result whose words are whole, or one element where it takes a word or more.
 
     ``value`` is asked for the elements from ``at * share_of(node)`` on; beyond the last it is asked for the last again.
     """
-    writer, share, count = shader.writer, share_of(node), prod(sizes(node))
+    writer, share, count = shader.builder, share_of(node), prod(sizes(node))
     if share == 1:
         elements.registers.store(value(elements, word(at)), memory, word(at), node.dtype)
         return
     bits, parts = 32 // share, []
     for k in range(share):
         text = f"{at} * {share}u + {k}u"
-        offset = writer.let(word("").type, f"min({text}, {count - 1}u)" if count % share else text)
+        offset = writer.let_text(
+            word("").type, f"min({text}, {count - 1}u)" if count % share else text
+        )
         with elements.scope():
             found = elements.registers.packed(value(elements, offset), node.dtype)
         parts.append(f"({found} << {bits * k}u)")
@@ -55,9 +58,9 @@ def write_word(
 def filled(spec: Spec, machine: Machine, number: int, value: Value) -> Stage:
     """A dispatch that writes all elements of a result."""
     node = spec.body.outputs[number]
-    shader = Shader(spec, machine, whole=True)
+    shader = Dispatch(spec, machine, whole=True)
     words = -(-prod(sizes(node)) // share_of(node))
-    with shader.writer.block(f"if (thread < {words}u)"):
+    with shader.builder.block(f"if (thread < {words}u)"):
         elements = shader.elements()
         write_word(shader, elements, shader.results[number], node, "thread", value)
     return shader.finish(-(-words // shader.threads))
@@ -69,14 +72,14 @@ def prepared(spec: Spec, machine: Machine, x: Node | None) -> Stage:
     if x is not None and x.name is None:
         shape = sizes(x)
         return filled(spec, machine, 0, lambda e, at: e.at(x, e.places.split(at, shape)))
-    shader = Shader(spec, machine, whole=True)
+    shader = Dispatch(spec, machine, whole=True)
     result = shader.results[0]
     words = -(-prod(sizes(node)) // share_of(node))
     operand = None if x is None else shader.operands[int(str(x.name))]
     if node.dtype.itemsize == 4 and words % 4 == 0:
         result, words = shader.as_vectors(result, 4), words // 4
         operand = operand and shader.as_vectors(operand, 4)
-    writer = shader.writer
+    writer = shader.builder
     writer.line(f"let first = group * {shader.threads * SEVERAL}u + local;")
     for k in range(SEVERAL):
         at = f"first + {k * shader.threads}u"
@@ -111,10 +114,10 @@ def _replaced(spec: Spec, machine: Machine, node: Node) -> Stage:
     whole, part = sizes(x), sizes(update)
     share = share_of(node)
     by_words = is_packed(node.dtype) and bool(part) and _whole_words(whole, part, share)
-    shader = Shader(spec, machine, whole=by_words)
+    shader = Dispatch(spec, machine, whole=by_words)
     result = shader.results[0]
     units = prod(part) // share if by_words else prod(part)
-    with shader.writer.block(f"if (thread < {units}u)"):
+    with shader.builder.block(f"if (thread < {units}u)"):
         elements = shader.elements()
         places = elements.places
         first = places.mul(word("thread"), share) if by_words else word("thread")
@@ -137,8 +140,8 @@ def _whole_words(whole: Sequence[int], part: Sequence[int], share: int) -> bool:
 
 
 def _store_word(
-    shader: Shader,
-    elements: ShaderElements,
+    shader: Dispatch,
+    elements: ThreadElements,
     update: Node,
     index: Sequence[Any],
     result: Memory,
@@ -151,7 +154,7 @@ def _store_word(
         found = elements.registers.packed(elements.at(update, at), update.dtype)
         parts.append(f"({found} << {bits * k}u)")
     place = elements.places.text(offset)
-    shader.writer.line(f"{result.name}[{place} / {share}u] = {' | '.join(parts)};")
+    shader.builder.line(f"{result.name}[{place} / {share}u] = {' | '.join(parts)};")
 
 
 UPDATES = Template("updates", _fits, _write)

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine, power_above, power_below
-from ....backends.wgpu.writer import Text, spelled
+from ....backends.wgpu.text import Text, spelled
 from ....graph import dtypes
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ....ops.faults import can_fail
 from ...ir.math import emit, register_type
-from ..shader import Shader, Written
+from ..dispatch import Dispatch, Written
+from ..machine import Machine, power_above, power_below
 from ..sort.template import rounded, word
 from ..template import Template
 
@@ -56,15 +56,15 @@ class _Work:
             threads = min(MOST, machine.threads)
         # A workgroup that combines by halves has a power of two of threads.
         threads = power_below(min(threads, machine.threads))
-        self.shader = Shader(spec, machine, threads=threads)
+        self.shader = Dispatch(spec, machine, threads=threads)
         self.threads = self.shader.threads
-        self.writer = self.shader.writer
+        self.writer = self.shader.builder
         self.elements = self.shader.elements()
         room = machine.shared - threads * (4 + self.dtype.itemsize)
         self.inside = area * self.dtype.itemsize <= room
         self.scratch = 0
         if self.inside:
-            self.name = self.shader.shared("work", f"array<{self.kind}, {max(area, 1)}>")
+            self.name = self.shader.text_shared("work", f"array<{self.kind}, {max(area, 1)}>")
             self.base = ""
         else:
             self.scratch = rounded(self.batch * area * self.dtype.itemsize)
@@ -127,8 +127,10 @@ class _Work:
         registers = self.elements.registers
         with self.each(f"{self.order * columns}u"):
             at = self.at(f"i / {columns}u", f"{start}u + i % {columns}u")
-            value = registers.cast(self.writer.let(self.ir_type, at), self.dtype, self.node.dtype)
-            offset = self.writer.let(word("").type, f"group * {self.order * columns}u + i")
+            value = registers.cast(
+                self.writer.let_text(self.ir_type, at), self.dtype, self.node.dtype
+            )
+            offset = self.writer.let_text(word("").type, f"group * {self.order * columns}u + i")
             registers.store(value, self.shader.results[0], offset, self.node.dtype)
 
     def constant(self, number: float) -> Any:
@@ -241,7 +243,7 @@ class _Work:
         """All that is below and right of the panel: some rows' factors at a time are shared by all columns."""
         writer, n, halves = self.writer, self.order, PANEL // 4
         vector = f"vec4<{self.kind}>"
-        self.shader.shared("factors", f"array<{vector}, {TALL * halves}>")
+        self.shader.text_shared("factors", f"array<{vector}, {TALL * halves}>")
         with writer.block(f"for (var top = stop; top < {n}u; top += {TALL}u)"):
             head = f"for (var i = local; i < {TALL * halves}u; i += {self.threads}u)"
             with writer.block(head):
@@ -268,8 +270,8 @@ class _Work:
     def _pivot(self) -> None:
         """``chosen``: the first row with the largest element of column ``k``; row ``k`` itself where that is NaN."""
         writer, threads = self.writer, self.threads
-        self.shader.shared("largest", f"array<{self.bits}, {threads}>")
-        self.shader.shared("largest_row", f"array<u32, {threads}>")
+        self.shader.text_shared("largest", f"array<{self.bits}, {threads}>")
+        self.shader.text_shared("largest_row", f"array<u32, {threads}>")
         suffix, infinity = "lu" if self.bits == "u64" else "u", self.infinity
         writer.line(f"var most = 0{suffix};")
         writer.line("var row = k;")
@@ -342,7 +344,7 @@ def _slogdet(work: _Work) -> None:
     with writer.block("if (local == 0u)"), elements.scope():
 
         def one(k: Any, held: list[Any]) -> list[Any]:
-            value = writer.let(work.ir_type, work.at(writer.text(k), writer.text(k)))
+            value = writer.let_text(work.ir_type, work.at(writer.text(k), writer.text(k)))
             sign = emit("sign", writer, [value], [dtype], dtype)
             size = emit("abs", writer, [value], [dtype], dtype)
             logarithm = emit("log", writer, [size], [dtype], dtype)
@@ -363,7 +365,7 @@ def _cholesky(work: _Work) -> None:
     work.wait()
     with writer.block(f"for (var k = 0u; k < {n}u; k++)"), work.elements.scope():
         with writer.block("if (local == 0u)"), work.elements.scope():
-            value = writer.let(work.ir_type, work.at("k", "k"))
+            value = writer.let_text(work.ir_type, work.at("k", "k"))
             # NaN is not positive, and a shader may take it to be anything but for its bits.
             bits, zero = work.magnitude(value.text), "0lu" if work.bits == "u64" else "0u"
             negative = f"bitcast<{work.bits}>({value.text}) != {bits}"

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
-from ....backends.wgpu.writer import Text
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.plan import Spec
@@ -18,9 +16,10 @@ from ....lower.specs import sizes
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
 from ...ir.index import Number
-from ...ir.math import register_type
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import Shader, Stage, Written
+from ..builder import Memory, Value, is_packed
+from ..dispatch import Dispatch, Stage, Written
+from ..elements import ThreadElements
+from ..machine import Machine
 from ..template import Template
 
 KINDS = ("map", "rows", "contract", "index")
@@ -32,7 +31,7 @@ VECTOR = 4
 FEW = 4096
 """Elements up to which each has a thread of its own."""
 
-Source = Callable[[Shader], ShaderElements]
+Source = Callable[[Dispatch], ThreadElements]
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
@@ -43,7 +42,7 @@ def _write(spec: Spec, machine: Machine) -> Written:
     return Written(tuple(stages_of(collapsed(spec), machine)))
 
 
-def stages_of(spec: Spec, machine: Machine, elements: Source = Shader.elements) -> list[Stage]:
+def stages_of(spec: Spec, machine: Machine, elements: Source = Dispatch.elements) -> list[Stage]:
     """A dispatch for the results of each shape; ``elements`` says what the nodes' elements are."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for number, output in enumerate(spec.body.outputs):
@@ -63,7 +62,7 @@ def _stage(
     elements: Source,
 ) -> Stage:
     """Results of one shape."""
-    shader = Shader(spec, machine, whole=True)
+    dispatch = Dispatch(spec, machine, whole=True)
     nodes = [spec.body.outputs[i] for i in numbers]
     together = max(max(1, 4 // node.dtype.itemsize) for node in nodes)
     count = prod(shape)
@@ -72,25 +71,24 @@ def _stage(
         together = VECTOR
         flat = [leaf for leaf in spec.inputs if _is_flat(spec.body, leaf, shape)]
         for leaf in flat:
-            shader.as_vectors(shader.operands[int(str(leaf.name))], VECTOR)
+            dispatch.as_vectors(dispatch.operands[int(str(leaf.name))], VECTOR)
         for i in numbers:
             if spec.body.outputs[i].dtype.itemsize == 4:
-                shader.as_vectors(shader.results[i], VECTOR)
-    unit = Unit(shader, shape, [(spec.body.outputs[i], shader.results[i]) for i in numbers])
+                dispatch.as_vectors(dispatch.results[i], VECTOR)
+    unit = Unit(dispatch, shape, [(spec.body.outputs[i], dispatch.results[i]) for i in numbers])
     units = -(-count // together)
     several = SEVERAL if units >= MANY and together == 1 else 1
-    writer = shader.writer
+    b, threads = dispatch.builder, dispatch.threads
     if several == 1:
-        with writer.block(f"if (thread < {units}u)"):
-            unit.write(elements(shader), "thread", together, flat)
+        with b.if_(b.thread < units):
+            unit.write(elements(dispatch), b.thread, together, flat)
     else:
-        writer.line(f"let first = group * {shader.threads * several}u + local;")
-        head = f"for (var k = 0u; k < {several}u; k++)"
-        with writer.block(head):
-            writer.line(f"let unit = first + k * {shader.threads}u;")
-            with writer.block(f"if (unit < {units}u)"):
-                unit.write(elements(shader), "unit", together, flat)
-    return shader.finish(-(-units // (shader.threads * several)))
+        first = b.let(b.group * (threads * several) + b.local, "first")
+        with b.for_(0, several, name="k") as k:
+            number = b.let(first + k * threads, "unit")
+            with b.if_(number < units):
+                unit.write(elements(dispatch), number, together, flat)
+    return dispatch.finish(-(-units // (threads * several)))
 
 
 def _is_flat(body: Graph, leaf: Node, shape: tuple[int, ...]) -> bool:
@@ -110,28 +108,25 @@ class Unit:
     """The elements that a thread makes at once: one, as many as the smallest of them share a word, or a vector."""
 
     def __init__(
-        self, shader: Shader, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Memory]]
+        self, dispatch: Dispatch, shape: tuple[int, ...], outputs: Sequence[tuple[Node, Memory]]
     ) -> None:
-        self.shader = shader
+        self.dispatch = dispatch
+        self.builder = dispatch.builder
         self.shape = shape
         self.count = prod(shape)
         self.outputs = outputs
 
     def write(
-        self, elements: ShaderElements, unit: str, together: int, flat: Sequence[Node]
+        self, elements: ThreadElements, unit: Value, together: int, flat: Sequence[Node]
     ) -> None:
-        """The code of one unit, whose number is the text ``unit``; ``flat`` operands are read as vectors."""
-        vectors = {}
-        for leaf in flat:
-            name = self.shader.writer.name("q")
-            memory = self.shader.operands[int(str(leaf.name))]
-            self.shader.writer.line(f"let {name} = {memory.name}[{unit}];")
-            vectors[leaf] = name
+        """The code of one unit, by its number; ``flat`` operands are read as vectors."""
+        operands = self.dispatch.operands
+        vectors = {leaf: operands[int(str(leaf.name))][unit] for leaf in flat}
         # All are computed before any is written: a result may lie where an operand does.
         values, offsets = [], []
         for k, (offset, index) in enumerate(self._indices(elements, unit, together)):
-            for leaf, name in vectors.items():
-                elements.give(leaf, Text(register_type(leaf.dtype), f"{name}[{k}]"))
+            for leaf, vector in vectors.items():
+                elements.give(leaf, vector[k])
             values.append([elements.at(node, index) for node, _ in self.outputs])
             offsets.append(offset)
         for place, (node, memory) in enumerate(self.outputs):
@@ -139,27 +134,24 @@ class Unit:
             if is_packed(node.dtype):
                 self._store_words(elements, made, node, memory, unit)
             elif memory.vector > 1:
-                texts = ", ".join(self.shader.writer.text(value) for value in made)
-                self.shader.writer.line(f"{memory.name}[{unit}] = {memory.item}({texts});")
+                memory[unit] = self.builder.vector(made)
             else:
                 for offset, value in zip(offsets, made, strict=True):
                     elements.registers.store(value, memory, offset, node.dtype)
 
     def _indices(
-        self, elements: ShaderElements, unit: str, together: int
-    ) -> Iterator[tuple[Text, list[Number]]]:
+        self, elements: ThreadElements, unit: Value, together: int
+    ) -> Iterator[tuple[Value, list[Number]]]:
         """The place and index of each element."""
-        from llvmlite import ir  # type: ignore[import-untyped]
-
-        writer, places, shape = self.shader.writer, elements.places, self.shape
+        b, places, shape = self.builder, elements.places, self.shape
         # Where no row ends within them, they differ in the last index alone.
         apart = together > 1 and bool(shape) and shape[-1] % together == 0
         first: list[Number] = []
         for k in range(together):
-            text = unit if together == 1 else f"{unit} * {together}u + {k}u"
+            offset = unit * together + k
             if self.count % together:
-                text = f"min({text}, {self.count - 1}u)"
-            offset = writer.let(ir.IntType(32), text)
+                offset = b.min(offset, self.count - 1)
+            offset = b.let(offset)
             if k == 0 or not apart:
                 first = places.split(offset, shape) if shape else []
                 yield offset, first
@@ -167,22 +159,23 @@ class Unit:
                 yield offset, [*first[:-1], places.add(first[-1], k)]
 
     def _store_words(
-        self, elements: ShaderElements, made: Sequence[Any], node: Node, memory: Memory, unit: str
+        self,
+        elements: ThreadElements,
+        made: Sequence[Any],
+        node: Node,
+        memory: Memory,
+        unit: Value,
     ) -> None:
         """Elements that share words, a word at a time."""
-        registers, bits, together = elements.registers, 8 * node.dtype.itemsize, len(made)
-        share = 32 // bits
+        share = 4 // node.dtype.itemsize
+        words = len(made) // share
         last = (self.count - 1) // share
-        for word in range(together // share):
-            parts = [
-                f"({registers.packed(value, node.dtype)} << {bits * k}u)"
-                for k, value in enumerate(made[word * share : (word + 1) * share])
-            ]
-            at = f"{unit} * {together // share}u + {word}u"
-            line = f"{memory.name}[{at}] = {' | '.join(parts)};"
-            if last < word + (-(-self.count // together) - 1) * (together // share):
-                line = f"if ({at} <= {last}u) {{ {line} }}"
-            self.shader.writer.line(line)
+        for word in range(words):
+            at = unit * words + word
+            value = elements.registers.word(made[word * share : (word + 1) * share], node.dtype)
+            certain = last >= word + (-(-self.count // len(made)) - 1) * words
+            with self.builder.if_(None if certain else at <= last):
+                memory[at] = value
 
 
 MAPS = Template("elements", _fits, _write)

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from ....backends.wgpu.machine import Machine
-from ....backends.wgpu.writer import Text
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ....lower.strided import VIEWS, Strided, strided
+from ....lower.strided import Strided, is_view, strided
 from ...elements.elements import can_emit
 from ...ir.index import Number
-from ...ir.math import register_type
-from ..shader import Shader, Written
+from ..builder import Value
+from ..dispatch import Dispatch, Written
+from ..machine import Machine
 from ..template import Template
 
 SIDE = 32
@@ -54,9 +53,9 @@ def turn_of(spec: Spec) -> Turn | None:
     if spec.kind != "map" or not can_emit(body) or not same or prod(shape) < LEAST:
         return None
     for node in body.nodes:
-        if node.op.name not in VIEWS or tuple(sizes(node)) != shape or node.dtype.itemsize != 4:
+        if not is_view(node) or tuple(sizes(node)) != shape or node.dtype.itemsize != 4:
             continue
-        if any(user.op.name in VIEWS for user in body.users(node)):
+        if any(is_view(user) for user in body.users(node)):
             continue
         if not all("elementwise" in user.op.traits for user in body.users(node)):
             continue
@@ -87,8 +86,9 @@ class _Squares:
     def __init__(self, spec: Spec, machine: Machine, turn: Turn) -> None:
         self.turn = turn
         self.shape = sizes(spec.body.outputs[0])
-        self.shader = Shader(spec, machine, threads=SIDE * LINES)
-        self.elements = self.shader.elements()
+        self.dispatch = Dispatch(spec, machine, threads=SIDE * LINES)
+        self.builder = self.dispatch.builder
+        self.elements = self.dispatch.elements()
         rank = len(self.shape)
         self.others = [a for a in range(rank - 1) if a != turn.axis]
         self.down = -(-self.shape[turn.axis] // SIDE)
@@ -96,64 +96,55 @@ class _Squares:
 
     def write(self) -> Written:
         """All of it."""
-        writer, shader = self.shader.writer, self.shader
-        kind = register_type(self.turn.node.dtype)
-        memory = shader.operands[int(str(self.turn.seen.base.name))]
+        b, dispatch, elements = self.builder, self.dispatch, self.elements
+        rows, columns = self.shape[self.turn.axis], self.shape[-1]
+        operand = dispatch.operands[int(str(self.turn.seen.base.name))]
         # One more column, so that a column's elements are in different banks.
-        square = shader.shared("square", f"array<array<{memory.item}, {SIDE + 1}>, {SIDE}>")
-        writer.line(f"let line = local / {SIDE}u;")
-        writer.line(f"let place = local % {SIDE}u;")
-        for name, count in (("across", self.across), ("down", self.down)):
-            before = "group" if name == "across" else f"(group / {self.across}u)"
-            writer.line(f"let {name} = ({before} % {count}u) * {SIDE}u;")
+        square = b.shared(operand.dtype, (SIDE, SIDE + 1), "square")
+        line = b.let(b.local // SIDE, "line")
+        place = b.let(b.local % SIDE, "place")
+        across = b.let(b.group % self.across * SIDE, "across")
+        down = b.let(b.group // self.across % self.down * SIDE, "down")
         outer = self._outer()
         for step in range(0, SIDE, LINES):
-            row, column = "down + place", f"across + line + {step}u"
-            inside = f"{row} < {self.shape[self.turn.axis]}u && {column} < {self.shape[-1]}u"
-            with writer.block(f"if ({inside})"):
-                index = self._index(outer, self._number(row), self._number(column))
-                offset = self._offset(index)
-                writer.line(f"{square}[line + {step}u][place] = {memory.name}[{offset}];")
-        shader.barrier()
+            row, column = down + place, across + line + step
+            with b.if_(row < rows, column < columns):
+                index = self._index(outer, b.let(row), b.let(column))
+                square[line + step, place] = operand[self._offset(index)]
+        b.barrier()
         for step in range(0, SIDE, LINES):
-            row, column = f"down + line + {step}u", "across + place"
-            inside = f"{row} < {self.shape[self.turn.axis]}u && {column} < {self.shape[-1]}u"
-            with writer.block(f"if ({inside})"), self.elements.scope():
-                self.elements.give(self.turn.node, Text(kind, f"{square}[place][line + {step}u]"))
-                index = self._index(outer, self._number(row), self._number(column))
-                values = [self.elements.at(node, index) for node in shader.body.outputs]
-                at = self.elements.places.offset(index, self.shape)
+            row, column = down + line + step, across + place
+            with b.if_(row < rows, column < columns):
+                elements.give(self.turn.node, square[place, line + step])
+                index = self._index(outer, b.let(row), b.let(column))
+                values = [elements.at(node, index) for node in dispatch.body.outputs]
+                offset = elements.places.offset(index, self.shape)
                 for node, value, result in zip(
-                    shader.body.outputs, values, shader.results, strict=True
+                    dispatch.body.outputs, values, dispatch.results, strict=True
                 ):
-                    self.elements.registers.store(value, result, at, node.dtype)
+                    elements.registers.store(value, result, offset, node.dtype)
         rest = prod(self.shape[a] for a in self.others)
-        return Written((shader.finish(self.across * self.down * rest),))
-
-    def _number(self, text: str) -> Text:
-        from llvmlite import ir  # type: ignore[import-untyped]
-
-        return self.shader.writer.let(ir.IntType(32), text)
+        return Written((dispatch.finish(self.across * self.down * rest),))
 
     def _outer(self) -> list[Number]:
         """The indices along axes that squares do not extend along."""
-        number = self._number(f"group / {self.across * self.down}u")
+        number = self.builder.let(self.builder.group // (self.across * self.down))
         return self.elements.places.split(number, [self.shape[a] for a in self.others])
 
-    def _index(self, outer: list[Number], row: Number, column: Number) -> list[Number]:
+    def _index(self, outer: list[Number], row: Value, column: Value) -> list[Number]:
         index: list[Number] = [0] * len(self.shape)
         for axis, number in zip(self.others, outer, strict=True):
             index[axis] = number
         index[self.turn.axis], index[-1] = row, column
         return index
 
-    def _offset(self, index: list[Number]) -> str:
+    def _offset(self, index: list[Number]) -> Number:
         """Where the view's element lies in the operand."""
         places = self.elements.places
         total: Number = self.turn.seen.offset
         for number, step in zip(index, self.turn.seen.strides, strict=True):
             total = places.add(total, places.mul(number, step))
-        return places.text(total)
+        return total
 
 
 TURNED = Template("turned", _fits, _write)

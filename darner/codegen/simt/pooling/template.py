@@ -10,18 +10,19 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
 from ....graph import dtypes
 from ....graph.errors import InternalError
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ....lower.roles import POOLING as NAMES
+from ....lower.roles import pooling_ops
 from ....lower.specs import sizes
 from ...ir.index import Number
-from ...problems.pooling import GRADIENTS, Axis
-from ..elements import Memory, ShaderElements
+from ...problems.pooling import Axis
+from ..builder import Memory
+from ..dispatch import Dispatch, Written
+from ..elements import ThreadElements
+from ..machine import Machine
 from ..main_node import Element, is_bound, main_of, main_stages
-from ..shader import Shader, Written
 from ..template import Template
 
 WRITTEN_OUT = 32
@@ -29,11 +30,11 @@ WRITTEN_OUT = 32
 
 
 class Pooling:
-    """The windows of a pooling node, in shaders."""
+    """The windows of a pooling node."""
 
     def __init__(self, main: Node) -> None:
         self.main = main
-        backward = main.op.name in GRADIENTS
+        backward = main.op.name.endswith("backward")
         attrs, rank = main.attrs, len(main.attrs["window"])
         self.whole = main if backward else main.operands[0]
         self.pooled = main.operands[-1] if backward else main
@@ -54,7 +55,7 @@ class Pooling:
 
     def taps(
         self,
-        e: ShaderElements,
+        e: ThreadElements,
         inside: Callable[[list[Number], Number, list[Any]], Sequence[Any]],
         carried: Sequence[Any],
     ) -> list[Any]:
@@ -71,7 +72,7 @@ class Pooling:
         return values
 
     def seen(
-        self, e: ShaderElements, index: Sequence[Number], tap: Sequence[Number]
+        self, e: ThreadElements, index: Sequence[Number], tap: Sequence[Number]
     ) -> tuple[list[Number], Any]:
         """Where an element of a window lies, and whether it does; somewhere inside where not."""
         places, where, hits = e.places, list[Number](index[:2]), None
@@ -92,7 +93,7 @@ class Pooling:
 
     def covering(
         self,
-        e: ShaderElements,
+        e: ThreadElements,
         index: Sequence[Number],
         inside: Callable[[list[Number], Number, Any, list[Any]], Sequence[Any]],
         carried: Sequence[Any],
@@ -127,7 +128,7 @@ class Pooling:
 
     # ------------------------------------------------------------- the ops
 
-    def forward(self, e: ShaderElements, index: list[Number]) -> Any:
+    def forward(self, e: ThreadElements, index: list[Number]) -> Any:
         """An element of ``max_pool`` or ``avg_pool``."""
         main, registers = self.main, e.registers
         name = "max" if main.op.name == "max_pool" else "sum"
@@ -147,7 +148,7 @@ class Pooling:
             total = self.shared(e, total, index[2:])
         return registers.reduced(name, total, main.dtype)
 
-    def shared(self, e: ShaderElements, total: Any, window: Sequence[Number]) -> Any:
+    def shared(self, e: ThreadElements, total: Any, window: Sequence[Number]) -> Any:
         """A number divided by the elements that the mean of a window is over."""
         counts = bool(self.main.attrs["count_include_pad"])
         held: Number = 1
@@ -167,7 +168,7 @@ class Pooling:
             return e.builder.fdiv(total, e.registers.constant(held, kept))
         return e.builder.fdiv(total, e.registers.of_index(held, kept))
 
-    def means_backward(self, e: ShaderElements, index: list[Number]) -> Any:
+    def means_backward(self, e: ThreadElements, index: list[Number]) -> Any:
         """An element of ``avg_pool_backward``: its share of every window that covers it."""
         main, registers = self.main, e.registers
         kept = registers.kept_in(main.dtype)
@@ -181,7 +182,7 @@ class Pooling:
         (total,) = self.covering(e, index, inside, [nothing])
         return registers.reduced("sum", total, main.dtype)
 
-    def first_maximum(self, e: ShaderElements, index: Sequence[Number]) -> Any:
+    def first_maximum(self, e: ThreadElements, index: Sequence[Number]) -> Any:
         """The number of the element that is the first maximum of a window."""
         main, registers = self.main, e.registers
         kept = registers.kept_in(main.dtype)
@@ -201,7 +202,7 @@ class Pooling:
         _, found = self.taps(e, inside, [padding, e.places.plain(0)])
         return found
 
-    def maxima_backward(self, e: ShaderElements, index: list[Number], memory: Memory | None) -> Any:
+    def maxima_backward(self, e: ThreadElements, index: list[Number], memory: Memory | None) -> Any:
         """An element of ``max_pool_backward``: what the windows have whose first maximum it is; ``memory`` holds where those are, if anything does."""
         registers, dtype = e.registers, self.main.dtype
         kept, windows = registers.kept_in(dtype), sizes(self.pooled)
@@ -222,7 +223,7 @@ class Pooling:
         return registers.reduced("sum", total, dtype)
 
 
-def _within(e: ShaderElements, place: Number, size: int) -> tuple[Number, Any]:
+def _within(e: ThreadElements, place: Number, size: int) -> tuple[Number, Any]:
     """A place that is on an axis, and whether the given one was: below 0 is far above, as numbers without signs are."""
     plain = e.places.plain(place)
     hit = e.builder.icmp_unsigned("<", plain, e.places.plain(size))
@@ -230,14 +231,14 @@ def _within(e: ShaderElements, place: Number, size: int) -> tuple[Number, Any]:
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
-    main = main_of(spec, NAMES)
+    main = main_of(spec, pooling_ops())
     if main is None or not main.dtype.is_float or not is_bound(spec, machine):
         return False
     return main.dtype is not dtypes.f64 or machine.wide
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
-    main = main_of(spec, NAMES)
+    main = main_of(spec, pooling_ops())
     if main is None:
         raise InternalError("a kernel of pooling without a pooling")
     plan = Pooling(main)
@@ -264,17 +265,17 @@ def _maxima_backward(spec: Spec, machine: Machine, plan: Pooling) -> Written:
             )
         )
     windows = sizes(plan.pooled)
-    shader = Shader(spec, machine)
-    with shader.writer.block(f"if (thread < {prod(windows)}u)"):
-        e = shader.elements()
-        thread = shader.writer.let(e.places.plain(0).type, "thread")
-        found = plan.first_maximum(e, e.places.split(thread, windows))
-        memory = shader.scratch(0, prod(windows), dtypes.u32)
-        e.registers.store(found, memory, thread, dtypes.u32)
-    first = shader.finish(-(-prod(windows) // shader.threads))
+    dispatch = Dispatch(spec, machine)
+    b = dispatch.builder
+    with b.if_(b.thread < prod(windows)):
+        e = dispatch.elements()
+        found = plan.first_maximum(e, e.places.split(b.thread, windows))
+        memory = dispatch.scratch(0, prod(windows), dtypes.u32)
+        e.registers.store(found, memory, b.thread, dtypes.u32)
+    first = dispatch.finish(-(-prod(windows) // dispatch.threads))
 
-    def element(shader: Shader) -> Element:
-        memory = shader.scratch(0, prod(windows), dtypes.u32)
+    def element(dispatch: Dispatch) -> Element:
+        memory = dispatch.scratch(0, prod(windows), dtypes.u32)
         return lambda e, index: plan.maxima_backward(e, index, memory)
 
     second = main_stages(spec, machine, plan.main, element)

@@ -1,20 +1,16 @@
-"""Elements of rows in a shader: several that lie side by side are read and written as one vector, or as whole words."""
+"""Elements of rows: several that lie side by side are read and written as one vector, or as whole words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ....backends.wgpu.writer import Text, spelled
-from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...ir.index import Number, identity
-from ...ir.math import register_type
-from ..elements import Memory, ShaderElements, is_packed
-
-PARTS = "xyzw"
+from ..builder import Memory, Value, is_packed
+from ..elements import ThreadElements
 
 
 def has_whole_words(dtype: DType, vector: int) -> bool:
@@ -22,7 +18,7 @@ def has_whole_words(dtype: DType, vector: int) -> bool:
     return dtype.itemsize * vector % 4 == 0
 
 
-class RowElements(ShaderElements):
+class RowElements(ThreadElements):
     """Elements of which a thread has several side by side.
 
     Attributes:
@@ -30,7 +26,7 @@ class RowElements(ShaderElements):
         vector: elements side by side.
     """
 
-    beside: dict[int, tuple[Text, Number, int]]
+    beside: dict[int, tuple[Value, Number, int]]
     vector: int = 1
 
     def along(self, first: Number) -> list[Number]:
@@ -39,11 +35,9 @@ class RowElements(ShaderElements):
             return [first]
         found = []
         for place in range(self.vector):
-            text = self.builder.let(
-                register_type(dtypes.u32), f"{self.places.text(first)} + {place}u"
-            )
-            self.beside[id(text)] = text, first, place
-            found.append(text)
+            number = self.builder.let(self.places.value(first) + place)
+            self.beside[id(number)] = number, first, place
+            found.append(number)
         return found
 
     def _element(self, node: Node, index: list[Number]) -> Any:
@@ -62,20 +56,15 @@ class RowElements(ShaderElements):
         self._known[-1][key] = (values, None, [*index, first])
         return values[place]
 
-    def _loaded(self, memory: Memory, leaf: Node, index: Sequence[Number]) -> list[Text]:
+    def _loaded(self, memory: Memory, leaf: Node, index: Sequence[Number]) -> list[Value]:
         """A vector's elements."""
-        offset = self.places.text(self.places.offset(index, sizes(leaf)))
-        kind = register_type(leaf.dtype)
-        name = self.builder.name("q")
-        by = self.vector.bit_length() - 1
-        self.builder.line(f"let {name} = {memory.name}[{offset} >> {by}u];")
+        offset = self.places.value(self.places.offset(index, sizes(leaf)))
+        vector = memory[offset >> (self.vector.bit_length() - 1)]
         if not is_packed(leaf.dtype):
-            return [Text(kind, f"{name}.{PARTS[place]}") for place in range(self.vector)]
+            return vector.parts
         return [
-            self.registers.unpacked(part, f"{place}u", leaf.dtype)
-            for part in (
-                [name] if memory.words == 1 else [f"{name}.{p}" for p in PARTS[: memory.words]]
-            )
+            self.registers.unpacked(word, place, leaf.dtype)
+            for word in vector.parts
             for place in range(4 // leaf.dtype.itemsize)
         ]
 
@@ -87,33 +76,23 @@ class RowElements(ShaderElements):
             for place, value in enumerate(values):
                 self.registers.store(value, memory, self.places.add(offset, place), dtype)
             return
-        kind, count = spelled(register_type(dtype)), self.vector
-        parts = [self.builder.text(value) for value in values]
+        parts = list(values)
         if is_packed(dtype):
-            kind, count = "u32", memory.words
-            share = len(parts) // count
+            share = len(parts) // memory.words
             parts = [
-                self.word(values[share * word : share * (word + 1)], dtype) for word in range(count)
+                self.registers.word(values[share * word : share * (word + 1)], dtype)
+                for word in range(memory.words)
             ]
-        at = f"{self.places.text(offset)} >> {self.vector.bit_length() - 1}u"
-        whole = parts[0] if count == 1 else f"vec{count}<{kind}>({', '.join(parts)})"
-        self.builder.line(f"{memory.name}[{at}] = {whole};")
+        item = self.places.value(offset) >> (self.vector.bit_length() - 1)
+        memory[item] = self.builder.vector(parts)
 
-    def word(self, values: Sequence[Any], dtype: DType) -> str:
-        """The elements that share a word, as that word."""
-        return " | ".join(
-            f"({self.registers.packed(value, dtype)} << {8 * dtype.itemsize * place}u)"
-            for place, value in enumerate(values)
-        )
-
-    def word_of_threads(self, value: Any, dtype: DType) -> str:
+    def word_of_threads(self, value: Any, dtype: DType) -> Value:
         """The word that the elements of neighbouring threads share, those that run in step: all of these have it."""
-        bits, share = 8 * dtype.itemsize, 4 // dtype.itemsize
-        text = f"{self.registers.packed(value, dtype)} << ((local & {share - 1}u) * {bits}u)"
+        b, bits, share = self.builder, 8 * dtype.itemsize, 4 // dtype.itemsize
+        word = self.registers.packed(value, dtype) << ((b.local & (share - 1)) * bits)
         by = 1
         while by < share:
-            before, after = self.builder.name("w"), self.builder.name("w")
-            self.builder.line(f"let {before} = {text};")
-            self.builder.line(f"let {after} = {before} | subgroupShuffleXor({before}, {by}u);")
-            text, by = after, 2 * by
-        return text
+            before = b.let(word, "w")
+            word = b.let(before | b.shuffle_xor(before, by), "w")
+            by *= 2
+        return word

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....backends.wgpu.machine import Machine, power_above
 from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.specs import sizes
-from ...problems.rows import COSTLY, Passes
+from ...problems.rows import Passes
+from ..machine import Machine, power_above
 
 THREADS = 256
 """Threads of a workgroup, unless a row is too long for their registers."""
@@ -35,8 +35,6 @@ LEAST_SPLIT = 1 << 14
 """Elements of a workgroup from which on it is worth another dispatch to share them out."""
 LONGEST = 256
 """Sums that a thread adds up one after another, at most: the error of a sum grows with it."""
-SHORT = frozenset({"div", "recip", "rsqrt", "sqrt", "gather", "take_along_axis"})
-"""Costly ops that take few lines."""
 SIDE = 32
 """Rows side by side that a workgroup has at least, so that whole lines of memory are read."""
 
@@ -125,8 +123,7 @@ def _lines(node: Node) -> int:
     """About how many lines one element of a node takes; what is rounded to 16 bits takes more."""
     if node.op.name in ("broadcast_to", "reshape"):
         return 0
-    costly = node.op.name in COSTLY and node.op.name not in SHORT
-    return (30 if costly else 2) + (14 if node.dtype.is_half else 0)
+    return (30 if node.op.facts.effort == "much" else 2) + (14 if node.dtype.is_half else 0)
 
 
 def _vector(body: Graph, passes: Passes) -> int:

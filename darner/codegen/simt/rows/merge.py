@@ -1,4 +1,4 @@
-"""Running results of reductions in a shader: of one thread, merged over threads, and as words of memory.
+"""Running results of reductions: of one thread, merged over threads, and as words of memory.
 
 A running result is one value, or for ``argmax`` and ``argmin`` the best value and its place. Outside of registers all are words of 32 bits, whatever their types: so one array holds them,
 and threads that run in step hand them to each other.
@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ....backends.wgpu.writer import spelled
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.node import Node
-from ....lower.roles import PLACES
 from ...ir.index import Number
-from ...ir.math import register_type
-from ..elements import ShaderElements
-from ..shader import Shader
+from ..builder import Value
+from ..dispatch import Dispatch
+from ..elements import ThreadElements
 
 State: TypeAlias = list[Any]
 """The values that a running result consists of."""
@@ -32,10 +30,10 @@ MOST_IN_STEP = 32
 class Reduction:
     """One reduction of a body: what its running results are, and how they are merged."""
 
-    def __init__(self, elements: ShaderElements, node: Node) -> None:
+    def __init__(self, elements: ThreadElements, node: Node) -> None:
         self.elements = elements
         self.node = node
-        self.finds = node.op.name in PLACES
+        self.finds = node.op.facts.finds
         operand = node.operands[0].dtype
         kept = elements.registers.kept_in(node.dtype)
         self.types: list[DType] = [operand, dtypes.u32] if self.finds else [kept]
@@ -59,28 +57,28 @@ class Reduction:
             return [value, self.elements.places.plain(place)]
         return [self.elements.registers.cast(value, self.node.operands[0].dtype, self.types[0])]
 
-    def only_if(self, condition: str, state: State) -> State:
-        """The running result, or that of no elements."""
-        writer = self.elements.builder
+    def only_if(self, condition: Value | None, state: State) -> State:
+        """The running result, or that of no elements; None always holds."""
+        if condition is None:
+            return state
+        select = self.elements.builder.select
         return [
-            writer.let(
-                value.type, f"select({writer.text(none)}, {writer.text(value)}, {condition})"
-            )
+            select(condition, value, none)
             for value, none in zip(state, self.nothing(), strict=True)
         ]
 
-    def merge(self, a: State, b: State) -> State:
+    def merge(self, left: State, right: State) -> State:
         """Two running results as one."""
-        registers, writer, node = self.elements.registers, self.elements.builder, self.node
+        registers, b, node = self.elements.registers, self.elements.builder, self.node
         if not self.finds:
-            return [registers.merge(node.op.name, a[0], b[0], node.dtype)]
+            return [registers.merge(node.op.name, left[0], right[0], node.dtype)]
         operand = node.operands[0].dtype
-        other = registers.beats(node.op.name, b[0], a[0], operand)
-        same = writer.not_(registers.beats(node.op.name, a[0], b[0], operand))
+        other = registers.beats(node.op.name, right[0], left[0], operand)
+        same = b.not_(registers.beats(node.op.name, left[0], right[0], operand))
         # Of equal ones the first wins.
-        before = writer.icmp_unsigned("<", b[1], a[1])
-        other = writer.or_(other, writer.and_(same, before))
-        return [writer.select(other, *pair) for pair in zip(b, a, strict=True)]
+        before = b.icmp_unsigned("<", right[1], left[1])
+        other = b.or_(other, b.and_(same, before))
+        return [b.select(other, *pair) for pair in zip(right, left, strict=True)]
 
     def merge_all(self, states: Sequence[State]) -> State:
         """Many running results as one: pairs, then pairs of these."""
@@ -96,41 +94,23 @@ class Reduction:
             return registers.of_index(state[1], node.dtype)
         return registers.reduced(node.op.name, state[0], node.dtype)
 
-    def to_words(self, state: State) -> list[str]:
-        """A running result as words: expressions of u32."""
-        writer = self.elements.builder
-        found: list[str] = []
-        for value in state:
-            text, kind = writer.text(value), spelled(value.type)
-            if kind in ("f64", "u64"):
-                whole = writer.name()
-                writer.line(f"let {whole} = {f'bitcast<u64>({text})' if kind == 'f64' else text};")
-                found += [f"u32({whole} & 0xfffffffflu)", f"u32({whole} >> 32u)"]
-            else:
-                found.append(
-                    {"f32": f"bitcast<u32>({text})", "bool": f"u32({text})"}.get(kind, text)
-                )
-        return found
+    def to_words(self, state: State) -> list[Value]:
+        """A running result as words of 32 bits."""
+        return [word for value in state for word in self.elements.builder.words(value)]
 
-    def from_words(self, words: Sequence[str]) -> State:
+    def from_words(self, words: Sequence[Value]) -> State:
         """What ``to_words`` gave."""
-        writer, left = self.elements.builder, list(words)
         state: State = []
+        left = list(words)
         for dtype in self.types:
-            type_ = register_type(dtype)
-            kind, first = spelled(type_), left.pop(0)
-            if kind in ("f64", "u64"):
-                text = f"(u64({first}) | (u64({left.pop(0)}) << 32u))"
-                text = f"bitcast<f64>({text})" if kind == "f64" else text
-            else:
-                text = {"f32": f"bitcast<f32>({first})", "bool": f"{first} != 0u"}.get(kind, first)
-            state.append(writer.let(type_, text))
+            own = [left.pop(0) for _ in range(max(1, dtype.itemsize // 4))]
+            state.append(self.elements.builder.of_words(own, dtype))
         return state
 
 
 def words_of(node: Node) -> int:
     """Words of memory that a reduction's running result takes."""
-    if node.op.name in PLACES:
+    if node.op.facts.finds:
         return 1 + max(1, node.operands[0].dtype.itemsize // 4)
     return max(1, node.dtype.itemsize // 4)
 
@@ -141,9 +121,11 @@ class Merger:
     It has two arrays of shared memory, used in turn: who is still reading one is waited for before the next but one is written.
     """
 
-    def __init__(self, shader: Shader) -> None:
-        self.shader = shader
+    def __init__(self, dispatch: Dispatch) -> None:
+        self.dispatch = dispatch
+        self.builder = dispatch.builder
         self.waits = 0
+        self._held = [self.builder.shared(dtypes.u32, 0, f"held{turn}") for turn in range(2)]
         self._sizes = [0, 0]
 
     @property
@@ -152,18 +134,17 @@ class Merger:
         return 4 * sum(self._sizes)
 
     def declare(self) -> None:
-        """Declare the shared memory, when all is merged."""
-        for turn, size in enumerate(self._sizes):
-            if size:
-                self.shader.shared(f"held{turn}", f"array<u32, {size}>")
+        """Give the shared memory its size, when all is merged."""
+        for held, size in zip(self._held, self._sizes, strict=True):
+            self.builder.resize(held, size)
 
     def over_threads(
         self,
         reductions: Sequence[Reduction],
         states: Sequence[State],
-        peer: str,
+        peer: Value,
         peers: int,
-        other: str,
+        other: Value,
         others: int,
         *,
         adjacent: bool,
@@ -179,7 +160,7 @@ class Merger:
             others: how many sets there are.
             adjacent: whether peers are threads side by side; otherwise threads of different sets are.
         """
-        writer, machine = self.shader.writer, self.shader.machine
+        b, machine = self.builder, self.dispatch.machine
         in_step = 1
         states = list(states)
         if adjacent and machine.subgroup:
@@ -195,65 +176,53 @@ class Merger:
             return states
         words = sum(one.words for one in reductions)
         turn = self.waits % 2
-        start = 0
-        number = peer if in_step == 1 else f"({peer} / {in_step}u)"
+        held, start = self._held[turn], 0
 
-        def place(entry: str, count: int) -> str:
-            at = f"{other} * {count}u + {entry}" if adjacent else f"{entry} * {others}u + {other}"
-            return f"held{turn}[{start}u + ({at}) * {words}u"
+        def place(entry: Number, count: int) -> Number:
+            """The first word of an entry, of ``count`` that each set has."""
+            at = other * count + entry if adjacent else entry * others + other
+            return start + at * words
 
-        def write(entry: str, count: int, values: Sequence[State]) -> None:
-            texts = [
-                text
-                for one, state in zip(reductions, values, strict=True)
-                for text in one.to_words(state)
-            ]
+        def write(entry: Number, count: int, values: Sequence[State]) -> None:
             at = place(entry, count)
-            for word, text in enumerate(texts):
-                writer.line(f"{at} + {word}u] = {text};")
+            texts = [
+                word
+                for one, state in zip(reductions, values, strict=True)
+                for word in one.to_words(state)
+            ]
+            for number, word in enumerate(texts):
+                held[at + number] = word
 
-        def read(entry: str, count: int) -> list[State]:
-            at, word, found = place(entry, count), 0, []
+        def read(entry: Number, count: int) -> list[State]:
+            at, found = place(entry, count), []
+            number = 0
             for one in reductions:
-                names = []
-                for _ in range(one.words):
-                    name = writer.name("w")
-                    writer.line(f"let {name} = {at} + {word}u];")
-                    names.append(name)
-                    word += 1
-                found.append(one.from_words(names))
+                found.append(one.from_words([held[at + number + k] for k in range(one.words)]))
+                number += one.words
             return found
 
-        def merged(first: str, step: int, count: int) -> list[State]:
-            several = [read(f"({first} + {k}u)", count) for k in range(step)]
+        def merged(first: Number, step: int, count: int) -> list[State]:
+            several = [read(first + k, count) for k in range(step)]
             return [
                 one.merge_all([some[slot] for some in several])
                 for slot, one in enumerate(reductions)
             ]
 
-        if in_step == 1:
-            write(number, left, states)
-        else:
-            with writer.block(f"if (({peer} & {in_step - 1}u) == 0u)"):
-                write(number, left, states)
-        self.shader.barrier()
+        with b.if_(None if in_step == 1 else (peer & (in_step - 1)) == 0):
+            write(peer // in_step, left, states)
+        b.barrier()
         while left > FAN:
             fewer = left // FAN
-            with writer.block(f"if ({peer} < {fewer}u)"):
-                values = merged(f"{peer} * {FAN}u", FAN, left)
+            with b.if_(peer < fewer):
+                values = merged(peer * FAN, FAN, left)
                 start += left * others * words
                 write(peer, fewer, values)
-            self.shader.barrier()
+            b.barrier()
             left = fewer
         self._sizes[turn] = max(self._sizes[turn], start + left * others * words)
         self.waits += 1
-        return merged("0u", left, left)
+        return merged(0, left, left)
 
     def _shuffled(self, one: Reduction, state: State, by: int) -> State:
-        writer = self.shader.writer
-        words = []
-        for text in one.to_words(state):
-            name = writer.name("w")
-            writer.line(f"let {name} = subgroupShuffleXor({text}, {by}u);")
-            words.append(name)
-        return one.from_words(words)
+        words = one.to_words(state)
+        return one.from_words([self.builder.shuffle_xor(word, by) for word in words])

@@ -9,11 +9,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ....backends.wgpu.writer import Writer
 from ....graph.dtypes import f32
 from ....graph.node import Node
-from ...ir.math import emit, register_type
+from ...ir.math import emit
 from ...problems.rows import Passes
+from ..builder import Simt
 
 SEEN_THROUGH = ("broadcast_to", "reshape", "stop_gradient")
 
@@ -47,32 +47,26 @@ def _source(node: Node) -> Node:
     return node
 
 
-def scaled(writer: Writer, total: Any, peak: Any, higher: Any) -> Any:
+def scaled(b: Simt, total: Any, peak: Any, higher: Any) -> Any:
     """A sum of powers below ``peak`` as one of powers below what is not lower; of no powers, as no elements are above -inf, it is 0."""
-    one, zero = (_constant(number) for number in (1.0, 0.0))
-    lower = emit("sub", writer, [peak, higher], [f32, f32], f32)
-    factor = emit("exp", writer, [lower], [f32], f32)
+    one, zero = b.constant(1.0, f32), b.constant(0.0, f32)
+    lower = emit("sub", b, [peak, higher], [f32, f32], f32)
+    factor = emit("exp", b, [lower], [f32], f32)
     # The difference of two infinities is no number.
-    factor = writer.select(writer.fcmp_ordered("==", peak, higher), one, factor)
-    return writer.select(is_lowest(writer, peak), zero, writer.fmul(total, factor))
+    factor = b.select(b.fcmp_ordered("==", peak, higher), one, factor)
+    return b.select(is_lowest(b, peak), zero, b.fmul(total, factor))
 
 
-def is_lowest(writer: Writer, peak: Any) -> Any:
+def is_lowest(b: Simt, peak: Any) -> Any:
     """Whether the largest element is -inf."""
-    return writer.fcmp_ordered("==", peak, _constant(-math.inf))
+    return b.fcmp_ordered("==", peak, b.constant(-math.inf, f32))
 
 
-def above_lowest(writer: Writer, peak: Any) -> Any:
+def above_lowest(b: Simt, peak: Any) -> Any:
     """What powers are taken below, where the largest so far may be -inf: its powers are then 0."""
-    return writer.select(is_lowest(writer, peak), _constant(0.0), peak)
+    return b.select(is_lowest(b, peak), b.constant(0.0, f32), peak)
 
 
-def completed(writer: Writer, total: Any, peak: Any) -> Any:
+def completed(b: Simt, total: Any, peak: Any) -> Any:
     """The sum when all elements are in it: of a row of -inf it is NaN, as -inf less -inf is."""
-    return writer.select(is_lowest(writer, peak), _constant(math.nan), total)
-
-
-def _constant(number: float) -> Any:
-    from llvmlite import ir  # type: ignore[import-untyped]
-
-    return ir.Constant(register_type(f32), number)
+    return b.select(is_lowest(b, peak), b.constant(math.nan, f32), total)

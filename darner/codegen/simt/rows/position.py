@@ -6,17 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
-from ....backends.wgpu.writer import Text
-from ....graph import dtypes
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
-from ...ir.math import register_type
 from ...problems.rows import Passes
-from ..elements import is_packed
-from ..shader import Shader
+from ..builder import Value, is_packed
+from ..dispatch import Dispatch
+from ..machine import Machine
 from .elements import RowElements, has_whole_words
 from .layout import Layout, full_nodes, lies_across, row_count, row_length
 
@@ -33,7 +30,7 @@ class Stretch:
 
     start: Number
     inner: Sequence[list[Number]]
-    valid: str
+    valid: Value | None
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Vector:
 
     start: Number
     indices: Sequence[list[Number]]
-    valid: str
+    valid: Value | None
 
 
 class RowPlace:
@@ -73,19 +70,18 @@ class RowPlace:
         self.layout = layout
         self.length, self.rows = row_length(passes), row_count(passes)
         self.across = lies_across(passes)
-        self.shader = Shader(spec, machine, threads=layout.threads)
-        self.writer = self.shader.writer
+        self.dispatch = Dispatch(spec, machine, threads=layout.threads)
+        b = self.builder = self.dispatch.builder
         self._as_vectors()
-        self.elements = RowElements(self.writer, spec.body, self.shader.operands, self.shader.fault)
+        self.elements = RowElements(b, spec.body, self.dispatch.operands, self.dispatch.fault)
         self.elements.beside = {}
         self.elements.vector = layout.vector
         self.places, self.registers = self.elements.places, self.elements.registers
         self.others = [axis for axis in range(len(passes.space)) if axis not in passes.axes]
-        inner, outer = f"local % {layout.peers}u", f"local / {layout.peers}u"
+        member, beside = b.local % layout.peers, b.local // layout.peers
         if not adjacent:
-            inner, outer = f"local / {layout.side}u", f"local % {layout.side}u"
-        self.writer.line(f"let member = {inner};")
-        self.writer.line(f"let beside = {outer};")
+            member, beside = b.local // layout.side, b.local % layout.side
+        self.member, self.beside = b.let(member, "member"), b.let(beside, "beside")
         self.operands = [
             leaf
             for leaf in full_nodes(spec.body, passes)[0]
@@ -99,51 +95,47 @@ class RowPlace:
         self._stretches: list[Stretch] = []
         self.row: list[Number] = [0] * len(self.others)
         self.row_number: Number = 0
-        self.row_valid = ""
+        self.row_valid: Value | None = None
 
     def _is_full(self, node: Node) -> bool:
         return tuple(sizes(node)) == self.passes.space
 
     def _as_vectors(self) -> None:
         """Let what has the rows' last axis be seen as vectors, and results that share words as whole ones."""
-        shader, vector = self.shader, self.layout.vector
+        dispatch, vector = self.dispatch, self.layout.vector
         inputs, outputs = full_nodes(self.spec.body, self.passes)
         wide = {node.id for node in (*inputs, *outputs)}
-        results = [*zip(self.spec.body.outputs, shader.results, strict=True)]
+        results = [*zip(self.spec.body.outputs, dispatch.results, strict=True)]
         self.joined: set[int] = set()
-        for node, memory in [*zip(self.spec.inputs, shader.operands, strict=True), *results]:
+        for node, memory in [*zip(self.spec.inputs, dispatch.operands, strict=True), *results]:
             if vector > 1 and node.id in wide and has_whole_words(node.dtype, vector):
-                shader.as_vectors(memory, vector)
+                dispatch.as_vectors(memory, vector)
         for number, node in enumerate(self.spec.body.outputs):
             if not self._is_full(node) or not is_packed(node.dtype):
                 continue
             joined = vector == 1 and self._share_words(node)
             if joined or has_whole_words(node.dtype, vector):
-                shader.results[number] = replace(shader.results[number], atomic=False)
+                dispatch.results[number] = replace(dispatch.results[number], atomic=False)
             if joined:
                 self.joined.add(number)
 
     def _share_words(self, node: Node) -> bool:
         """Whether the elements that share a word are those of neighbouring threads, that run in step."""
-        share, machine = 4 // node.dtype.itemsize, self.shader.machine
+        share, machine = 4 // node.dtype.itemsize, self.dispatch.machine
         beside = not self.adjacent and self.layout.side % share == 0
         in_step = machine.subgroup and machine.subgroups[0] >= share
         return beside and in_step and self.passes.space[-1] % share == 0
 
     # ------------------------------------------------------------- where a thread stands
 
-    def let(self, text: str) -> Text:
-        """A number of 32 bits by a name."""
-        return self.writer.let(register_type(dtypes.u32), text)
-
-    def at_row(self, number: str, *, certain: bool) -> None:
+    def at_row(self, number: Value, *, certain: bool) -> None:
         """Stand at a row; one that may be behind the last is the last, and nothing is written for it."""
-        found = self.let(number)
-        self.row_valid = ""
+        b = self.builder
+        found = b.let(number)
+        self.row_valid = None
         if not certain:
-            self.row_valid = self.writer.name("valid")
-            self.writer.line(f"let {self.row_valid} = {found.text} < {self.rows}u;")
-            found = self.let(f"min({found.text}, {self.rows - 1}u)")
+            self.row_valid = b.let(found < self.rows, "valid")
+            found = b.let(b.min(found, self.rows - 1))
         self.row_number = found if self.rows > 1 else 0
         self.row = self.places.split(self.row_number, [self.passes.space[a] for a in self.others])
 
@@ -160,19 +152,16 @@ class RowPlace:
         """Places of a row that this thread has: so many after those that it has from ``base`` on."""
         layout = self.layout
         start = self.places.add(base, number * layout.stride)
-        own = "member" if layout.vector == 1 else f"member * {layout.vector}u"
-        found: Number = (
-            self.let(f"{self.places.text(start)} + {own}") if layout.peers > 1 else start
-        )
+        b = self.builder
+        found = b.let(self.member * layout.vector + start) if layout.peers > 1 else start
         reach = self.length % layout.step == 0
         if isinstance(start, int):
             reach = start + layout.stride <= self.length
-        valid = ""
+        valid = None
         if not reach:
-            valid = self.writer.name("valid")
-            text = self.places.text(found)
-            self.writer.line(f"let {valid} = {text} < {self.length}u;")
-            found = self.let(f"min({text}, {self.length - layout.vector}u)")
+            found = self.places.value(found)
+            valid = b.let(found < self.length, "valid")
+            found = b.let(b.min(found, self.length - layout.vector))
         *outer, last = self.places.split(found, [self.passes.space[a] for a in self.passes.axes])
         inner = [[*outer, lane] for lane in self.elements.along(last)]
         return Stretch(found, inner, valid)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
-from ....backends.wgpu.machine import Machine
 from ....graph import dtypes
+from ....graph.errors import InternalError
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...problems.rows import Passes
-from ..elements import Memory
-from ..shader import Stage
+from ..builder import Memory, Value
+from ..dispatch import Stage
+from ..machine import Machine
 from .layout import AT_ONCE, Layout, row_count
 from .merge import Merger, Reduction, State, words_of
 from .online import above_lowest, completed, scaled
@@ -70,15 +73,15 @@ class RowStage(RowPlace):
         online: bool,
     ) -> None:
         super().__init__(spec, machine, passes, layout, adjacent=adjacent)
-        self.scratch = self.shader.scratch(0, words, dtypes.u32) if words else None
+        self.scratch = self.dispatch.scratch(0, words, dtypes.u32) if words else None
         self.online = online
-        self.merger = Merger(self.shader)
+        self.merger = Merger(self.dispatch)
         self.reductions = {
             node.id: Reduction(self.elements, node)
             for node in (*(node for level in passes.levels for node in level), *passes.columns)
         }
         summed = {node.id for node in passes.columns}
-        outputs = list(zip(spec.body.outputs, self.shader.results, strict=True))
+        outputs = list(zip(spec.body.outputs, self.dispatch.results, strict=True))
         self.full = [
             (number, *pair) for number, pair in enumerate(outputs) if self._is_full(pair[0])
         ]
@@ -119,12 +122,11 @@ class RowStage(RowPlace):
         for i, wanted in guard.conditions:
             node = self.spec.body.nodes[i]
             index = self.row if node.rank == len(self.row) else whole
-            condition = self.writer.text(self.elements.at(node, index))
-            conditions.append(f"({condition})" if wanted else f"!({condition})")
-        skipped, end = (
-            self.places.text(at) for at in (base, self.length if stop is None else stop)
-        )
-        return self.let(f"select({skipped}, {end}, {' || '.join(conditions)})")
+            condition = self.places.value(self.elements.at(node, index))
+            conditions.append(condition if wanted else ~condition)
+        end = self.places.value(self.length if stop is None else stop)
+        needless = reduce(or_, conditions)
+        return self.builder.let(self.builder.choose(needless, self.places.value(base), end))
 
     def _combined(self, one: Reduction, vectors: Sequence[Vector], before: State | None) -> State:
         (x,) = one.node.operands
@@ -135,7 +137,7 @@ class RowStage(RowPlace):
                 place = self.places.add(vector.start, lane) if one.finds else 0
                 own.append(one.of(self.elements.at(x, index), place))
             state = one.merge_all(own)
-            states.append(one.only_if(vector.valid, state) if vector.valid else state)
+            states.append(one.only_if(vector.valid, state))
         total = one.merge_all(states)
         return total if before is None else one.merge(before, total)
 
@@ -145,9 +147,9 @@ class RowStage(RowPlace):
         """One more step of the largest element and the sum of powers below it."""
         peak, total = found
         highest = self._combined(peak, vectors, before[0])
-        self.elements.give(peak.node, above_lowest(self.writer, highest[0]))
+        self.elements.give(peak.node, above_lowest(self.builder, highest[0]))
         powers = self._combined(total, vectors, None)
-        so_far = scaled(self.writer, before[1][0], before[0][0], highest[0])
+        so_far = scaled(self.builder, before[1][0], before[0][0], highest[0])
         return [highest, total.merge([so_far], powers)]
 
     def _has_peak(self, found: Sequence[Reduction]) -> bool:
@@ -161,7 +163,7 @@ class RowStage(RowPlace):
         if self._has_peak(found):
             highest = found[0].merge_all([states[0] for states in several])
             several = [
-                [highest, [scaled(self.writer, total[0], peak[0], highest[0])], *rest]
+                [highest, [scaled(self.builder, total[0], peak[0], highest[0])], *rest]
                 for peak, total, *rest in several
             ]
         return [
@@ -174,17 +176,17 @@ class RowStage(RowPlace):
             return self._over_threads(found, states)
         (highest,) = self._over_threads(found[:1], states[:1])
         (peak,), (total,), *rest = states
-        below = [scaled(self.writer, total, peak, highest[0])]
+        below = [scaled(self.builder, total, peak, highest[0])]
         below, *rest = self._over_threads(found[1:], [below, *rest])
-        return [highest, [completed(self.writer, below[0], highest[0])], *rest]
+        return [highest, [completed(self.builder, below[0], highest[0])], *rest]
 
     def _over_threads(self, found: Sequence[Reduction], states: Sequence[State]) -> list[State]:
         return self.merger.over_threads(
             found,
             states,
-            "member",
+            self.member,
             self.layout.peers,
-            "beside",
+            self.beside,
             self.layout.side,
             adjacent=self.adjacent,
         )
@@ -212,12 +214,11 @@ class RowStage(RowPlace):
 
     # ------------------------------------------------------------- results
 
-    def write_single(self, *also: str) -> None:
+    def write_single(self, *also: Value) -> None:
         """Write results that have one element a row, where the conditions ``also`` hold."""
         if not self.single:
             return
-        alone = [] if self.layout.peers == 1 else ["member == 0u"]
-        with self.only_where(*alone, self.row_valid, *also), self.elements.scope():
+        with self.builder.if_(self.is_first, self.row_valid, *also):
             for node, memory in self.single:
                 whole = self.place([0] * len(self.passes.axes))
                 index = self.row if node.rank == len(self.row) else whole
@@ -225,9 +226,10 @@ class RowStage(RowPlace):
                 offset = self.places.offset(index, sizes(node))
                 self.registers.store(value, memory, offset, node.dtype)
 
-    def only_where(self, *conditions: str) -> Any:
-        """A block under the conditions that there are."""
-        return self.writer.block(f"if ({' && '.join(filter(None, conditions)) or 'true'})")
+    @property
+    def is_first(self) -> Value | None:
+        """Whether this thread is the first of its row; None where each row has one."""
+        return None if self.layout.peers == 1 else self.member == 0
 
     def write_full(self, base: Number = 0, stop: Number | None = None) -> None:
         """Write results that have an element for each of the row's."""
@@ -242,7 +244,7 @@ class RowStage(RowPlace):
                 for vector in vectors
             ]
             for vector, values in zip(vectors, made, strict=True):
-                with self.only_where(vector.valid, self.row_valid):
+                with self.builder.if_(vector.valid, self.row_valid):
                     offset = self.places.offset(vector.indices[0], self.passes.space)
                     for (number, node, memory), own in zip(self.full, values, strict=True):
                         if number in self.joined:
@@ -260,12 +262,11 @@ class RowStage(RowPlace):
             return values
         return self.elements.word_of_threads(values[0], node.dtype)
 
-    def _write_joined(self, word: str, memory: Memory, offset: Number, node: Node) -> None:
+    def _write_joined(self, word: Value, memory: Memory, offset: Number, node: Node) -> None:
         """Write a word that several threads have, by the first of them."""
         share = 4 // node.dtype.itemsize
-        at = f"{self.places.text(offset)} >> {share.bit_length() - 1}u"
-        with self.writer.block(f"if ((local & {share - 1}u) == 0u)"):
-            self.writer.line(f"{memory.name}[{at}] = {word};")
+        with self.builder.if_((self.builder.local & (share - 1)) == 0):
+            memory[self.places.value(offset) >> (share.bit_length() - 1)] = word
 
     # ------------------------------------------------------------- partial results
 
@@ -273,39 +274,35 @@ class RowStage(RowPlace):
         self, partials: Partials, nodes: Sequence[Node], states: Sequence[State], part: Number
     ) -> None:
         """Write a row's running results of a part."""
-        conditions = ["member == 0u"] if self.layout.peers > 1 else []
-        with self.only_where(*conditions, self.row_valid):
+        with self.builder.if_(self.is_first, self.row_valid):
             for node, state in zip(nodes, states, strict=True):
                 self.write_words(
                     self._partial(partials, node, part), self.reductions[node.id], state
                 )
 
-    def _partial(self, partials: Partials, node: Node, part: Number) -> str:
+    def _partial(self, partials: Partials, node: Node, part: Number) -> Number:
         words = words_of(node)
         index, shape = [self.row_number, part], [self.rows, partials.parts]
         if not self.across:
             index, shape = index[::-1], shape[::-1]
         offset = self.places.mul(self.places.offset(index, shape), words)
-        return self.places.text(self.places.add(offset, partials.first[node.id]))
+        return self.places.add(offset, partials.first[node.id])
 
-    def _scratch(self, at: str, word: int) -> str:
-        memory: Memory | None = self.scratch
-        name = memory.name if memory is not None else ""
-        return f"{name}[{at} + {word}u]"
+    def _words(self) -> Memory:
+        if self.scratch is None:
+            raise InternalError("a kernel of rows without scratch memory has partial results")
+        return self.scratch
 
-    def write_words(self, at: str, one: Reduction, state: State) -> None:
+    def write_words(self, at: Number, one: Reduction, state: State) -> None:
         """Write a running result to scratch memory."""
-        for word, text in enumerate(one.to_words(state)):
-            self.writer.line(f"{self._scratch(at, word)} = {text};")
+        scratch = self._words()
+        for number, word in enumerate(one.to_words(state)):
+            scratch[at + number] = word
 
-    def read_words(self, at: str, one: Reduction) -> State:
+    def read_words(self, at: Number, one: Reduction) -> State:
         """A running result from scratch memory."""
-        names = []
-        for word in range(one.words):
-            name = self.writer.name("w")
-            self.writer.line(f"let {name} = {self._scratch(at, word)};")
-            names.append(name)
-        return one.from_words(names)
+        scratch = self._words()
+        return one.from_words([scratch[at + number] for number in range(one.words)])
 
     def recall(self, totals: Partials) -> None:
         """Let a row's results be known that were written before."""
@@ -321,11 +318,11 @@ class RowStage(RowPlace):
             return []
         found = [self.reductions[node.id] for node in nodes]
 
-        def one_part(part: Number, valid: str) -> list[State]:
+        def one_part(part: Number, valid: Value | None) -> list[State]:
             states = []
             for node, one in zip(nodes, found, strict=True):
                 state = self.read_words(self._partial(partials, node, part), one)
-                states.append(one.only_if(valid, state) if valid else state)
+                states.append(one.only_if(valid, state))
             return states
 
         states = self.merged(found, self.gathered(found, partials.parts, one_part))
@@ -337,20 +334,19 @@ class RowStage(RowPlace):
         self,
         found: Sequence[Reduction],
         parts: int,
-        one_part: Callable[[Number, str], list[State]],
+        one_part: Callable[[Number, Value | None], list[State]],
     ) -> list[State]:
         """What this thread's share of so many parts comes to: every so many of them, as there are threads."""
-        peers = self.layout.peers
+        b, peers = self.builder, self.layout.peers
         at_once = min(AT_ONCE, -(-parts // peers))
         step = peers * at_once
 
         def one(first: Number, number: int) -> list[State]:
-            part = self.let(f"{self.places.text(first)} + {number * peers}u + member")
+            part = b.let(first + number * peers + self.member)
             if parts % step == 0:
-                return one_part(part, "")
-            valid = self.writer.name("valid")
-            self.writer.line(f"let {valid} = {part.text} < {parts}u;")
-            return one_part(self.let(f"min({part.text}, {parts - 1}u)"), valid)
+                return one_part(part, None)
+            valid = b.let(part < parts, "valid")
+            return one_part(b.let(b.min(part, parts - 1)), valid)
 
         def inside(first: Any, values: list[Any]) -> Sequence[Any]:
             several = [one(first, number) for number in range(at_once)]
@@ -364,7 +360,7 @@ class RowStage(RowPlace):
     def finish(self, groups: int) -> Stage:
         """The dispatch."""
         self.merger.declare()
-        return self.shader.finish(groups)
+        return self.dispatch.finish(groups)
 
 
 def _flattened(states: Sequence[State]) -> list[Any]:

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ....backends.wgpu.machine import Machine, power_above
-from ....backends.wgpu.writer import Text
 from ....lower.plan import Spec
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
+from ...ir.index import Number
 from ...problems.rows import Passes, passes
-from ..shader import Stage, Written
+from ..builder import Value
+from ..dispatch import Stage, Written
+from ..machine import Machine, power_above
 from ..template import Template
 from .layout import (
     AT_ONCE,
@@ -71,7 +72,7 @@ def _write(spec: Spec, machine: Machine) -> Written:
         if rows.shared <= machine.shared or machine.threads <= 1:
             return written
         # Fewer threads have less to share.
-        machine = machine.without(max_compute_invocations_per_workgroup=machine.threads // 2)
+        machine = machine.with_threads(machine.threads // 2)
 
 
 class _Rows:
@@ -119,16 +120,16 @@ class _Rows:
 
     # ------------------------------------------------------------- a workgroup for a row
 
-    def _at_row(self, stage: RowStage, block: str) -> None:
+    def _at_row(self, stage: RowStage, block: Value) -> None:
         side = stage.layout.side
-        number = block if side == 1 else f"{block} * {side}u + beside"
+        number = block if side == 1 else block * side + stage.beside
         stage.at_row(number, certain=self.rows % side == 0)
 
     def whole(self) -> list[Stage]:
         """Every workgroup does all for its rows."""
         totals = self._totals()
         stage = self.stage()
-        self._at_row(stage, "group")
+        self._at_row(stage, stage.builder.group)
         for level in range(len(self.passes.levels)):
             states = stage.reduce(level)
             if totals is not None:
@@ -158,29 +159,30 @@ class _Rows:
         stage = self.stage()
         if stage.full:
             ends = self._at_piece(stage)
-            first = f"{stage.places.text(self.piece)} == 0u"
+            first = [self.piece == 0]
         else:
-            self._at_row(stage, "group")
-            ends, first = (0, None), ""
+            self._at_row(stage, stage.builder.group)
+            ends, first = (0, None), []
         states = stage.gather(partials, levels)
         if totals is not None:
             nodes = [node for level in self.passes.levels for node in level]
             stage.write_partials(totals, nodes, states, 0)
-        stage.write_single(first)
+        stage.write_single(*first)
         stage.write_full(*ends)
         stages.append(self.finished(stage, self.blocks * (layout.pieces if stage.full else 1)))
         return stages if totals is None else [*stages, *self.columns_apart(totals)]
 
-    def _at_piece(self, stage: RowStage) -> tuple[Any, Any]:
+    def _at_piece(self, stage: RowStage) -> tuple[Number, Number | None]:
         """Stand at a row and a piece of it; returns where the piece begins and ends."""
         layout = self.layout
-        block, piece = f"(group / {layout.pieces}u)", f"group % {layout.pieces}u"
+        b = stage.builder
+        block, piece = b.group // layout.pieces, b.group % layout.pieces
         if not stage.across:
-            block, piece = f"(group % {self.blocks}u)", f"group / {self.blocks}u"
-        self.piece = stage.let(piece)
+            block, piece = b.group % self.blocks, b.group // self.blocks
+        self.piece = b.let(piece, "piece")
         self._at_row(stage, block)
-        base = stage.let(f"{self.piece.text} * {layout.piece}u")
-        return base, stage.let(f"min({base.text} + {layout.piece}u, {self.length}u)")
+        base = b.let(self.piece * layout.piece, "base")
+        return base, b.let(b.min(base + layout.piece, self.length), "end")
 
     # ------------------------------------------------------------- sums over rows
 
@@ -193,13 +195,14 @@ class _Rows:
         first = self._column_room(groups)
         stage = self.stage()
         found = [stage.reductions[node.id] for node in nodes]
-        held = layout.held * layout.vector
+        b, held = stage.builder, layout.held * layout.vector
         certain = groups * each * layout.side == self.rows
 
-        def one_row(number: Any, values: list[Any]) -> Sequence[Any]:
-            block = f"(group * {each}u + {stage.places.text(number)})"
-            beside = "" if layout.side == 1 else f" * {layout.side}u + beside"
-            stage.at_row(f"{block}{beside}", certain=certain)
+        def one_row(number: Number, values: list[Any]) -> Sequence[Any]:
+            row = b.group * each + number
+            if layout.side > 1:
+                row = row * layout.side + stage.beside
+            stage.at_row(row, certain=certain)
             for level in range(len(self.passes.levels)):
                 stage.give(level, stage.reduce(level))
             stage.write_single()
@@ -209,13 +212,12 @@ class _Rows:
                 for vector in stage.held():
                     for index in vector.indices:
                         state = one.of(stage.elements.at(x, index), 0)
-                        if stage.row_valid:
-                            state = one.only_if(stage.row_valid, state)
+                        state = one.only_if(stage.row_valid, state)
                         following += one.merge([left.pop(0)], state)
             stage.write_full()
             if stage.merger.waits:
                 # The next row's results are not to be written where some thread still reads this one's.
-                stage.shader.barrier()
+                b.barrier()
             return following
 
         stage.hold_shared()
@@ -239,18 +241,17 @@ class _Rows:
         states = stage.merger.over_threads(
             [one] * layout.vector,
             states,
-            "beside",
+            stage.beside,
             layout.side,
-            "member",
+            stage.member,
             layout.peers,
             adjacent=False,
         )
         stretch = stage.stretches()[k]
-        conditions = ["beside == 0u"] if layout.side > 1 else []
-        with stage.only_where(*conditions, stretch.valid):
+        with stage.builder.if_(stage.beside == 0 if layout.side > 1 else None, stretch.valid):
             for lane, state in enumerate(states):
                 place = stage.places.add(stretch.start, lane)
-                at = self._run_at(one, first, "group", stage.places.text(place))
+                at = self._run_at(one, first, stage.builder.group, place)
                 stage.write_words(at, one, state)
 
     def _column_room(self, runs: int) -> list[int]:
@@ -292,22 +293,23 @@ class _Rows:
         layout = self._beside()
         stage = self.stage(layout)
         blocks = -(-self.length // layout.side)
-        column, valid = self._at_column(stage, f"(group % {blocks}u)")
-        run = stage.let(f"group / {blocks}u")
-        base = stage.let(f"{run.text} * {self.run}u")
-        stop = stage.let(f"min({base.text} + {self.run}u, {self.rows}u)")
+        b = stage.builder
+        column, valid = self._at_column(stage, b.group % blocks)
+        run = b.let(b.group // blocks, "run")
+        base = b.let(run * self.run, "base")
+        stop = b.let(b.min(base + self.run, self.rows), "stop")
         found = [stage.reductions[node.id] for node in self.passes.columns]
 
-        def some_rows(start: Any, values: list[Any]) -> Sequence[Any]:
+        def some_rows(start: Value, values: list[Any]) -> Sequence[Any]:
             made: list[list[State]] = [[] for _ in found]
             for k in range(layout.at_once):
-                number = f"{start.text} + {k * layout.peers}u + member"
+                number = start + k * layout.peers + stage.member
                 stage.at_row(number, certain=self.rows % (layout.peers * layout.at_once) == 0)
                 stage.recall(totals)
                 index = stage.place([column])
                 for states, one in zip(made, found, strict=True):
                     state = one.of(stage.elements.at(one.node.operands[0], index), 0)
-                    states.append(one.only_if(stage.row_valid, state) if stage.row_valid else state)
+                    states.append(one.only_if(stage.row_valid, state))
             return [
                 value
                 for one, states, before in zip(found, made, values, strict=True)
@@ -318,43 +320,40 @@ class _Rows:
         step = layout.peers * layout.at_once
         sums = stage.elements.loop(base, stop, some_rows, nothing, step=step)
         states = stage.merged(found, [[value] for value in sums])
-        with stage.only_where("member == 0u", valid):
+        with b.if_(stage.member == 0, valid):
             for one, state, first in zip(found, states, self.first, strict=True):
-                at = self._run_at(one, first, run.text, column.text)
+                at = self._run_at(one, first, run, column)
                 stage.write_words(at, one, state)
         return [self.finished(stage, blocks * self.runs), *self._added_up(self.runs, self.first)]
 
-    def _run_at(self, one: Reduction, first: int, run: str, column: str) -> str:
-        return f"{first}u + ({run} * {self.length}u + {column}) * {one.words}u"
+    def _run_at(self, one: Reduction, first: int, run: Number, column: Number) -> Number:
+        return first + (run * self.length + column) * one.words
 
-    def _at_column(self, stage: RowStage, block: str) -> tuple[Text, str]:
+    def _at_column(self, stage: RowStage, block: Value) -> tuple[Value, Value | None]:
         """The column that a thread has, and a condition where it may be behind the last."""
-        side = stage.layout.side
-        column = stage.let(f"{block} * {side}u + beside")
+        b, side = stage.builder, stage.layout.side
+        column = b.let(block * side + stage.beside, "column")
         if self.length % side == 0:
-            return column, ""
-        return stage.let(
-            f"min({column.text}, {self.length - 1}u)"
-        ), f"{column.text} < {self.length}u"
+            return column, None
+        return b.let(b.min(column, self.length - 1)), column < self.length
 
     def _added_up(self, runs: int, first: Sequence[int]) -> list[Stage]:
         """The dispatch that adds up the sums of all runs."""
         layout = self._beside()
         stage = self.stage(layout)
-        column, valid = self._at_column(stage, "group")
+        column, valid = self._at_column(stage, stage.builder.group)
         found = [stage.reductions[node.id] for node in self.passes.columns]
 
-        def one_run(run: Any, inside: str) -> list[State]:
+        def one_run(run: Number, inside: Value | None) -> list[State]:
             states = []
             for one, start in zip(found, first, strict=True):
-                at = self._run_at(one, start, stage.places.text(run), column.text)
-                state = stage.read_words(at, one)
-                states.append(one.only_if(inside, state) if inside else state)
+                at = self._run_at(one, start, run, column)
+                states.append(one.only_if(inside, stage.read_words(at, one)))
             return states
 
         states = stage.merged(found, stage.gathered(found, runs, one_run))
         sums = {one.node.id: one.result(state) for one, state in zip(found, states, strict=True)}
-        with stage.only_where("member == 0u", valid):
+        with stage.builder.if_(stage.member == 0, valid):
             for node, memory in stage.columns:
                 stage.registers.store(sums[node.id], memory, column, node.dtype)
         return [self.finished(stage, -(-self.length // layout.side))]

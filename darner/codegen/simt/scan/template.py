@@ -11,15 +11,16 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.machine import Machine, power_above, power_below
-from ....backends.wgpu.writer import Text, spelled
+from ....backends.wgpu.text import Text, spelled
 from ....graph import dtypes
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.math import emit, register_type
 from ...problems.scan import NAMES
-from ..elements import Memory, ShaderElements, is_packed
-from ..shader import WORKGROUP, Shader, Stage, Written
+from ..builder import Memory, is_packed
+from ..dispatch import WORKGROUP, Dispatch, Stage, Written
+from ..elements import ThreadElements
+from ..machine import Machine, power_above, power_below
 from ..sort.template import word
 from ..template import Template
 
@@ -56,9 +57,9 @@ class _Scan:
 
     # ------------------------------------------------------------- elements
 
-    def start(self, shader: Shader, elements: ShaderElements) -> None:
+    def start(self, shader: Dispatch, elements: ThreadElements) -> None:
         """Say what all that follows needs of a shader."""
-        self.shader, self.elements, self.writer = shader, elements, shader.writer
+        self.shader, self.elements, self.writer = shader, elements, shader.builder
         self.kept = elements.registers.kept_in(self.node.dtype)
         self.kind = register_type(self.kept)
         self.neutral = self.writer.text(
@@ -97,10 +98,10 @@ class _Scan:
 
     def by_threads(self) -> Stage:
         """A thread goes along each row."""
-        shader = Shader(self.spec, self.machine, threads=64)
+        shader = Dispatch(self.spec, self.machine, threads=64)
         elements = shader.elements()
         self.start(shader, elements)
-        writer = shader.writer
+        writer = shader.builder
         with writer.block(f"if (thread < {self.rows}u)"), elements.scope():
             writer.line(f"var total = {self.neutral};")
 
@@ -108,7 +109,7 @@ class _Scan:
                 value = self.read(word("thread"), step)
                 following = self.combined("total", value)
                 shown = "total" if self.exclusive else following
-                self.write(word("thread"), step, writer.let(self.kind, shown))
+                self.write(word("thread"), step, writer.let_text(self.kind, shown))
                 writer.line(f"total = {following};")
                 return []
 
@@ -126,7 +127,9 @@ class _Scan:
             writer.line(f"var own = {self.neutral};")
             head = f"for (var i = local; i < piece; i += {shader.threads}u)"
             with writer.block(head), elements.scope():
-                value = writer.let(self.kind, self._from_word(f"{sums.name}[group - piece + i]"))
+                value = writer.let_text(
+                    self.kind, self._from_word(f"{sums.name}[group - piece + i]")
+                )
                 writer.line(f"own = {self.combined('own', value)};")
             self._reduce()
             writer.line(f"var carried = {self._held('0')};")
@@ -153,23 +156,23 @@ class _Scan:
 
     # ------------------------------------------------------------- pieces
 
-    def _begin(self, pieces: int) -> Shader:
+    def _begin(self, pieces: int) -> Dispatch:
         """A dispatch with a workgroup for each piece of each row, which knows where its own begins and ends."""
         size = -(-self.length // pieces)
         needed = max(32, power_above(-(-size // NEIGHBOURS)))
         threads = min(power_below(min(WORKGROUP, self.machine.threads)), needed)
-        shader = Shader(self.spec, self.machine, threads=threads)
+        shader = Dispatch(self.spec, self.machine, threads=threads)
         self.start(shader, shader.elements())
         # Bools of workgroup memory may share words, which threads would overwrite for each other.
         kind = "u32" if spelled(self.kind) == "bool" else spelled(self.kind)
-        shader.shared("sums", f"array<{kind}, {threads}>")
+        shader.text_shared("sums", f"array<{kind}, {threads}>")
         self.writer.line(f"let row = group / {pieces}u;")
         self.writer.line(f"let piece = group % {pieces}u;")
         self.writer.line(f"let first = min(piece * {size}u, {self.length}u);")
         self.writer.line(f"let last = min(first + {size}u, {self.length}u);")
         return shader
 
-    def _sums(self, shader: Shader, pieces: int) -> Memory:
+    def _sums(self, shader: Dispatch, pieces: int) -> Memory:
         held = dtypes.u32 if is_packed(self.kept) else self.kept
         return shader.scratch(0, self.rows * pieces, held)
 
@@ -208,7 +211,7 @@ class _Scan:
             name = writer.name("x")
             writer.line(f"var {name} = {self.neutral};")
             with writer.block(f"if (at + {k}u < last)"), elements.scope():
-                step = writer.let(word("").type, f"at + {k}u")
+                step = writer.let_text(word("").type, f"at + {k}u")
                 writer.line(f"{name} = {writer.text(self.read(word('row'), step))};")
             values.append(name)
             writer.line(f"own = {self.combined('own', name)};")
@@ -229,8 +232,8 @@ class _Scan:
             with writer.block(f"if (at + {k}u < last)"), elements.scope():
                 following = self.combined("total", each)
                 shown = "total" if self.exclusive else following
-                step = writer.let(word("").type, f"at + {k}u")
-                self.write(word("row"), step, writer.let(self.kind, shown))
+                step = writer.let_text(word("").type, f"at + {k}u")
+                self.write(word("row"), step, writer.let_text(self.kind, shown))
                 writer.line(f"total = {following};")
         writer.line(f"carried = {self.combined('carried', self._held(f'{threads - 1}u'))};")
         shader.barrier()

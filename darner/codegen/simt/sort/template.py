@@ -11,17 +11,17 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ....backends.wgpu.device import GRANULE
-from ....backends.wgpu.machine import Machine, power_above
-from ....backends.wgpu.writer import Text
+from ....backends.wgpu.text import Text
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir import sort_keys
-from ..elements import Memory, ShaderElements
-from ..shader import Shader, Stage, Written
+from ..builder import Memory
+from ..dispatch import Dispatch, Stage, Written
+from ..elements import ThreadElements
+from ..machine import GRANULE, Machine, power_above
 from ..template import Template
 
 NAMES = ("sort", "argsort", "top_k")
@@ -32,9 +32,9 @@ TOGETHER = 512
 WAYS = 4
 """Runs that are merged into one."""
 
-Key = Callable[[Shader, ShaderElements, Text, Text], Text]
+Key = Callable[[Dispatch, ThreadElements, Text, Text], Text]
 """``key(shader, elements, row, number)``: the key of an element."""
-Finish = Callable[[Shader, ShaderElements, Text, Text, Text, Text], None]
+Finish = Callable[[Dispatch, ThreadElements, Text, Text, Text, Text], None]
 """``finish(shader, elements, row, place, key, number)``: what is done with an item whose place is known."""
 
 
@@ -105,7 +105,7 @@ class Sort:
         self._areas = (self.end, self.end + each)
         self.end += 2 * each
 
-    def _items(self, shader: Shader, area: int, items: int) -> tuple[Memory, Memory]:
+    def _items(self, shader: Dispatch, area: int, items: int) -> tuple[Memory, Memory]:
         """The keys and the numbers of one of these parts."""
         start, count = self._areas[area], self.rows * items
         keys = shader.scratch(start, count, self.dtype)
@@ -130,10 +130,10 @@ class Sort:
         share = min(max(1, TOGETHER // padded), segments)
         items = share * padded
         kept = min(self.keep, padded)
-        shader = Shader(self.spec, self.machine, threads=min(256, max(32, items // 2)))
-        elements, writer = shader.elements(), shader.writer
-        shader.shared("keys", f"array<{self.kind}, {items}>")
-        shader.shared("numbers", f"array<u32, {items}>")
+        shader = Dispatch(self.spec, self.machine, threads=min(256, max(32, items // 2)))
+        elements, writer = shader.elements(), shader.builder
+        shader.text_shared("keys", f"array<{self.kind}, {items}>")
+        shader.text_shared("numbers", f"array<u32, {items}>")
         before = self._items(shader, (level - 1) % 2, length) if level else None
         after = None if final else self._items(shader, level % 2, blocks * kept)
         step = f"{shader.threads}u"
@@ -168,9 +168,9 @@ class Sort:
                     writer.line(f"{after[1].name}[segment * {kept}u + place] = numbers[at];")
         return shader.finish(-(-segments // share))
 
-    def _network(self, shader: Shader, padded: int, items: int) -> None:
+    def _network(self, shader: Dispatch, padded: int, items: int) -> None:
         """Sort every ``padded`` items of a workgroup's memory."""
-        writer = shader.writer
+        writer = shader.builder
         if padded < 2:
             return
         outer = writer.block(f"for (var size = 2u; size <= {padded}u; size <<= 1u)")
@@ -204,8 +204,8 @@ class Sort:
     def _merge(self, run: int, area: int, *, final: bool) -> Stage:
         """Make one of every few runs of a row: each item finds its own place."""
         stride = -(-self.length // self.block) * self.block
-        shader = Shader(self.spec, self.machine)
-        elements, writer = shader.elements(), shader.writer
+        shader = Dispatch(self.spec, self.machine)
+        elements, writer = shader.elements(), shader.builder
         keys, numbers = self._items(shader, area, stride)
         after = None if final else self._items(shader, 1 - area, stride)
         with writer.block(f"if (thread < {self.rows * self.length}u)"), elements.scope():
@@ -242,12 +242,18 @@ class Sort:
         return shader.finish(-(-self.rows * self.length // shader.threads))
 
     def _finish(
-        self, shader: Shader, elements: ShaderElements, row: str, place: str, key: str, number: str
+        self,
+        shader: Dispatch,
+        elements: ThreadElements,
+        row: str,
+        place: str,
+        key: str,
+        number: str,
     ) -> None:
         from llvmlite import ir
 
-        found = shader.writer.let(ir.IntType(64 if self.kind == "u64" else 32), key)
-        which = shader.writer.let(ir.IntType(32), number)
+        found = shader.builder.let_text(ir.IntType(64 if self.kind == "u64" else 32), key)
+        which = shader.builder.let_text(ir.IntType(32), number)
         self.finish(shader, elements, word(row), word(place), found, which)
 
 
@@ -274,18 +280,18 @@ def _write(spec: Spec, machine: Machine) -> Written:
     kept = [keep if k == axis else size for k, size in enumerate(whole)]
     compared = dtypes.f32 if x.dtype.is_half else x.dtype
 
-    def index(elements: ShaderElements, row: Text, place: Text) -> list[Any]:
+    def index(elements: ThreadElements, row: Text, place: Text) -> list[Any]:
         lead = elements.places.split(row, outer) if outer else []
         return [*lead[:axis], place, *lead[axis:]]
 
-    def key(shader: Shader, elements: ShaderElements, row: Text, number: Text) -> Text:
+    def key(shader: Dispatch, elements: ThreadElements, row: Text, number: Text) -> Text:
         value: Any = elements.at(x, index(elements, row, number))
         value = elements.registers.cast(value, x.dtype, compared)
-        found: Any = sort_keys.key_of(shader.writer, value, compared, descending)
+        found: Any = sort_keys.key_of(shader.builder, value, compared, descending)
         return found
 
     def finish(
-        shader: Shader, elements: ShaderElements, row: Text, place: Text, _: Text, number: Text
+        shader: Dispatch, elements: ThreadElements, row: Text, place: Text, _: Text, number: Text
     ) -> None:
         offset = elements.places.offset(index(elements, row, place), kept)
         for output, memory in zip(spec.body.outputs, shader.results, strict=True):

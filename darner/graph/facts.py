@@ -1,0 +1,82 @@
+"""Facts about ops that lowering, the optimizer and backends ask for: a row of them stands on each record.
+
+    @primitive(family="indexing", facts=Facts(role="point", fails_on="index", indexes="table"))
+    def gather(table: Tensor, indices: Index, axis: Axis = 0) -> TensorType: ...
+
+Who needs to know something of an op looks here, and never at its name: an op that is declared with the same facts is treated the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Role: TypeAlias = Literal[
+    "leaf",
+    "view",
+    "part",
+    "point",
+    "reduce",
+    "contract",
+    "attention",
+    "index",
+    "loop",
+    "library",
+    "host",
+]
+"""The part that a node can play in a kernel; ``lower.roles`` says what each means."""
+
+RESULT = "result"
+"""As ``Facts.indexes``: the op takes indices of an axis of its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of an op besides its rules and traits.
+
+    Attributes:
+        role: the part that it plays in a kernel; element-wise ops are ``point`` without being told, others ``library``.
+        whole: a composite for which backends may have a kernel of its own, so that it is not written out before lowering.
+        pools: it goes through windows of an image; its kernels are for small ones.
+        finds: a reduction whose result is the index of an element.
+        ends: a kernel by index that may end with what is element-wise after it, where a target has such kernels.
+        overwrites: the operand that the result is, but for some elements: in place only these are written.
+        reads_part_of: the operand of which it reads as many elements as it returns.
+        reads_all: it reads every element of its operands, as every element-wise op does.
+        selects: each element of the result is an element of the first operand.
+        fails_on: what data can be such that it has no value: an index outside its axis, a matrix, a negative exponent of an integer.
+        indexes: of ops that fail on an index, whose axis the operand ``indices`` is of: an operand, or ``RESULT``.
+        refuses: of ops that fail on a matrix, what a matrix is that it cannot take.
+        by_parts: of complex numbers it is the same op of real and of imaginary parts.
+        cheap: it may be computed again in every kernel that reads it, where it is made of counters alone.
+        effort: what an element takes: ``some`` is a division, a root or a look-up, ``much`` an elementary function. Where a later pass of a
+            kernel needs such a value again, it is worth a place in memory.
+        full_rate: its arithmetic runs at the rate of matrix products.
+        fused: it is priced as element-wise ops are: computed where a neighbour is.
+        weight: how many additions an element takes, as the optimizer prices it.
+        kernels: how many kernels a node of it needs, as the optimizer prices it.
+    """
+
+    role: Role | None = None
+    whole: bool = False
+    pools: bool = False
+    finds: bool = False
+    ends: bool = False
+    overwrites: str | None = None
+    reads_part_of: str | None = None
+    reads_all: bool = False
+    selects: bool = False
+    fails_on: Literal["index", "matrix", "exponent"] | None = None
+    indexes: str | None = None
+    refuses: str | None = None
+    by_parts: bool = False
+    cheap: bool = False
+    effort: Literal["little", "some", "much"] = "little"
+    full_rate: bool = False
+    fused: bool = False
+    weight: float = 1.0
+    kernels: float = 1.0
+
+
+PLAIN = Facts()
+"""What is true of an op of which nothing is said."""
