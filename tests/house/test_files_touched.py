@@ -190,7 +190,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....codegen.ir.emit import loop
-from ....codegen.ir.index import as_value
+from ....codegen.ir.index import i64
 from ....lower.plan import Spec
 from ..emit.template import Code, Template
 
