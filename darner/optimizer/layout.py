@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.attribute_text import attribute_text
 from ..graph.data import Array
 from ..graph.dims import Dim
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
-from .attributes import attribute_text
 
 
 @dataclass(frozen=True)
