@@ -11,6 +11,9 @@ from darner.codegen.elements.collapse import collapsed
 from darner.graph import dtypes
 from darner.testing import tolerance
 
+MOST_KEPT = 128 << 10
+"""Bytes of a row's values that are kept, on a processor with 1 MiB next to a core."""
+
 SCALES = {
     "f32": (1.0, 1e19, 1e30, 1e-19, 1e-30),
     "bf16": (1.0, 1e19, 1e30, 1e-19, 1e-30),
@@ -138,7 +141,7 @@ def test_infinities_and_nan_are_no_lengths():
 def test_sums_of_multiples_are_made_only_for_rows_that_need_them(name):
     plan = lower_for("cpu", graph_of(name, (64, 256), "f32"))
     (kernel,) = plan.kernels
-    program = row_program(collapsed(plan.spec(kernel)), 16)
+    program = row_program(collapsed(plan.spec(kernel)), 16, MOST_KEPT)
     assert [guard is None for guard in program.guards] == [True] * (len(program.levels) - 1) + [
         False
     ]
@@ -158,7 +161,7 @@ def test_lengths_in_one_kernel_share_a_pass_that_few_rows_need(name):
     g.set_outputs(TOGETHER[name](g.input("x", shape), g.input("y", shape)))
     plan = lower_for("cpu", g)
     (kernel,) = plan.kernels
-    guards = row_program(collapsed(plan.spec(kernel)), 16).guards
+    guards = row_program(collapsed(plan.spec(kernel)), 16, MOST_KEPT).guards
     assert guards[0] is None
     assert len(guards[1].conditions) == 2
     rng = np.random.default_rng(3)
