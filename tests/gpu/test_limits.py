@@ -182,7 +182,7 @@ def test_results_in_the_memory_of_operands_stay_right(limited):
                 made.run(arrays)
             found[device] = {**made.parameters(), "loss": made.read_loss()}
             if device == "gpu":
-                program = made._last.program
+                program = made._runner.last.program
                 assert any(stage.moves for stage in stages(program))
                 assert max(len(stage.bindings) for stage in stages(program)) <= 3
     for name, value in found["cpu"].items():
@@ -327,7 +327,7 @@ def test_a_model_runs_with_little_bound_at_a_time(limited):
                 made.run({"x": random((24, 32))})
             found[device] = {**made.parameters(), "loss": made.read_loss()}
             if device == "gpu":
-                bound = [b for stage in stages(made._last.program) for b in stage.bindings]
+                bound = [b for stage in stages(made._runner.last.program) for b in stage.bindings]
                 assert any(binding.offset for binding in bound)
                 assert all(binding.nbytes <= machine.most_bound for binding in bound)
     for name, value in found["cpu"].items():
