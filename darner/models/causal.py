@@ -26,7 +26,7 @@ class CausalLM(Model):
     def head(self, hidden: Node) -> Node:
         """Scores of every token, (..., vocabulary)."""
 
-    def read(self, tokens: Node, sequence: Sequence, **rest: Any) -> Node:
+    def read(self, tokens: Node, sequence: Sequence, /, **rest: Any) -> Node:
         """``hidden``, of the tokens and whatever else a model reads; what graphs are asked for beyond their sizes comes here."""
         self.refuse(rest)
         return self.hidden(tokens, sequence)
