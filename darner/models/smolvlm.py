@@ -222,6 +222,7 @@ class SmolVLM(CausalLM):
         self,
         tokens: Node,
         sequence: Sequence,
+        /,
         images: int = 0,
         encoded: bool = False,
         training: bool = False,
