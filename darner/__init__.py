@@ -22,6 +22,7 @@ from ._version import __version__ as __version__
 from .compat.attention import AttentionBwdWrt
 from .compat.gradients import differentiate
 from .compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
+from .graph.binding import DimBinding
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
 from .graph.errors import (
@@ -34,6 +35,7 @@ from .graph.errors import (
     ForkError,
     FormatError,
     InternalError,
+    LowerError,
     MissingNameError,
     MissingPackageError,
     NameTakenError,
@@ -46,7 +48,7 @@ from .graph.errors import (
 )
 from .graph.graph import Graph
 from .graph.habits import missing
-from .graph.module import GraphModule
+from .graph.module import GraphModule, HirModule, MirModule
 from .graph.node import Node
 from .graph.op import Cost, Op, builder, composite, primitive
 from .graph.regions import RematPolicy
@@ -87,6 +89,8 @@ if TYPE_CHECKING:
         optimize_training,
     )
     from .session import (
+        CompilePipeline,
+        LirModule,
         MemorySummary,
         Session,
         SessionConfig,
@@ -101,9 +105,11 @@ if TYPE_CHECKING:
 
 # Whoever builds a graph or differentiates it does without these, and without the time to load them.
 _LATER = {
+    "CompilePipeline": "session",
     "DerivedParam": "optimizer",
     "DeviceInfo": "backends.base.backend",
     "ExecutionPlan": "lower.plan",
+    "LirModule": "session",
     "MemorySummary": "session",
     "OptimizeReport": "optimizer",
     "Plan": "lower.plan",
@@ -152,6 +158,7 @@ __all__ = [
     "BinaryOp",
     "CallError",
     "CompareOp",
+    "CompilePipeline",
     "Cost",
     "DType",
     "DTypeError",
@@ -160,14 +167,19 @@ __all__ = [
     "DeviceInfo",
     "DeviceLostError",
     "DeviceMemoryError",
+    "DimBinding",
     "ExecutionPlan",
     "ForkError",
     "FormatError",
     "Graph",
     "GraphModule",
+    "HirModule",
     "InternalError",
+    "LirModule",
+    "LowerError",
     "MaskKind",
     "MemorySummary",
+    "MirModule",
     "MissingNameError",
     "MissingPackageError",
     "NameTakenError",

@@ -196,6 +196,10 @@ class VerifyError(DarnerError, ValueError):
     """A graph that breaks a rule of its stage."""
 
 
+class LowerError(ArgumentError):
+    """A module that cannot be taken to the stage that was asked for."""
+
+
 class FormatError(DarnerError, ValueError):
     """Text or JSON that is not a darner graph."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from .attributes import as_text
+from .binding import DimBinding
 from .data import Data, as_data
 from .dims import Dim, as_dim
 from .dtypes import DType
@@ -25,12 +26,13 @@ from .node import Node, change_node, make_node
 from .nodelist import NodeList
 from .op import Op, get_op
 from .regions import RematPolicy, as_policy
+from .stages import Stages
 from .types import TensorType, Type
 
 LEAVES = ("input", "parameter", "state")
 
 
-class Graph(GraphMethods):
+class Graph(Stages, GraphMethods):
     """A computation: nodes in topological order, outputs, and updates of its state.
 
     >>> import darner
@@ -511,6 +513,8 @@ class Graph(GraphMethods):
 
         return copy_graph(self, name=name)
 
+    clone = copy
+
     def toposort(self) -> Graph:
         """A graph without the nodes that nothing needs; all named leaves stay. Ids are dense."""
         from .edit import without_dead_nodes
@@ -533,7 +537,7 @@ class Graph(GraphMethods):
         return sorted(found)
 
     def bind(self, bindings: Mapping[str, Any] | None = None, **sizes: Any) -> Graph:
-        """A graph with sizes in place of symbols: ``g.bind(seq=128)``."""
+        """A graph with sizes in place of symbols: ``g.bind(seq=128)``; a ``DimBinding`` may have symbols of others."""
         from .edit import bind_graph
 
         with Calling("bind"):
@@ -542,8 +546,10 @@ class Graph(GraphMethods):
                     f"sizes are given by name, got {type(bindings).__name__}",
                     hint="bind(seq=128), or bind({'seq': 128})",
                 )
-            wanted = {**(bindings or {}), **sizes}
             known = self.dynamic_symbols()
+            if isinstance(bindings, DimBinding):  # it may be for several graphs
+                bindings = {name: size for name, size in bindings.items() if name in known}
+            wanted = {**(bindings or {}), **sizes}
             for name in wanted:
                 if name not in known:
                     hint = did_you_mean(name, known) or (
@@ -551,49 +557,6 @@ class Graph(GraphMethods):
                     )
                     raise UnknownNameError(f"graph '{self.name}' has no symbol '{name}'", hint=hint)
             return bind_graph(self, {name: as_dim(size) for name, size in wanted.items()})
-
-    @staticmethod
-    def define(name: str, build: Callable[[Graph], Any]) -> Any:
-        """A module at the hir stage from a function that adds nodes and returns the outputs."""
-        from .module import define
-
-        return define(name, build)
-
-    @staticmethod
-    def hir(name: str = "graph") -> Any:
-        """An empty module at the hir stage."""
-        from .module import GraphModule
-
-        return GraphModule(Graph(name), "hir")
-
-    def module(self) -> Any:
-        """The graph as a module at the mir stage."""
-        from .module import GraphModule
-
-        return GraphModule(self, "mir")
-
-    @staticmethod
-    def from_hir(module: Any) -> Graph:
-        """Lower a module at the hir stage to a graph."""
-        from .module import lower_to_graph
-
-        return lower_to_graph(module)
-
-    def to_mir(self) -> Any:
-        """The graph as a module at the mir stage."""
-        return self.module()
-
-    @staticmethod
-    def from_lir(module: Any) -> Graph:
-        """The graph inside a module at the lir stage."""
-        from .module import graph_of_lir
-
-        return graph_of_lir(module)
-
-    @staticmethod
-    def inspect_module(module: Any) -> str:
-        """A dump that says its stage."""
-        return str(module.inspect())
 
 
 def _restored(document: str, frozen: bool) -> Graph:
@@ -604,5 +567,7 @@ def _restored(document: str, frozen: bool) -> Graph:
 def check_graph(value: Any) -> Graph:
     """A graph, or an error that says what was given instead."""
     if not isinstance(value, Graph):
-        raise ArgumentError(f"a Graph is needed, got {type(value).__name__}")
+        # Of a module, whose classes are defined after graphs.
+        hint = "module.into_graph() gives it" if hasattr(value, "into_graph") else None
+        raise ArgumentError(f"a Graph is needed, got {type(value).__name__}", hint=hint)
     return value

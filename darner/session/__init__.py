@@ -5,6 +5,7 @@ Modules, in the order data passes through them:
     config      what a session is asked to be
     builders    ``build`` and its kin
     pipeline    from the user's graph to plans; ``setup`` cuts off what is computed once, ``planfile`` keeps plans
+    stages      a graph with its plan, ``LirModule``, to be looked at, saved and built
     buildcache  plans and code of earlier builds; ``buildkey`` says what a build depends on
     programs    what runs for one choice of sizes, and how far that is; ``compiling`` makes it
     values      parameters and states, and the memory that all programs use; ``leaves`` shows them as mappings
@@ -30,10 +31,13 @@ from .functions import Function, function
 from .initialise import ZeroParametersWarning
 from .programs import ClosedError
 from .session import Session
+from .stages import CompilePipeline, LirModule
 
 __all__ = [
     "ClosedError",
+    "CompilePipeline",
     "Function",
+    "LirModule",
     "MemorySummary",
     "Session",
     "SessionConfig",

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 from ..graph.errors import ArgumentError, Calling
 from ..graph.garbage import without_collection
 from ..graph.graph import Graph
+from ..graph.module import GraphModule
 from .config import SessionConfig
 from .session import Session
+from .stages import config_of, unpacked
 
 if TYPE_CHECKING:
     from ..optimizer import OptimizeReport
 
 
 def build(
-    graph: Graph,
+    graph: Graph | GraphModule,
     config: SessionConfig | None = None,
     *,
     share: Session | Sequence[Session] | None = None,
@@ -27,7 +29,8 @@ def build(
     """A session of a graph.
 
     Args:
-        graph: what to compile; changing it afterwards does not change the session.
+        graph: what to compile, or a module of it at any stage; changing it afterwards does not change the session. A module at
+            lir is run as it was planned, and has the config that it was planned by.
         config: what is asked for; the defaults of ``SessionConfig`` when left out.
         share: a session whose parameters (and states of the same names) are used, in the same memory; or several, each of
             which has a part of them.
@@ -39,7 +42,7 @@ def build(
 
 def _built(
     called: str,
-    graph: Graph,
+    model: Graph | GraphModule,
     config: SessionConfig | None,
     *,
     share: Session | Sequence[Session] | None = None,
@@ -50,25 +53,35 @@ def _built(
     with Calling(called), without_collection():
         if config is not None and not isinstance(config, SessionConfig):
             raise ArgumentError(f"config is a SessionConfig, got {config!r}")
-        chosen = (config or SessionConfig()).with_changes(**overrides)
+        graph, planned = unpacked(model)
+        if planned is None:
+            chosen = (config or SessionConfig()).with_changes(**overrides)
+        elif plan_file is not None:
+            raise ArgumentError(
+                f"module '{planned.name}' has its plan", hint="keep it with module.to_json()"
+            )
+        else:
+            chosen = config_of(planned, config, overrides)
         if plan_file is not None and not isinstance(plan_file, str | os.PathLike):
             raise ArgumentError(f"plan_file is a path, got {plan_file!r}")
         path = None if plan_file is None else os.fspath(plan_file)
         sources = () if share is None else share if isinstance(share, list | tuple) else (share,)
         given = {name for one in sources if isinstance(one, Session) for name in one.parameters()}
-        session = Session(graph, chosen, path, given)
+        session = Session(graph, chosen, path, given, None if planned is None else planned.plans)
         for source in sources:
             session.share_parameters(source)
         return session
 
 
-def build_session(graph: Graph, config: SessionConfig | None = None, **overrides: Any) -> Session:
+def build_session(
+    graph: Graph | GraphModule, config: SessionConfig | None = None, **overrides: Any
+) -> Session:
     """A training session: the first output is the loss; a step is forward, backward and the updates."""
     return _built("build_session", graph, config, **{**overrides, "mode": "train"})
 
 
 def build_inference_session(
-    graph: Graph, config: SessionConfig | None = None, **overrides: Any
+    graph: Graph | GraphModule, config: SessionConfig | None = None, **overrides: Any
 ) -> Session:
     """An inference session: a step computes the outputs, and there are no gradients.
 
@@ -78,7 +91,7 @@ def build_inference_session(
 
 
 def build_session_cached(
-    graph: Graph,
+    graph: Graph | GraphModule,
     path: str | os.PathLike[str],
     config: SessionConfig | None = None,
     **overrides: Any,
@@ -93,7 +106,7 @@ def build_session_cached(
 
 
 def build_session_with_report(
-    graph: Graph, config: SessionConfig | None = None, **overrides: Any
+    graph: Graph | GraphModule, config: SessionConfig | None = None, **overrides: Any
 ) -> tuple[Session, OptimizeReport]:
     """Like ``build_session``, with the report of what the optimizer did."""
     options = {**overrides, "mode": "train"}
@@ -102,7 +115,7 @@ def build_session_with_report(
 
 
 def build_session_unoptimized(
-    graph: Graph, config: SessionConfig | None = None, **overrides: Any
+    graph: Graph | GraphModule, config: SessionConfig | None = None, **overrides: Any
 ) -> Session:
     """Like ``build_session`` at level 0: nothing is rewritten."""
     options = {**overrides, "mode": "train", "level": 0}

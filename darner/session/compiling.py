@@ -34,17 +34,30 @@ LARGE = 32 << 20
 class Compiler:
     """What makes the specialisations of a session.
 
+    Args:
+        graph: of the session.
+        config: of the session.
+        values: its parameters and states, whose memory programs use.
+        plan_file: where plans are kept, if in a file of their own.
+        plans: of known sizes and the config's optimizer, where they were made before.
+
     Attributes:
         phases: how long each phase of building took.
     """
 
     def __init__(
-        self, graph: Graph, config: SessionConfig, values: Values, plan_file: str | Path | None
+        self,
+        graph: Graph,
+        config: SessionConfig,
+        values: Values,
+        plan_file: str | Path | None,
+        plans: Plans | None = None,
     ) -> None:
         self._graph = graph
         self._config = config
         self._values = values
         self._plan_file = None if plan_file is None else Path(plan_file)
+        self._plans = plans
         self._pipelines: OrderedDict[Sizes, Pipeline] = OrderedDict()
         self.phases = Phases(graph.name, config.progress)
 
@@ -52,6 +65,8 @@ class Compiler:
 
     def specialised(self, sizes: Sizes, optimizer: Optimizer | None) -> Specialised:
         """The plans for these sizes, with these updates."""
+        if self._plans is not None and not sizes and optimizer == self._config.optimizer:
+            return Specialised(self._plans, self._graph)
         with self.phases.shown(), without_collection():
             if self._plan_file is not None and not sizes:
                 found = self._plans_of_file(self._plan_file, self._pipeline(sizes), optimizer)

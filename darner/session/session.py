@@ -34,7 +34,7 @@ from .config import SessionConfig, check_seed
 from .initialise import check_rules
 from .inspecting import Inspector, norm
 from .leaves import Leaves
-from .pipeline import check_leaves
+from .pipeline import Plans, check_leaves
 from .programs import ClosedError
 from .restoring import OPTIMIZER_KEY, STATES_KEY, listed_mismatches, names_in, translated
 from .running import Runner
@@ -76,6 +76,7 @@ class Session:
         config: SessionConfig,
         plan_file: str | FilePath | None = None,
         given: Collection[str] = (),
+        plans: Plans | None = None,
     ) -> None:
         check_graph(graph)
         graph.verify()
@@ -85,7 +86,7 @@ class Session:
         self._config = config
         self._closed = False
         self._values = Values(self._graph, config, given)
-        self._compiler = Compiler(self._graph, config, self._values, plan_file)
+        self._compiler = Compiler(self._graph, config, self._values, plan_file, plans)
         self._runner = Runner(self._graph, config, self._values, self._compiler)
         self._learner = Learner(self._graph, config, self._values, self._compiler, self._runner)
         self._inspector = Inspector(self._graph, self._values, self._runner, self._learner)
