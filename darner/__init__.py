@@ -57,6 +57,7 @@ from .graph.types import TensorType as Shape
 from .interpreter import run
 from .ops.attention import MaskKind, SlidingWindow
 from .ops.declare import binary, unary
+from .ops.registered import lookup_op, register_op
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.custom_gradient import custom_gradient
@@ -230,6 +231,7 @@ __all__ = [
     "linearize",
     "live_bytes",
     "load",
+    "lookup_op",
     "models",
     "nn",
     "optim",
@@ -239,6 +241,7 @@ __all__ = [
     "peak_live_bytes",
     "primitive",
     "promote",
+    "register_op",
     "remat",
     "run",
     "substitute",

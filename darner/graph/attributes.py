@@ -8,6 +8,7 @@ hashed, written as JSON and read back.
 
 from __future__ import annotations
 
+import base64
 import math
 import operator
 import types
@@ -149,6 +150,26 @@ def _str(value: Any) -> str:
     return as_text(value.value if isinstance(value, Enum) else value)
 
 
+def _bytes(value: object) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise ArgumentError(
+        f"expected bytes, got {type(value).__name__}",
+        hint="text is bytes by .encode(), numbers are by struct.pack" if value else None,
+    )
+
+
+def _write_bytes(value: bytes, pool: Pool) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def _read_bytes(value: object, pool: Pool) -> bytes:
+    try:
+        return base64.b64decode(str(value).encode("ascii"), validate=True)
+    except ValueError:
+        raise FormatError(f"expected bytes in base64, got {value!r}") from None
+
+
 def _name(value: Any) -> str:
     return as_text(value, "a name", empty=False)
 
@@ -285,6 +306,7 @@ def _write_dtype(value: DType, pool: Pool) -> str:
 BOOL = Attribute("bool", _bool, _as_is, _as_is)
 INT = Attribute("int", _int, _as_is, _as_is)
 FLOAT = Attribute("float", _float, _write_float, _read_float)
+BYTES = Attribute("bytes", _bytes, _write_bytes, _read_bytes)
 TEXT = Attribute("text", _str, _as_is, _as_is)
 NAME = Attribute("name", _name, _as_is, _as_is)
 INTS = Attribute("integers", _ints, _listed, _tupled)
@@ -326,7 +348,14 @@ Name = Annotated[str, NAME]
 Values = Annotated[Data, DATA]
 Body = Annotated[Any, GRAPH]
 
-_PLAIN: dict[Any, Attribute] = {bool: BOOL, int: INT, float: FLOAT, str: TEXT, DType: DTYPE}
+_PLAIN: dict[Any, Attribute] = {
+    bool: BOOL,
+    int: INT,
+    float: FLOAT,
+    str: TEXT,
+    bytes: BYTES,
+    DType: DTYPE,
+}
 
 
 @dataclass(frozen=True, slots=True)

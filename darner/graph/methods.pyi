@@ -223,6 +223,10 @@ class GraphMethods:
         """The outputs of ``body``, whatever their number, shapes and element types; see ``custom_fn``."""
     def custom_fn_tuple(self, inputs: Sequence[NodeLike], body: Graph, vjp_body: Graph | None = None, jvp_body: Graph | None = None, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
         """``custom_fn`` of a body with any number of outputs; see ``custom_fn_multi``."""
+    def custom_op(self, name: str, attrs: bytes, inputs: list[NodeLike], *, label: str | None = None) -> Node:
+        """The op registered as ``name`` (``darner.register_op``) of the operands ``inputs``; its functions get ``attrs`` as they are."""
+    def custom_op_packed(self, name: str, attrs: bytes, inputs: list[NodeLike], out_shape: TensorType, *, label: str | None = None) -> Node:
+        """The op registered as ``name``, with a result of the type ``out_shape``; its ``infer_shape`` is not asked."""
     def dense_solve(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
     def det(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:

@@ -13,6 +13,7 @@ import pytest
 
 import darner
 from darner import DType, Graph, Shape
+from darner.graph.op import OPS, unregister
 
 NAMES = Path(__file__).parents[1].joinpath("seed_names.txt").read_text().split()
 
@@ -26,7 +27,6 @@ LATER = {
         scan_backward_xs_with_checkpoints scan_checkpointed scan_trajectory
         scan_with_bcasts_and_xs scan_with_xs""",
     "state space": "gated_delta_net gated_delta_net_carry selective_scan",
-    "custom": "custom_op custom_op_packed",
     "splats": """gaussian_splat_prepare gaussian_splat_rasterize gaussian_splat_render
         gaussian_splat_render_backward gaussian_splat_render_decomposed
         gaussian_splat_render_meta""",
@@ -1026,6 +1026,32 @@ def custom_fn(d):
 
 
 @row
+def custom_op(d):
+    a, b = d.f32(3), d.f32(3)
+
+    def powered(arrays, attrs, out):
+        out[...] = arrays[0] * arrays[1] ** attrs[0]
+
+    darner.register_op("seed_powered", 2, lambda types, attrs: types[0], powered)
+    return d.graph.custom_op("seed_powered", b"\x03", [a, b]), a * b**3.0
+
+
+@row
+def custom_op_packed(d):
+    a = d.f32(2, 3)
+
+    def sums(arrays, attrs, out):
+        out[:2], out[2:] = arrays[0].sum(1), arrays[0].sum(0)
+
+    darner.register_op("seed_sums", 1, lambda types, attrs: None, sums)
+    packed = d.graph.custom_op_packed("seed_sums", b"", [a], Shape.new([5], DType.F32))
+    return [
+        (d.graph.narrow_(packed, 0, 0, 2), a.sum(1)),
+        (d.graph.narrow_(packed, 0, 2, 3), a.sum(0)),
+    ]
+
+
+@row
 def custom_fn_multi(d):
     a, b = d.f32(3), d.f32(2, 3)
     body = Graph("body")
@@ -1150,6 +1176,16 @@ def test_structural_names_exist(name):
     assert callable(getattr(Graph(), name))
 
 
+@pytest.fixture
+def forgotten():
+    """Ops that a test registers are not known after it."""
+    before = set(OPS)
+    yield
+    for name in set(OPS) - before:
+        unregister(name)
+
+
+@pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_seed_spelling_means_what_it_says(name):
     desk = Desk()
