@@ -54,6 +54,7 @@ _ATTRIBUTES = {
     "text": "str",
     "name": "str",
     "integers": "int | Sequence[int]",
+    "numbers": "float | Sequence[float]",
     "(low, high) pairs": "int | Sequence[int | Sequence[int]]",
     "element type": "DTypeLike",
     "size": "DimLike",

@@ -13,7 +13,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -174,6 +174,12 @@ def _name(value: Any) -> str:
     return as_text(value, "a name", empty=False)
 
 
+def _floats(value: object) -> tuple[float, ...]:
+    """Scales: numbers of which there may be one or several."""
+    several = isinstance(value, Iterable) and not isinstance(value, str) and _is_sequence(value)
+    return tuple(_float(item) for item in (value if several else (value,)))
+
+
 def _ints(value: Any) -> tuple[int, ...]:
     """Steps, paddings, axes: numbers that code computes with."""
     items = (value,) if isinstance(value, str) or not _is_sequence(value) else value
@@ -231,6 +237,16 @@ def _write_float(value: float, pool: Pool) -> Any:
 
 def _read_float(value: Any, pool: Pool) -> Any:
     return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+def _write_floats(value: tuple[float, ...], pool: Pool) -> list[object]:
+    return [_write_float(item, pool) for item in value]
+
+
+def _read_floats(value: object, pool: Pool) -> object:
+    if not isinstance(value, list):
+        return value
+    return tuple(_read_float(item, pool) for item in value)
 
 
 def _listed(value: Any, pool: Pool) -> Any:
@@ -307,6 +323,7 @@ BOOL = Attribute("bool", _bool, _as_is, _as_is)
 INT = Attribute("int", _int, _as_is, _as_is)
 FLOAT = Attribute("float", _float, _write_float, _read_float)
 BYTES = Attribute("bytes", _bytes, _write_bytes, _read_bytes)
+FLOATS = Attribute("numbers", _floats, _write_floats, _read_floats)
 TEXT = Attribute("text", _str, _as_is, _as_is)
 NAME = Attribute("name", _name, _as_is, _as_is)
 INTS = Attribute("integers", _ints, _listed, _tupled)
@@ -341,6 +358,7 @@ Axis = Annotated[int, AXIS]
 Axes = Annotated[tuple[int, ...], AXES]
 Ints = Annotated[tuple[int, ...], INTS]
 Pairs = Annotated[tuple[tuple[int, int], ...], PAIRS]
+Floats = Annotated[tuple[float, ...], FLOATS]
 Size = Annotated[Dim, SIZE]
 Sizes = Annotated[tuple[Dim, ...], SIZES]
 ShapeOf = Annotated[tuple[Dim, ...], SHAPE]

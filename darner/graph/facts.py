@@ -53,6 +53,7 @@ class Facts:
             kernel needs such a value again, it is worth a place in memory.
         full_rate: its arithmetic runs at the rate of matrix products.
         fused: it is priced as element-wise ops are: computed where a neighbour is.
+        trainable: of ops without a derivative, the one that computes the same in a way that gradients pass.
         weight: how many additions an element takes, as the optimizer prices it.
         kernels: how many kernels a node of it needs, as the optimizer prices it.
     """
@@ -74,6 +75,7 @@ class Facts:
     effort: Literal["little", "some", "much"] = "little"
     full_rate: bool = False
     fused: bool = False
+    trainable: str | None = None
     weight: float = 1.0
     kernels: float = 1.0
 

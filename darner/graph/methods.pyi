@@ -229,6 +229,10 @@ class GraphMethods:
         """The op registered as ``name``, with a result of the type ``out_shape``; its ``infer_shape`` is not asked."""
     def dense_solve(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
+    def dequantize(self, q: NodeLike, scale: float, zero_point: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
+        """What codes stand for, ``(q - zero_point) * scale``, as f32; ``q`` is i8, or u8 with a zero point in 0..255."""
+    def dequantize_per_channel(self, q: NodeLike, axis: int, scales: float | Sequence[float], zero_points: int | Sequence[int], shape: Any = None, *, label: str | None = None) -> Node:
+        """``dequantize`` with a scale and a zero point for each slice along ``axis``."""
     def det(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The determinant of each square matrix."""
     def diagonal(self, x: NodeLike, k: int = 0, *, label: str | None = None) -> Node:
@@ -272,6 +276,8 @@ class GraphMethods:
         """exp(x) - 1, exact near 0."""
     def eye(self, n: Any, m: Any = None, dtype: Any = 'f32', *, label: str | None = None) -> Node:
         """A matrix with ones on its diagonal and zeros elsewhere; square unless ``m`` is given."""
+    def fake_quantize(self, x: NodeLike, scale: float | Sequence[float], zero_point: int | Sequence[int] = (0,), axis: int | None = None, shape: Any = None, *, bits: int = 8, label: str | None = None) -> Node:
+        """``x`` as its codes stand for it, in its own type: what a model is trained with that will be quantised."""
     def flatten(self, x: NodeLike, start: int = 0, end: int = -1, *, label: str | None = None) -> Node:
         """The axes from ``start`` to ``end`` (both included) as one; all of them by default."""
     def flip(self, x: NodeLike, axes: int | Sequence[int] | None = None, shape: Any = None, *, label: str | None = None) -> Node:
@@ -571,6 +577,14 @@ class GraphMethods:
         """The product of each window of [batch, channels, *spatial]; padding is ones."""
     def project(self, source: NodeLike, index: int, shape: Any = None, *, label: str | None = None) -> Node:
         """One result of a node that has several."""
+    def q_conv2d(self, x: NodeLike, w: NodeLike, bias: NodeLike | None, kernel_size: int | Sequence[int], stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, x_zp: int = 0, w_zp: int = 0, out_zp: int = 0, mult: float | Sequence[float] = ..., shape: Any = None, *, label: str | None = None) -> Node:
+        """A convolution of codes as codes; as in ``q_matmul``, with the geometry of ``conv``."""
+    def q_matmul(self, x: NodeLike, w: NodeLike, bias: NodeLike | None, x_zp: int = 0, w_zp: int = 0, out_zp: int = 0, mult: float | Sequence[float] = ..., shape: Any = None, *, label: str | None = None) -> Node:
+        """A product of codes as codes: ``clip(round(acc * mult) + out_zp, -128, 127)`` with ``acc = bias + (x - x_zp) @ (w - w_zp)``."""
+    def quantize(self, x: NodeLike, scale: float, zero_point: int = 0, shape: Any = None, *, rounding: Literal['even', 'away'] = 'even', label: str | None = None) -> Node:
+        """Codes of 8 bits: ``clip(round(x / scale) + zero_point, -128, 127)`` as i8."""
+    def quantize_per_channel(self, x: NodeLike, axis: int, scales: float | Sequence[float], zero_points: int | Sequence[int], shape: Any = None, *, rounding: Literal['even', 'away'] = 'even', label: str | None = None) -> Node:
+        """``quantize`` with a scale and a zero point for each slice along ``axis``."""
     def quick_gelu(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """x * sigmoid(1.702 * x)."""
     @overload
@@ -1014,6 +1028,10 @@ class NodeMethods:
         """The derivative of ``cumsum``: running sums of ``dy`` from the end."""
     def dense_solve(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
+    def dequantize(self, scale: float, zero_point: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
+        """What codes stand for, ``(q - zero_point) * scale``, as f32; ``q`` is i8, or u8 with a zero point in 0..255."""
+    def dequantize_per_channel(self, axis: int, scales: float | Sequence[float], zero_points: int | Sequence[int], shape: Any = None, *, label: str | None = None) -> Node:
+        """``dequantize`` with a scale and a zero point for each slice along ``axis``."""
     def det(self, shape: Any = None, *, label: str | None = None) -> Node:
         """The determinant of each square matrix."""
     def diagonal(self, k: int = 0, *, label: str | None = None) -> Node:
@@ -1053,6 +1071,8 @@ class NodeMethods:
         """NumPy's spelling of ``unsqueeze``."""
     def expm1(self, shape: Any = None, *, label: str | None = None) -> Node:
         """exp(x) - 1, exact near 0."""
+    def fake_quantize(self, scale: float | Sequence[float], zero_point: int | Sequence[int] = (0,), axis: int | None = None, shape: Any = None, *, bits: int = 8, label: str | None = None) -> Node:
+        """``x`` as its codes stand for it, in its own type: what a model is trained with that will be quantised."""
     def flatten(self, start: int = 0, end: int = -1, *, label: str | None = None) -> Node:
         """The axes from ``start`` to ``end`` (both included) as one; all of them by default."""
     def flip(self, axes: int | Sequence[int] | None = None, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1322,6 +1342,14 @@ class NodeMethods:
         """The product of each window of [batch, channels, *spatial]; padding is ones."""
     def project(self, index: int, shape: Any = None, *, label: str | None = None) -> Node:
         """One result of a node that has several."""
+    def q_conv2d(self, w: NodeLike, bias: NodeLike | None, kernel_size: int | Sequence[int], stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, x_zp: int = 0, w_zp: int = 0, out_zp: int = 0, mult: float | Sequence[float] = ..., shape: Any = None, *, label: str | None = None) -> Node:
+        """A convolution of codes as codes; as in ``q_matmul``, with the geometry of ``conv``."""
+    def q_matmul(self, w: NodeLike, bias: NodeLike | None, x_zp: int = 0, w_zp: int = 0, out_zp: int = 0, mult: float | Sequence[float] = ..., shape: Any = None, *, label: str | None = None) -> Node:
+        """A product of codes as codes: ``clip(round(acc * mult) + out_zp, -128, 127)`` with ``acc = bias + (x - x_zp) @ (w - w_zp)``."""
+    def quantize(self, scale: float, zero_point: int = 0, shape: Any = None, *, rounding: Literal['even', 'away'] = 'even', label: str | None = None) -> Node:
+        """Codes of 8 bits: ``clip(round(x / scale) + zero_point, -128, 127)`` as i8."""
+    def quantize_per_channel(self, axis: int, scales: float | Sequence[float], zero_points: int | Sequence[int], shape: Any = None, *, rounding: Literal['even', 'away'] = 'even', label: str | None = None) -> Node:
+        """``quantize`` with a scale and a zero point for each slice along ``axis``."""
     def quick_gelu(self, shape: Any = None, *, label: str | None = None) -> Node:
         """x * sigmoid(1.702 * x)."""
     def recip(self, shape: Any = None, *, label: str | None = None) -> Node:

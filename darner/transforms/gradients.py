@@ -252,9 +252,11 @@ def check_paths(graph: Graph, chosen: Sequence[Node], outputs: Sequence[Node]) -
     if blocking:
         blocked = next(item for item in blocking[0] if not is_differentiable(item))
         shown = " -> ".join(item.name or item.op.name for item in blocking[0])
+        instead = blocked.op.facts.trainable
         raise ArgumentError(
             f"no gradient reaches {quoted([path[0] for path in blocking])}: the only way is through "
-            f"{blocked.op.name}, which has no derivative ({shown})"
+            f"{blocked.op.name}, which has no derivative ({shown})",
+            hint=f"{instead} passes gradients" if instead else None,
         ).located(blocked.op.name, blocked.label, "", blocked.source)
 
 

@@ -18,8 +18,7 @@ from darner.graph.op import OPS, unregister
 NAMES = Path(__file__).parents[1].joinpath("seed_names.txt").read_text().split()
 
 LATER = {
-    "quantisation": """dequant_matmul dequant_matmul_nvfp4 dequant_matmul_packed dequantize
-        dequantize_per_channel q_conv2d q_matmul quantize quantize_per_channel""",
+    "quantisation": "dequant_matmul dequant_matmul_nvfp4 dequant_matmul_packed",
     "fft and complex": """complex_norm_sq complex_norm_sq_backward conjugate fft fft_axis fft_batch_real
         fft_conv1d fft_norm fft_real fftfreq_tensor fftn ifft_spectrum ifftn irfft
         pad_last_axis_to_pow2 psd psd_real rfft rfftfreq_tensor split_spectrum stft""",
@@ -47,6 +46,12 @@ class Desk:
 
     def u32(self, *shape, high):
         return self._add(self.rng.integers(0, high, shape).astype(np.uint32))
+
+    def i8(self, *shape):
+        return self._add(self.rng.integers(-128, 128, shape).astype(np.int8))
+
+    def i32(self, *shape, high):
+        return self._add(self.rng.integers(-high, high, shape).astype(np.int32))
 
     def _add(self, array):
         name = f"v{len(self.values)}"
@@ -918,6 +923,61 @@ def swiglu_ffn(d):
 def fused_swiglu_ffn(d):
     args, own = ffn(d)
     return d.graph.fused_swiglu_ffn(*args, Shape.new([3, 4])), own
+
+
+# Codes of 8 bits.
+
+
+def coded(x, scale, point):
+    return ((x / scale).round() + point).clip(-128.0, 127.0).cast("i8")
+
+
+def by_channel(values, dtype="f32"):
+    return np.array(values, dtype).reshape(1, -1, 1)
+
+
+@row
+def quantize(d):
+    x = d.f32(3, 5)
+    return d.graph.quantize(x, 0.02, 3), coded(x, 0.02, 3.0)
+
+
+@row
+def quantize_per_channel(d):
+    x = d.f32(2, 3, 4)
+    own = coded(x, by_channel([0.1, 0.2, 0.3], "f4"), by_channel([0, 1, -5], "f4"))
+    return d.graph.quantize_per_channel(x, 1, [0.1, 0.2, 0.3], [0, 1, -5]), own
+
+
+@row
+def dequantize(d):
+    q = d.i8(3, 5)
+    return d.graph.dequantize(q, 0.02, 3), (q.cast("f32") - 3.0) * 0.02
+
+
+@row
+def dequantize_per_channel(d):
+    q = d.i8(2, 3, 4)
+    own = (q.cast("f32") - by_channel([0, 1, -5], "f4")) * by_channel([0.1, 0.2, 0.3], "f4")
+    return d.graph.dequantize_per_channel(q, 1, [0.1, 0.2, 0.3], [0, 1, -5]), own
+
+
+@row
+def q_matmul(d):
+    x, w, bias = d.i8(3, 5), d.i8(5, 4), d.i32(4, high=999)
+    sums = (x.cast("f64") - 3.0) @ (w.cast("f64") + 2.0) + bias.cast("f64")
+    own = coded(sums.cast("f32") * 0.001, 1.0, 5.0)
+    return d.graph.q_matmul(x, w, bias, 3, -2, 5, 0.001, Shape.new([3, 4], DType.I8)), own
+
+
+@row
+def q_conv2d(d):
+    x, w, bias = d.i8(1, 4, 5, 6), d.i8(6, 2, 3, 2), d.i32(6, high=999)
+    images, kernels = x.cast("f64") - 3.0, w.cast("f64") + 2.0
+    sums = images.conv(kernels, stride=(1, 2), padding=(1, 0), dilation=(1, 2), groups=2)
+    own = coded((sums + bias.cast("f64").reshape((6, 1, 1))).cast("f32") * 0.001, 1.0, 5.0)
+    attrs = [3, 2], [1, 2], [1, 0], [1, 2], 2, 3, -2, 5, 0.001, Shape.new([1, 6, 5, 2], DType.I8)
+    return d.graph.q_conv2d(x, w, bias, *attrs), own
 
 
 # Meganeura's names beyond the list: the rest of the Graph page.
