@@ -176,8 +176,9 @@ def _name(value: Any) -> str:
 
 def _floats(value: object) -> tuple[float, ...]:
     """Scales: numbers of which there may be one or several."""
-    several = isinstance(value, Iterable) and not isinstance(value, str) and _is_sequence(value)
-    return tuple(_float(item) for item in (value if several else (value,)))
+    if isinstance(value, Iterable) and not isinstance(value, str) and _is_sequence(value):
+        return tuple(_float(item) for item in value)
+    return (_float(value),)
 
 
 def _ints(value: Any) -> tuple[int, ...]:
