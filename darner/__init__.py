@@ -56,6 +56,7 @@ from .graph.types import TensorType
 from .graph.types import TensorType as Shape
 from .interpreter import run
 from .ops.attention import MaskKind, SlidingWindow
+from .ops.custom import MultiOutputHandle
 from .ops.declare import binary, unary
 from .ops.registered import lookup_op, register_op
 from .transforms.batch import vmap
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from . import train as train
     from .backends.base.backend import DeviceInfo
     from .backends.base.devices import devices
+    from .compat.fusions import apply_group_norm_silu_fusions, apply_rms_norm_matmul_fusions
     from .lower.plan import ExecutionPlan, Plan
     from .optimizer import (
         DerivedParam,
@@ -106,6 +108,8 @@ if TYPE_CHECKING:
 
 # Whoever builds a graph or differentiates it does without these, and without the time to load them.
 _LATER = {
+    "apply_group_norm_silu_fusions": "compat.fusions",
+    "apply_rms_norm_matmul_fusions": "compat.fusions",
     "CompilePipeline": "session",
     "DerivedParam": "optimizer",
     "DeviceInfo": "backends.base.backend",
@@ -183,6 +187,7 @@ __all__ = [
     "MirModule",
     "MissingNameError",
     "MissingPackageError",
+    "MultiOutputHandle",
     "NameTakenError",
     "Node",
     "Op",
@@ -203,6 +208,8 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "VerifyError",
+    "apply_group_norm_silu_fusions",
+    "apply_rms_norm_matmul_fusions",
     "binary",
     "build",
     "build_inference_session",

@@ -9,7 +9,7 @@ from ..graph.dims import format_shape
 from ..graph.errors import DTypeError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..graph.op import builder
+from ..graph.op import OTHER_NAMES, builder
 from ..ops.activations import swiglu, swiglu_concat
 from ..ops.elementwise import add
 from ..ops.index import as_i32, gather
@@ -24,6 +24,9 @@ from ..ops.shapes import concat
 from ..ops.softmax import softmax
 from ..ops.spatial import require_node
 from .forms import form
+
+OTHER_NAMES |= {"Expand": "broadcast_to", "Custom": "custom_op"}
+"""What RLX's ``add_node`` is given; names in other letters (``RmsNorm``, ``TopK``) are found by themselves."""
 
 # --------------------------------------------------------------------------- another name
 

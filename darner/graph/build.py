@@ -34,7 +34,7 @@ from .habits import renamed
 from .habits_table import ALIASES
 from .ids import from_ids
 from .node import Node
-from .op import REQUIRED, Builder, Op, Param, Rule, get_op
+from .op import REQUIRED, Builder, Op, Param, Rule, get_op, op_or_builder
 from .types import TensorType, TupleType, Type
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def _count(n: int) -> str:
     return "no arguments" if n == 0 else "1 argument" if n == 1 else f"{n} arguments"
 
 
-def _looks_like_shape(value: Any) -> bool:
+def _looks_like_shape(value: object) -> bool:
     if isinstance(value, TensorType):
         return True
     return isinstance(value, _LISTS) and not any(isinstance(item, Node) for item in value)
@@ -338,7 +338,7 @@ def _operands(op: Op, graph: Graph, bound: dict[str, Any]) -> list[tuple[str, An
     return operands
 
 
-def _typename(value: Any) -> str:
+def _typename(value: object) -> str:
     return "one node" if isinstance(value, Node) else type(value).__name__
 
 
@@ -363,7 +363,7 @@ def _operand(graph: Graph, param: Param, value: Any) -> Any:
     )
 
 
-def _speaks_arrays(value: Any) -> bool:
+def _speaks_arrays(value: object) -> bool:
     """Whether a value is an array of another library."""
     return (
         hasattr(value, "__dlpack__")
@@ -448,6 +448,19 @@ def check_given(node: Node, wanted: Any) -> None:
         raise DTypeError(f"the result is {node.dtype}, but {wanted.dtype} was stated")
 
 
+def _filled(item: Builder, nodes: list[Node], attrs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a builder by name: its parameters that have no attribute take the nodes in order."""
+    free = [name for name in item.parameters if name not in attrs]
+    if free and item.annotations.get(free[0], "").startswith("list[Node"):
+        return {**attrs, free[0]: nodes}
+    if len(nodes) > len(free):
+        raise ArgumentError(
+            f"{item.name} takes {len(free)} nodes beside these attributes, got {len(nodes)}",
+            hint=f"the call is {item.signature}",
+        )
+    return {**attrs, **dict(zip(free, nodes, strict=False))}
+
+
 def call_by_name(
     graph: Graph,
     method: str,
@@ -459,13 +472,17 @@ def call_by_name(
 ) -> Any:
     """A call of any op by its record or name, on a list of nodes; ``method`` is what the user called."""
     with Calling(method):
-        record = op if isinstance(op, Op) else get_op(op)
+        record = op if isinstance(op, Op) else op_or_builder(op)
         if name is not None:
-            attrs = {"name" if "name" in record.by_name else "label": name, **attrs}
+            named = record.parameters if isinstance(record, Builder) else record.by_name
+            attrs = {"name" if "name" in named else "label": name, **attrs}
         if not isinstance(inputs, Iterable):
             raise ArgumentError(f"inputs must be a list of nodes, got {inputs!r}")
         given = list(inputs)
         nodes = from_ids(graph, given)
+        if isinstance(record, Builder):
+            stated = {} if shape is None else {"shape": shape}
+            return call_builder(record, graph, [], {**_filled(record, nodes, attrs), **stated})
         first = record.operands[0] if record.operands else None
         args = [nodes] if first is not None and first.variadic else nodes
         if shape is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from .attributes import as_text
 from .binding import DimBinding
 from .data import Data, as_data
-from .dims import Dim, as_dim
+from .dims import as_dim
 from .dtypes import DType
 from .errors import (
     ArgumentError,
@@ -143,9 +143,16 @@ class Graph(Stages, GraphMethods):
             )
         return self._nodes[int(id)]
 
-    def shape(self, id: int | Node) -> tuple[Dim, ...]:
-        """The shape of a node."""
-        return self.node(id).shape
+    def shape(self, id: int | Node) -> Type:
+        """The sizes and the element type of a node, as RLX's shapes have both; ``node.shape`` is the sizes alone.
+
+        >>> import darner
+        >>> g = darner.Graph()
+        >>> x = g.input("x", (2, 3))
+        >>> g.shape(x) == darner.Shape.new([2, 3], darner.DType.F32), g.shape(x).rank, g.shape(x).dtype
+        (True, 2, f32)
+        """
+        return self.node(id).type
 
     def users(self, id: int | Node) -> NodeList:
         """The distinct nodes that read a node, in order."""
@@ -354,9 +361,9 @@ class Graph(Stages, GraphMethods):
         return node
 
     def add_node(
-        self, op: Op | str, inputs: Sequence[Node | int], shape: Any = None, **attrs: Any
+        self, op: Op | str, inputs: Sequence[Node | int], shape: Any = None, /, **attrs: Any
     ) -> Any:
-        """Add any op by its record or name: ``g.add_node("tanh", [x])``."""
+        """Add any op by its record or name: ``g.add_node("tanh", [x])``; RLX's names (``"RmsNorm"``) are known too."""
         from .build import call_by_name
 
         return call_by_name(self, "add_node", op, inputs, shape, attrs)
@@ -366,6 +373,7 @@ class Graph(Stages, GraphMethods):
         op: Op | str,
         inputs: Sequence[Node | int],
         shape: Any = None,
+        /,
         name: str | None = None,
         **attrs: Any,
     ) -> Any:

@@ -465,7 +465,6 @@ HABITS: dict[str, dict[str, str]] = {
         "weight": 'g.parameters["fc.weight"], of the graph that it was called in',
         "state_dict": "session.parameters()",
         "load_state_dict": "session.set_parameter(name, value)",
-        "forward": "layer(x), as in nn.Linear(name, 8, 16)(x)",
         "apply": "layer(x), as in nn.Linear(name, 8, 16)(x)",
         "call": "layer(x), as in nn.Linear(name, 8, 16)(x)",
         "train": ": darner.build_session trains, darner.build_inference_session does not",

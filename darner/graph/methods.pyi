@@ -678,8 +678,11 @@ class GraphMethods:
         """The cosines and the sines by which each position turns each of the ``n_rot / 2`` pairs."""
     def rope_with_offset(self, x: NodeLike, theta: float, offset: int, head_dim: int, *, layout: Any = 'flat', label: str | None = None) -> Node:
         """``rope`` of a sequence whose first row has position ``offset``."""
+    @overload
     def rope_with_tables(self, x: NodeLike, cos: NodeLike, sin: NodeLike, shape: Any = None, *, head_dim: int | None = None, n_rot: int | None = None, layout: Literal['flat', 'shd', 'hsd'] = 'flat', interleaved: bool = False, label: str | None = None) -> Node:
         """``x`` turned by angles whose cosines and sines are given: (..., length, pairs), one row for each of the sequence."""
+    @overload
+    def rope_with_tables(self, *args: Any, **kwargs: Any) -> Node: ...
     def round(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The nearest integer; halves go to the even one."""
     def rsqrt(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1414,8 +1417,11 @@ class NodeMethods:
         """The cosines and the sines by which each position turns each of the ``n_rot / 2`` pairs."""
     def rope_with_offset(self, theta: float, offset: int, head_dim: int, *, layout: Any = 'flat', label: str | None = None) -> Node:
         """``rope`` of a sequence whose first row has position ``offset``."""
+    @overload
     def rope_with_tables(self, cos: NodeLike, sin: NodeLike, shape: Any = None, *, head_dim: int | None = None, n_rot: int | None = None, layout: Literal['flat', 'shd', 'hsd'] = 'flat', interleaved: bool = False, label: str | None = None) -> Node:
         """``x`` turned by angles whose cosines and sines are given: (..., length, pairs), one row for each of the sequence."""
+    @overload
+    def rope_with_tables(self, *args: Any, **kwargs: Any) -> Node: ...
     def round(self, shape: Any = None, *, label: str | None = None) -> Node:
         """The nearest integer; halves go to the even one."""
     def rsqrt(self, shape: Any = None, *, label: str | None = None) -> Node:

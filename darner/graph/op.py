@@ -392,14 +392,32 @@ def find(name: str) -> Op | Builder | None:
     return OPS.get(name) or BUILDERS.get(name)
 
 
+OTHER_NAMES: dict[str, str] = {}
+"""What other systems call ops where it is not darner's name in other letters, as ``RmsNorm`` is: ``Expand`` is ``broadcast_to``."""
+
+
 def get_op(name: str) -> Op:
     """The op of that name; an error with the nearest names otherwise."""
     if name not in OPS:
         raise ArgumentError(
             f"no op is called '{name}'",
-            hint=did_you_mean(name, OPS) or "declare it with darner.primitive",
+            hint=suggest(name) or "declare it with darner.primitive",
         )
     return OPS[name]
+
+
+def op_or_builder(name: str) -> Op | Builder:
+    """The op or builder of that name, which may be another system's (``RmsNorm``); an error with the nearest names otherwise."""
+    return find(OTHER_NAMES.get(name, name)) or _in_other_letters(name) or get_op(name)
+
+
+def _in_other_letters(name: str) -> Op | Builder | None:
+    """What a name in capitals and small letters without underscores means: ``RmsNorm`` is ``rms_norm``."""
+    if not name.isalnum() or not name[:1].isupper():
+        return None
+    letters = name.lower()
+    known: list[Op | Builder] = [*OPS.values(), *BUILDERS.values()]
+    return next((item for item in known if item.name.replace("_", "") == letters), None)
 
 
 def suggest(name: str) -> str | None:

@@ -41,6 +41,17 @@ class Layer(metaclass=Constructed):
                 raise AttributeError(name)
             raise missing("layer attribute", f"{type(self).__name__} has no", name, dir(type(self)))
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's call by Meganeura's and PyTorch's name: ``forward(x)``, or ``forward(g, x)`` with the graph of ``x`` before it."""
+        given = args[1:] if args and isinstance(args[0], Graph) else args
+        for x in given if len(given) < len(args) else ():
+            if isinstance(x, Node) and x.graph is not args[0]:
+                raise ArgumentError(
+                    f"{type(self).__name__}.forward: {x} is a node of another graph"
+                )
+        found: Any = self
+        return found(*given, **kwargs)
+
     def __init_subclass__(cls, **options: Any) -> None:
         """Have calls check that they are of a node, and errors say the user's line."""
         super().__init_subclass__(**options)
@@ -63,7 +74,7 @@ def _located(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _no_node(layer: Any, given: Any) -> ArgumentError:
+def _no_node(layer: object, given: object) -> ArgumentError:
     name = getattr(layer, "name", "")
     shown = type(layer).__name__ + (f" '{name}'" if name else "")
     return ArgumentError(
@@ -72,7 +83,7 @@ def _no_node(layer: Any, given: Any) -> ArgumentError:
     )
 
 
-def scope(graph: Graph, name: str) -> AbstractContextManager[Any]:
+def scope(graph: Graph, name: str) -> AbstractContextManager[object]:
     """The scope of a layer's name; a layer without one makes its parameters where it stands."""
     return graph.scope(name) if name else nullcontext(graph)
 
@@ -114,7 +125,7 @@ def check_width(layer: str, x: Node, axis: int, size: int) -> None:
         raise ShapeError(f"{layer} takes {size} on axis {axis}, but x is {x.type}", hint=order)
 
 
-def positive(layer: Any, *fields: str) -> None:
+def positive(layer: object, *fields: str) -> None:
     """Refuse a layer whose sizes are no positive whole numbers."""
     for field in fields:
         size = getattr(layer, field)
@@ -122,7 +133,7 @@ def positive(layer: Any, *fields: str) -> None:
             raise ArgumentError(f"{field} is a positive whole number, got {size!r}")
 
 
-def within(layer: Any, low: float, high: float, *fields: str) -> None:
+def within(layer: object, low: float, high: float, *fields: str) -> None:
     """Refuse a layer whose numbers do not lie in ``[low, high]``; NaN does not."""
     for field in fields:
         value = getattr(layer, field)
@@ -131,6 +142,6 @@ def within(layer: Any, low: float, high: float, *fields: str) -> None:
             raise ArgumentError(f"{field} is a number from {low:g} to {high:g}, got {value!r}")
 
 
-def check_eps(layer: Any) -> None:
+def check_eps(layer: object) -> None:
     """Refuse an ``eps`` that is negative or not finite."""
     within(layer, 0, 1, "eps")

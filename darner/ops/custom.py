@@ -63,7 +63,7 @@ def custom_fn_tuple(
     return tuple(results)
 
 
-class MultiOutput(tuple[Node, ...]):
+class MultiOutputHandle(tuple[Node, ...]):
     """The results of ``custom_fn_multi``: a tuple of nodes that can also be asked for them one by one."""
 
     __slots__ = ()
@@ -89,10 +89,10 @@ def custom_fn_multi(
 ) -> tuple[Node, ...]:
     """The outputs of ``body``, whatever their number, shapes and element types; see ``custom_fn``.
 
-    The rules' inputs are numbered by output: ``d_output_0``, ``primal_output_0`` and so on. The answer is a tuple of
-    nodes, and besides has RLX's ``n_outputs()`` and ``output(graph, i)``.
+    The rules' inputs are numbered by output: ``d_output_0``, ``primal_output_0`` and so on. The answer is a
+    ``MultiOutputHandle``: a tuple of nodes, which besides has RLX's ``n_outputs()`` and ``output(graph, i)``.
     """
-    return MultiOutput(custom_fn_tuple(inputs, body, vjp_body, jvp_body))
+    return MultiOutputHandle(custom_fn_tuple(inputs, body, vjp_body, jvp_body))
 
 
 # --------------------------------------------------------------------------- what it computes

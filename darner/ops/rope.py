@@ -136,7 +136,7 @@ def _(positions: Node, n_rot: int, theta: float, dtype: DType) -> tuple[Node, No
 
 
 @rope_tables.vmap
-def _(size: Dim, batched: Any, positions: Node, **attrs: Any) -> tuple[Node, Node]:
+def _(size: Dim, batched: dict[str, bool], positions: Node, **attrs: Any) -> tuple[Node, Node]:
     return rope_tables(positions, **attrs)
 
 
@@ -186,8 +186,8 @@ def rope_with_tables(
 ) -> Resolved:
     """``x`` turned by angles whose cosines and sines are given: (..., length, pairs), one row for each of the sequence.
 
-    Tables of ``head_dim / 2`` columns may stand beside a smaller ``n_rot``; the first ``n_rot / 2`` are used. For ``layout``
-    see ``rope``. The result has the element type of ``x``.
+    Tables of ``head_dim / 2`` columns may stand beside a smaller ``n_rot``; the first ``n_rot / 2`` are used. Two matrices that
+    are longer than the sequence were made for a longer one: their first rows are used. For ``layout`` see ``rope``. The result has the element type of ``x``.
     """
     head_dim, n_rot = _settled_sizes(x, head_dim, n_rot, layout)
     for name, table in (("cos", cos), ("sin", sin)):
@@ -318,7 +318,7 @@ def _places_rank(x: Node, batched: bool, layout: str) -> int:
 
 
 @rope_with_tables.vmap
-def _(size: Dim, batched: Any, x: Node, cos: Node, sin: Node, **attrs: Any) -> Node:
+def _(size: Dim, batched: dict[str, bool], x: Node, cos: Node, sin: Node, **attrs: Any) -> Node:
     tables = [cos, sin]
     if batched["cos"] or batched["sin"]:
         rank = _places_rank(x, batched["x"], attrs["layout"]) + 1
@@ -392,6 +392,25 @@ def _(graph: Graph, *args: Any, **kwargs: Any) -> Any:
     return rope_with_tables(x, *tables, *rest, **kwargs)
 
 
+@rope_with_tables.spelling
+def _(graph: Graph, *args: Any, **kwargs: Any) -> Any:
+    """Tables made for the longest sequence: of each the first rows are meant."""
+    given = dict(zip(("x", "cos", "sin"), args, strict=False)) | kwargs
+    x, cos, sin = (given.get(name) for name in ("x", "cos", "sin"))
+    if not (isinstance(x, Node) and isinstance(cos, Node) and isinstance(sin, Node)):
+        return args, kwargs
+    layout = kwargs.get("layout", "flat")
+    if x.rank < (3 if layout == "shd" else 2) or cos.rank != 2 or cos.shape != sin.shape:
+        return args, kwargs
+    rows = _places(x.shape, layout)[-1]
+    longest = cos.shape[0]
+    if not isinstance(rows, int) or not isinstance(longest, int) or longest <= rows:
+        return args, kwargs
+    first = {name: given[name].narrow(0, 0, rows) for name in ("cos", "sin")}
+    rest = {name: value for name, value in given.items() if name not in ("x", "cos", "sin")}
+    return (x, first["cos"], first["sin"], *args[3:]), rest
+
+
 @rope.spelled_operands
 def _(args: Sequence[Any]) -> tuple[int, ...]:
     """Three integers behind x are two tables, and head_dim."""
@@ -438,7 +457,7 @@ def _(g: Node, out: Node, x: Node, positions: Node | None, inverse: bool, **attr
 
 
 @rope.vmap
-def _(size: Dim, batched: Any, x: Node, positions: Node | None, **attrs: Any) -> Node:
+def _(size: Dim, batched: dict[str, bool], x: Node, positions: Node | None, **attrs: Any) -> Node:
     if positions is not None and batched["positions"]:
         positions = align(positions, True, _places_rank(x, batched["x"], attrs["layout"]))
     return rope(x if batched["x"] else spread(x, size), positions=positions, **attrs)
@@ -522,7 +541,7 @@ def _(g: Node, out: Node, x: Node, inverse: bool, **attrs: Any) -> Node:
 
 
 @axial_rope2d.vmap
-def _(size: Dim, batched: Any, x: Node, **attrs: Any) -> Node:
+def _(size: Dim, batched: dict[str, bool], x: Node, **attrs: Any) -> Node:
     return axial_rope2d(x, **attrs)
 
 

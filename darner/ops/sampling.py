@@ -7,7 +7,7 @@ from typing import Any
 
 from ..graph import dtypes
 from ..graph.attributes import Float, Index
-from ..graph.errors import ArgumentError, ShapeError
+from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
@@ -88,8 +88,13 @@ _settle = settle_source(anew=True)
 
 @sample_.spelling
 def _(graph: Graph, *args: Any, **kwargs: Any) -> Any:
-    # RLX states the result as floats, which is how it stores indices; here they are integers.
+    # RLX states the result's type as a sixth argument, and stores indices as floats.
     if len(args) == 6 and isinstance(args[5], TensorType):
+        if args[5].dtype is not dtypes.i32:
+            raise DTypeError(
+                f"the result is i32, but {args[5].dtype} was stated",
+                hint="indices are integers here: state i32, and cast the result if floats are needed",
+            )
         args = (*args[:5], args[5].shape)
     temperature = args[3] if len(args) > 3 else kwargs.get("temperature")
     if temperature == 0 and kwargs.get("step") is None:

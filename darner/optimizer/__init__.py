@@ -15,7 +15,13 @@ from . import rules as rules
 from .declare import RULES, Condition, Rule, condition, rewrite, rule
 from .layout import DerivedParam, derived_parameters
 from .match import Match, RuleError, Value
-from .passes import dump_egglog_program, optimize, optimize_inference, optimize_training
+from .passes import (
+    apply_rules,
+    dump_egglog_program,
+    optimize,
+    optimize_inference,
+    optimize_training,
+)
 from .pattern import T, variables
 from .report import OptimizeReport
 from .saturate import Budget
@@ -47,6 +53,7 @@ __all__ = [
     "T",
     "Target",
     "Value",
+    "apply_rules",
     "calibrate",
     "condition",
     "derived_parameters",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
-from ..graph.errors import ArgumentError, Calling
+from ..graph.errors import ArgumentError, Calling, did_you_mean
 from ..graph.garbage import without_collection
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
@@ -157,6 +157,42 @@ def optimize_inference(
     return optimize(graph, target=target, level=level, mode="inference", budget=budget, report=True)
 
 
+def apply_rules(
+    graph: Graph,
+    names: Iterable[str],
+    *,
+    prefer: Iterable[str] = (),
+    target: str | Target = "cpu",
+    mode: Mode = "train",
+) -> Graph:
+    """An equal graph found by a few rules alone, given by their names in ``RULES``.
+
+    The ops in ``prefer`` are taken wherever a rule makes them, whatever their price. The graph is brought to the canonical form besides.
+
+    >>> import darner
+    >>> from darner.optimizer import apply_rules
+    >>> g = darner.Graph()
+    >>> x = g.input("x", (2, 4))
+    >>> g.set_outputs([x * x.sigmoid()])
+    >>> [node.op.name for node in apply_rules(g, ["silu"]).nodes]
+    ['input', 'silu']
+    """
+    with Calling("apply_rules"):
+        check_graph(graph)
+        unknown = [name for name in names if name not in RULES]
+        if unknown:
+            raise ArgumentError(
+                f"there is no rule '{unknown[0]}'", hint=did_you_mean(unknown[0], RULES)
+            )
+        machine = find_target(target)
+    machine = replace(machine, slow={**machine.slow, **dict.fromkeys(prefer, 0.0)})
+    work = _Pass(machine, 2, mode, False, USUAL)
+    work.rules = tuple(RULES[name] for name in names if RULES[name].runs(mode, False))
+    work.extra = []
+    with without_collection():
+        return work.run(graph)
+
+
 def dump_egglog_program(graph: Graph, **options: Any) -> str:
     """The egglog program that an optimization of the graph runs, with all that the rules added."""
     options["report"] = True
@@ -194,6 +230,7 @@ class _Pass:
         self.budget = budget
         self.pricer = Pricer(target)
         self.rules = tuple(rule for rule in RULES.values() if rule.runs(mode, before_gradient))
+        self.extra = [join_products]
         name = "inference" if mode == "inference" else "forward" if before_gradient else "graph"
         self.report = PassReport(name, target.name)
 
@@ -339,7 +376,7 @@ class _Pass:
             )
         egraph = block.egraph
         with self._timed("saturate"):
-            egraph.saturate(self.budget, [join_products])
+            egraph.saturate(self.budget, self.extra)
         with self._timed("extract"):
             recipe = choose(block, region, self.pricer, self.mode, self.budget)
         report.simplified += block.simplified

@@ -90,7 +90,9 @@ def _typed(array: Array, wanted: DType, what: str, typed: bool) -> Array:
             return array.astype(wanted.numpy)
         raise DTypeError(f"{what} is {wanted}, but it is given {array.dtype}", hint=hint) from None
     if found.kind == wanted.kind:
-        if np.can_cast(array.dtype, wanted.numpy, "safe") or found is dtypes.f64:
+        # A leaf says itself how exactly it keeps floats: wider ones are rounded to its type, as those of NumPy are.
+        wider = wanted.is_float and found.itemsize > wanted.itemsize
+        if np.can_cast(array.dtype, wanted.numpy, "safe") or wider:
             with np.errstate(over="ignore"):  # what is too large for the type is infinite in it
                 return array.astype(wanted.numpy)
         if found is dtypes.i64:

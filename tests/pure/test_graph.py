@@ -49,7 +49,8 @@ def test_ids_are_positions_and_nodes_are_unique_objects():
     assert m.g.node(m.c) is m.c
     assert m.g.node(np.int64(3)) is m.c
     assert len(m.g) == m.g.len() == 5
-    assert m.g.shape(3) == m.g.shape(m.c) == (2, 3)
+    assert m.g.shape(3) == m.g.shape(m.c) == darner.Shape.new((2, 3), "f32")
+    assert (m.g.shape(3).rank, m.g.shape(3).dtype) == (2, "f32")
 
 
 def test_an_empty_graph_is_empty_but_true():
