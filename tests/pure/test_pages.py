@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import darner
-from darner import Graph, Session, data, load, nn, optim, text, train
+from darner import Graph, Session, data, load, nn, optim, optimizer, text, train
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PLACES = [darner, Graph("any"), Session, train, train.Trainer, data, data.MnistDataset, load]
@@ -16,6 +16,7 @@ MODULES = {
     "load": load,
     "nn": nn,
     "optim": optim,
+    "optimizer": optimizer,
     "text": text,
     "train": train,
     "session": Session,
@@ -47,7 +48,7 @@ def test_names_that_are_the_same_exist(page):
 def test_names_with_their_module_exist(page):
     ours = "\n".join(row[1] for row in rows(page))
     found = set(re.findall(r"(?<![\w.])(\w+)\.([A-Za-z_]\w*)\(?", ours))
-    known = {(module, name) for module, name in found if module in MODULES}
+    known = {(module, name) for module, name in found if module in MODULES and name != "md"}
     assert len(known) > 5
     assert {pair for pair in known if not hasattr(MODULES[pair[0]], pair[1])} == set()
 
