@@ -53,7 +53,7 @@ class Arrays(Epochs):
     [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     """
 
-    def __init__(
+    def __init__(  # many parameters: they are the user's options, by name
         self,
         arrays: Mapping[str, Any] | Path,
         batch: int,

@@ -182,7 +182,7 @@ class TokenWindows(Epochs):
      'labels': array([[1, 2, 3, 4], [5, 6, 7, 8]], dtype=int32)}
     """
 
-    def __init__(
+    def __init__(  # many parameters: they are the user's options, by name
         self,
         tokens: Any,
         length: int,

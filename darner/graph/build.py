@@ -461,7 +461,7 @@ def _filled(item: Builder, nodes: list[Node], attrs: dict[str, Any]) -> dict[str
     return {**attrs, **dict(zip(free, nodes, strict=False))}
 
 
-def call_by_name(
+def call_by_name(  # many parameters: a call as its user wrote it
     graph: Graph,
     method: str,
     op: Op | str,

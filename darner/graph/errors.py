@@ -94,7 +94,7 @@ class DarnerError(Exception):
         self.op, self.operands = op, operands
         return self
 
-    def inside(
+    def in_expansion_of(
         self, op: str, label: str | None, operands: str, source: Source | None
     ) -> DarnerError:
         """Put the context of a composite in place of that of the part of it that failed."""

@@ -272,7 +272,7 @@ class Graph(Stages, GraphMethods):
                 as_text(label, "a label", empty=False)
             change_node(self.node(id), label=label)
 
-    def insert(
+    def insert(  # many parameters: the fields of a node
         self,
         op: Op | str,
         operands: Sequence[Node | int],
@@ -316,7 +316,7 @@ class Graph(Stages, GraphMethods):
             source=node.source,
         )
 
-    def _append(
+    def _append(  # many parameters: the fields of a node
         self,
         op: Op,
         operands: Sequence[Node],

@@ -201,7 +201,7 @@ def find_op(name: str) -> Op:
     return op
 
 
-def read_node(
+def read_node(  # many parameters: the fields of a node, as they are stored
     graph: Graph,
     op: Op,
     inputs: Sequence[int],

@@ -235,7 +235,7 @@ def _figures(
     }
 
 
-def _timing(
+def _timing(  # many parameters: the columns of one row of a profile
     plan: Plan, k: int, lasting: Any, working: Any, slowest: Any, total: float, machine: Target
 ) -> Timing:
     kernel, spec = plan.kernels[k], plan.spec(k)

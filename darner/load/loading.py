@@ -37,7 +37,7 @@ ADAPTED = ("*lora_A.weight", "*lora_B.weight")
 _AT_ONCE = 1 << 26
 
 
-def load(
+def load(  # many parameters: they are the user's options, by name
     session: Session,
     weights: Weights | Mapping[str, Any] | str | os.PathLike[str],
     model: Any = None,

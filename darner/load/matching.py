@@ -96,7 +96,7 @@ class Match:
         return not (strict and (self.missing or self.unexpected))
 
 
-def match(
+def match(  # many parameters: they are the user's options, by name
     weights: Weights | Mapping[str, Any] | str | os.PathLike[str],
     wanted: Mapping[str, TensorType],
     *,

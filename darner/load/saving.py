@@ -42,7 +42,7 @@ _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 """Files of weights that a save replaces, or removes where it does not make them."""
 
 
-def save(
+def save(  # many parameters: they are the user's options, by name
     folder: str | os.PathLike[str],
     config: Mapping[str, Any],
     parameters: Mapping[str, Any],

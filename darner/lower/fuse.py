@@ -294,7 +294,7 @@ class _Fusion:
         self.groups[id] = alone
         others = [self.order[self.home[i]] for i in self.readers[id] if self.home[i] != name]
         start, end = self.order[name], min(others, default=self.order[name] + 1.0)
-        self.order[id] = _inside(start, end, set(self.order.values()))
+        self.order[id] = _between(start, end, set(self.order.values()))
         group.needs = {
             self.home[i] for own in group.nodes for i in self.sources[own] if i in self.home
         } - {name}
@@ -581,7 +581,7 @@ class _Fusion:
         return result
 
 
-def _inside(start: float, end: float, taken: set[float]) -> float:
+def _between(start: float, end: float, taken: set[float]) -> float:
     """A number between two others that is not taken."""
     while True:
         found = end = (start + end) / 2

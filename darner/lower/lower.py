@@ -32,7 +32,7 @@ from .prepare import prepare
 from .specs import Work, kernels
 
 
-def lower(
+def lower(  # many parameters: all but the graph are what a backend asks for, by name
     graph: Graph,
     *,
     target: str = "reference",

@@ -275,7 +275,7 @@ class Weights:
     squashed: Node | None
 
 
-def attention_weights(
+def attention_weights(  # many parameters: the op's operands and attributes
     q: Node,
     k: Node,
     mask: Node | None,

@@ -132,7 +132,7 @@ def _(
     }
 
 
-def _pulled_back(
+def _pulled_back(  # many parameters: three tensors, each with its axes by their part
     g: Node,
     g_batch: tuple[int, ...],
     g_own: tuple[int, ...],

@@ -134,7 +134,7 @@ _CONV_DOC = {
 
 
 def _convolution(count: int) -> Builder:
-    def build(
+    def build(  # many parameters: they are the user's options, by name
         graph: Graph,
         x: Node,
         w: Node,
@@ -246,7 +246,7 @@ def _transposed_sizes(
 
 
 def _transposed_convolution(count: int) -> Builder:
-    def build(
+    def build(  # many parameters: they are the user's options, by name
         graph: Graph,
         x: Node,
         w: Node,

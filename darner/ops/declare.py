@@ -22,7 +22,7 @@ def attach(op: Op, emit: Rule | Emit | None) -> None:
     op.rules.emit = emit if emit is None or isinstance(emit, Emit) else Emit(emit)
 
 
-def unary(
+def unary(  # many parameters: an op's record, field by field
     name: str,
     doc: str,
     numpy: Rule,
@@ -64,7 +64,7 @@ def unary(
     return op
 
 
-def binary(
+def binary(  # many parameters: an op's record, field by field
     name: str,
     doc: str,
     numpy: Rule,

@@ -68,7 +68,7 @@ def _split_heads(name: str, x: Node, heads: Dim) -> Node:
     return x.reshape((batch, length, heads, width))
 
 
-def open_heads(
+def open_heads(  # many parameters: the op's operands and attributes
     q: Node,
     k: Node,
     v: Node,

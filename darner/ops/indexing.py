@@ -85,7 +85,7 @@ def _cut(entry: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
         return 0, size, 1
     if isinstance(entry, slice):
         return _bounds(entry, size)
-    place = _inside(entry, size, axis)
+    place = _checked_index(entry, size, axis)
     return place, place + 1, 1
 
 
@@ -178,7 +178,7 @@ def _outside(index: int, size: int, axis: int) -> str:
     return f"index {index} on axis {axis} is outside -{size}..{size - 1}"
 
 
-def _inside(index: Dim, size: Dim, axis: int) -> Dim:
+def _checked_index(index: Dim, size: Dim, axis: int) -> Dim:
     if isinstance(index, int):
         if isinstance(size, int) and not -size <= index < size:
             raise ShapeError(_outside(index, size, axis))

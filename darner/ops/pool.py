@@ -308,7 +308,7 @@ def _avg_pool(
     return counts, {**settled, "count_include_pad": count_include_pad, "ceil_mode": any(extras)}
 
 
-def _held(
+def _held(  # many parameters: the op's operands and attributes
     graph: Graph,
     dtype: DType,
     sizes: Shape,

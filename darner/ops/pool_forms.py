@@ -30,7 +30,7 @@ _AXES[3] = "[batch, channels, depth, height, width]"
 
 
 def _max_pool_of_rank(count: int) -> Builder:
-    def build(
+    def build(  # many parameters: they are the user's options, by name
         graph: Graph,
         x: Node,
         kernel_size: Any,
@@ -51,7 +51,7 @@ def _max_pool_of_rank(count: int) -> Builder:
 
 
 def _avg_pool_of_rank(count: int) -> Builder:
-    def build(
+    def build(  # many parameters: they are the user's options, by name
         graph: Graph,
         x: Node,
         kernel_size: Any,

@@ -114,7 +114,7 @@ def reduction_call(graph: Graph, *args: Any, **kwargs: Any) -> Any:
     return args, kwargs
 
 
-def _reduction(
+def _reduction(  # many parameters: an op's record, field by field
     name: str,
     doc: str,
     numpy: Rule,

@@ -108,7 +108,7 @@ class Rule:
 RULES: dict[str, Rule] = {}
 
 
-def rule(
+def rule(  # many parameters: a rule's record, field by field
     name: str,
     pattern: Any,
     result: Any,

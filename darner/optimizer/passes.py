@@ -49,7 +49,7 @@ LARGEST = 3000
 
 
 @overload
-def optimize(
+def optimize(  # many parameters: they are the user's options, by name
     graph: Graph,
     *,
     target: str | Target = ...,
@@ -61,7 +61,7 @@ def optimize(
     report: Literal[False] = ...,
 ) -> Graph: ...
 @overload
-def optimize(
+def optimize(  # many parameters: they are the user's options, by name
     graph: Graph,
     *,
     target: str | Target = ...,
@@ -72,7 +72,7 @@ def optimize(
     budget: Budget = ...,
     report: Literal[True],
 ) -> tuple[Graph, OptimizeReport]: ...
-def optimize(
+def optimize(  # many parameters: they are the user's options, by name
     graph: Graph,
     *,
     target: str | Target = "cpu",

@@ -60,7 +60,7 @@ class Target:
 TARGETS: dict[str, Target] = {}
 
 
-def target(
+def target(  # many parameters: a target's record, field by field
     name: str,
     *,
     flops: float,

@@ -120,7 +120,7 @@ def _line(error: BaseException) -> int | None:
 
 
 @cache
-def _environment_class() -> Any:
+def _environment_class() -> Any:  # long: classes of jinja2's, which is loaded when a template is
     """Jinja as chat templates expect it, with a budget."""
     from jinja2 import Template, nodes, pass_context
     from jinja2.exceptions import SecurityError, TemplateError

@@ -69,7 +69,7 @@ class Trainer(Resuming):
         progress: where training stands.
     """
 
-    def __init__(
+    def __init__(  # many parameters: they are the user's options, by name
         self,
         session: Session | Graph,
         batches: Any = None,

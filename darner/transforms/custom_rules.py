@@ -226,7 +226,7 @@ def _(
     return custom_fn_tuple(inputs, *bodies)
 
 
-def _over_batch(
+def _over_batch(  # many parameters: the op's operands and attributes
     size: Dim,
     batched: Sequence[bool],
     inputs: list[Node],

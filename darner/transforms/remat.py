@@ -220,12 +220,12 @@ def remat(function: Function, *, name: str | None = None, policy: Any = None) ->
     stem = name or str(getattr(function, "__name__", "remat"))
 
     @functools.wraps(function)
-    def inside(*args: Any, **kwargs: Any) -> Any:
+    def call_in_region(*args: Any, **kwargs: Any) -> Any:
         graph = _graph_of(args, kwargs)
         with graph.remat(_free_name(graph, stem), policy):
             return function(*args, **kwargs)
 
-    return inside  # type: ignore[return-value]
+    return call_in_region  # type: ignore[return-value]
 
 
 def _graph_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:

@@ -202,7 +202,7 @@ def contributions(
     return apply_rule(node.op, operands, node.slots, node.attrs, result, cotangent, wanted)
 
 
-def apply_rule(
+def apply_rule(  # many parameters: a call, as it stands in the graph
     op: Op,
     operands: Sequence[Node],
     slots: Sequence[str],

@@ -124,7 +124,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:g}"
 
 
-def curves_svg(
+def curves_svg(  # many parameters: they are the user's options, by name
     curves: Sequence[Curve],
     *,
     title: str = "",

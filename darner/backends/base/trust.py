@@ -185,7 +185,7 @@ def owners() -> tuple[int, int]:
 def _opened(path: str, create: bool) -> int:
     """The descriptor of a folder that was found to be the user's, as were all above it."""
     pending, at, links = _parts(path), "/", 0
-    held = _inside("/")
+    held = _descriptor_of("/")
     try:
         while pending:
             _check_above(at, status(held))
@@ -199,7 +199,7 @@ def _opened(path: str, create: bool) -> int:
                 pending += _parts(target)
                 if not target.startswith("/"):
                     continue
-                name, inside = "/", _inside("/")
+                name, inside = "/", _descriptor_of("/")
             at = os.path.join(at, name)
             held, old = inside, held
             os.close(old)
@@ -220,7 +220,7 @@ def _parts(path: str) -> list[str]:
 def _entered(name: str, above: int, create: bool) -> int | None:
     """The folder of a name in another one, or None where that is no folder."""
     try:
-        return _inside(name, above)
+        return _descriptor_of(name, above)
     except FileNotFoundError:
         if not create:
             raise
@@ -230,10 +230,10 @@ def _entered(name: str, above: int, create: bool) -> int | None:
         raise
     with contextlib.suppress(FileExistsError):  # another process was first
         os.mkdir(name, 0o700, dir_fd=above)
-    return _inside(name, above)
+    return _descriptor_of(name, above)
 
 
-def _inside(name: str, above: int | None = None) -> int:
+def _descriptor_of(name: str, above: int | None = None) -> int:
     """The descriptor of a folder in another one. It need not be readable to be passed through."""
     try:
         return os.open(name, _FOLDER, dir_fd=above)

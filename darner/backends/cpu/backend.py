@@ -77,7 +77,7 @@ class CpuBackend(Backend):
 
     def versions(self) -> Sequence[str]:
         """LLVM, by what brings it."""
-        import llvmlite  # type: ignore[import-untyped]
+        import llvmlite
 
         return (f"llvmlite {llvmlite.__version__}",)
 

@@ -196,7 +196,7 @@ def emit_module(plan: Plan, functions: Functions, machine: Machine) -> Module:
 
 
 def _empty_module(machine: Machine) -> Module:
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     module = ir.Module("plan")
     note_target(module, machine.vector_bytes, machine.converts_halves)

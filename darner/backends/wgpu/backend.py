@@ -101,7 +101,7 @@ class WgpuBackend(Backend):
 
     def versions(self) -> Sequence[str]:
         """What shaders are written with."""
-        import llvmlite  # type: ignore[import-untyped]
+        import llvmlite
 
         return (f"llvmlite {llvmlite.__version__}",)
 

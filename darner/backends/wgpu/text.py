@@ -40,7 +40,7 @@ def element(type_: Type) -> Type:
 @lru_cache(maxsize=64)
 def vector(type_: Type, count: int) -> Type:
     """The type of so many scalars of a type."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     return ir.VectorType(type_, count)
 

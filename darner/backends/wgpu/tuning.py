@@ -136,7 +136,7 @@ def _timed(spec: Spec, device: Device, variants: Mapping[str, Written]) -> dict[
             device.free(region.buffer)
 
 
-def _call(
+def _call(  # many parameters: all that one dispatch binds
     device: Device,
     spec: Spec,
     stage: Stage,

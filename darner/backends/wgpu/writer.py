@@ -210,7 +210,7 @@ class Writer(Expressions):
             # Of a 0 that they know above, compilers make 0, whatever is below.
             return self._binary("/", self.opaque(a) if _is_zero(a) else a, b)
         # And 0 below they take for what is above, if they know that too: so it is said what comes out.
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         limit = ir.Constant(a.type, math.copysign(math.inf, b.constant))
         product = self.text(self._binary("*", self.opaque(a) if _is_zero(a) else a, limit))

@@ -30,7 +30,7 @@ from .types import (
 
 def ir() -> Any:
     """Llvmlite's IR module, imported on first use."""
-    import llvmlite.ir as module  # type: ignore[import-untyped]
+    import llvmlite.ir as module
 
     return module
 

@@ -63,7 +63,7 @@ class Faults:
         size: int,
         mask: Value | None,
     ) -> None:
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         count = lane_count(value)
         if mask is not None and count is not None:

@@ -69,7 +69,7 @@ class Lanes:
 
 @lru_cache(maxsize=4096)
 def _constant(number: int) -> Value:
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     return ir.Constant(ir.IntType(64), number)
 

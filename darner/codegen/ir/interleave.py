@@ -27,7 +27,7 @@ def spread(builder: Builder, value: Value, stride: int, part: int) -> Value:
 
     It serves values and masks alike.
     """
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     lanes = value.type.count
     places = range(part * lanes, (part + 1) * lanes)

@@ -22,7 +22,7 @@ ROUNDER_BITS = {32: 0x4B400000, 64: 0x4338000000000000}
 
 def function_of(module: Module, name: str, result: Type, arguments: Sequence[Type]) -> Function:
     """The function of that name in the module, declared if it is not there yet."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     found = module.globals.get(name)
     if found is None:

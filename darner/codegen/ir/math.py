@@ -36,7 +36,7 @@ from .types import Builder, ElementBuilder, Type, Value
 
 def register_type(dtype: DType, lanes: int | None = None) -> Type:
     """The IR type of a value in a register: a scalar, or a vector of so many lanes."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     if dtype.kind == "complex":
         raise DTypeError(f"{dtype} has no register type", hint="split it into two floats")

@@ -64,7 +64,7 @@ class Registers:
 
     def every_few(self, pointer: Memory, offset: Lanes, dtype: DType) -> Value:
         """Every second (third, ...) element: all between the first and the last are read, and theirs picked."""
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         lanes = min(offset.count, CHUNK // dtype.itemsize)
         kind = memory_type(dtype, lanes)

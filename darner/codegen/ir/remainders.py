@@ -18,7 +18,7 @@ _SIGNIFICAND = (1 << 52) - 1
 
 def _return(builder: Builder, *results: Lane) -> None:
     """Return a structure of the results."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     structure = ir.Constant(builder.function.ftype.return_type, ir.Undefined)
     for position, result in enumerate(results):

@@ -23,7 +23,7 @@ def key_bytes(dtype: DType) -> int:
 
 def item(builder: ElementBuilder, key: Value, number: Value, bits: int) -> Value:
     """A key (an unsigned integer) with the number of its element below it."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     kind = ir.IntType(bits)
     wide = key if key.type == kind else builder.zext(key, kind)

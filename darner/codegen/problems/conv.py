@@ -185,7 +185,7 @@ class _Axis:
     phases: tuple[Taps, ...]
 
 
-def _axis(
+def _axis(  # many parameters: an axis of a convolution, as its record says it
     backward: bool,
     size: int,
     result: int,

@@ -16,7 +16,7 @@ class Axis:
         high: padding behind it that counts as part of the plane.
     """
 
-    def __init__(
+    def __init__(  # many parameters: an axis of pooling, as its record says it
         self, size: int, count: int, window: int, stride: int, dilation: int, low: int, high: int
     ) -> None:
         self.size, self.count, self.window = size, count, window

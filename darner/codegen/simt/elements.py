@@ -30,7 +30,7 @@ class ThreadPlaces(IndexMath):
 
     def plain(self, number: Number) -> Any:
         """A number as a value."""
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         return ir.Constant(ir.IntType(32), number) if isinstance(number, int) else number
 

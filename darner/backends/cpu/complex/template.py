@@ -89,7 +89,7 @@ def _address_of(code: Code, plan: Plan, number: int) -> Pointer:
 
 def _constant(code: Code, array: Array) -> Pointer:
     """The address of an array that is part of the code."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     data = bytearray(np.ascontiguousarray(array).tobytes())
     value = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)

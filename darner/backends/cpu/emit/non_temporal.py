@@ -78,7 +78,7 @@ def _read(code: Code, nbytes: int) -> int:
 
 def _can(code: Code, results: Sequence[Pointer]) -> Value:
     """Whether all results lie at multiples of a line, and none where an operand does."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     b, word = code.builder, ir.IntType(64)
     operands = [b.ptrtoint(operand, word) for operand in code.operands]

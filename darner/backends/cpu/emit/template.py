@@ -113,7 +113,7 @@ class Code:
 
     def barrier(self, non_temporal: bool = False) -> None:
         """Wait until every thread has come here; what any wrote before, ``non_temporal`` the cache where that is said, is then seen by all."""
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         if non_temporal:
             self.builder.fence("seq_cst")

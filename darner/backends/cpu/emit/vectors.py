@@ -50,7 +50,7 @@ def constant(builder: Builder, number: int, dtype: DType, lanes: int = 1) -> Val
 
 def copy_bytes(builder: Builder, target: Pointer, source: Pointer, count: Index) -> None:
     """Copy bytes from where they lie to where none of them does."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     pointer, bit = ir.PointerType(), ir.IntType(1)
     kinds = [pointer, pointer, ir.IntType(64), bit]

@@ -377,7 +377,7 @@ def _cholesky(work: _Work, node: Node, number: Value) -> None:
 
 def _lane_sum(builder: Builder, value: Value, lanes: int) -> Value:
     """The sum of a vector's lanes, by halves."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     while lanes > 1:
         lanes //= 2

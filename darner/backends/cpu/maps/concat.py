@@ -138,7 +138,7 @@ class Tables:
 
     def _addresses(self) -> Value:
         """The addresses of all operands, in memory."""
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         b, operands = self._code.builder, self._code.operands
         with b.goto_entry_block():

@@ -346,7 +346,7 @@ class _Transposed:
 
     def first_lanes(self, count: int) -> Value | None:
         """The mask of the first lanes; None for all."""
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         if count == self.lanes:
             return None

@@ -93,7 +93,7 @@ class Writer:
 
     def scratch(self, nbytes: int) -> Pointer:
         """This thread's memory from a byte on."""
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         return self.builder.gep(self.code.own, [i64(nbytes)], source_etype=ir.IntType(8))
 

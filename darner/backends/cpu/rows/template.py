@@ -21,7 +21,7 @@ from ....codegen.elements.collapse import collapsed
 from ....codegen.elements.elements import Elements, can_emit
 from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
-from ....codegen.ir.types import Pointer, Value, accumulator_type
+from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.rows import Guard
 from ....graph.dtypes import f32, f64
 from ....graph.integers import ceil_div, round_up
@@ -34,6 +34,8 @@ from ..emit.template import Code, Scratch, Template
 from ..maps.template import SMALL
 from ..model import LINE, CpuModel
 from ..runtime.jit import Machine
+from .columns import ColumnSums, columns_at
+from .partials import Partials
 from .program import RowProgram, has_rows, most_kept, room, row_program
 
 LEAST_AHEAD = 1.0
@@ -63,16 +65,11 @@ def _scratch(spec: Spec, machine: Machine) -> Scratch:
     kept = program.row_elements + program.lanes
     own = sum(room(kept, node.dtype.itemsize) for node in program.kept)
     if program.pieces == 1:
-        return Scratch(own=own, shared=_columns_at(program, len(program.columns)))
+        return Scratch(own=own, shared=columns_at(program, len(program.columns)))
     partials = sum(len(level) for level in program.levels)
     lanes = 1 if program.across else program.lanes
     # Eight bytes for any type that a running result is kept in.
     return Scratch(shared=partials * program.units * program.pieces * lanes * 8)
-
-
-def _columns_at(program: RowProgram, number: int) -> int:
-    """Where the sums of all chunks for a column sum begin in the shared memory, in bytes."""
-    return number * program.chunks * room(program.row_elements, 8)
 
 
 class _RowElements(Elements):
@@ -107,7 +104,8 @@ class _Rows:
         self.outputs = list(zip(code.body.outputs, code.results, strict=True))
         self.full = [pair for pair in self.outputs if tuple(sizes(pair[0])) == program.space]
         summed = {node.id for node in program.columns}
-        self.columns = [pair for pair in self.outputs if pair[0].id in summed]
+        columns = [pair for pair in self.outputs if pair[0].id in summed]
+        self.columns = ColumnSums(code, program, self.elements, columns)
         self.single = [
             (node, pointer)
             for node, pointer in self.outputs
@@ -425,7 +423,7 @@ class _Rows:
 
     def write_full(self, row: Sequence[Index], piece: Index = 0) -> None:
         """Results that have an element for each of the row's."""
-        if not self.full and not self.columns:
+        if not self.full and not self.program.columns:
             return
         level = len(self.program.levels)
 
@@ -434,7 +432,7 @@ class _Rows:
             self.prefetch_ahead(index, level)
             # All are computed before any is written: a result may lie where an operand does.
             values = [self.value(node, index, level) for node, _ in self.full]
-            self.add_to_columns(index, level)
+            self.columns.add(index, lambda x: self.value(x, index, level))
             offset = self.indices.offset(index, self.program.space)
             for (node, pointer), value in zip(self.full, values, strict=True):
                 self.registers.store(
@@ -457,7 +455,7 @@ class _Rows:
         if self.program.pieces > 1:
             self._emit_in_pieces()
             return
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         offset = 0
         self.kept_at: dict[int, Value] = {}
@@ -487,7 +485,7 @@ class _Rows:
             self.each_row(number, whole)
             return []
 
-        if self.columns:
+        if self.program.columns:
             self._emit_in_chunks(unit)
             return
         if prod(self.program.space) * len(self.code.body.nodes) <= SMALL:
@@ -503,15 +501,8 @@ class _Rows:
         program, indices, e = self.program, self.indices, self.elements
         chunks = program.chunks
 
-        def clear(lanes: Lanes, _: object) -> Sequence[Value]:
-            for slot, (node, _) in enumerate(self.columns):
-                nothing = self.registers.neutral("sum", node.dtype, node.dtype, program.lanes)
-                self._held(slot, lanes, nothing)
-            return []
-
         def chunk(number: Index, _: object) -> Sequence[Value]:
-            self.chunk = number
-            e.blocks(0, program.row_elements, program.lanes, clear)
+            self.columns.begin(number)
             first = indices.div(indices.mul(number, program.units), chunks)
             after = indices.div(indices.mul(indices.add(number, 1), program.units), chunks)
             e.loop(first, after, unit)
@@ -519,64 +510,13 @@ class _Rows:
 
         e.loop(*self.code.share(chunks), chunk)
         self.code.barrier()
-        blocks = program.row_elements // program.lanes
-
-        def block(number: Index, _: object) -> Sequence[Value]:
-            lanes = Lanes(indices.mul(number, program.lanes), program.lanes)
-            if program.space[-1] % program.lanes:
-                e.mask = indices.less(lanes, program.space[-1])
-            for slot in range(len(self.columns)):
-                self._write_column(slot, lanes)
-            e.mask = None
-            return []
-
-        e.loop(*self.code.share(blocks), block)
-
-    def _write_column(self, slot: int, lanes: Lanes) -> None:
-        """Elements of a column sum, from the sums of all chunks in their order."""
-        node, pointer = self.columns[slot]
-
-        def add_chunk(number: Index, totals: list[Value]) -> Sequence[Value]:
-            self.chunk = number
-            (other,) = self._held(slot, lanes)
-            return [self.registers.merge("sum", totals[0], other, node.dtype)]
-
-        self.chunk = 0
-        first = self._held(slot, lanes)
-        (total,) = self.elements.loop(1, self.program.chunks, add_chunk, first)
-        total = self.registers.reduced("sum", total, node.dtype)
-        self.registers.store(total, pointer, lanes, node.dtype, self.elements.mask)
-
-    def _held(self, slot: int, lanes: Index, value: Value | None = None) -> list[Value]:
-        """Sums of this chunk for a column sum: written, or read."""
-        from llvmlite import ir
-
-        program, b = self.program, self.code.builder
-        first = [i64(_columns_at(program, slot))]
-        pointer = b.gep(self.code.shared, first, source_etype=ir.IntType(8))
-        dtype = accumulator_type(self.columns[slot][0].dtype)
-        start = self.indices.mul(self.chunk, room(program.row_elements, 8) // dtype.itemsize)
-        offset = self.indices.add(start, lanes)
-        if value is None:
-            return [self.registers.load(pointer, offset, dtype)]
-        self.registers.store(value, pointer, offset, dtype)
-        return []
-
-    def add_to_columns(self, index: list[Index], level: int) -> None:
-        """Add a row's elements to the sums of its chunk."""
-        for slot, (node, _) in enumerate(self.columns):
-            (x,) = node.operands
-            value = self.value(x, index, level)
-            # Lanes beyond the row's end have a place in memory, which nobody reads.
-            lanes = index[-1]
-            (total,) = self._held(slot, lanes)
-            total = self.registers.combine("sum", total, value, x.dtype, node.dtype)
-            self._held(slot, lanes, total)
+        self.columns.write()
 
     # ------------------------------------------------------------- rows in pieces
 
     def _emit_in_pieces(self) -> None:
         program, indices, e = self.program, self.indices, self.elements
+        partials = Partials(self.code, program, e)
         self.kept_at, self.ready, self.fresh = {}, set(), set()
         # A thread has the same columns of all rows where these have weights in common: the weights' gradients, sums over rows, are shared out so too.
         length = prod(program.space) // program.units
@@ -598,11 +538,11 @@ class _Rows:
 
                 def emit_row(row: list[Index]) -> None:
                     for earlier in range(level):
-                        self.finish(earlier, self._gathered(earlier, row_number))
+                        self.finish(earlier, partials.merged(earlier, row_number))
                     if level < len(program.levels):
                         totals = self.partial_results(level, row, piece)
                         for slot, total in enumerate(totals):
-                            self._partial(level, slot, row_number, piece, total)
+                            partials.store(level, slot, row_number, piece, total)
                         return
                     first = indices.compare("==", piece, 0)
                     with self.code.builder.if_then(first), e.scope():
@@ -615,39 +555,6 @@ class _Rows:
             e.loop(*self.code.share(program.units * pieces), unit)
             if level < len(program.levels):
                 self.code.barrier()
-
-    def _partial(
-        self, level: int, slot: int, row: Index, piece: Index, value: Value | None = None
-    ) -> Value:
-        """Write a partial result, or read one."""
-        program, indices = self.program, self.indices
-        node = program.levels[level][slot]
-        kept = accumulator_type(node.dtype)
-        earlier = sum(len(nodes) for nodes in program.levels[:level]) + slot
-        number = indices.offset([earlier, row, piece], [0, program.units, program.pieces])
-        lanes = 1 if program.across else program.lanes
-        # Every one has eight bytes a lane, whatever its type.
-        first = indices.mul(number, lanes * (8 // kept.itemsize))
-        offset = first if program.across else Lanes(first, program.lanes)
-        if value is None:
-            return self.registers.load(self.code.shared, offset, kept)
-        self.registers.store(value, self.code.shared, offset, kept)
-        return value
-
-    def _gathered(self, level: int, row: Index) -> list[Value]:
-        """A row's results of an earlier pass, from its pieces in their order."""
-        nodes = self.program.levels[level]
-        firsts = [self._partial(level, slot, row, 0) for slot in range(len(nodes))]
-
-        def merge_piece(piece: Index, totals: list[Value]) -> Sequence[Value]:
-            return [
-                self.registers.merge(
-                    node.op.name, total, self._partial(level, slot, row, piece), node.dtype
-                )
-                for slot, (node, total) in enumerate(zip(nodes, totals, strict=True))
-            ]
-
-        return self.elements.loop(1, self.program.pieces, merge_piece, firsts)
 
 
 def _emit(code: Code) -> None:

@@ -271,7 +271,7 @@ def _side_by_side(name: str, *arguments: Any) -> Any:
 
     LLVM lets threads work on modules of contexts of their own at the same time; llvmlite lets one thread in at a time, whatever it does.
     """
-    import llvmlite.binding.ffi as ffi  # type: ignore[import-untyped]
+    import llvmlite.binding.ffi as ffi
 
     locked = getattr(ffi.lib, name)
     return getattr(locked, "_cfn", locked)(*arguments)
@@ -401,7 +401,7 @@ def _object_architecture(code: bytes) -> str | None:
 
 def _free_passes(manager: Any) -> None:
     """Free a pass manager: llvmlite 0.50's own way to is hidden by the empty one of its first base."""
-    from llvmlite.binding.newpassmanagers import NewPassManager  # type: ignore[import-untyped]
+    from llvmlite.binding.newpassmanagers import NewPassManager
 
     NewPassManager._dispose(manager)
     manager.detach()

@@ -14,8 +14,8 @@ def object_key(module: Any, machine: Machine, *, passes: bool = False) -> str:
 
     It covers all that the bytes depend on: the text, the machine they are for, whether ``passes`` are run, and the versions of LLVM, llvmlite and darner.
     """
-    import llvmlite  # type: ignore[import-untyped]
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]
+    import llvmlite
+    import llvmlite.binding as llvm
 
     versions = [__version__, llvmlite.__version__, repr(llvm.llvm_version_info)]
     digest = hashlib.sha256()

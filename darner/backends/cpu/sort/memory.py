@@ -23,7 +23,7 @@ SMALL = 48
 
 def item_address(builder: Builder, pointer: Pointer, index: Index, bits: int) -> Pointer:
     """The address of an item."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     return builder.gep(pointer, [i64(index)], source_etype=ir.IntType(bits))
 

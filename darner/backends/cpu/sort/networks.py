@@ -48,7 +48,7 @@ def sort_function(module: Module, bits: int, lanes: int, most: int) -> Function:
 
     Their number is that of whole blocks for ``most`` (``rounded``), and no larger than that.
     """
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     block = block_size(bits, lanes, most)
     pointer, wide = ir.PointerType(), ir.IntType(64)

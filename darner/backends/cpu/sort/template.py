@@ -256,7 +256,7 @@ def _room(bits: int, machine: Machine, most: int) -> int:
 
 
 def _word() -> Type:
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     return ir.IntType(32)
 

@@ -68,7 +68,7 @@ def write_bias(work: Gradients, number: int) -> Stage:
 
 def _write(tile: Tile, number: int, own: list[int], all_queries: bool, all_keys: bool) -> None:
     """Write a block from shared memory, summed where the bias is repeated."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     cut, writer = tile.cut, tile.writer
     rows = 1 if all_queries else cut.row_block

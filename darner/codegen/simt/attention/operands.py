@@ -61,7 +61,7 @@ class Reader:
 
     def constant(self, value: float) -> str:
         """A number as WGSL."""
-        from llvmlite import ir  # type: ignore[import-untyped]
+        from llvmlite import ir
 
         if self.kind is dtypes.f32:
             value = float(np.float32(value))

@@ -153,7 +153,7 @@ def _write_unit(
     together: int,
 ) -> None:
     """One element of each result, or a pair of neighbours."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     from ...ir.math import register_type
 

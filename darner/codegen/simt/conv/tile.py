@@ -260,6 +260,6 @@ def text_of(value: Number) -> str:
 
 def number(text: str) -> Text:
     """An expression as an index."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     return Text(ir.IntType(32), text)

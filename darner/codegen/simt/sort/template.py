@@ -40,7 +40,7 @@ Finish = Callable[[Dispatch, ThreadElements, Text, Text, Text, Text], None]
 
 def word(text: str) -> Text:
     """A u32 expression as a value."""
-    from llvmlite import ir  # type: ignore[import-untyped]
+    from llvmlite import ir
 
     return Text(ir.IntType(32), text)
 
