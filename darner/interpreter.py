@@ -200,7 +200,7 @@ def _value(node: Node, operands: list[Any], leaves: Mapping[str, Array]) -> Any:
     except Exception as error:
         fault = error if isinstance(error, DarnerError) else _fault(error)
         context = (node.op.name, node.label, describe(zip(node.slots, node.operands, strict=True)))
-        place = fault.inside if node.op.is_composite else fault.located
+        place = fault.in_expansion_of if node.op.is_composite else fault.located
         cause = error.__cause__ if fault is error else error
         raise place(*context, node.source) from cause
 
