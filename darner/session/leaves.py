@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Leaves(MutableMapping[str, Array]):
-    """The parameters or states of a session by name: read as copies, written through."""
+    """The parameters or states of a session by name: written through, and read as copies.
+
+    A copy cannot be written to: ``session.parameters()["w"][:] = 0`` is NumPy's error about a read-only array, not a change that is lost.
+    """
 
     def __init__(self, session: Session, kind: str) -> None:
         self._session = session
@@ -24,7 +27,9 @@ class Leaves(MutableMapping[str, Array]):
             return list(self._session._values.types(self._kind))
 
     def __getitem__(self, name: str) -> Array:
-        return self._session._read_leaf(self._kind, name, None)
+        copied = self._session._read_leaf(self._kind, name, None)
+        copied.flags.writeable = False
+        return copied
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._session._write_leaves(self._kind, {name: value})

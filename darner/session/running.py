@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,19 @@ from .values import Values, allocate
 
 NOTHING: Mapping[str, Array] = {}
 """The inputs of a step on what was set."""
+
+
+@dataclass(frozen=True)
+class _Added:
+    """How many gradients have been added up, and until when that is right: another session may write or train what is shared."""
+
+    count: int
+    writes: int
+    trainings: int
+
+    @property
+    def at(self) -> tuple[int, int]:
+        return self.writes, self.trainings
 
 
 class Runner:
@@ -57,7 +71,7 @@ class Runner:
         self.profiling = False
         self._stagings = 0
         self._versions: dict[str, int] = {}
-        self._added: tuple[int, int] | None = None
+        self._added: _Added | None = None
 
     @property
     def has_symbols(self) -> bool:
@@ -104,12 +118,15 @@ class Runner:
             self._values.warn_of_zeros(self.optimizer is not None)
         special, loaded = (None if given else self._last_again()) or self.ready(given)
         # An interrupt may come as soon as the native call is over: what is noted here must be right with and without it.
+        shared = self._values.shared
         added, self._added = self._added, None
         if special.changes_parameters:
-            self._values.shared.version += 1
+            shared.version += 1
+        if self.optimizer is not None:
+            shared.trainings += 1
         try:
             if special.plans.step.host_kernels:
-                with self._values.shared.calling():
+                with shared.calling():
                     special.execute(loaded)
             else:
                 special.execute(loaded)
@@ -117,8 +134,8 @@ class Runner:
             if given:
                 self.release(given, special, loaded)
         if added is not None and self.optimizer is not None:
-            writes, count = added
-            self._added = writes, (count + 1) % self.optimizer.accumulate
+            count = (added.count + 1) % self.optimizer.accumulate
+            self._added = _Added(count, added.writes, shared.trainings)
         self.last = special
         return special
 
@@ -251,10 +268,11 @@ class Runner:
 
     def _accumulated(self) -> int:
         """How many gradients have been added up since the last update; read from the state where it is not known."""
-        writes = self._values.shared.weights.writes
-        if self._added is None or self._added[0] != writes:
-            self._added = writes, int(self._values.read(ACCUMULATED))
-        return self._added[1]
+        shared, known = self._values.shared, self._added
+        if known is None or known.at != (shared.weights.writes, shared.trainings):
+            count = int(self._values.read(ACCUMULATED))
+            known = self._added = _Added(count, shared.weights.writes, shared.trainings)
+        return known.count
 
     def _summing(self, special: Specialised, sizes: Sizes) -> Specialised:
         """What runs in place of a specialisation where gradients are only added up, made where it is not there."""
@@ -298,6 +316,7 @@ class Runner:
 
     def unload(self) -> None:
         """Free all programs, as their code has addresses of memory that is used no more."""
+        self._added = None
         for special in self.kept.values():
             special.close()
 

@@ -34,6 +34,7 @@ class Shared:
     Attributes:
         lock: who reads or writes the memory, or runs, holds it.
         version: counts changes of parameters.
+        trainings: counts steps with an optimizer, also of those that only add up gradients.
         weights: which parameters hold their values.
         sessions: how many there are.
         changes: whether steps change parameters or states.
@@ -43,6 +44,7 @@ class Shared:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     version: int = 0
+    trainings: int = 0
     weights: Weights = field(default_factory=Weights)
     sessions: int = 1
     changes: bool = False

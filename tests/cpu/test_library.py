@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import darner
-from darner import Graph, UnsupportedError
+from darner import Graph
 from darner.graph import dtypes
-from darner.graph.attributes import Float
-from darner.graph.op import OPS, unregister
-from darner.graph.types import TensorType
+from darner.graph.op import OPS
 from darner.testing import make_case
 from tests.conformance import examples
 from tests.cpu.running import compiled, run_program
@@ -233,22 +231,3 @@ def test_samples_of_ops_on_complex_numbers(name):
         program.close()
         for a, b in zip(found, case.run(), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-# --------------------------------------------------------------------------- what has no native code
-
-
-def test_an_op_that_only_python_computes_is_refused_by_name():
-    @darner.primitive(name="twiddle", family="test")
-    def twiddle(x: Float) -> TensorType:
-        """Something only NumPy does."""
-        return x
-
-    twiddle.reference(lambda x: x[::-1].copy())
-    try:
-        g = Graph()
-        g.set_outputs([twiddle(g.input("x", (3,)), label="here")])
-        with pytest.raises(UnsupportedError, match=r"twiddle 'here'.*no kernel of kind 'library'"):
-            compiled(g)
-    finally:
-        unregister("twiddle")

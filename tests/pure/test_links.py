@@ -1,6 +1,8 @@
 """Every relative link of the pages leads to a file that is there, and to a heading that it has."""
 
+import functools
 import re
+from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -17,15 +19,16 @@ LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
 HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
 
 
+@functools.cache
 def anchors(text):
     """The anchors that GitHub gives the headings of a page: a second one of a name ends in -1."""
-    found = []
+    seen, found = Counter(), set()
     for heading in HEADING.findall(FENCE.sub("", text)):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
         slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
-        same = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", known) is not None for known in found)
-        found.append(f"{slug}-{same}" if slug in found else slug)
-    return set(found)
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return found
 
 
 def links(text):

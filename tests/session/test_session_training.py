@@ -275,3 +275,35 @@ def test_a_wrong_number_for_the_optimizer_at_hand_names_the_users_line():
         with pytest.raises(darner.ArgumentError, match=r"test_session_training\.py"):
             session.set_learning_rate(-1.0)
         assert session.optimizer.learning_rate == 0.1
+
+
+# --------------------------------------------------------------------------- two sessions of the same parameters
+
+
+def test_gradients_that_sessions_of_shared_parameters_add_up_make_one_update_together():
+    by_turns = [
+        opened(line(), params=START, level=0, optimizer=optim.SGD(0.01, accumulate=3))
+        for _ in range(2)
+    ]
+    first, second = by_turns
+    second.share_parameters(first)
+    with opened(line(), params=START, level=0, optimizer=optim.SGD(0.01, accumulate=3)) as alone:
+        for turn in (0, 1, 0, 0, 1, 1, 1, 0, 1):
+            by_turns[turn].run(DATA)
+            alone.run(DATA)
+            for name in ("optimizer/accumulated", "optimizer/step", "w/gradient_sum"):
+                np.testing.assert_array_equal(first.state()[name], alone.state()[name])
+            np.testing.assert_array_equal(first.read_param("w"), alone.read_param("w"))
+        assert alone.state()["optimizer/step"] == 3
+    second.close()
+    first.close()
+
+
+def test_a_parameter_that_was_read_cannot_be_mistaken_for_the_parameter():
+    with opened(line(), params=START, level=0) as session:
+        with pytest.raises(ValueError, match="read-only"):
+            session.parameters()["w"][:] = 0
+        np.testing.assert_array_equal(session.read_param("w"), START["w"])
+        copied = session.get_parameter("w")
+        copied[:] = 0
+        np.testing.assert_array_equal(session.read_param("w"), START["w"])
