@@ -56,19 +56,19 @@ class Pooling:
     def taps(
         self,
         e: ThreadElements,
-        inside: Callable[[list[Number], Number, list[Any]], Sequence[Any]],
+        body: Callable[[list[Number], Number, list[Any]], Sequence[Any]],
         carried: Sequence[Any],
     ) -> list[Any]:
-        """``inside(tap, its number, carried values)`` for the elements of a window."""
+        """``body(tap, its number, carried values)`` for the elements of a window."""
         if prod(self.window) > WRITTEN_OUT:
             return e.loops(
                 self.window,
-                lambda tap, held: inside(tap, e.places.offset(tap, self.window), held),
+                lambda tap, held: body(tap, e.places.offset(tap, self.window), held),
                 carried,
             )
         values = list(carried)
         for number, tap in enumerate(product(*map(range, self.window))):
-            values = list(inside(list(tap), number, values))
+            values = list(body(list(tap), number, values))
         return values
 
     def seen(
@@ -95,17 +95,17 @@ class Pooling:
         self,
         e: ThreadElements,
         index: Sequence[Number],
-        inside: Callable[[list[Number], Number, Any, list[Any]], Sequence[Any]],
+        body: Callable[[list[Number], Number, Any, list[Any]], Sequence[Any]],
         carried: Sequence[Any],
     ) -> list[Any]:
-        """``inside(window, the element's number in it, whether it covers the element, carried values)`` for all that may; some window where it does not."""
+        """``body(window, the element's number in it, whether it covers the element, carried values)`` for all that may; some window where it does not."""
         places, both = e.places, e.registers.both
         moved = [places.add(i, axis.low) for i, axis in zip(index[2:], self.axes, strict=True)]
         latest = [
             places.div(place, axis.stride) for place, axis in zip(moved, self.axes, strict=True)
         ]
 
-        def one(back: Sequence[Number], values: list[Any]) -> Sequence[Any]:
+        def visit_window(back: Sequence[Number], values: list[Any]) -> Sequence[Any]:
             where, tap, hits = list[Number](index[:2]), list[Number](), None
             for axis, last, place, number in zip(self.axes, latest, moved, back, strict=True):
                 window, hit = _within(e, places.sub(last, number), axis.count)
@@ -117,13 +117,13 @@ class Pooling:
                 hits = both(hits, both(hit, near))
                 where.append(window)
                 tap.append(places.div(rest, axis.dilation))
-            return inside(where, places.offset(tap, self.window), hits, values)
+            return body(where, places.offset(tap, self.window), hits, values)
 
         if prod(self.covers) > WRITTEN_OUT:
-            return e.loops(self.covers, one, carried)
+            return e.loops(self.covers, visit_window, carried)
         values = list(carried)
         for back in product(*map(range, self.covers)):
-            values = list(one(back, values))
+            values = list(visit_window(back, values))
         return values
 
     # ------------------------------------------------------------- the ops
@@ -134,7 +134,7 @@ class Pooling:
         name = "max" if main.op.name == "max_pool" else "sum"
         nothing = registers.neutral(name, main.dtype, main.dtype)
 
-        def inside(tap: list[Number], _: Number, values: list[Any]) -> Sequence[Any]:
+        def merge_tap(tap: list[Number], _: Number, values: list[Any]) -> Sequence[Any]:
             where, hits = self.seen(e, index, tap)
             value = registers.cast(
                 e.at(self.whole, where), main.dtype, registers.kept_in(main.dtype)
@@ -143,7 +143,7 @@ class Pooling:
                 value = registers.choose(hits, value, nothing)
             return [registers.merge(name, values[0], value, main.dtype)]
 
-        (total,) = self.taps(e, inside, [nothing])
+        (total,) = self.taps(e, merge_tap, [nothing])
         if name == "sum":
             total = self.shared(e, total, index[2:])
         return registers.reduced(name, total, main.dtype)
@@ -174,12 +174,14 @@ class Pooling:
         kept = registers.kept_in(main.dtype)
         nothing = registers.constant(0.0, kept)
 
-        def inside(where: list[Number], _: Number, hits: Any, values: list[Any]) -> Sequence[Any]:
+        def add_share(
+            where: list[Number], _: Number, hits: Any, values: list[Any]
+        ) -> Sequence[Any]:
             value = registers.cast(e.at(self.pooled, where), main.dtype, kept)
             share = registers.choose(hits, self.shared(e, value, where[2:]), nothing)
             return [e.builder.fadd(values[0], share)]
 
-        (total,) = self.covering(e, index, inside, [nothing])
+        (total,) = self.covering(e, index, add_share, [nothing])
         return registers.reduced("sum", total, main.dtype)
 
     def first_maximum(self, e: ThreadElements, index: Sequence[Number]) -> Any:
@@ -189,7 +191,7 @@ class Pooling:
         source = main.operands[0]
         padding = registers.constant(float("-inf"), kept)
 
-        def inside(tap: list[Number], number: Number, values: list[Any]) -> Sequence[Any]:
+        def compare_tap(tap: list[Number], number: Number, values: list[Any]) -> Sequence[Any]:
             where, hits = self.seen(e, index, tap)
             value = registers.cast(e.at(source, where), main.dtype, kept)
             if hits is not None:
@@ -199,7 +201,7 @@ class Pooling:
             return [best, registers.choose(better, e.places.plain(number), values[1])]
 
         # Where nothing beats -inf, the first element is the first maximum.
-        _, found = self.taps(e, inside, [padding, e.places.plain(0)])
+        _, found = self.taps(e, compare_tap, [padding, e.places.plain(0)])
         return found
 
     def maxima_backward(self, e: ThreadElements, index: list[Number], memory: Memory | None) -> Any:
@@ -208,7 +210,7 @@ class Pooling:
         kept, windows = registers.kept_in(dtype), sizes(self.pooled)
         nothing = registers.constant(0.0, kept)
 
-        def inside(
+        def add_if_maximum(
             where: list[Number], number: Number, hits: Any, values: list[Any]
         ) -> Sequence[Any]:
             if memory is None:
@@ -219,7 +221,7 @@ class Pooling:
             value = registers.cast(e.at(self.pooled, where), dtype, kept)
             return [e.builder.fadd(values[0], registers.choose(hits, value, nothing))]
 
-        (total,) = self.covering(e, index, inside, [nothing])
+        (total,) = self.covering(e, index, add_if_maximum, [nothing])
         return registers.reduced("sum", total, dtype)
 
 

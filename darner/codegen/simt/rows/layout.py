@@ -51,6 +51,7 @@ class Layout:
         at_once: vectors that are asked for together, where none stay.
         pieces: parts of a row that workgroups have.
         piece: elements of such a part.
+        adjacent: whether threads of one row stand side by side; otherwise those of different rows do.
     """
 
     peers: int
@@ -60,6 +61,7 @@ class Layout:
     at_once: int
     pieces: int
     piece: int
+    adjacent: bool
 
     @property
     def threads(self) -> int:
@@ -167,7 +169,7 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     cut = -(-rows // side) < FEW_GROUPS and length * side >= LEAST_SPLIT
     written_out = 1 if cut else len(passes.levels) + bool(outputs)
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector // written_out))
-    layout = Layout(peers, side, vector, held, at_once, 1, length)
+    layout = Layout(peers, side, vector, held, at_once, 1, length, lies_across(passes))
     if held * vector <= most:
         return layout
     return _in_pieces(replace(layout, held=0), length, rows)

@@ -7,6 +7,7 @@ and threads that run in step hand them to each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ....graph import dtypes
@@ -115,6 +116,25 @@ def words_of(node: Node) -> int:
     return max(1, node.dtype.itemsize // 4)
 
 
+@dataclass(frozen=True)
+class Peers:
+    """Threads of a workgroup in sets, those of each merged with one another.
+
+    Attributes:
+        thread: this thread's number among its peers.
+        count: how many these are, a power of two.
+        chosen: the number of its set.
+        sets: how many sets there are.
+        adjacent: whether peers are threads side by side; otherwise threads of different sets are.
+    """
+
+    thread: Value
+    count: int
+    chosen: Value
+    sets: int
+    adjacent: bool
+
+
 class Merger:
     """Merges running results over threads of a workgroup.
 
@@ -142,36 +162,21 @@ class Merger:
         self,
         reductions: Sequence[Reduction],
         states: Sequence[State],
-        peer: Value,
-        peers: int,
-        other: Value,
-        others: int,
-        *,
-        adjacent: bool,
+        peers: Peers,
     ) -> list[State]:
-        """Merge what ``peers`` threads have; every one of them gets the result.
-
-        Args:
-            reductions: what is merged.
-            states: what this thread has of each.
-            peer: the thread's number among those it is merged with.
-            peers: how many these are, a power of two.
-            other: the number of its set of peers.
-            others: how many sets there are.
-            adjacent: whether peers are threads side by side; otherwise threads of different sets are.
-        """
+        """Merge what threads have, ``states`` of each of the ``reductions``; every one of them gets the result."""
         b, machine = self.builder, self.dispatch.machine
         in_step = 1
         states = list(states)
-        if adjacent and machine.subgroup:
-            most = min(peers, machine.subgroups[0], MOST_IN_STEP)
+        if peers.adjacent and machine.subgroup:
+            most = min(peers.count, machine.subgroups[0], MOST_IN_STEP)
             while 2 * in_step <= most:
                 states = [
                     one.merge(state, self._shuffled(one, state, in_step))
                     for one, state in zip(reductions, states, strict=True)
                 ]
                 in_step *= 2
-        left = peers // in_step
+        left = peers.count // in_step
         if left == 1:
             return states
         words = sum(one.words for one in reductions)
@@ -180,7 +185,8 @@ class Merger:
 
         def place(entry: Number, count: int) -> Number:
             """The first word of an entry, of ``count`` that each set has."""
-            at = other * count + entry if adjacent else entry * others + other
+            chosen, sets = peers.chosen, peers.sets
+            at = chosen * count + entry if peers.adjacent else entry * sets + chosen
             return start + at * words
 
         def write(entry: Number, count: int, values: Sequence[State]) -> None:
@@ -208,18 +214,18 @@ class Merger:
                 for slot, one in enumerate(reductions)
             ]
 
-        with b.if_(None if in_step == 1 else (peer & (in_step - 1)) == 0):
-            write(peer // in_step, left, states)
+        with b.if_(None if in_step == 1 else (peers.thread & (in_step - 1)) == 0):
+            write(peers.thread // in_step, left, states)
         b.barrier()
         while left > FAN:
             fewer = left // FAN
-            with b.if_(peer < fewer):
-                values = merged(peer * FAN, FAN, left)
-                start += left * others * words
-                write(peer, fewer, values)
+            with b.if_(peers.thread < fewer):
+                values = merged(peers.thread * FAN, FAN, left)
+                start += left * peers.sets * words
+                write(peers.thread, fewer, values)
             b.barrier()
             left = fewer
-        self._sizes[turn] = max(self._sizes[turn], start + left * others * words)
+        self._sizes[turn] = max(self._sizes[turn], start + left * peers.sets * words)
         self.waits += 1
         return merged(0, left, left)
 

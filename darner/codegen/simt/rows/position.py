@@ -58,13 +58,9 @@ class RowPlace:
         machine: for which GPU.
         passes: the reductions.
         layout: how rows are shared out.
-        adjacent: whether threads of one row stand side by side; otherwise those of different rows do.
     """
 
-    def __init__(
-        self, spec: Spec, machine: Machine, passes: Passes, layout: Layout, *, adjacent: bool
-    ) -> None:
-        self.adjacent = adjacent
+    def __init__(self, spec: Spec, machine: Machine, passes: Passes, layout: Layout) -> None:
         self.spec = spec
         self.passes = passes
         self.layout = layout
@@ -79,7 +75,7 @@ class RowPlace:
         self.places, self.registers = self.elements.places, self.elements.registers
         self.others = [axis for axis in range(len(passes.space)) if axis not in passes.axes]
         member, beside = b.local % layout.peers, b.local // layout.peers
-        if not adjacent:
+        if not layout.adjacent:
             member, beside = b.local // layout.side, b.local % layout.side
         self.member, self.beside = b.let(member, "member"), b.let(beside, "beside")
         self.operands = [
@@ -122,7 +118,7 @@ class RowPlace:
     def _share_words(self, node: Node) -> bool:
         """Whether the elements that share a word are those of neighbouring threads, that run in step."""
         share, machine = 4 // node.dtype.itemsize, self.dispatch.machine
-        beside = not self.adjacent and self.layout.side % share == 0
+        beside = not self.layout.adjacent and self.layout.side % share == 0
         in_step = machine.subgroup and machine.subgroups[0] >= share
         return beside and in_step and self.passes.space[-1] % share == 0
 

@@ -19,7 +19,7 @@ from ..builder import Memory, Value
 from ..dispatch import Stage
 from ..machine import Machine
 from .layout import AT_ONCE, Layout, row_count
-from .merge import Merger, Reduction, State, words_of
+from .merge import Merger, Peers, Reduction, State, words_of
 from .online import above_lowest, completed, scaled
 from .position import RowPlace, Vector
 
@@ -55,9 +55,8 @@ class RowStage(RowPlace):
         spec: what the kernel computes.
         machine: for which GPU.
         passes: the reductions.
-        layout: how rows are shared out.
+        layout: how rows are shared out, and which threads have one.
         words: of scratch memory.
-        adjacent: as that of a ``RowPlace``.
         online: whether the first pass is one of two joined.
     """
 
@@ -67,12 +66,11 @@ class RowStage(RowPlace):
         machine: Machine,
         passes: Passes,
         layout: Layout,
-        words: int,
         *,
-        adjacent: bool,
+        words: int,
         online: bool,
     ) -> None:
-        super().__init__(spec, machine, passes, layout, adjacent=adjacent)
+        super().__init__(spec, machine, passes, layout)
         self.scratch = self.dispatch.scratch(0, words, dtypes.u32) if words else None
         self.online = online
         self.merger = Merger(self.dispatch)
@@ -97,7 +95,7 @@ class RowStage(RowPlace):
         found = [self.reductions[node.id] for node in self.passes.levels[level]]
         self.hoist(level)
 
-        def inside(vectors: list[Vector], values: list[Any]) -> Sequence[Any]:
+        def combine_vectors(vectors: list[Vector], values: list[Any]) -> Sequence[Any]:
             states = _unflattened(found, values)
             if self.online and level == 0:
                 return _flattened(self._combined_online(found, vectors, states))
@@ -109,7 +107,9 @@ class RowStage(RowPlace):
             )
 
         stop = self._end(level, base, stop)
-        values = self.over_row(inside, _flattened([one.nothing() for one in found]), base, stop)
+        values = self.over_row(
+            combine_vectors, _flattened([one.nothing() for one in found]), base, stop
+        )
         return self.merged(found, _unflattened(found, values))
 
     def _end(self, level: int, base: Number, stop: Number | None) -> Number | None:
@@ -181,15 +181,9 @@ class RowStage(RowPlace):
         return [highest, [completed(self.builder, below[0], highest[0])], *rest]
 
     def _over_threads(self, found: Sequence[Reduction], states: Sequence[State]) -> list[State]:
-        return self.merger.over_threads(
-            found,
-            states,
-            self.member,
-            self.layout.peers,
-            self.beside,
-            self.layout.side,
-            adjacent=self.adjacent,
-        )
+        layout = self.layout
+        peers = Peers(self.member, layout.peers, self.beside, layout.side, layout.adjacent)
+        return self.merger.over_threads(found, states, peers)
 
     def give(self, level: int, states: Sequence[State]) -> None:
         """Let what follows know the results of a pass."""
@@ -237,7 +231,7 @@ class RowStage(RowPlace):
             return
         self.hoist(len(self.passes.levels))
 
-        def inside(vectors: list[Vector], _: list[Any]) -> Sequence[Any]:
+        def write_vectors(vectors: list[Vector], _: list[Any]) -> Sequence[Any]:
             # All are computed before any is written: a result may lie where an operand does.
             made = [
                 [self._to_write(number, node, vector) for number, node, _ in self.full]
@@ -253,7 +247,7 @@ class RowStage(RowPlace):
                             self.elements.store_vector(own, memory, offset, node.dtype)
             return []
 
-        self.over_row(inside, [], base, stop)
+        self.over_row(write_vectors, [], base, stop)
 
     def _to_write(self, number: int, node: Node, vector: Vector) -> Any:
         """The elements of a result; a word of them where neighbouring threads have the others."""
@@ -341,21 +335,21 @@ class RowStage(RowPlace):
         at_once = min(AT_ONCE, -(-parts // peers))
         step = peers * at_once
 
-        def one(first: Number, number: int) -> list[State]:
+        def read_part(first: Number, number: int) -> list[State]:
             part = b.let(first + number * peers + self.member)
             if parts % step == 0:
                 return one_part(part, None)
             valid = b.let(part < parts, "valid")
             return one_part(b.let(b.min(part, parts - 1)), valid)
 
-        def inside(first: Any, values: list[Any]) -> Sequence[Any]:
-            several = [one(first, number) for number in range(at_once)]
+        def merge_parts(first: Any, values: list[Any]) -> Sequence[Any]:
+            several = [read_part(first, number) for number in range(at_once)]
             return _flattened(self.merged_here(found, [_unflattened(found, values), *several]))
 
         nothing = _flattened([reduction.nothing() for reduction in found])
         if parts <= step:
-            return _unflattened(found, inside(0, nothing))
-        return _unflattened(found, self.elements.loop(0, parts, inside, nothing, step=step))
+            return _unflattened(found, merge_parts(0, nothing))
+        return _unflattened(found, self.elements.loop(0, parts, merge_parts, nothing, step=step))
 
     def finish(self, groups: int) -> Stage:
         """The dispatch."""

@@ -37,7 +37,7 @@ from .layout import (
     row_count,
     row_length,
 )
-from .merge import Reduction, State, words_of
+from .merge import Peers, Reduction, State, words_of
 from .online import joined
 from .stage import Partials, RowStage, partials_of
 
@@ -92,15 +92,9 @@ class _Rows:
 
     def stage(self, layout: Layout | None = None) -> RowStage:
         """A new dispatch."""
-        columnwise = layout is not None
+        layout = layout or self.layout
         return RowStage(
-            self.spec,
-            self.machine,
-            self.passes,
-            layout or self.layout,
-            self.words,
-            adjacent=lies_across(self.passes) and not columnwise,
-            online=self.online,
+            self.spec, self.machine, self.passes, layout, words=self.words, online=self.online
         )
 
     def finished(self, stage: RowStage, groups: int) -> Stage:
@@ -241,11 +235,7 @@ class _Rows:
         states = stage.merger.over_threads(
             [one] * layout.vector,
             states,
-            stage.beside,
-            layout.side,
-            stage.member,
-            layout.peers,
-            adjacent=False,
+            Peers(stage.beside, layout.side, stage.member, layout.peers, adjacent=False),
         )
         stretch = stage.stretches()[k]
         with stage.builder.if_(stage.beside == 0 if layout.side > 1 else None, stretch.valid):
@@ -278,7 +268,7 @@ class _Rows:
         side = min(SIDE, threads, power_above(self.length))
         peers = threads // side
         at_once = min(AT_ONCE, most_held(self.spec.body, self.passes))
-        return Layout(peers, side, 1, 0, at_once, 1, self.rows)
+        return Layout(peers, side, 1, 0, at_once, 1, self.rows, adjacent=False)
 
     def _runs(self) -> int:
         layout = self._beside()
