@@ -24,6 +24,7 @@ from ..graph.data import Data
 from ..graph.errors import Calling, ShapeError
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
+from ..graph.parts import Parts
 from ..graph.types import TensorType
 from .commit import committed, index_bounds
 from .memory import Request, plan_arena
@@ -41,12 +42,13 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
+    stored: Mapping[str, Parts] | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
     element-wise after them; every value of the arena begins at a multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple
-    of that many.
+    of that many. ``stored`` says of which parameters or states a leaf is made that holds several side by side, for a target that keeps them so.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -60,6 +62,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     prepared = prepare(graph, whole)
     works, commit = committed(prepared, kernels(prepared, ended))
     made = _Assembly(prepared, works, commit, alignment, segment)
+    made.name_parts(stored or {})
     return made.plan(graph, target, dict(options or {})).verify()
 
 
@@ -102,6 +105,12 @@ class _Assembly:
     def _add(self, id: int, buffer: Buffer) -> None:
         self.of_node[id] = len(self.buffers)
         self.buffers.append(buffer)
+
+    def name_parts(self, stored: Mapping[str, Parts]) -> None:
+        """Say what leaves are made of that hold several side by side."""
+        for i, buffer in enumerate(self.buffers):
+            if buffer.name in stored and buffer.place in ("parameter", "state"):
+                self.buffers[i] = replace(buffer, parts=stored[buffer.name])
 
     # ------------------------------------------------------------- kernels
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..graph.data import Data
 from ..graph.errors import Source
 from ..graph.graph import Graph
+from ..graph.parts import Parts
 from ..graph.types import TensorType, parse_type
 from .plan import Buffer, Kernel, Plan, Spec
 
@@ -58,6 +59,7 @@ def to_rows(plan: Plan) -> dict[str, Any]:
                 b.offset,
                 repr(b.init),
                 b.storage,
+                None if b.parts is None else [b.parts.axis, b.parts.sources],
             ]
             for b in plan.buffers
         ],
@@ -91,8 +93,8 @@ def from_rows(rows: dict[str, Any], sources: Iterable[Source | None]) -> Plan:
         target=rows["target"],
         specs=Specs({key: (kind, text) for key, kind, text in rows["specs"]}),
         buffers=tuple(
-            Buffer(types[number], place, name, offset, float(init), storage)
-            for number, place, name, offset, init, storage in rows["buffers"]
+            Buffer(types[number], place, name, offset, float(init), storage, _parts(parts))
+            for number, place, name, offset, init, storage, parts in rows["buffers"]
         ),
         kernels=tuple(
             Kernel(
@@ -117,6 +119,10 @@ def from_rows(rows: dict[str, Any], sources: Iterable[Source | None]) -> Plan:
         options=rows["options"],
         version=rows["version"],
     )
+
+
+def _parts(row: Any) -> Parts | None:
+    return None if row is None else Parts(row[0], tuple((name, size) for name, size in row[1]))
 
 
 def with_inits(plan: Plan, inits: Mapping[str, float]) -> Plan:

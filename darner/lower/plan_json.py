@@ -19,6 +19,7 @@ from .._version import __version__
 from ..graph.data import Data
 from ..graph.errors import DarnerError, FormatError, Source
 from ..graph.graph import Graph
+from ..graph.parts import Parts
 from ..graph.types import TensorType, parse_type
 from .plan import KINDS, PLACES, VERSION, Buffer, Kernel, Plan, Spec
 
@@ -85,6 +86,8 @@ def _write_buffer(buffer: Buffer, types: dict[TensorType, int]) -> dict[str, Any
         if (value := getattr(buffer, name)) != default:
             record[name] = value
     # JSON has no infinities and no NaN; -0.0 equals the default.
+    if buffer.parts is not None:
+        record["parts"] = [buffer.parts.axis, [list(pair) for pair in buffer.parts.sources]]
     if buffer.place == "state":
         record["init"] = repr(float(buffer.init))
     return record
@@ -316,7 +319,20 @@ def _buffer(record: dict[str, Any], types: list[TensorType]) -> Buffer:
         offset=_field(record, "offset", int) if "offset" in record else None,
         init=init,
         storage=kept,
+        parts=_parts(record["parts"]) if "parts" in record else None,
     )
+
+
+def _parts(row: Any) -> Parts:
+    if len(_require(row, list, "the parts of a leaf")) != 2:
+        raise FormatError(f"expected an axis and parts, got {_shown(row)}")
+    sources = []
+    for pair in _require(row[1], list, "the parts of a leaf"):
+        if len(_require(pair, list, "a part of a leaf")) != 2:
+            raise FormatError(f"expected a name and a size, got {_shown(pair)}")
+        name, size = pair
+        sources.append((_require(name, str, "a part's name"), _require(size, int, "a part's size")))
+    return Parts(_require(row[0], int, "the axis of parts"), tuple(sources))
 
 
 def _kernel(record: dict[str, Any], files: list[str]) -> Kernel:

@@ -178,5 +178,9 @@ class Compiler:
         """Let parameters hold their values that a step reads as they are."""
         if not program.on_host:
             return
-        for buffer in program.reads.intersection(program.plan.leaves("parameter").values()):
-            self._values.shared.weights.keep(program.arrays[buffer])
+        plan, weights = program.plan, self._values.shared.weights
+        for number in program.reads.intersection(plan.leaves("parameter").values()):
+            parts = plan.buffers[number].parts
+            names = [str(plan.buffers[number].name)] if parts is None else [*parts]
+            for name in names:
+                weights.keep(program.storage[name])
