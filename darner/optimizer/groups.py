@@ -7,7 +7,8 @@ is a kernel of its own where it was the end of a product. ``Wish.saving`` weighs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -18,6 +19,16 @@ from .targets import Target
 
 COPIES = 4
 """How many times a step goes over the bytes of weights that it puts side by side itself: it reads and writes them, and then their gradients."""
+
+
+SHARED = 1.6
+"""How many times the shared operand is gone over less for each product that is joined to another: to pack it, and to add up its gradient."""
+
+GRADIENTS = 2.0
+"""How many times the gradients of all results are gone over to put them side by side."""
+
+GATE = 1.5
+"""How many times the results are gone over by a gate that is no more the end of a product."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +43,40 @@ class Wish:
         columns: of all weights.
         itemsize: bytes of an element.
         gated: whether the results are read element by element, as a gate does.
+        elsewhere: whether a weight is read by something else too, which would get it and give its gradient by itself.
         copied: bytes that the graph itself puts side by side in every step; 0 where they are wished for only.
+        parts: how many there are.
     """
 
     weights: tuple[int, ...]
     axis: int
-    parts: int = 1
+    parts: int
     rows: float = 0.0
     depth: float = 0.0
     columns: float = 0.0
     itemsize: int = 4
     gated: bool = False
+    elsewhere: bool = False
     copied: float = 0.0
 
     def saving(self, target: Target) -> float:
         """Seconds that a training step is predicted to be shorter."""
+        if self.elsewhere:
+            return -COPIES * self.columns * self.depth * self.itemsize / target.bandwidth
         if self.copied:
             return COPIES * self.copied / target.bandwidth
-        return 0.0
+        operand = (self.parts - 1) * self.rows * self.depth * self.itemsize
+        results = self.rows * self.columns * self.itemsize
+        passes = GATE if self.gated else GRADIENTS
+        gained = SHARED * operand / target.bandwidth
+        return gained - passes * results / (target.bandwidth * target.vector)
+
+    def of(self, weights: Sequence[Node]) -> Wish:
+        """The same wish of some of the weights alone."""
+        columns = sum(number(leaf.shape[self.axis]) for leaf in weights)
+        ids = tuple(leaf.id for leaf in weights)
+        copied = self.copied if len(ids) == self.parts else 0.0
+        return replace(self, weights=ids, parts=len(ids), columns=columns, copied=copied)
 
 
 def shared_operands(graph: Graph) -> list[Wish]:
@@ -65,23 +92,49 @@ def shared_operands(graph: Graph) -> list[Wish]:
 def _wish(graph: Graph, ids: tuple[int, ...], products: dict[int, list[Node]]) -> Wish:
     leaves = [graph.nodes[i] for i in ids]
     concats = [n for n in graph.users(ids[0]) if n.op.name == "concat" and n.inputs == ids]
-    uses = [node for i in ids for node in products.get(i, ())]
-    if concats or not uses:
-        axis = concats[0].attrs["axis"] if concats else 0
-        total = sum(number(leaf.type.nbytes) for leaf in leaves)
-        return Wish(ids, axis, copied=total)
-    shared, axes = uses[0].operands[0], [found[1] for n in uses if (found := weight_of(n))]
-    depth = number(leaves[0].shape[1 - axes[0]])
+    if concats:
+        return _joined_by_the_graph(graph, leaves, concats)
+    uses = [node for i in ids for node in products[i]]
+    known = {node.id for node in uses}
+    axes = [found[1] for node in uses if (found := weight_of(node))]
+    shared, axis = uses[0].operands[0], axes[0]
+    depth = number(leaves[0].shape[1 - axis])
     return Wish(
         ids,
-        axes[0],
-        parts=len(ids),
+        axis,
+        len(ids),
         rows=number(shared.size) / depth,
         depth=depth,
-        columns=sum(number(leaf.shape[axes[0]]) for leaf in leaves),
+        columns=sum(number(leaf.shape[axis]) for leaf in leaves),
         itemsize=shared.dtype.itemsize,
         gated=all(_gates(user) for node in uses for user in graph.users(node)),
+        elsewhere=not all(user.id in known for leaf in leaves for user in _readers(graph, leaf)),
     )
+
+
+def _joined_by_the_graph(graph: Graph, leaves: list[Node], concats: list[Node]) -> Wish:
+    axis, first = concats[0].attrs["axis"], leaves[0]
+    columns = sum(number(leaf.shape[axis]) for leaf in leaves)
+    known = {node.id for node in concats}
+    return Wish(
+        tuple(leaf.id for leaf in leaves),
+        axis,
+        len(leaves),
+        depth=number(first.size) / number(first.shape[axis]),
+        columns=columns,
+        itemsize=first.dtype.itemsize,
+        elsewhere=not all(user.id in known for leaf in leaves for user in graph.users(leaf)),
+        copied=sum(number(leaf.type.nbytes) for leaf in leaves),
+    )
+
+
+def _readers(graph: Graph, leaf: Node) -> Iterator[Node]:
+    """What reads a weight, as it is or transposed."""
+    for user in graph.users(leaf):
+        if user.op.name == "transpose":
+            yield from graph.users(user)
+        else:
+            yield user
 
 
 def _gates(node: Node) -> bool:

@@ -94,16 +94,13 @@ class Layouts:
             for place, id in enumerate(ids)
         }
 
-    def names(self, graph: Graph) -> SideBySide:
-        """The parameters of each block, by name."""
-        return tuple(tuple(str(graph.nodes[i].name) for i in ids) for ids in self.blocks)
-
     def only(self, graph: Graph, allowed: SideBySide) -> Layouts:
-        """Without the blocks that are not among these: each of their parameters is in a block of its own, and no two are parts of one product."""
-        found = zip(self.blocks, self.names(graph), strict=True)
-        kept = tuple(ids for ids, names in found if names in allowed)
+        """These groups, where blocks have them; each other parameter is in a block of its own, and no two are parts of one product."""
+        leaves = graph.parameters
+        groups = [tuple(leaves[name].id for name in names) for names in allowed]
+        kept = [ids for ids in groups if any(set(ids) <= set(block) for block in self.blocks)]
         inside = {i for ids in kept for i in ids}
-        alone = [(leaf.id,) for leaf in graph.parameters.values() if leaf.id not in inside]
+        alone = [(leaf.id,) for leaf in leaves.values() if leaf.id not in inside]
         return Layouts((*kept, *alone))
 
 

@@ -1,19 +1,21 @@
 """Which parameters a training session stores side by side, and why not others.
 
-A group is the weights of products that share an operand. It is stored so where the optimizer can update it as one parameter and the graph's optimizer predicts that
-a step gets shorter, or where the session was asked for it (``side_by_side=True``).
+A group is weights of products that share an operand. It is stored so where the optimizer can update it as one parameter, and where a step is predicted to get
+shorter (``optimizer.groups``) or the session was asked for it (``side_by_side=True``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..graph.dtypes import DType
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType
-from ..optim.base import KnownAs, Optimizer
+from ..optim.base import Optimizer
 from ..optim.step import Summing, update_of_elements
 
 if TYPE_CHECKING:
@@ -22,8 +24,42 @@ if TYPE_CHECKING:
 Groups = tuple[tuple[str, ...], ...]
 """Parameters that stand side by side, each group by name and in order."""
 
+NAMED = "gradients that are read have names of their own"
+SLOWER = "it is not predicted to be faster"
+DECLINED = "its products were found to be cheaper apart"
 
-def granted(
+
+@dataclass(frozen=True)
+class Fate:
+    """A group of weights, why it is not stored side by side (None where it is), and the seconds that a step is predicted to be shorter with it."""
+
+    names: tuple[str, ...]
+    fault: str | None
+    saving: float
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What became of all groups of a graph."""
+
+    fates: tuple[Fate, ...] = ()
+
+    @property
+    def granted(self) -> Groups:
+        """The groups that may be stored side by side."""
+        return tuple(fate.names for fate in self.fates if fate.fault is None)
+
+    def told(self, stored: Groups) -> list[str]:
+        """A line for all groups of one fate, with the first of them; ``stored`` are those of which the optimizer made one product."""
+        kinds: dict[str | None, list[Fate]] = {}
+        for fate in self.fates:
+            made = fate.fault is not None or fate.names in stored
+            kinds.setdefault(fate.fault if made else DECLINED, []).append(fate)
+        return [_line(fault, found) for fault, found in kinds.items()]
+
+
+# many parameters: the last two are options, by name.
+def wishes_of(
     graph: Graph,
     target: Target,
     optimizer: Optimizer | None,
@@ -31,8 +67,8 @@ def granted(
     *,
     keep: bool,
     everywhere: bool,
-) -> tuple[Groups, list[str]]:
-    """The groups that a session stores side by side, and lines for its report about each kind that was wished for.
+) -> Wishes:
+    """What may be stored side by side in a session, and what may not and why.
 
     Args:
         graph: of the session.
@@ -44,78 +80,61 @@ def granted(
     """
     from ..optimizer.groups import shared_operands
 
-    wishes = shared_operands(graph)
-    if not wishes:
-        return (), []
-    together = None if optimizer is None else Together(optimizer)
-    found, lines = [], []
-    for wish in wishes:
+    rules = None if optimizer is None or keep else _Rules(optimizer, trained)
+    fates: list[Fate] = []
+    for wish in shared_operands(graph):
         leaves = [graph.nodes[i] for i in wish.weights]
-        names = tuple(str(leaf.name) for leaf in leaves)
-        saved = wish.saving(target)
-        if together is None:
-            fault = "without an optimizer gradients are read by their own names"
-        elif keep:
-            fault = "gradients that are kept are read by their own names"
-        else:
-            fault = together.fault(leaves, trained, wish.axis)
-        if fault is None and saved <= 0 and not everywhere:
-            fault = "that is not predicted to be faster"
-        lines.append((names, fault, saved))
-        if fault is None:
-            found.append(names)
-    return tuple(found), _told(lines)
+        alike = [(leaves, NAMED)] if rules is None else rules.alike(leaves, wish.axis)
+        for some, reason in alike:
+            saving = wish.of(some).saving(target)
+            slower = None if saving > 0 or everywhere else SLOWER
+            fates.append(Fate(tuple(str(x.name) for x in some), reason or slower, saving))
+    return Wishes(tuple(fates))
 
 
-def _told(lines: Sequence[tuple[tuple[str, ...], str | None, float]]) -> list[str]:
-    """One line for all groups of one fate, with the first of them."""
-    kinds: dict[str | None, list[tuple[tuple[str, ...], float]]] = {}
-    for names, fault, saved in lines:
-        kinds.setdefault(fault, []).append((names, saved))
-    told = []
-    for fault, groups in kinds.items():
-        more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
-        total = sum(saved for _, saved in groups) * 1e6
-        effect = f"{abs(total):.0f} us a step {'less' if total > 0 else 'more'}"
-        state = "are stored side by side" if fault is None else "are stored apart"
-        reason = "" if fault is None else f"{fault}; "
-        told.append(f"{'+'.join(groups[0][0])}{more} {state}: {reason}side by side is predicted {effect}")
-    return told
+def _line(fault: str | None, found: Sequence[Fate]) -> str:
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    state = "stored side by side" if fault is None else f"not stored side by side, as {fault}"
+    micro = sum(fate.saving for fate in found) * 1e6
+    effect = f"{abs(micro):.0f} us a step {'less' if micro >= 0 else 'more'}"
+    return f"{'+'.join(found[0].names)}{more}: {state} (predicted: {effect} side by side)"
 
 
-class Together:
-    """Says whether an optimizer may update several parameters as one."""
+class _Rules:
+    """What an optimizer does to parameters: which of them it may update as one."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = (optimizer.of or optimizer) if isinstance(optimizer, Summing) else optimizer
+    def __init__(self, optimizer: Optimizer, trained: Sequence[str]) -> None:
+        of = optimizer.of if isinstance(optimizer, Summing) else None
+        self._optimizer = of or optimizer
+        self._trained = frozenset(trained)
         kind = type(self._optimizer)
-        # A rule of the user's may look at the name; darner's own look at what the name decides.
+        # A rule of the user's may look at the name; darner's own look at nothing but what the name decides.
         self._own = kind.__module__.startswith("darner.") and not hasattr(kind, "rule")
         self._known: dict[object, str | None] = {}
 
-    def fault(self, leaves: Sequence[Node], trained: Sequence[str], axis: int) -> str | None:
-        """Why these parameters cannot be updated as one; None where they can be."""
-        optimizer, names = self._optimizer, [str(leaf.name) for leaf in leaves]
-        count = len(set(names).intersection(trained))
-        if not count:
-            return None
-        if count < len(names):
-            still = next(name for name in names if name not in trained)
-            return f"'{still}' is not trained"
-        if len({leaf.dtype for leaf in leaves}) > 1:
-            return "their element types differ"
-        parts = Parts(axis, tuple((str(leaf.name), leaf.shape[axis]) for leaf in leaves))
-        shape = (*leaves[0].shape[:axis], parts.size, *leaves[0].shape[axis + 1 :])
-        rules = {self._rule((str(x.name), x.shape), TensorType(shape, x.dtype)) for x in leaves}
-        if None in rules:
-            return f"{type(optimizer).__name__} does not update each element by itself"
-        return None if len(rules) == 1 else f"{type(optimizer).__name__} updates them differently"
+    def alike(self, leaves: Sequence[Node], axis: int) -> Iterator[tuple[list[Node], str | None]]:
+        """The leaves in groups of those that are updated by one rule, each with the reason why it can be none."""
+        name = type(self._optimizer).__name__
+        groups: dict[tuple[DType, str | None], list[Node]] = {}
+        for leaf in leaves:
+            groups.setdefault((leaf.dtype, self._rule(leaf, leaves, axis)), []).append(leaf)
+        for (_, rule), some in groups.items():
+            if rule is None:
+                yield some, f"{name} does not update each element by itself"
+            elif len(some) > 1:
+                yield some, None
+            else:
+                yield [*leaves], f"'{some[0].name}' is not updated like the others"
 
-    def _rule(self, known_as: KnownAs, type_: TensorType) -> str | None:
-        name, shape = known_as
-        optimizer = self._optimizer
-        decided = (optimizer.multiplier(name), optimizer.decays(name, shape))
+    def _rule(self, leaf: Node, group: Sequence[Node], axis: int) -> str | None:
+        """What is computed for each element of a leaf, as text; nothing where it is not trained."""
+        optimizer, name = self._optimizer, str(leaf.name)
+        if name not in self._trained:
+            return ""
+        parts = Parts(axis, tuple((str(one.name), one.shape[axis]) for one in group))
+        type_ = TensorType((*leaf.shape[:axis], parts.size, *leaf.shape[axis + 1 :]), leaf.dtype)
+        decided = (optimizer.multiplier(name), optimizer.decays(name, leaf.shape))
         key = (decided if self._own else name, type_)
         if key not in self._known:
-            self._known[key] = update_of_elements(optimizer, known_as, type_)
+            self._known[key] = update_of_elements(optimizer, (name, leaf.shape), type_)
         return self._known[key]

@@ -23,7 +23,7 @@ from ..optim.base import Optimizer
 from ..optim.step import add_updates, trained_parameters
 from ..transforms.gradients import select
 from .config import SessionConfig
-from .groups import Groups, granted
+from .groups import Wishes, wishes_of
 from .setup import split
 from .side_by_side import stored
 
@@ -156,7 +156,8 @@ class Pipeline:
         names = trained_names(self.graph, optimizer)
         keep = keeps_gradients(self.config, optimizer)
         with timed("optimize"):
-            groups, notes = self._groups(optimizer, names, keep)
+            wishes = self._wishes(optimizer, names, keep)
+            groups = wishes.granted
             if (names, groups) not in self._optimized:
                 found = optimize_training(
                     self.graph,
@@ -165,30 +166,29 @@ class Pipeline:
                     target=self.target,
                     side_by_side=groups,
                 )
-                found[1].passes[0].notes += notes
                 self._optimized = {(names, groups): found}
-        full, report = self._optimized[names, groups]
+        full, plain = self._optimized[names, groups]
         with timed("lower"):
             parts: dict[str, Parts] = {}
             if optimizer is not None and groups:
                 joined = stored(full, names, groups)
+                report = plain.with_notes(wishes.told(joined.groups))
                 graph, parts = joined.attached(optimizer, keep), joined.parts
             else:
+                report = plain.with_notes(wishes.told(()))
                 graph = attach(full, optimizer, names, keep)
             step = lower_for(self.config.device, _labelled(graph, self.graph), options, parts)
         kept = names if keep else ()
         return Plans(step, None, (), len(self.graph.outputs), kept, lambda: report)
 
-    def _groups(
-        self, optimizer: Optimizer | None, names: Sequence[str], keep: bool
-    ) -> tuple[Groups, list[str]]:
-        """The parameters that this session may store side by side, and what is told of the others."""
+    def _wishes(self, optimizer: Optimizer | None, names: Sequence[str], keep: bool) -> Wishes:
+        """The parameters that this session may store side by side, and the others that would like it."""
         config = self.config
         backend = backend_of(config.device)
         offered = backend.rules(backend.machine(config.device)).side_by_side
         if config.side_by_side is False or config.level < 2 or not offered:
-            return (), []
-        return granted(
+            return Wishes()
+        return wishes_of(
             self.graph,
             self.target,
             optimizer,

@@ -39,6 +39,11 @@ class Stored:
     kept: list[Node]
     parts: dict[str, Parts] = field(default_factory=dict)
 
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The parameters of each block."""
+        return tuple(tuple(parts) for parts in self.parts.values())
+
     def attached(self, optimizer: Optimizer, keep: bool) -> Graph:
         """The graph with the updates of an optimizer; gradients are outputs if they are kept."""
         graph, blocks = self.graph, dict(self.parts)
