@@ -107,7 +107,10 @@ def _faults_of_parts(buffer: Buffer, parts: Parts) -> Iterator[str]:
         yield f"its parts stand along axis {parts.axis} of {buffer.type}"
     elif len(parts.sources) < 2 or len({buffer.name, *parts}) != len(parts.sources) + 1:
         yield f"its parts are {', '.join(map(repr, parts))}"
-    elif min(int(size) for _, size in parts.sources) < 1 or parts.size != buffer.type.shape[parts.axis]:
+    elif (
+        min(int(size) for _, size in parts.sources) < 1
+        or parts.size != buffer.type.shape[parts.axis]
+    ):
         yield f"its parts have {parts.size} of {buffer.type} along axis {parts.axis}"
 
 

@@ -19,6 +19,7 @@ from ..graph.types import TensorType
 from ..optim.base import KnownAs, Optimizer
 from ..optim.step import add_updates
 
+
 @dataclass
 class Stored:
     """The graph of a loss and its gradients in which parameters stand side by side.

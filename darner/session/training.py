@@ -171,9 +171,7 @@ class Learner:
             for name in names
         )
 
-    def _states_in(
-        self, plan: Plan, optimizer: Optimizer
-    ) -> dict[str, tuple[TensorType, float]]:
+    def _states_in(self, plan: Plan, optimizer: Optimizer) -> dict[str, tuple[TensorType, float]]:
         """The states that an optimizer added to the graph of a plan: their types, and what they are at first."""
         if any(buffer.parts is not None for buffer in plan.buffers):
             # In the order that they have where each is stored by itself, which is that of files.

@@ -28,7 +28,6 @@ class Block:
 
     Attributes:
         array: the block. It holds its value after ``fill``.
-        mirrors: of the session's arrays, in order; their copies are views of the block.
     """
 
     def __init__(self, buffer: Buffer, arrays: Sequence[Array]) -> None:
@@ -37,7 +36,15 @@ class Block:
         self._arrays = [weakref.ref(array) for array in arrays]
         self._axis = parts.axis
         views = parts.split(self.array).values()
-        self.mirrors = [self._mirror(*pair) for pair in zip(arrays, views, strict=True)]
+        made = [self._mirror(*pair) for pair in zip(arrays, views, strict=True)]
+        # They hold the block, and the arrays hold them: when these are gone, all is freed at once.
+        self._mirrors = [weakref.ref(one) for one in made]
+
+    @property
+    def mirrors(self) -> list[Mirror]:
+        """Of the session's arrays, in order; their copies are views of the block."""
+        found = (one() for one in self._mirrors)
+        return [one for one in found if one is not None]
 
     def _mirror(self, array: Array, view: Array) -> Mirror:
         where = "the CPU, side by side with others"
@@ -57,8 +64,10 @@ class Block:
 
     def holds(self, arrays: Sequence[Array], axis: int) -> bool:
         """Whether it is the block of these arrays."""
-        found = [one() for one in self._arrays]
-        return axis == self._axis and [*map(id, found)] == [*map(id, arrays)]
+        if axis != self._axis or [id(one()) for one in self._arrays] != [*map(id, arrays)]:
+            return False
+        # A part that another program wanted by itself, while none worked on the block, is no part any more.
+        return len(self.mirrors) == len(arrays)
 
     def fill(self) -> None:
         """Let the block hold its value, and the arrays theirs."""

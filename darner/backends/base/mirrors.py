@@ -74,13 +74,15 @@ class Mirror:
         self.send()
 
     def take(self) -> None:
-        """Let the copy be the only one that has the value: it will be changed there. The array's memory is given back."""
+        """Let the copy be the only one that has the value: it will be changed there. The memory of the array, and of copies that nobody uses, is given back."""
         if self.newer_there:
             return
         self.fill()
         array = self._array()
         if array is not None:
-            for one in _mirrors[id(array)]:
+            found = _mirrors[id(array)]
+            found[:] = [one for one in found if one is self or one.users]
+            for one in found:
                 one.newer_here = True
             self.newer_here, self.newer_there = False, True
             release(array)

@@ -32,6 +32,7 @@ class Leaves:
     ) -> None:
         self._mirrors: dict[int, Mirror] = {}
         self._blocks = dict(blocks)
+        self._parts = [one for block in blocks.values() for one in block.mirrors]
         self._plain: list[Array] = []
         for place in ("parameter", "state"):
             for name, buffer in plan.leaves(place).items():
@@ -45,8 +46,7 @@ class Leaves:
         self._written = [arrays[i] for i in updated if i not in self._mirrors]
 
     def _all(self) -> Iterator[Mirror]:
-        for block in self._blocks.values():
-            yield from block.mirrors
+        yield from self._parts
         yield from self._mirrors.values()
 
     def address(self, buffer: int, array: Array) -> int:
@@ -77,7 +77,7 @@ class Leaves:
         """Leave what is in panels or side by side to whoever wants it next."""
         for one in self._all():
             one.users -= 1
-        self._mirrors, self._blocks = {}, {}
+        self._mirrors, self._blocks, self._parts = {}, {}, []
 
 
 class Values(Sequence[Array]):
