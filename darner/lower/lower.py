@@ -109,8 +109,9 @@ class _Assembly:
     def name_parts(self, stored: Mapping[str, Parts]) -> None:
         """Say what leaves are made of that hold several side by side."""
         for i, buffer in enumerate(self.buffers):
-            if buffer.name in stored and buffer.place in ("parameter", "state"):
-                self.buffers[i] = replace(buffer, parts=stored[buffer.name])
+            parts = stored.get(str(buffer.name))
+            if parts is not None and buffer.place in ("parameter", "state"):
+                self.buffers[i] = replace(buffer, parts=parts)
 
     # ------------------------------------------------------------- kernels
 

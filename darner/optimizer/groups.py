@@ -16,7 +16,6 @@ from .layout import plan_layouts, weight_of
 from .price import number
 from .targets import Target
 
-
 COPIES = 4
 """How many times a step goes over the bytes of weights that it puts side by side itself: it reads and writes them, and then their gradients."""
 

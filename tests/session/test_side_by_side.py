@@ -180,7 +180,7 @@ def noted(session):
 
 def test_an_optimizer_that_reduces_over_a_parameter_has_each_by_itself():
     graph = narrow()
-    inputs, params, _ = values(graph)
+    _, params, _ = values(graph)
     session = training(graph, params, True, optim.Adafactor(0.01))
     apart = training(graph, params, False, optim.Adafactor(0.01))
     assert blocks(session) == []
@@ -220,6 +220,36 @@ def test_only_parameters_with_one_rule_stand_together(options, expected):
     for name, factor in options.get("multipliers", {}).items():
         if not factor:
             np.testing.assert_array_equal(joined.read_param(name), params[name])
+
+
+def adapted(rows=8, depth=24, rank=2):
+    """Low-rank changes of two frozen weights of one operand."""
+    g = Graph("adapted")
+    x = g.input("x", (rows, depth))
+    x = (x @ g.parameter("in.weight", (depth, depth))).tanh()
+    outputs = []
+    for name in ("q", "v"):
+        plain = x @ g.parameter(f"{name}.weight", (depth, depth))
+        low = x @ g.parameter(f"{name}.lora_A", (depth, rank))
+        outputs.append(plain + low @ g.parameter(f"{name}.lora_B", (rank, depth)))
+    g.set_outputs([(outputs[0].sin() * outputs[1]).square().mean()])
+    return g
+
+
+def test_adapters_stand_together_and_their_frozen_weights_too():
+    graph = adapted()
+    inputs, params, _ = values(graph)
+    frozen = {f"{name}.weight": 0.0 for name in ("in", "q", "v")}
+    optimizer = optim.Adam(0.01, epsilon=1e-3, multipliers=frozen)
+    session, apart = (training(graph, params, flag, optimizer) for flag in (True, False))
+    assert sorted(blocks(session)) == [("q.lora_A", "v.lora_A"), ("q.weight", "v.weight")]
+    for _ in range(3):
+        session.run(inputs)
+        apart.run(inputs)
+    assert_alike(everything(session), everything(apart))
+    for name in frozen:
+        np.testing.assert_array_equal(session.read_param(name), params[name])
+    assert np.abs(session.read_param("q.lora_A") - params["q.lora_A"]).max() > 1e-3
 
 
 def test_without_an_optimizer_or_with_kept_gradients_each_is_stored_by_itself():
@@ -412,7 +442,7 @@ def test_a_step_that_fails_leaves_all_parts_as_they_were():
     rows = g.gather(g.parameter("table", (6, 5)), at + 1)
     both = [(rows * x) @ g.parameter(name, (5, 3)) for name in "ab"]
     g.set_outputs([(both[0].sin() * both[1]).square().mean()])
-    inputs, params, _ = values(g)
+    _, params, _ = values(g)
     session = training(g, params)
     assert blocks(session) == [("a", "b")]
     good = {"at": np.array([0, 1, 2, 3], np.int32), "x": np.ones((4, 5), np.float32)}
@@ -496,3 +526,44 @@ def blocks_of(session):
     """What holds the memory of blocks."""
     owners = [one.owner for array in session._values.arrays.values() for one in mirrors_of(array)]
     return list({id(one): one for one in owners if isinstance(one, Block)}.values())
+
+
+def test_inference_reads_the_block_of_a_training_session_where_it_lies():
+    graph = llama(1, tokens=8)
+    inputs, params, _ = values(graph)
+    session = training(graph, params)
+    session.run(inputs)
+    reader = darner.build_inference_session(
+        llama(1, tokens=8, loss=False), share=session, device="cpu", threads=1
+    )
+    short = darner.build_inference_session(
+        llama(1, tokens=1, loss=False), share=session, device="cpu", threads=1
+    )
+    tokens = {"tokens": inputs["tokens"]}
+    for _ in range(2):
+        (found,) = reader.run(tokens).values()
+        (first,) = short.run({"tokens": inputs["tokens"][:1]}).values()
+        np.testing.assert_allclose(first, found[:1], atol=2e-5)
+        wanted = darner.run(
+            llama(1, tokens=8, loss=False), tokens, dict(session.parameters()), float64=True
+        )[0]
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+        session.run(inputs)
+    (special,) = reader._runner.kept.values()
+    loaded = special.loaded
+    joined = [
+        loaded.setup.arrays[kernel.results[0]]
+        for kernel in loaded.setup.plan.kernels
+        if loaded.setup.plan.spec(kernel).ops == ("concat",)
+    ]
+    assert len(joined) == 2
+    assert not any(array.any() for array in joined)  # nothing was ever put side by side
+    found = {id(loaded.program.arrays[i]) for i in special.setup_inputs}
+    assert {id(one.array) for one in blocks_of(session)} & found
+    session.close()
+    reader.set_parameter("layer0.up.weight", params["layer0.up.weight"])
+    (found,) = reader.run(tokens).values()
+    wanted = darner.run(
+        llama(1, tokens=8, loss=False), tokens, dict(reader.parameters()), float64=True
+    )[0]
+    np.testing.assert_allclose(found, wanted, atol=2e-5)

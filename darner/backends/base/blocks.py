@@ -92,7 +92,12 @@ def block_of(buffer: Buffer, storage: Mapping[str, Array]) -> Block:
     """The block of a buffer's parts, which all programs on the same arrays share; ``storage`` has the arrays by name."""
     parts = parts_of(buffer)
     arrays = [storage[name] for name in parts]
+    return find_block(arrays, parts.axis) or Block(buffer, arrays)
+
+
+def find_block(arrays: Sequence[Array], axis: int) -> Block | None:
+    """The block in which these arrays stand side by side along an axis, if there is one."""
     for one in mirrors_of(arrays[0]):
-        if isinstance(one.owner, Block) and one.owner.holds(arrays, parts.axis):
+        if isinstance(one.owner, Block) and one.owner.holds(arrays, axis):
             return one.owner
-    return Block(buffer, arrays)
+    return None

@@ -34,15 +34,17 @@ class Leaves:
         self._blocks = dict(blocks)
         self._parts = [one for block in blocks.values() for one in block.mirrors]
         self._plain: list[Array] = []
+        updated = {old for old, _ in plan.updates}
+        used = {i for kernel in plan.kernels for i in (*kernel.operands, *kernel.results)}
+        used.update(plan.outputs, updated, (new for _, new in plan.updates))
         for place in ("parameter", "state"):
             for name, buffer in plan.leaves(place).items():
                 if name in panels:
                     self._mirrors[buffer] = _in_panels(arrays[buffer], panels[name])
-                else:
+                elif buffer in used:
                     self._plain.append(arrays[buffer])
         for one in self._all():
             one.users += 1
-        updated = {old for old, _ in plan.updates}
         self._written = [arrays[i] for i in updated if i not in self._mirrors]
 
     def _all(self) -> Iterator[Mirror]:
