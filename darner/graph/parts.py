@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -83,6 +82,6 @@ class Parts:
         if name not in places:
             raise ArgumentError(f"'{name}' is not a part of {'+'.join(self)}")
         start, stop = places[name]
-        index: list[Any] = [slice(None)] * whole.ndim
+        index = [slice(None)] * whole.ndim
         index[self.axis] = slice(start, stop)
         return whole[tuple(index)]

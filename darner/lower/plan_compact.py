@@ -6,7 +6,7 @@ entries are known to be whole. What kernels compute is kept as text and read whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -121,7 +121,7 @@ def from_rows(rows: dict[str, Any], sources: Iterable[Source | None]) -> Plan:
     )
 
 
-def _parts(row: Any) -> Parts | None:
+def _parts(row: tuple[int, Sequence[tuple[str, int]]] | None) -> Parts | None:
     return None if row is None else Parts(row[0], tuple((name, size) for name, size in row[1]))
 
 

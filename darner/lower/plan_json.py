@@ -323,16 +323,19 @@ def _buffer(record: dict[str, Any], types: list[TensorType]) -> Buffer:
     )
 
 
-def _parts(row: Any) -> Parts:
-    if len(_require(row, list, "the parts of a leaf")) != 2:
-        raise FormatError(f"expected an axis and parts, got {_shown(row)}")
+def _parts(row: object) -> Parts:
+    axis, pairs = _two(row, "an axis and parts")
     sources = []
-    for pair in _require(row[1], list, "the parts of a leaf"):
-        if len(_require(pair, list, "a part of a leaf")) != 2:
-            raise FormatError(f"expected a name and a size, got {_shown(pair)}")
-        name, size = pair
+    for pair in _require(pairs, list, "the parts of a leaf"):
+        name, size = _two(pair, "a part's name and size")
         sources.append((_require(name, str, "a part's name"), _require(size, int, "a part's size")))
-    return Parts(_require(row[0], int, "the axis of parts"), tuple(sources))
+    return Parts(_require(axis, int, "the axis of parts"), tuple(sources))
+
+
+def _two(row: object, what: str) -> tuple[object, object]:
+    if not isinstance(row, list) or len(row) != 2:
+        raise FormatError(f"expected {what}, got {_shown(row)}")
+    return row[0], row[1]
 
 
 def _kernel(record: dict[str, Any], files: list[str]) -> Kernel:

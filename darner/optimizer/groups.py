@@ -19,12 +19,15 @@ from .targets import Target
 COPIES = 4
 """How many times a step goes over the bytes of weights that it puts side by side itself: it reads and writes them, and then their gradients."""
 
+SHARED = (0.8, 1.6)
+"""How many times the shared operand is gone over less for each product that is joined to another: to pack it, and where it has one to add up its gradient."""
 
-SHARED = 1.6
-"""How many times the shared operand is gone over less for each product that is joined to another: to pack it, and to add up its gradient."""
+NEAR = 1 << 20
+CACHED = 0.25
+"""What that is worth of an operand of fewer bytes than ``NEAR``, which a core has at hand."""
 
 GRADIENTS = 2.0
-"""How many times the gradients of all results are gone over to put them side by side."""
+"""How many times the gradients of all results are gone over to put them side by side, for each of them: an element is looked for among all."""
 
 GATE = 1.5
 """How many times the results are gone over by a gate that is no more the end of a product."""
@@ -41,7 +44,8 @@ class Wish:
         depth: the size that products sum over.
         columns: of all weights.
         itemsize: bytes of an element.
-        gated: whether the results are read element by element, as a gate does.
+        learned: whether the shared operand has a gradient.
+        gated: whether the results are read together, as by a gate.
         elsewhere: whether a weight is read by something else too, which would get it and give its gradient by itself.
         copied: bytes that the graph itself puts side by side in every step; 0 where they are wished for only.
         parts: how many there are.
@@ -54,6 +58,7 @@ class Wish:
     depth: float = 0.0
     columns: float = 0.0
     itemsize: int = 4
+    learned: bool = False
     gated: bool = False
     elsewhere: bool = False
     copied: float = 0.0
@@ -64,10 +69,11 @@ class Wish:
             return -COPIES * self.columns * self.depth * self.itemsize / target.bandwidth
         if self.copied:
             return COPIES * self.copied / target.bandwidth
-        operand = (self.parts - 1) * self.rows * self.depth * self.itemsize
+        operand = self.rows * self.depth * self.itemsize
         results = self.rows * self.columns * self.itemsize
-        passes = GATE if self.gated else GRADIENTS
-        gained = SHARED * operand / target.bandwidth
+        passes = GATE if self.gated else GRADIENTS * self.parts
+        worth = CACHED if operand < NEAR else 1.0
+        gained = worth * SHARED[self.learned] * (self.parts - 1) * operand / target.bandwidth
         return gained - passes * results / (target.bandwidth * target.vector)
 
     def of(self, weights: Sequence[Node]) -> Wish:
@@ -85,10 +91,16 @@ def shared_operands(graph: Graph) -> list[Wish]:
         found = weight_of(node)
         if found is not None:
             products.setdefault(found[0].id, []).append(node)
-    return [_wish(graph, ids, products) for ids in plan_layouts(graph).blocks]
+    learned: set[int] = set()
+    for node in graph.nodes:
+        if node.op.name == "parameter" or not learned.isdisjoint(node.inputs):
+            learned.add(node.id)
+    return [_wish(graph, ids, products, learned) for ids in plan_layouts(graph).blocks]
 
 
-def _wish(graph: Graph, ids: tuple[int, ...], products: dict[int, list[Node]]) -> Wish:
+def _wish(
+    graph: Graph, ids: tuple[int, ...], products: dict[int, list[Node]], learned: set[int]
+) -> Wish:
     leaves = [graph.nodes[i] for i in ids]
     concats = [n for n in graph.users(ids[0]) if n.op.name == "concat" and n.inputs == ids]
     if concats:
@@ -106,7 +118,8 @@ def _wish(graph: Graph, ids: tuple[int, ...], products: dict[int, list[Node]]) -
         depth=depth,
         columns=sum(number(leaf.shape[axis]) for leaf in leaves),
         itemsize=shared.dtype.itemsize,
-        gated=all(_gates(user) for node in uses for user in graph.users(node)),
+        learned=shared.id in learned,
+        gated=len({tuple(user.id for user in graph.users(node)) for node in uses}) == 1,
         elsewhere=not all(user.id in known for leaf in leaves for user in _readers(graph, leaf)),
     )
 
@@ -134,7 +147,3 @@ def _readers(graph: Graph, leaf: Node) -> Iterator[Node]:
             yield from graph.users(user)
         else:
             yield user
-
-
-def _gates(node: Node) -> bool:
-    return "elementwise" in node.op.traits or node.op.facts.fused

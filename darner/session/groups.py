@@ -95,8 +95,8 @@ def wishes_of(
 def _line(fault: str | None, found: Sequence[Fate]) -> str:
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     state = "stored side by side" if fault is None else f"not stored side by side, as {fault}"
-    micro = sum(fate.saving for fate in found) * 1e6
-    effect = f"{abs(micro):.0f} us a step {'less' if micro >= 0 else 'more'}"
+    saving = sum(fate.saving for fate in found) * 1e3
+    effect = f"{abs(saving):.3g} ms a step {'less' if saving >= 0 else 'more'}"
     return f"{'+'.join(found[0].names)}{more}: {state} (predicted: {effect} side by side)"
 
 

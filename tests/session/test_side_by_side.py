@@ -166,9 +166,16 @@ def test_weights_that_a_graph_joins_itself_are_stored_so_without_being_asked_for
     assert_alike(everything(session), everything(apart))
 
 
-def test_narrow_weights_of_a_wide_operand_are_stored_so_without_being_asked_for():
-    session = training(narrow(), {}, None, init="xavier")
-    assert blocks(session) == [("w0", "w1", "w2")]
+@pytest.mark.parametrize(("depth", "expected"), [(9000, [("a", "b", "c")]), (90, [])])
+def test_narrow_weights_of_a_wide_operand_are_stored_so_without_being_asked_for(depth, expected):
+    g = Graph("wide")
+    x = g.input("x", (40, depth)) * g.parameter("scale", (depth,))
+    products = [x @ g.parameter(name, (depth, 3)) for name in "abc"]
+    g.set_outputs([sum(y.sin().square().mean() for y in products)])
+    session = training(g, {}, None, init="xavier")
+    assert blocks(session) == expected
+    assert "stored side by side" in noted(session)
+    assert "predicted" in noted(session)
 
 
 # --------------------------------------------------------------------------- what cannot be

@@ -92,7 +92,7 @@ _mirrors: dict[int, list[Mirror]] = {}
 """By array, its copies: the value is in the array, or in one of them."""
 
 
-def mirror(array: Array, make: Callable[[Array], Mirror], owner: Any = None) -> Mirror:
+def mirror(array: Array, make: Callable[[Array], Mirror], owner: object = None) -> Mirror:
     """An array's copy on a device, made where there is none; with an owner that one's, beside those of others."""
     found = _mirrors.get(id(array))
     if found is None:
