@@ -90,7 +90,7 @@ class Compiler:
         found = self._pipelines.get(sizes)
         if found is None:
             bound = self._graph.bind(dict(sizes)) if sizes else self._graph
-            found = self._pipelines[sizes] = Pipeline(bound, self._config)
+            found = self._pipelines[sizes] = Pipeline(bound, self._config, self._graph)
         self._pipelines.move_to_end(sizes)
         while len(self._pipelines) > self._config.specialisations:
             self._pipelines.popitem(last=False)

@@ -126,11 +126,13 @@ class Pipeline:
     Args:
         graph: with sizes that are all known.
         config: of the session.
+        unbound: the graph as it is for all sizes, by which it is decided what is stored side by side: parameters lie in one way whatever the sizes.
     """
 
-    def __init__(self, graph: Graph, config: SessionConfig) -> None:
+    def __init__(self, graph: Graph, config: SessionConfig, unbound: Graph | None = None) -> None:
         self.graph = graph
         self.config = config
+        self._unbound = graph if unbound is None else unbound
         self._optimized: dict[object, tuple[Graph, OptimizeReport]] = {}
 
     @property
@@ -189,7 +191,7 @@ class Pipeline:
         if config.side_by_side is False or config.level < 2 or not offered:
             return Wishes()
         return wishes_of(
-            self.graph,
+            self._unbound,
             self.target,
             optimizer,
             names,

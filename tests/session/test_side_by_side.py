@@ -574,3 +574,20 @@ def test_inference_reads_the_block_of_a_training_session_where_it_lies():
         llama(1, tokens=8, loss=False), tokens, dict(reader.parameters()), float64=True
     )[0]
     np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def test_all_sizes_of_a_symbol_have_parameters_in_the_same_memory():
+    """Of few rows the operand lies in a cache, of many it does not; what pays is decided once for both."""
+
+    def found(*sizes):
+        g = Graph("sizes")
+        x = g.input("x", (sizes[0] if len(sizes) == 1 else "n", 100)) * g.parameter("c", (100,))
+        products = [x @ g.parameter(name, (100, 2)) for name in "ab"]
+        g.set_outputs([sum(y.sin().square().mean() for y in products)])
+        session = training(g, {}, None, init="xavier")
+        for rows in sizes:
+            session.run({"x": np.ones((rows, 100), np.float32)})
+            yield blocks(session)
+
+    assert [*found(2), *found(3000)] == [[], [("a", "b")]]
+    assert [*found(2, 3000)] == [[], []]
