@@ -153,6 +153,7 @@ class Writer(Expressions):
             self.globals[name] = found.text
         for needed, text in found.needs.items():
             self.globals.setdefault(needed, text)
+        self.hides |= "{zero}" in found.call
         return self.let_text(found.type, found.call.format(*texts, zero=self.zero))
 
     def _routine(
