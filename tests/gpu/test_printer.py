@@ -5,6 +5,7 @@ import pytest
 from darner import Graph
 from darner.backends.wgpu.access import Shelf, Windows
 from darner.backends.wgpu.machine import Machine
+from darner.backends.wgpu.printer import item_of
 from darner.codegen.simt.builder import Memory, Simt
 from darner.codegen.simt.dispatch import Dispatch
 from darner.graph.dtypes import bf16, bool_, f16, f32, f64, i32, u32
@@ -241,8 +242,8 @@ def test_a_shared_item_that_all_threads_have(b):
     ("dtype", "vector", "kind"),
     [(f32, 1, "f32"), (f32, 4, "vec4<f32>"), (bf16, 4, "vec2<u32>"), (f16, 2, "u32")],
 )
-def test_items_of_buffers(b, dtype, vector, kind):
-    assert b.item(Memory("x", dtype, vector=vector)) == kind
+def test_items_of_buffers(dtype, vector, kind):
+    assert item_of(Memory("x", dtype, vector=vector)) == kind
 
 
 def test_accesses_go_by_how_a_buffer_is_bound(b):

@@ -30,7 +30,8 @@ from typing import Any
 from ...codegen.ir import tables
 from ...codegen.ir.lanes import Lane
 from ...codegen.ir.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
-from .text import Text, integer, spelled
+from .expressions import Text
+from .spelling import integer, spelled
 from .writer import Writer
 
 BUILTINS = {

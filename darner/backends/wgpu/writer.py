@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...graph.errors import InternalError
-from .text import Expressions, Text, number, reads_of, spelled, width
+from .expressions import Expressions, Text, reads_of
+from .spelling import number, spelled, width
 
 TYPES = frozenset({"i32", "i64", "u32", "u64", "f16", "f32", "f64"})
 

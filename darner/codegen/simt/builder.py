@@ -255,11 +255,6 @@ class Memory:
             return value_type(dtypes.u32, self.words)
         return value_type(self.dtype, self.vector)
 
-    @property
-    def item(self) -> str:
-        """The type of its items as text: for templates that are not written against the builder yet."""
-        return str(self.builder.item(self))
-
     def __getitem__(self, index: Index) -> Value:
         found: Value = self.builder.load(self, index)
         return found

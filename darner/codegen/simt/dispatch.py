@@ -134,11 +134,6 @@ class Dispatch:
         self._scratch.append((memory, Binding("scratch", start, count * dtype.itemsize)))
         return memory
 
-    def text_shared(self, name: str, kind: str) -> str:
-        """Memory of a workgroup by its type's text: for templates that are not written against the builder yet."""
-        self.builder.declare_shared(name, kind)
-        return name
-
     def barrier(self) -> None:
         """See ``Simt.barrier``: for the same."""
         self.builder.barrier()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...graph import dtypes
 from ...graph.dtypes import DType
@@ -19,7 +19,7 @@ from ...ops.faults import ordinal
 from ..elements.elements import Elements
 from ..ir.index import IndexMath, Number
 from ..ir.registers import Registers
-from .builder import Memory, Simt, Value, is_packed
+from .builder import Memory, Operand, Simt, Value, is_packed
 
 NEVER = 1 << 62
 """More elements than any row has: nothing is computed in vectors."""
@@ -34,6 +34,12 @@ class ThreadPlaces(IndexMath):
 
         return ir.Constant(ir.IntType(32), number) if isinstance(number, int) else number
 
+    if TYPE_CHECKING:
+
+        def compare(self, sign: str, a: Number, b: Number) -> Value:
+            """See ``IndexMath``."""
+            ...
+
     def _both(self, a: Number, b: Number) -> tuple[Any, Any]:
         return self.plain(a), self.plain(b)
 
@@ -41,15 +47,30 @@ class ThreadPlaces(IndexMath):
         """A number as a value that operators continue."""
         return self.builder.index(number)
 
-    def text(self, number: Number) -> str:
-        """A number as a u32 expression."""
-        return str(self.builder.text(self.plain(number)))
-
 
 class ThreadRegisters(Registers):
     """Loads, stores and numbers of one thread."""
 
     builder: Simt
+
+    if TYPE_CHECKING:
+        # What is made of this builder's values is one, or a constant.
+
+        def cast(self, value: Operand, found: DType, wanted: DType) -> Operand:
+            """See ``Registers``."""
+            ...
+
+        def choose(self, condition: Operand, chosen: Operand, otherwise: Operand) -> Value:
+            """See ``Registers``."""
+            ...
+
+        def both(self, first: Operand, second: Operand) -> Operand:
+            """See ``Registers``."""
+            ...
+
+        def reduced(self, name: str, total: Operand, result: DType) -> Operand:
+            """See ``Registers``."""
+            ...
 
     def __init__(self, builder: Simt) -> None:
         super().__init__(builder)
@@ -166,6 +187,12 @@ class ThreadElements(Elements):
         self.fault = fault
         # What is computed in a block is not known after it.
         builder.scopes.append(self.scope)
+
+    if TYPE_CHECKING:
+
+        def at(self, node: Node, index: Sequence[Number]) -> Operand:
+            """See ``Elements``: a value of the builder, or a constant."""
+            ...
 
     def loop(
         self,

@@ -244,7 +244,7 @@ class Gradients:
         for name in ("k", "v"):
             base = b.index(tile.head_of(name, place.batch, place.head))
             rows[name] = Rows(name, b.let(base, f"{name}_base"), place.first)
-        sums = {name: tile.start_sums(name, f"sum_{name}") for name in wanted_}
+        sums: dict[str, Block] = {name: tile.start_sums(name, f"sum_{name}") for name in wanted_}
         with b.for_(0, attention.group, name="member") as member:
             head = b.let(place.head * attention.group + member, "query_head")
             for name in ("q", "dy"):

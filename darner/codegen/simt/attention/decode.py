@@ -166,7 +166,7 @@ class _Decode:
         for r in range(self.parts.rows):
             head = place.head * attention.group + r // attention.queries
             number = r % attention.queries
-            places = {}
+            places: dict[str, Value] = {}
             for name in ("mask", "bias"):
                 if name in attention.operands:
                     base = reader.head_of(name, place.batch, head)

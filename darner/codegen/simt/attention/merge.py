@@ -100,7 +100,7 @@ class Records:
             first=b.let(b.group % blocks * rows, "first"),
         )
         with b.for_(b.local, items * slices, THREADS, name="e") as e:
-            row = b.min(place.first + e % items // quads, attention.queries - 1)
+            row = b.min(e % items // quads + place.first, attention.queries - 1)
             record = self.place(reader, place, row)
             quad = b.let(e % quads, "quad")
             running = Running(reader, reader.lowest)
@@ -142,8 +142,8 @@ class Records:
         """What the threads of one column and row have, as one."""
         b = reader.builder
         running = Running(reader, self.tops[e])
-        for k in range(1, slices):
-            running.top.set(b.max(running.top, self.tops[e + k * items]))
+        for other in range(1, slices):
+            running.top.set(b.max(running.top, self.tops[e + other * items]))
         with b.for_(0, slices, name="k") as k:
             own = b.let(e + k * items, "own")
             factor = b.let(reader.exp(self.tops[own] - running.top), "factor")

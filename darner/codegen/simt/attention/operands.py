@@ -15,8 +15,9 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...ir.math import emit
-from ...problems.attention import Described, Operand
-from ..builder import Memory, Simt, Value, is_packed
+from ...problems.attention import Described
+from ...problems.attention import Operand as Given
+from ..builder import Memory, Operand, Simt, Value, is_packed
 from ..dispatch import Dispatch
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -81,7 +82,7 @@ class Reader:
     # ------------------------------------------------------------- functions of numbers
 
     def _function(
-        self, name: str, parameter: tuple[DType, int], body: Callable[[Simt, Value], Value]
+        self, name: str, parameter: tuple[DType, int], body: Callable[[Simt, Value], Operand]
     ) -> Function:
         """A function of one argument, written once."""
         if name not in self._functions:
@@ -100,9 +101,8 @@ class Reader:
     def tanh(self, x: Value) -> Value:
         """The hyperbolic tangent of a number, or of each of a vector's."""
 
-        def body(b: Simt, x: Value) -> Value:
-            found: Value = emit("tanh", b, [x], [self.kind], self.kind)
-            return found
+        def body(b: Simt, x: Value) -> Operand:
+            return emit("tanh", b, [x], [self.kind], self.kind)
 
         scalar = self._function("one_tanh", (self.kind, 1), body)
         if x.width == 1:
@@ -115,7 +115,7 @@ class Reader:
 
     # ------------------------------------------------------------- operands
 
-    def _leaf(self, item: Operand) -> Memory | None:
+    def _leaf(self, item: Given) -> Memory | None:
         """The buffer that an operand lies in, if it is one."""
         for memory, leaf in zip(self.dispatch.operands, self.dispatch.spec.inputs, strict=True):
             if leaf.id == item.base.id:
@@ -142,7 +142,7 @@ class Reader:
         item = self.attention.operands[name]
         base, memory = item.base, self._leaf(item)
 
-        def body(b: Simt, at: Value) -> Value:
+        def body(b: Simt, at: Value) -> Operand:
             dispatch = self.dispatch
             elements = ThreadElements(b, dispatch.body, dispatch.operands, dispatch.fault)
             if memory is not None:
@@ -151,8 +151,7 @@ class Reader:
                 value = elements.at(base, elements.places.split(at, sizes(base)))
             if base.dtype is not dtypes.bool_:
                 value = elements.registers.cast(value, base.dtype, self.kind)
-            found: Value = value
-            return found
+            return value
 
         return self._function(f"one_{name}", (dtypes.u32, 1), body)
 

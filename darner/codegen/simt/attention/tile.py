@@ -286,7 +286,7 @@ class Tile(Reader):
         Returns tanh(score / softcap), which a gradient needs, where there is a softcap.
         """
         attention, b = self.attention, self.builder
-        names = [name for name in ("mask", "bias") if name in attention.operands]
+        names: list[str] = [name for name in ("mask", "bias") if name in attention.operands]
         places = {name: self._places(name, columns) for name in names}
         numbers = {name: self.number(name) for name in names}
 

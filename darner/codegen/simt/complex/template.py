@@ -68,10 +68,11 @@ def _write(spec: Spec, machine: Machine) -> Written:
 def _places(plan: Plan) -> tuple[list[Binding], int]:
     """What stands for each buffer of the plan, and the bytes of scratch memory that these take."""
     end = round_up(plan.arena_bytes, GRANULE)
+    inputs = {buffer: int(name) for name, buffer in plan.leaves("input").items()}
     found = []
-    for buffer in plan.buffers:
+    for number, buffer in enumerate(plan.buffers):
         if buffer.place == "input":
-            found.append(Binding("operand", int(str(buffer.name))))
+            found.append(Binding("operand", inputs[number]))
         elif buffer.place == "constant":
             found.append(Binding("scratch", end, max(buffer.nbytes, 4)))
             end += round_up(max(buffer.nbytes, 4), GRANULE)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ....graph.dtypes import DType
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...ir.index import Number
@@ -67,7 +68,7 @@ class Results:
             _read_with(product, dispatch.body) if self.unit == 4 else ([], [])
         )
         for leaf in self._beside:
-            dispatch.as_vectors(dispatch.operands[int(str(leaf.name))], 4)
+            dispatch.as_vectors(dispatch.operand(leaf), 4)
         self.elements = dispatch.elements()
 
     def line(self, batch: Number, row: Number) -> Line:
@@ -118,7 +119,7 @@ class Results:
         found: list[tuple[Node, list[Any]]] = []
         for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
             for leaf in leaves:
-                memory = self.dispatch.operands[int(str(leaf.name))]
+                memory = self.dispatch.operand(leaf)
                 offset = places.offset(elements.spread(leaf, index), sizes(leaf))
                 value = read(memory, offset, leaf.dtype)
                 found.append((leaf, value if isinstance(value, list) else [value]))
@@ -229,4 +230,4 @@ def sum_of_parts(dispatch: Dispatch, product: Product, parts: int) -> Stage:
         first = b.let(b.thread * unit)
         batch, row, column = places.split(first, (product.count, product.m, product.n))
         results.write(results.line(batch, row), column, total.parts)
-    return dispatch.finish(-(-units // dispatch.threads))
+    return dispatch.finish(ceil_div(units, dispatch.threads))

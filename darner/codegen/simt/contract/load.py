@@ -28,15 +28,13 @@ class Reader:
         self.builder = dispatch.builder
         self.view = view
         self.kept = kept
-        number = int(str(view.leaf.name))
         if view.vector > 1:
-            dispatch.as_vectors(dispatch.operands[number], view.vector)
-        self._number = number
+            dispatch.as_vectors(self.memory, view.vector)
 
     @property
     def memory(self) -> Memory:
         """The operand's buffer."""
-        return self.dispatch.operands[self._number]
+        return self.dispatch.operand(self.view.leaf)
 
     def base(self, elements: ThreadElements, batch: Number, free: Number) -> Number:
         """The place of a row's (or column's) first term; along ``free`` vectors, their number."""

@@ -17,7 +17,7 @@ from ....lower.plan import Spec
 from ....lower.strided import Strided
 from ...ir.index import Number
 from ...problems.conv import patches_of
-from ..builder import Memory, Value, Variable
+from ..builder import Memory, Operand, Value, Variable
 from ..dispatch import Dispatch, Written
 from ..machine import Machine
 from .epilogue import Finish, added_up, unmerged, words_of
@@ -121,7 +121,7 @@ class Blocks:
             for tap in range(taps)
         ]
 
-    def _sum(self, own: tuple[int, ...]) -> Value:
+    def _sum(self, own: tuple[int, ...]) -> Operand:
         """The sum of an element of the block."""
         e, patches, problem = self.e, self.problem.patches, self.problem
         phases = []
@@ -131,7 +131,7 @@ class Blocks:
             phases.append(problem.axes[axis][min(phase, len(problem.axes[axis]) - 1)])
             moved.append(pixel * patches.steps[axis])
         dtype = problem.main.dtype
-        total = e.registers.neutral("sum", dtype, dtype)
+        total: Operand = e.registers.neutral("sum", dtype, dtype)
         for taps in product(*(range(phase.count) for phase in phases)):
             far = tuple(
                 start + phase.offset + tap * delta
@@ -146,8 +146,7 @@ class Blocks:
             weight = self.weights[int(e.places.offset(kernel, patches.kernel))]
             kept = e.registers.kept_in(dtype)
             total = e.registers.multiply_add(total, self._value(far), weight, kept, kept)
-        found: Value = total
-        return found
+        return total
 
     def _value(self, far: tuple[int, ...]) -> Value:
         """What is so far from the block's corner: 0 outside the image."""
@@ -189,7 +188,7 @@ class Blocks:
         plane: list[Number],
         firsts: Sequence[Number],
         some: Sequence[tuple[int, ...]],
-        sums: Sequence[Value],
+        sums: Sequence[Operand],
     ) -> None:
         """Take neighbouring sums to the results, where they exist."""
         e, patches = self.e, self.problem.patches

@@ -11,7 +11,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...ir.registers import Registers
-from ..builder import Memory, Value, is_packed
+from ..builder import Memory, Operand, is_packed
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -30,25 +30,25 @@ class Finish:
     """The end of a kernel about a main node.
 
     Args:
-        shader: of the kernel; its results are written in whole words where ``together`` is above 1.
+        dispatch: of the kernel; its results are written in whole words where ``together`` is above 1.
         main: what it has sums of.
         parts: how many pieces these are in; several go to scratch memory from byte ``start`` on.
         together: neighbouring elements that are written at once.
     """
 
     def __init__(
-        self, shader: Dispatch, main: Node, parts: int, start: int = 0, together: int = 1
+        self, dispatch: Dispatch, main: Node, parts: int, start: int = 0, together: int = 1
     ) -> None:
-        self.shader, self.main, self.parts, self.together = shader, main, parts, together
+        self.dispatch, self.main, self.parts, self.together = dispatch, main, parts, together
         self.shape = sizes(main)
         self.memory: Memory | None = None
-        self.elements: ThreadElements = shader.elements()
+        self.elements: ThreadElements = dispatch.elements()
         if parts > 1:
             kept = self.elements.registers.kept_in(main.dtype)
-            self.memory = shader.scratch(start, parts * prod(self.shape), kept)
+            self.memory = dispatch.scratch(start, parts * prod(self.shape), kept)
 
     def write(
-        self, indices: Sequence[Sequence[Number]], sums: Sequence[Value], part: Number
+        self, indices: Sequence[Sequence[Number]], sums: Sequence[Operand], part: Number
     ) -> None:
         """Take the sums at neighbouring indices to the results."""
         e = self.elements
@@ -63,15 +63,15 @@ class Finish:
         for index, value in zip(indices, sums, strict=True):
             with e.scope():
                 e.give(self.main, e.registers.reduced("sum", value, self.main.dtype))
-                values.append([e.at(out, index) for out in self.shader.body.outputs])
+                values.append([e.at(out, index) for out in self.dispatch.body.outputs])
         for number, (out, memory) in enumerate(
-            zip(self.shader.body.outputs, self.shader.results, strict=True)
+            zip(self.dispatch.body.outputs, self.dispatch.results, strict=True)
         ):
             _store(e, memory, out.dtype, at, [row[number] for row in values])
 
 
 def _store(
-    e: ThreadElements, memory: Memory, dtype: DType, at: Number, values: Sequence[Value]
+    e: ThreadElements, memory: Memory, dtype: DType, at: Number, values: Sequence[Operand]
 ) -> None:
     """Write neighbouring elements; of small types whole words, where there are several."""
     share = 4 // dtype.itemsize if is_packed(dtype) else 1
@@ -93,14 +93,14 @@ def added_up(
         return Written(tuple(stages), start)
     shape = sizes(main)
 
-    def element(shader: Dispatch) -> Element:
-        kept = shader.elements().registers.kept_in(main.dtype)
-        memory = shader.scratch(start, parts * prod(shape), kept)
+    def element(dispatch: Dispatch) -> Element:
+        kept = dispatch.elements().registers.kept_in(main.dtype)
+        memory = dispatch.scratch(start, parts * prod(shape), kept)
 
-        def at(e: ThreadElements, index: list[Number]) -> Value:
+        def at(e: ThreadElements, index: list[Number]) -> Operand:
             place = e.places.offset(index, shape)
 
-            def add_parts(first: Number, count: int, total: Value) -> Value:
+            def add_parts(first: Number, count: int, total: Operand) -> Operand:
                 # All are read before any is added: so they are on the way together.
                 moved = [
                     e.places.mul(e.places.add(first, part), prod(shape)) for part in range(count)

@@ -93,8 +93,7 @@ class Steps:
         """Whether there is such a channel; None where that is sure."""
         if self.exact:
             return None
-        found: Value = self.place.e.places.compare("<", channel, self.channels)
-        return found
+        return self.place.e.places.compare("<", channel, self.channels)
 
     def prepare(self, step: Number, weight: Callable[[Number, Number], Number]) -> None:
         """Write down what the rows of a step read, where steps are flat: ``weight(channel, tap of the kernel)`` says where weights are."""

@@ -176,7 +176,7 @@ class Tiles:
         """
         tile, b, places, held = self.tile, self.builder, elements.places, self.columns
         lanes = tile.columns // together
-        column = places.mul(b.let(b.local % lanes), together)
+        column = b.index(places.mul(b.let(b.local % lanes), together))
         found = before(column)
         start = b.let(b.local // lanes)
 

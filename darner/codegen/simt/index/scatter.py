@@ -19,7 +19,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...ir.math import emit
-from ..builder import Memory, Operand, Value, is_packed
+from ..builder import Memory, Operand, Simt, Value, is_packed
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import GRANULE, Machine
@@ -112,15 +112,16 @@ class _Scatter:
             at = elements.places.split(number, sizes(self.indices)) if self.indices.rank else []
         return elements.places.value(elements.integer(self.indices, at))
 
-    def value(self, elements: ThreadElements, row: Number, number: Number, column: Number) -> Value:
+    def value(
+        self, elements: ThreadElements, row: Number, number: Number, column: Number
+    ) -> Operand:
         """An element of a slice, in the type that is combined in."""
         lead, tail = self._parts(elements, row if self.along else column)
         token = [number]
         if not self.along:
             token = elements.places.split(number, sizes(self.indices)) if self.indices.rank else []
         found = elements.at(self.src, [*lead, *token, *tail])
-        value: Value = elements.registers.cast(found, self.src.dtype, self.kept)
-        return value
+        return elements.registers.cast(found, self.src.dtype, self.kept)
 
     def offset(
         self, elements: ThreadElements, row: Number, place: Number, column: Number
@@ -139,17 +140,16 @@ class _Scatter:
             return elements.registers.constant(0, self.kept)
         return elements.registers.neutral(COMBINES[self.mode][0], self.kept, self.kept)
 
-    def combined(self, elements: ThreadElements, total: Value, value: Value) -> Value:
+    def combined(self, elements: ThreadElements, total: Operand, value: Operand) -> Operand:
         """Two values as one."""
         if self.mode == "set":
             return value
         op = COMBINES[self.mode][1]
         kinds = [self.kept, self.kept]
-        found: Value = emit(op, elements.builder, [total, value], kinds, self.kept)
-        return found
+        return emit(op, elements.builder, [total, value], kinds, self.kept)
 
     def store(
-        self, dispatch: Dispatch, elements: ThreadElements, total: Value, offset: Number
+        self, dispatch: Dispatch, elements: ThreadElements, total: Operand, offset: Number
     ) -> None:
         """Write what slices gave together, with what was there before."""
         registers, (result,) = elements.registers, dispatch.results
@@ -166,7 +166,7 @@ class _Scatter:
         """Every element of the result looks for the slices that go to it."""
         shape = sizes(self.node)
 
-        def value(elements: ThreadElements, at: Value) -> Value:
+        def value(elements: ThreadElements, at: Value) -> Operand:
             places, registers, b = elements.places, elements.registers, elements.builder
             index = places.split(at, shape)
             lead, place, tail = index[: self.axis], index[self.axis], index[self.axis + 1 :]
@@ -182,8 +182,7 @@ class _Scatter:
                 with b.if_(found == place):
                     each = self.value(elements, column, number, column)
                     total.set(self.combined(elements, total, each))
-            made: Value = registers.cast(total, self.kept, self.node.dtype)
-            return made
+            return registers.cast(total, self.kept, self.node.dtype)
 
         return filled(self.spec, self.machine, 0, value)
 
@@ -240,9 +239,8 @@ class _Scatter:
         def key(dispatch: Dispatch, elements: ThreadElements, row: Value, number: Value) -> Value:
             found = self.index(elements, row, number)
             elements.check(self.node, found, self.size)
-            b = dispatch.builder
-            nearest: Value = b.let(b.min(found, self.size))
-            return nearest
+            b: Simt = dispatch.builder
+            return b.let(b.min(found, self.size))
 
         def finish(dispatch: Dispatch, elements: ThreadElements, item: Item) -> None:
             keys, numbers = self._sorted(dispatch)

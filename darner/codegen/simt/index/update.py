@@ -14,7 +14,7 @@ from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
-from ..builder import Memory, Value, is_packed
+from ..builder import Memory, Operand, Value, is_packed
 from ..dispatch import Dispatch, Stage, Written, operand_number
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -23,7 +23,7 @@ from ..template import Template
 SEVERAL = 4
 """Words that a thread copies or clears."""
 
-ElementAt = Callable[[ThreadElements, Value], Value]
+ElementAt = Callable[[ThreadElements, Value], Operand]
 """``value(elements, offset)``: the element at a place in row-major order."""
 
 
@@ -137,7 +137,7 @@ def _whole_words(whole: Sequence[int], part: Sequence[int], share: int) -> bool:
     return part[-1] == whole[-1] and whole[-1] % share == 0
 
 
-def _neighbours(elements: ThreadElements, update: Node, index: Sequence[Number]) -> list[Value]:
+def _neighbours(elements: ThreadElements, update: Node, index: Sequence[Number]) -> list[Operand]:
     """The elements of the block that share a word."""
     last = [elements.places.add(index[-1], k) for k in range(share_of(update))]
     return [elements.at(update, [*index[:-1], place]) for place in last]

@@ -123,7 +123,7 @@ class _Work:
             column = b.let(i % columns, "column")
             places = self.elements.places
             lead = places.split(b.group, self.lead) if self.lead else []
-            value = self.elements.at(node, [*lead, row, column])
+            value: Operand = self.elements.at(node, [*lead, row, column])
             value = self.elements.registers.cast(value, node.dtype, self.dtype)
             if lower:
                 value = b.select(b.let(column <= row), value, self.constant(0))
@@ -133,8 +133,8 @@ class _Work:
         """Write the result from the columns from ``start`` on."""
         registers, b = self.elements.registers, self.builder
         with self.each(self.order * columns) as i:
-            value = self.at(i // columns, start + i % columns)
-            value = registers.cast(value, self.dtype, self.node.dtype)
+            found = self.at(i // columns, start + i % columns)
+            value = registers.cast(found, self.dtype, self.node.dtype)
             offset = b.let(b.group * (self.order * columns) + i)
             registers.store(value, self.dispatch.results[0], offset, self.node.dtype)
 
@@ -305,11 +305,11 @@ class _Work:
         halves = b.iterate(threads // 2, lambda half: half > 0, lambda half: half >> 1, "half")
         with halves as half:
             with b.if_(b.local < half):
-                size, other = largest[b.local + half], largest_row[b.local + half]
+                other, other_row = largest[b.local + half], largest_row[b.local + half]
                 own, own_row = largest[b.local], largest_row[b.local]
-                with b.if_((size > own) | ((size == own) & (other < own_row))):
-                    largest[b.local] = size
-                    largest_row[b.local] = other
+                with b.if_((other > own) | ((other == own) & (other_row < own_row))):
+                    largest[b.local] = other
+                    largest_row[b.local] = other_row
             b.barrier()
         return largest_row[0]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ....graph import dtypes
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.roles import pooling_ops
@@ -89,7 +90,7 @@ class Pooling:
     @property
     def covers(self) -> list[int]:
         """How many windows can cover one element, along each axis."""
-        return [-(-((a.window - 1) * a.dilation + 1) // a.stride) for a in self.axes]
+        return [ceil_div((a.window - 1) * a.dilation + 1, a.stride) for a in self.axes]
 
     def covering(
         self,
@@ -274,7 +275,7 @@ def _maxima_backward(spec: Spec, machine: Machine, plan: Pooling) -> Written:
         found = plan.first_maximum(e, e.places.split(b.thread, windows))
         memory = dispatch.scratch(0, prod(windows), dtypes.u32)
         e.registers.store(found, memory, b.thread, dtypes.u32)
-    first = dispatch.finish(-(-prod(windows) // dispatch.threads))
+    first = dispatch.finish(ceil_div(prod(windows), dispatch.threads))
 
     def element(dispatch: Dispatch) -> Element:
         memory = dispatch.scratch(0, prod(windows), dtypes.u32)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ....graph import dtypes
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -332,7 +333,7 @@ class RowStage(RowPlace):
     ) -> list[State]:
         """What this thread's share of so many parts comes to: every so many of them, as there are threads."""
         b, peers = self.builder, self.layout.peers
-        at_once = min(AT_ONCE, -(-parts // peers))
+        at_once = min(AT_ONCE, ceil_div(parts, peers))
         step = peers * at_once
 
         def read_part(first: Number, number: int) -> list[State]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
@@ -86,7 +87,7 @@ class _Rows:
         self.online = online is not None
         self.passes = online or found
         self.length, self.rows = row_length(found), row_count(found)
-        self.blocks = -(-self.rows // self.layout.side)
+        self.blocks = ceil_div(self.rows, self.layout.side)
         self.words = 0
         self.shared = 0
 
@@ -184,8 +185,8 @@ class _Rows:
         """Every workgroup has a run of rows, and the sums over them in registers."""
         layout, nodes = self.layout, self.passes.columns
         groups = min(self.blocks, MOST_RUNS)
-        each = -(-self.blocks // groups)
-        groups = -(-self.blocks // each)
+        each = ceil_div(self.blocks, groups)
+        groups = ceil_div(self.blocks, each)
         first = self._column_room(groups)
         stage = self.stage()
         found = [stage.reductions[node.id] for node in nodes]
@@ -273,16 +274,16 @@ class _Rows:
     def _runs(self) -> int:
         layout = self._beside()
         step = layout.peers * layout.at_once
-        wanted = -(-ENOUGH_GROUPS // -(-self.length // layout.side))
-        runs = max(-(-self.rows // (step * LONGEST)), min(wanted, self.rows // step), 1)
-        self.run = -(-self.rows // (runs * step)) * step
-        return -(-self.rows // self.run)
+        wanted = ceil_div(ENOUGH_GROUPS, ceil_div(self.length, layout.side))
+        runs = max(ceil_div(self.rows, step * LONGEST), min(wanted, self.rows // step), 1)
+        self.run = ceil_div(self.rows, runs * step) * step
+        return ceil_div(self.rows, self.run)
 
     def columns_apart(self, totals: Partials) -> list[Stage]:
         """Sums over runs of rows, whose own reductions are known."""
         layout = self._beside()
         stage = self.stage(layout)
-        blocks = -(-self.length // layout.side)
+        blocks = ceil_div(self.length, layout.side)
         b = stage.builder
         column, valid = self._at_column(stage, b.group % blocks)
         run = b.let(b.group // blocks, "run")
@@ -346,7 +347,7 @@ class _Rows:
         with stage.builder.if_(stage.member == 0, valid):
             for node, memory in stage.columns:
                 stage.registers.store(sums[node.id], memory, column, node.dtype)
-        return [self.finished(stage, -(-self.length // layout.side))]
+        return [self.finished(stage, ceil_div(self.length, layout.side))]
 
 
 ROWS = Template("rows", _fits, _write)

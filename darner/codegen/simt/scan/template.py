@@ -18,7 +18,7 @@ from ...ir.index import Number
 from ...ir.math import emit
 from ...ir.registers import Registers
 from ...problems.scan import NAMES
-from ..builder import Memory, Simt, Value, Variable, is_packed
+from ..builder import Memory, Operand, Simt, Value, Variable, is_packed
 from ..dispatch import WORKGROUP, Dispatch, Stage, Written
 from ..machine import Machine, power_above, power_below
 from ..template import Template
@@ -72,17 +72,16 @@ class _Scan:
     def _place(self, step: Value) -> Number:
         return self.elements.places.sub(self.length - 1, step) if self.reverse else step
 
-    def read(self, row: Value, step: Value) -> Value:
+    def read(self, row: Value, step: Value) -> Operand:
         """The element of a row that comes at a step."""
         places = self.elements.places
         outer, inner = places.div(row, self.inner), places.mod(row, self.inner)
         lead = places.split(outer, self.lead) if self.lead else []
         tail = places.split(inner, self.tail) if self.tail else []
         value = self.elements.at(self.x, [*lead, self._place(step), *tail])
-        found: Value = self.elements.registers.cast(value, self.x.dtype, self.kept)
-        return found
+        return self.elements.registers.cast(value, self.x.dtype, self.kept)
 
-    def write(self, row: Value, step: Value, total: Value) -> None:
+    def write(self, row: Value, step: Value, total: Operand) -> None:
         """The result of a step."""
         places, registers = self.elements.places, self.elements.registers
         outer, inner = places.div(row, self.inner), places.mod(row, self.inner)
@@ -91,10 +90,9 @@ class _Scan:
         value = registers.cast(total, self.kept, self.node.dtype)
         registers.store(value, self.dispatch.results[0], offset, self.node.dtype)
 
-    def combined(self, a: Value, b: Value) -> Value:
+    def combined(self, a: Operand, b: Operand) -> Operand:
         """Two running results as one."""
-        found: Value = emit(self.op, self.builder, [a, b], [self.kept, self.kept], self.kept)
-        return found
+        return emit(self.op, self.builder, [a, b], [self.kept, self.kept], self.kept)
 
     # ------------------------------------------------------------- dispatches
 

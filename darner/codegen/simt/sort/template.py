@@ -19,7 +19,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir import sort_keys
 from ...ir.index import Number
-from ..builder import Memory, Value
+from ..builder import Memory, Operand, Value
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import GRANULE, Machine, power_above
@@ -53,7 +53,7 @@ class Item:
     number: Value
 
 
-Key = Callable[[Dispatch, ThreadElements, Value, Value], Value]
+Key = Callable[[Dispatch, ThreadElements, Value, Value], Operand]
 """``key(dispatch, elements, row, number)``: the key of an element."""
 Finish = Callable[[Dispatch, ThreadElements, Item], None]
 """``finish(dispatch, elements, item)``: what is done with an item whose place is known."""
@@ -282,16 +282,15 @@ def _write(spec: Spec, machine: Machine) -> Written:
         lead = elements.places.split(row, outer) if outer else []
         return [*lead[:axis], place, *lead[axis:]]
 
-    def key(dispatch: Dispatch, elements: ThreadElements, row: Value, number: Value) -> Value:
+    def key(dispatch: Dispatch, elements: ThreadElements, row: Value, number: Value) -> Operand:
         value = elements.at(x, index(elements, row, number))
         value = elements.registers.cast(value, x.dtype, compared)
-        found: Value = sort_keys.key_of(dispatch.builder, value, compared, descending)
-        return found
+        return sort_keys.key_of(dispatch.builder, value, compared, descending)
 
     def finish(dispatch: Dispatch, elements: ThreadElements, item: Item) -> None:
         offset = elements.places.offset(index(elements, item.row, item.place), kept)
         for output, memory in zip(spec.body.outputs, dispatch.results, strict=True):
-            value = item.number
+            value: Operand = item.number
             if _is_values(output):
                 value = elements.at(x, index(elements, item.row, item.number))
             elements.registers.store(value, memory, offset, output.dtype)
