@@ -84,20 +84,22 @@ class Cell(Text, Variable):
     comes from outside of, is an error.
 
     Attributes:
+        owner: what writes its shader.
         version: how often it was set.
         used: the loops in which an expression is used that was made before them.
     """
 
-    __slots__ = ("used", "version")
+    __slots__ = ("owner", "used", "version")
 
     def __init__(self, type_: Type, text: str, builder: Expressions, signed: bool = False) -> None:
         super().__init__(type_, text, builder, signed=signed)
+        self.owner = builder
         self.version = 0
         self.used: set[int] = set()
 
     def change(self) -> None:
         """It is set."""
-        if not self.used.isdisjoint(self.builder.loops):
+        if not self.used.isdisjoint(self.owner.loops):
             raise InternalError(
                 f"'{self.raw}' is set in a loop that uses an expression of it from before: that needs a name"
             )
@@ -111,7 +113,7 @@ class Read:
 
     def __init__(self, cell: Cell) -> None:
         self.cell, self.version = cell, cell.version
-        self.loops = tuple(cell.builder.loops)
+        self.loops = tuple(cell.owner.loops)
 
     def check(self) -> None:
         """See that it still is so."""
@@ -120,7 +122,7 @@ class Read:
             raise InternalError(
                 f"an expression of '{cell.raw}' is used after that was set: it needs a name"
             )
-        cell.used.update(loop for loop in cell.builder.loops if loop not in self.loops)
+        cell.used.update(loop for loop in cell.owner.loops if loop not in self.loops)
 
 
 def reads_of(*values: Operand) -> tuple[Read, ...]:
@@ -163,11 +165,14 @@ class Expressions:
         """``a sign b``."""
         if isinstance(a, Text):
             known = b if type(b) is int else None
-            if known is not None and (same := _unchanged(sign, a, known, right=True)) is not None:
+            if (
+                known is not None
+                and (same := _unchanged(self, sign, a, known, right=True)) is not None
+            ):
                 return same
             left, right = a, self._distance(b) if sign in ("<<", ">>") else self.literal(b, a)
         else:
-            if type(a) is int and (same := _unchanged(sign, b, a, right=False)) is not None:
+            if type(a) is int and (same := _unchanged(self, sign, b, a, right=False)) is not None:
                 return same
             left, right = self.literal(a, b), b
         type_ = left.type if left.width >= right.width else right.type
@@ -201,14 +206,14 @@ class Expressions:
         text = f"{spelled(kind, value.signed)}({value.whole})"
         return Text(kind, text, self, signed=value.signed, reads=reads_of(value))
 
-    def apply(self, sign: str, a: Text) -> Text:
+    def apply(self, sign: str, a: Operand) -> Text:
         """``-a`` or ``~a``; not ``a``, of truths."""
         if sign == "~" and width(element(a.type)) == 1:
             sign = "!"
         text = f"{sign}{a.above(ATOM)}"
         return Text(a.type, text, self, UNARY, a.signed, reads_of(a))
 
-    def part(self, a: Text, which: Operand) -> Text:
+    def part(self, a: Operand, which: Operand) -> Text:
         """A part of a vector."""
         if a.width == 1:
             raise InternalError(f"{a!r} is no vector")
@@ -217,7 +222,9 @@ class Expressions:
         return Text(element(a.type), text, self, signed=a.signed, reads=reads_of(a, which))
 
 
-def _unchanged(sign: str, value: Text, known: int, *, right: bool) -> Text | None:
+def _unchanged(
+    builder: Expressions, sign: str, value: Text, known: int, *, right: bool
+) -> Text | None:
     """What an operation with a known integer leaves of a value, where that takes no code."""
     if width(value.type) < 32:
         return None
@@ -226,9 +233,7 @@ def _unchanged(sign: str, value: Text, known: int, *, right: bool) -> Text | Non
     if known == 1 and (sign == "*" or (right and sign == "//")):
         return value
     if (known == 0 and sign in "*&") or (known == 1 and right and sign == "%"):
-        return Text(
-            value.type, number(0, value.type, value.signed), value.builder, signed=value.signed
-        )
+        return Text(value.type, number(0, value.type, value.signed), builder, signed=value.signed)
     return None
 
 

@@ -209,11 +209,6 @@ class ShaderLane(Lane):
         return found & ((1 << self.bits) - 1) if self.bits < 32 else found
 
 
-def lane_of(writer: Writer, value: Any) -> ShaderLane:
-    """A value as arithmetic."""
-    return ShaderLane(writer, value)
-
-
 def _word(bits: int) -> tuple[str, str]:
     """The type of unsigned integers of a width, and what ends their literals."""
     return ("u64", "lu") if bits == 64 else ("u32", "u")

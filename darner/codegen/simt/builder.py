@@ -52,7 +52,9 @@ class Value:
 
     __slots__ = ("builder", "signed", "type")
 
-    def __init__(self, builder: Any, type_: Type, signed: bool = False) -> None:
+    builder: Operators
+
+    def __init__(self, builder: Operators, type_: Type, signed: bool = False) -> None:
         self.builder = builder
         self.type = type_
         self.signed = signed
@@ -191,6 +193,8 @@ class Variable(Value):
 
     __slots__ = ()
 
+    builder: Simt
+
     def set(self, value: Operand) -> None:
         """Give it another value."""
         self.builder.assign(self, value)
@@ -268,6 +272,22 @@ def is_packed(dtype: DType) -> bool:
     return dtype.itemsize < 4
 
 
+class Operators(Protocol):
+    """What the operators of values come to."""
+
+    def operate(self, sign: str, a: Operand, b: Operand) -> Value:
+        """``a sign b``: one of ``+ - * / // % & | ^ << >> < <= > >= == !=``. A number of Python takes the type of the other; a scalar meets a vector in every part."""
+        ...
+
+    def apply(self, sign: str, a: Operand) -> Value:
+        """``-a`` or ``~a``; not ``a``, of truths."""
+        ...
+
+    def part(self, a: Operand, which: Operand) -> Value:
+        """A part of a vector, known or not."""
+        ...
+
+
 class ScalarBuilder(Protocol):
     """The instructions that code for one element is written with: those of llvmlite's ``IRBuilder`` that ``codegen.ir`` needs.
 
@@ -325,7 +345,7 @@ class ScalarBuilder(Protocol):
         ...
 
 
-class Simt(ScalarBuilder, Protocol):
+class Simt(ScalarBuilder, Operators, Protocol):
     """The code of one dispatch: what every one of its threads does.
 
     Attributes:
@@ -430,6 +450,14 @@ class Simt(ScalarBuilder, Protocol):
         self, initial: Operand, name: str = "v", dtype: DType | None = None, width: int = 1
     ) -> Variable:
         """A value that changes; ``dtype`` and ``width`` where ``initial`` is a number of Python."""
+        ...
+
+    def assign(self, variable: Variable, value: Operand) -> None:
+        """What ``Variable.set`` writes."""
+        ...
+
+    def assign_part(self, variable: Variable, part: int, value: Operand) -> None:
+        """What ``variable[part] = value`` writes."""
         ...
 
     def if_(self, *conditions: Operand | None) -> AbstractContextManager[None]:

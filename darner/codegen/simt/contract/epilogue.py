@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ....graph.dtypes import DType
 from ....graph.graph import Graph
@@ -15,7 +15,7 @@ from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...ir.index import Number
-from ..builder import Memory, Value, is_packed
+from ..builder import Memory, Operand, Value, is_packed
 from ..dispatch import Dispatch, Stage
 from ..elements import ThreadElements
 from .product import Axis, Product, kept_in, part_elements
@@ -96,7 +96,7 @@ class Results:
         for place, i in (*line.index, *first.index):
             index[place] = i
         given = self._given(index)
-        found: list[list[Any]] = []
+        found: list[list[Operand]] = []
         # All are computed before any is written: a result may lie where an operand does.
         for number, total in enumerate(sums):
             with elements.scope():
@@ -112,11 +112,11 @@ class Results:
         for number, memory in enumerate(self.dispatch.results):
             self._store([row[number] for row in found], memory, offset)
 
-    def _given(self, index: Sequence[Number]) -> list[tuple[Node, list[Any]]]:
+    def _given(self, index: Sequence[Number]) -> list[tuple[Node, list[Operand]]]:
         """The elements of operands that four columns read together: one for all, or one for each."""
         elements = self.elements
         places, registers = elements.places, elements.registers
-        found: list[tuple[Node, list[Any]]] = []
+        found: list[tuple[Node, list[Operand]]] = []
         for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
             for leaf in leaves:
                 memory = self.dispatch.operand(leaf)
@@ -125,7 +125,7 @@ class Results:
                 found.append((leaf, value if isinstance(value, list) else [value]))
         return found
 
-    def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Any]:
+    def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Operand]:
         """Four elements that lie together."""
         registers, places = self.elements.registers, self.elements.places
         four = memory[places.value(offset) >> 2]
@@ -135,7 +135,7 @@ class Results:
         words = [four] * 4 if memory.words == 1 else [four[x // share] for x in range(4)]
         return [registers.unpacked(words[x], x % share, dtype) for x in range(4)]
 
-    def _store(self, values: Sequence[Any], memory: Memory, offset: Number) -> None:
+    def _store(self, values: Sequence[Operand], memory: Memory, offset: Number) -> None:
         registers, b = self.elements.registers, self.dispatch.builder
         if self.unit == 1:
             registers.store(values[0], memory, offset, memory.dtype)

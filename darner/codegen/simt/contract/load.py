@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ...ir.index import Number
-from ..builder import Memory, Simt, Value, Variable, is_packed
+from ..builder import Memory, Operand, Simt, Value, Variable, is_packed
 from ..dispatch import Dispatch
 from ..elements import ThreadElements
 from .product import Steps, View
@@ -51,7 +50,7 @@ class Reader:
         if self.view.vector > 1:
             return self.memory[place]
         registers, dtype = elements.registers, self.view.leaf.dtype
-        found: Any = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
+        found: Operand = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
         return found
 
     def wide(self, raw: Value) -> Value:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any
 
 from ....graph.graph import Graph
 from ....graph.integers import ceil_div
@@ -17,7 +16,7 @@ from ....lower.specs import sizes
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
 from ...ir.index import Number
-from ..builder import Memory, Value, is_packed
+from ..builder import Memory, Operand, Value, is_packed
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -161,7 +160,7 @@ class Unit:
     def _store_words(
         self,
         elements: ThreadElements,
-        made: Sequence[Any],
+        made: Sequence[Operand],
         node: Node,
         memory: Memory,
         unit: Value,

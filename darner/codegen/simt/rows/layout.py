@@ -28,7 +28,7 @@ AT_ONCE = 8
 REGISTERS = 64
 """Elements of all operands and sums together that a thread keeps: more, and fewer threads find room beside each other."""
 LINES = 1450
-"""Lines of a shader that elements may take, written out one after another."""
+"""Lines of a kernel that elements may take, written out one after another."""
 FEW_GROUPS = 128
 """Workgroups that leave a GPU idle where they are fewer."""
 ENOUGH_GROUPS = 512
@@ -114,7 +114,7 @@ def _last(node: Node) -> int:
 
 
 def most_held(body: Graph, passes: Passes) -> int:
-    """Elements of a row that a thread can keep in registers, and a shader has lines for."""
+    """Elements of a row that a thread can keep in registers, and a kernel has lines for."""
     inputs, _ = full_nodes(body, passes)
     each = 1 + len(inputs) + len(passes.columns)
     lines = sum(_lines(node) for node in body.nodes if tuple(sizes(node)) == passes.space)
@@ -166,7 +166,7 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
         while side * peers < threads and ceil_div(rows, 2 * side) >= ENOUGH_GROUPS:
             side *= 2
     held = ceil_div(length, peers * vector)
-    # Pieces have a shader for each pass; rows that are not cut have all passes written out in one.
+    # Pieces have a dispatch for each pass; rows that are not cut have all passes written out in one.
     cut = ceil_div(rows, side) < FEW_GROUPS and length * side >= LEAST_SPLIT
     written_out = 1 if cut else len(passes.levels) + bool(outputs)
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector // written_out))

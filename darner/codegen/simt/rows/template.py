@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 from ....graph.integers import ceil_div
 from ....lower.plan import Spec
@@ -20,7 +19,7 @@ from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
 from ...ir.index import Number
 from ...problems.rows import Passes, passes
-from ..builder import Value
+from ..builder import Operand, Value
 from ..dispatch import Stage, Written
 from ..machine import Machine, power_above
 from ..template import Template
@@ -193,7 +192,7 @@ class _Rows:
         b, held = stage.builder, layout.held * layout.vector
         certain = groups * each * layout.side == self.rows
 
-        def one_row(number: Number, values: list[Any]) -> Sequence[Any]:
+        def one_row(number: Number, values: list[Operand]) -> Sequence[Operand]:
             row = b.group * each + number
             if layout.side > 1:
                 row = row * layout.side + stage.beside
@@ -228,7 +227,7 @@ class _Rows:
         return [self.finished(stage, groups), *self._added_up(groups, first)]
 
     def _write_run(
-        self, stage: RowStage, one: Reduction, k: int, values: Sequence[Any], first: int
+        self, stage: RowStage, one: Reduction, k: int, values: Sequence[Operand], first: int
     ) -> None:
         """What a run of rows comes to, for one vector of a thread: merged over the workgroup's rows, then written."""
         layout = self.layout
@@ -291,7 +290,7 @@ class _Rows:
         stop = b.let(b.min(base + self.run, self.rows), "stop")
         found = [stage.reductions[node.id] for node in self.passes.columns]
 
-        def some_rows(start: Value, values: list[Any]) -> Sequence[Any]:
+        def some_rows(start: Value, values: list[Operand]) -> Sequence[Operand]:
             made: list[list[State]] = [[] for _ in found]
             for k in range(layout.at_once):
                 number = start + k * layout.peers + stage.member
