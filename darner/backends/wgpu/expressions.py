@@ -27,6 +27,8 @@ BINDS = {
 }
 """The level of what an operator makes, and those from which on its operands need no parentheses."""
 COMPARES = frozenset({"<", "<=", ">", ">=", "==", "!="})
+OF_VECTORS = COMPARES | {"<<", ">>", "&", "|", "^"}
+"""Operators that WGSL has of two vectors, and not of a vector and a scalar."""
 
 
 class Text(Value):
@@ -176,7 +178,7 @@ class Expressions:
                 return same
             left, right = self.literal(a, b), b
         type_ = left.type if left.width >= right.width else right.type
-        if sign in (*COMPARES, "<<", ">>", "&", "|", "^") and left.width != right.width:
+        if sign in OF_VECTORS and left.width != right.width:
             left, right = (self._spread(x, type_) for x in (left, right))
         truths = width(element(type_)) == 1
         if truths and left.width == 1 and sign in ("&", "|"):

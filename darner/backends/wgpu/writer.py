@@ -119,9 +119,10 @@ class Writer(Expressions):
     def constant_text(self, value: float, type_: Any, signed: bool = False) -> str:
         """A constant as WGSL; what that has no constant for is declared."""
         shown = number(value, type_, signed)
-        for word, declaration in _SPECIAL.items():
-            if word in shown:
-                self.globals.setdefault(word, declaration)
+        if not isinstance(value, int):
+            for word, declaration in _SPECIAL.items():
+                if word in shown:
+                    self.globals.setdefault(word, declaration)
         return shown
 
     def declare(self, name: str, text: str) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from ...graph import dtypes
@@ -34,6 +35,7 @@ Index: TypeAlias = Any
 """The number of an item, or a tuple of numbers where a memory has several axes."""
 
 
+@cache
 def value_type(dtype: DType, width: int = 1) -> Type:
     """The type of a value that is computed with: of an element type, or a vector of 2 or 4."""
     return register_type(dtype, None if width == 1 else width)

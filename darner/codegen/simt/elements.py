@@ -6,7 +6,7 @@ Numbers of indices are 32 bits wide: no tensor of a device has more than 2**31 e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
@@ -25,14 +25,19 @@ NEVER = 1 << 62
 """More elements than any row has: nothing is computed in vectors."""
 
 
+@lru_cache(maxsize=4096)
+def _known(number: int) -> Operand:
+    from llvmlite import ir
+
+    return ir.Constant(ir.IntType(32), number)
+
+
 class ThreadPlaces(IndexMath):
     """Arithmetic on indices of 32 bits."""
 
     def plain(self, number: Number) -> Operand:
         """A number as a value."""
-        from llvmlite import ir
-
-        return ir.Constant(ir.IntType(32), number) if isinstance(number, int) else number
+        return _known(number) if isinstance(number, int) else number
 
     if TYPE_CHECKING:
 
