@@ -15,7 +15,7 @@ from ....graph.node import Node
 from ....lower.specs import sizes
 from ....lower.strided import row_major, strided
 from ..emit.template import Code
-from ..emit.vectors import cast, element_address
+from ..emit.vectors import cast, constant, element_address
 
 
 class Operand:
@@ -28,6 +28,11 @@ class Operand:
         seen = strided(node)
         # A number that is part of the kernel lies nowhere.
         self._seen = seen if seen is not None and seen.base.name is not None else None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether its elements are converted when they are read."""
+        return self._node.dtype is not self.kind
 
     def at(self, index: Sequence[Index]) -> Value:
         """The elements at an index, whose last may be lanes."""
@@ -113,6 +118,11 @@ class Room:
         """Write the vector that begins with an element."""
         b = self._code.builder
         Registers(b).store(value.value, self.pointer, Lanes(offset, self.lanes), self.dtype)
+
+    def zero(self) -> Lane:
+        """A vector of zeros."""
+        b = self._code.builder
+        return Lane(b, constant(b, 0, self.dtype, self.lanes))
 
     def number(self, offset: Index) -> Value:
         """One element."""

@@ -16,7 +16,7 @@ from ....codegen.problems.state_space import Scan, wanted
 from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ..emit.template import Code, Scratch
-from ..emit.vectors import constant, each, lanes_of
+from ..emit.vectors import each, lanes_of
 from ..runtime.jit import Machine
 from .operands import Operand, Result, Room
 
@@ -87,7 +87,7 @@ class ScanWork:
 
     def zero(self) -> Lane:
         """A vector of zeros."""
-        return Lane(self.code.builder, constant(self.code.builder, 0, self.sizes.dtype, self.lanes))
+        return self.room().zero()
 
     def room(self, first: Index = 0, *, shared: bool = False) -> Room:
         """Scratch memory from an element on."""

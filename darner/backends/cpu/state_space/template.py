@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....codegen.problems.state_space import SCAN, SCAN_BACKWARD, main_node
+from ....codegen.problems.state_space import NET, NET_FINAL, SCAN, SCAN_BACKWARD, main_node
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ..emit.template import Code, Scratch, Template
 from ..runtime.jit import Machine
+from .net import emit_net, net_scratch
 from .scan import emit_scan, scan_scratch
 from .scan_backward import backward_scratch, emit_scan_backward
 
@@ -32,6 +33,8 @@ EMITTERS: dict[
 ] = {
     SCAN: (emit_scan, scan_scratch),
     SCAN_BACKWARD: (emit_scan_backward, backward_scratch),
+    NET: (emit_net, net_scratch),
+    NET_FINAL: (emit_net, net_scratch),
 }
 
 STATE_SPACE = Template("state space", _fits, _emit, _scratch)
