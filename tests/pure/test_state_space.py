@@ -166,7 +166,9 @@ def test_operands_of_the_rule_that_do_not_fit_are_told_with_both_shapes(name, sh
 
 def test_a_stated_size_or_type_must_be_the_one_found():
     graph, leaves = graph_of(scan_arrays())
-    with pytest.raises(darner.ShapeError, match="state_size is 3, but the operands have states of 4"):
+    with pytest.raises(
+        darner.ShapeError, match="state_size is 3, but the operands have states of 4"
+    ):
         graph.selective_scan(*leaves, 3)
     with pytest.raises(darner.DTypeError, match="f64 was stated"):
         graph.selective_scan(*leaves, 4, darner.Shape.new([2, 9, 5], "f64"))

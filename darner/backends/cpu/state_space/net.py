@@ -181,9 +181,7 @@ class _Columns:
 
     # ------------------------------------------------------------- steps
 
-    def rows(
-        self, body: Callable[[Index, list[Lane]], list[Lane]], sums: int
-    ) -> list[list[Lane]]:
+    def rows(self, body: Callable[[Index, list[Lane]], list[Lane]], sums: int) -> list[list[Lane]]:
         """``body(row, sums)`` for all rows; the sums, for each vector, of the even and the odd rows are added."""
         b, width, vectors = self.b, self.net.width, self.cut.vectors
         each_turn = sums * vectors
@@ -204,7 +202,9 @@ class _Columns:
         total = [found[k] + found[each_turn + k] for k in range(each_turn)]
         return [total[k * vectors : (k + 1) * vectors] for k in range(sums)]
 
-    def known(self, key: Callable[[Index], Lane], row_of: Callable[[Index], list[Lane]]) -> list[Lane]:
+    def known(
+        self, key: Callable[[Index], Lane], row_of: Callable[[Index], list[Lane]]
+    ) -> list[Lane]:
         """What the matrix has for a key."""
 
         def add(row: Index, sums: list[Lane]) -> list[Lane]:
@@ -291,4 +291,3 @@ class _Columns:
         found, known_next = self.rows(update, 2)
         self.put_result(o, step, found)
         return known_next
-

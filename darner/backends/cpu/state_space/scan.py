@@ -103,7 +103,9 @@ class ScanWork:
         each(self.code.builder, 0, self.sizes.size, keep)
 
     def groups(
-        self, body: Callable[[Index, int, Sequence[Value]], Sequence[Value]], carried: Sequence[Value]
+        self,
+        body: Callable[[Index, int, Sequence[Value]], Sequence[Value]],
+        carried: Sequence[Value],
     ) -> Sequence[Value]:
         """``body(first, count, carried)`` for all states, at most ``HELD`` or a vector of them at a time."""
         most = min(HELD, self.lanes)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from ....codegen.ir.emit import lane_mask, loop, minimum
 from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
-from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import Builder, Value
+from ....codegen.ir.types import Value
 from ....codegen.problems.state_space import Scan
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..emit.template import Code, Scratch
 from ..emit.vectors import clear_bytes, each, lanes_of
 from ..runtime.jit import Machine
+from .matrices import lane_sums
 from .operands import Room
 from .scan import Channels, ScanWork, decay
 
@@ -142,29 +142,6 @@ def emit_scan_backward(code: Code, node: Node) -> None:
     work.add_slopes()
 
 
-def lane_sums(builder: Builder, vectors: Sequence[Lane]) -> Lane:
-    """The sums of the lanes of as many vectors as each has lanes, side by side: halves of neighbours onto each other."""
-    held: list[Value] = [vector.value for vector in vectors]
-    lanes = len(held)
-    registers = Registers(builder)
-    while len(held) > 1:
-        following = []
-        for low, high in zip(held[::2], held[1::2], strict=True):
-            both = _joined(builder, low, high)
-            even, odd = (registers.picked(both, range(k, 2 * lanes, 2)) for k in (0, 1))
-            following.append(builder.fadd(even, odd))
-        held = following
-    return Lane(builder, held[0])
-
-
-def _joined(builder: Builder, low: Value, high: Value) -> Value:
-    from llvmlite import ir
-
-    count = 2 * low.type.count
-    numbers = ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(count)))
-    return builder.shuffle_vector(low, high, numbers)
-
-
 class _Backward(ScanWork):
     """What the code of the gradients is made with."""
 
@@ -279,9 +256,7 @@ class _Backward(ScanWork):
             begin.append(found.value)
 
         def step(place: Value, held: Sequence[Value]) -> Sequence[Value]:
-            kept, following = self.advance(
-                channels, b.add(span.start, place), span.first, held
-            )
+            kept, following = self.advance(channels, b.add(span.start, place), span.first, held)
             row = indices.mul(place, layout.vectors)
             for number, (factor, new) in enumerate(zip(kept, following, strict=True)):
                 at = indices.add(row, indices.mul(indices.add(span.first, number), self.lanes))
@@ -340,7 +315,9 @@ class _Backward(ScanWork):
         for first, value in ((0, by_b), (layout.chunk * self.lanes, by_a)):
             total = indices.add(indices.mul(place, self.lanes), first)
             sums.put(sums.get(total) + value, total)
-        unit_row = indices.mul(indices.add(indices.mul(number, layout.sizes.steps), step), layout.row)
+        unit_row = indices.mul(
+            indices.add(indices.mul(number, layout.sizes.steps), step), layout.row
+        )
         for first, vectors in ((0, to_b), (layout.rows, to_c)):
             room = self.room(first, shared=True)
             target = indices.add(unit_row, span.first)
