@@ -9,8 +9,9 @@ Written out it is ``linear_recurrence`` over (batch, sequence, channels, state) 
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import TypeAlias, cast
 
 from ..graph.attributes import Float
 from ..graph.dims import Dim, Shape, format_shape
@@ -26,6 +27,9 @@ from .samples import Sample, sample, spec
 from .spatial import merge_batch, split_batch
 
 FAMILY = "state space"
+
+Gradients: TypeAlias = dict[str, Callable[[], Node]]
+"""What a rule of derivatives answers: a gradient for each operand, made where it is wanted."""
 
 STEPS = 1
 """The axis of the sequence."""
@@ -94,7 +98,7 @@ SCANS = _calls((2, 5, 3, 4), (1, 7, 18, 1), (2, 1, 5, 17), (1, 3, 2, 0), (2, 0, 
 @composite(
     family=FAMILY,
     samples=SCANS,
-    facts=Facts(role="library", whole=True, effort="much", weight=32.0),
+    facts=Facts(role="library", whole=True, reads_rows=True, effort="much", weight=32.0),
 )
 def selective_scan(
     x: Float, delta: Float, a: Float, b: Float, c: Float, state_size: int | None = None
@@ -114,12 +118,12 @@ def selective_scan(
 def _over_channels(row: Node) -> Node:
     """(batch, sequence, state) beside all channels."""
     batch, steps, size = row.shape
-    return cast(Node, row.reshape((batch, steps, 1, size)))
+    return row.reshape((batch, steps, 1, size))
 
 
 def _over_states(column: Node) -> Node:
     """(batch, sequence, channels) beside all numbers of the state."""
-    return cast(Node, column.reshape((*column.shape, 1)))
+    return column.reshape((*column.shape, 1))
 
 
 def _decay(delta: Node, a: Node) -> Node:
@@ -134,7 +138,7 @@ def _states(x: Node, delta: Node, a: Node, b: Node) -> Node:
 
 @selective_scan.expand
 def _(x: Node, delta: Node, a: Node, b: Node, c: Node, state_size: int | None) -> Node:
-    return cast(Node, (_states(x, delta, a, b) * _over_channels(c)).sum(-1))
+    return (_states(x, delta, a, b) * _over_channels(c)).sum(-1)
 
 
 # --------------------------------------------------------------------------- gradients
@@ -143,7 +147,7 @@ def _(x: Node, delta: Node, a: Node, b: Node, c: Node, state_size: int | None) -
 @composite(
     family=FAMILY,
     samples=[sample(*call.args[:5], call.args[0], *call.args[5:]) for call in SCANS],
-    facts=Facts(role="library", whole=True, effort="much", weight=96.0),
+    facts=Facts(role="library", whole=True, reads_rows=True, effort="much", weight=96.0),
 )
 def selective_scan_backward(
     x: Float,
@@ -179,16 +183,18 @@ def _(
 
 
 @selective_scan.vjp
-def _(g: Node, out: Node, state_size: int | None, **operands: Node) -> Any:
+def _(g: Node, out: Node, state_size: int | None, **operands: Node) -> Gradients:
     @cache
     def gradients() -> tuple[Node, ...]:
         return cast("tuple[Node, ...]", selective_scan_backward(*operands.values(), g, state_size))
 
-    return {name: lambda i=i: gradients()[i] for i, name in enumerate(operands)}
+    return {name: partial(lambda i: gradients()[i], i) for i, name in enumerate(operands)}
 
 
 @selective_scan.vmap
-def _(size: Dim, batched: Any, a: Node, state_size: int | None, **operands: Node) -> Any:
+def _(
+    size: Dim, batched: Mapping[str, bool], a: Node, state_size: int | None, **operands: Node
+) -> object:
     if batched["a"]:
         return NotImplemented  # the channels of a batch would each have a pace of their own
     x, delta, b, c = (

@@ -113,7 +113,7 @@ def test_a_state_is_written_once():
     arrays = net_arrays()
     graph, leaves = graph_of(arrays)
     state = graph.state("m", (2, 3, 4, 4))
-    o, after = graph.gated_delta_net_carry(*leaves, state, return_state=True)
+    _o, after = graph.gated_delta_net_carry(*leaves, state, return_state=True)
     assert graph.updates[state] is after
     with pytest.raises(darner.ArgumentError, match="already updated"):
         graph.gated_delta_net_carry(*leaves, state)
@@ -185,3 +185,13 @@ def test_complex_operands_are_refused():
     graph, leaves = graph_of(scan_arrays())
     with pytest.raises(darner.DTypeError, match="selective_scan"):
         graph.selective_scan(graph.input("z", (2, 9, 5), "c64"), *leaves[1:])
+
+
+def test_a_state_is_updated_where_it_lies():
+    graph, leaves = graph_of(net_arrays(steps=1))
+    state = graph.state("m", (2, 3, 4, 4))
+    graph.set_outputs([graph.gated_delta_net_carry(*leaves, state)])
+    with darner.build_inference_session(graph, device="cpu") as session:
+        plan = session.plan()
+        assert [old == new for old, new in plan.updates] == [True]
+        assert [kernel.kind for kernel in map(plan.spec, plan.kernels)] == ["library"]

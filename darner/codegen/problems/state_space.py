@@ -47,7 +47,8 @@ class Scan:
     def of(cls, node: Node) -> Scan:
         """Those of a scan, or of its gradients."""
         x, a = node.operands[0], node.operands[2]
-        return cls(*sizes(x), sizes(a)[1], accumulator_type(x.dtype))
+        batch, steps, channels = sizes(x)
+        return cls(batch, steps, channels, sizes(a)[1], accumulator_type(x.dtype))
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,9 @@ class Net:
     def of(cls, node: Node) -> Net:
         """Those of a rule, or of its gradients."""
         q = node.operands[0]
-        return cls(*sizes(q), accumulator_type(q.dtype), "state" in node.slots)
+        batch, steps, heads, width = sizes(q)
+        kind = accumulator_type(q.dtype)
+        return cls(batch, steps, heads, width, kind, "state" in node.slots)
 
     @property
     def scale(self) -> float:

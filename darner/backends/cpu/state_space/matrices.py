@@ -5,7 +5,7 @@ All matrices are padded with zeros: rows to whole vectors, and as many of them a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....codegen.ir.emit import broadcast, lane_sum, loop
@@ -75,7 +75,9 @@ class Products:
         pointers = [out.room.pointer, a.room.pointer, b.room.pointer]
         self.b.call(self._dots(), [*pointers, *map(i64, sizes)])
 
-    def _own(self, name: str, pointers: int, sizes: int, flags: int, body: object) -> Function:
+    def _own(
+        self, name: str, pointers: int, sizes: int, flags: int, body: Callable[..., None]
+    ) -> Function:
         from llvmlite import ir
 
         kinds = [ir.PointerType()] * pointers
@@ -86,7 +88,7 @@ class Products:
             full,
             ir.VoidType(),
             kinds,
-            body,  # type: ignore[arg-type] # a method
+            body,
             mark="noinline",
         )
 

@@ -67,9 +67,9 @@ class Layout:
     def offsets(self) -> dict[str, int]:
         """Where each matrix begins, and where all of them end."""
         sizes = {
-            **{name: self.chunk * self.width for name in ROW_MATRICES},
-            **{name: self.chunk * self.chunk for name in SQUARES},
-            **{name: self.chunk for name in NUMBERS},
+            **dict.fromkeys(ROW_MATRICES, self.chunk * self.width),
+            **dict.fromkeys(SQUARES, self.chunk * self.chunk),
+            **dict.fromkeys(NUMBERS, self.chunk),
             "later": self.matrix,
             "starts": max(self.chunks, 1) * self.matrix,
         }

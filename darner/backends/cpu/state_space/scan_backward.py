@@ -312,9 +312,9 @@ class _Backward(ScanWork):
             slopes.put(slope.fma(delta, slopes.get(lane)), lane)
             following.append(before.value)
         sums = self.room(layout.sums)
-        for first, value in ((0, by_b), (layout.chunk * self.lanes, by_a)):
+        for first, summed in ((0, by_b), (layout.chunk * self.lanes, by_a)):
             total = indices.add(indices.mul(place, self.lanes), first)
-            sums.put(sums.get(total) + value, total)
+            sums.put(sums.get(total) + summed, total)
         unit_row = indices.mul(
             indices.add(indices.mul(number, layout.sizes.steps), step), layout.row
         )
@@ -336,7 +336,7 @@ class _Backward(ScanWork):
             at = indices.mul(place, self.lanes)
             by_b = sums.get(at)
             by_a = sums.get(indices.add(at, self.layout.chunk * self.lanes))
-            index = [channels.batch, step, channels.lanes]
+            index: list[Index] = [channels.batch, step, channels.lanes]
             self.results[0].put((by_b * delta).value, index, channels.mask)
             self.results[1].put(by_b.fma(x, by_a).value, index, channels.mask)
 
@@ -363,8 +363,8 @@ class _Backward(ScanWork):
                 (total,) = loop(b, i64(0), i64(shares), 1, add, [self.zero().value])
                 mask = lane_mask(b, b.sub(i64(layout.sizes.size), column), self.lanes)
                 whole = layout.sizes.size % self.lanes == 0
-                at = [batch, step, Lanes(column, self.lanes)]
-                result.put(total, at, None if whole else mask)
+                place: list[Index] = [batch, step, Lanes(column, self.lanes)]
+                result.put(total, place, None if whole else mask)
 
             loop(b, i64(0), i64(layout.sizes.size), self.lanes, vector)
 
