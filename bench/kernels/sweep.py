@@ -161,8 +161,8 @@ DRAWS: dict[str, Callable[[Sizes], Any]] = {
     "index": _index,
     "order": _order,
     "move": _move,
-    "state-space.scan": _scan,
-    "state-space.delta": _delta,
+    "scan": _scan,
+    "delta": _delta,
 }
 """How the cases of each group are drawn."""
 
