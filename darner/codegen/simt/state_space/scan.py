@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import cast
 
 from ....graph.integers import ceil_div
 from ....graph.node import Node
@@ -37,11 +39,11 @@ class Threads:
         """An element of an operand, as what is computed with."""
         operand = self.slots[name]
         value = self.e.registers.cast(self.e.at(operand, list(index)), operand.dtype, self.kept)
-        return self.b.let(self.b.index(value) if isinstance(value, int) else value)
+        return self.b.let(value)
 
     def exp(self, value: Value) -> Value:
         """The exponential, as exact as that of maps."""
-        return emit("exp", self.b, [self.b.let(value)], [self.kept], self.kept)
+        return cast(Value, emit("exp", self.b, [self.b.let(value)], [self.kept], self.kept))
 
     def zero(self) -> Value:
         """A zero of the type that is computed in."""
@@ -72,6 +74,20 @@ class Threads:
     def finish(self, count: int) -> Stage:
         """The dispatch, with a thread for each of so many things."""
         return self.dispatch.finish(ceil_div(count, self.dispatch.threads))
+
+
+def write_zeros(spec: Spec, machine: Machine, node: Node, like: Sequence[Node]) -> list[Stage]:
+    """Results, each shaped like a node, of what has no elements: those that have some are 0."""
+    stages = []
+    for result, operand in enumerate(like):
+        whole = sizes(operand)
+        if prod(whole) and result in wanted(spec):
+            t = Threads(spec, machine, node)
+            with t.b.if_(t.b.thread < prod(whole)):
+                index = t.e.places.split(t.b.thread, whole)
+                t.put(result, operand, t.zero(), *index)
+            stages.append(t.finish(prod(whole)))
+    return stages
 
 
 def write_scan(spec: Spec, machine: Machine, node: Node) -> Written:

@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 
 from ....graph.dtypes import DType
 from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ....lower.specs import sizes
 from ...ir.index import Number
-from ...problems.state_space import Scan, wanted
+from ...problems.state_space import Scan
 from ..builder import Value
 from ..dispatch import Stage, Written
 from ..machine import Machine
-from .scan import THREADS, WRITTEN_OUT, Threads
+from .scan import THREADS, WRITTEN_OUT, Threads, write_zeros
 
 TILE = 8
 """States that are taken at a time."""
@@ -101,7 +99,7 @@ def write_scan_backward(spec: Spec, machine: Machine, node: Node) -> Written:
     scan = Scan.of(node)
     layout = Layout.of(scan, min(THREADS, machine.threads))
     if not layout.count or not scan.size:
-        return Written(tuple(_zeros(spec, machine, node)))
+        return Written(tuple(write_zeros(spec, machine, node, node.operands[:5])))
     stages = (_Backward(spec, machine, node, layout).stage(), _sums(spec, machine, node, layout))
     dtype: DType = scan.dtype
     return Written(stages, layout.count * dtype.itemsize)
@@ -278,20 +276,6 @@ class _Backward(Threads):
             row = b.let((b.group * self.scan.steps + step) * layout.padded + first)
             which = b.let(number // TILE * layout.rows + number % TILE + layout.first_row)
             self.memory[row + which] = total
-
-
-def _zeros(spec: Spec, machine: Machine, node: Node) -> list[Stage]:
-    """Gradients of a scan that has no elements: those that have some are 0."""
-    stages = []
-    for result, operand in enumerate(node.operands[:5]):
-        whole = sizes(operand)
-        if prod(whole) and result in wanted(spec):
-            t = Threads(spec, machine, node)
-            with t.b.if_(t.b.thread < prod(whole)):
-                index = t.e.places.split(t.b.thread, whole)
-                t.put(result, operand, t.zero(), *index)
-            stages.append(t.finish(prod(whole)))
-    return stages
 
 
 def _sums(spec: Spec, machine: Machine, node: Node, layout: Layout) -> Stage:

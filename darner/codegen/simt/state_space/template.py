@@ -7,12 +7,20 @@ from collections.abc import Callable
 from ....graph import dtypes
 from ....graph.node import Node
 from ....lower.plan import Spec
-from ...problems.state_space import NET, NET_FINAL, SCAN, SCAN_BACKWARD, main_node
+from ...problems.state_space import (
+    NET,
+    NET_BACKWARD,
+    NET_FINAL,
+    SCAN,
+    SCAN_BACKWARD,
+    main_node,
+)
 from ..dispatch import Written
 from ..machine import Machine
 from ..main_node import is_bound
 from ..template import Template
 from .net import write_net
+from .net_backward import write_net_backward
 from .scan import write_scan
 from .scan_backward import write_scan_backward
 
@@ -40,6 +48,7 @@ WRITERS: dict[str, Callable[[Spec, Machine, Node], Written]] = {
     SCAN_BACKWARD: write_scan_backward,
     NET: write_net,
     NET_FINAL: write_net,
+    NET_BACKWARD: write_net_backward,
 }
 
 STATE_SPACE = Template("state space", _fits, _write)
