@@ -8,7 +8,10 @@ import torch
 
 import darner
 from darner import Graph
+from darner.lower.roles import whole_ops
 from darner.testing import assert_close
+from tests.cpu.running import compiled, run_program
+from tests.cpu.test_targets import WIDTHS, machine_of
 from tests.pure.test_state_space import graph_of, net_arrays, scan_arrays
 
 RNG = np.random.default_rng(11)
@@ -149,3 +152,19 @@ def test_the_rule_is_that_of_transformers():
     )
     assert_close(found, last.numpy(force=True), "f32", 740)
     compared(rest, answer, given, dy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vector_bytes", WIDTHS)
+@pytest.mark.parametrize("case", [(scan_case, (2, 19, 21, 11)), (net_case, (1, 40, 2, 37))])
+def test_narrower_vectors_give_the_same(case, vector_bytes):
+    make, sizes = case
+    graph, arrays = make(sizes)
+    machine = machine_of(vector_bytes)
+    program = compiled(graph, whole=whole_ops(), machine=machine, threads=2)
+    try:
+        found = run_program(program, arrays)
+    finally:
+        program.close()
+    for a, wanted in zip(found, darner.run(graph, arrays, float64=True), strict=True):
+        assert_close(a, wanted, "f32", sizes[1] * sizes[3])
