@@ -165,12 +165,16 @@ class _Columns:
         if not operand.is_narrow:
             return lambda row: operand.spread([*index, row], self.cut.lanes)
         room = self.room.part(self.cut.matrix + place * self.cut.padded)
-        each(
-            self.b,
-            0,
-            self.net.width,
-            lambda row: room.put_number(operand.at([*index, row]), row),
-        )
+        lanes, width = self.cut.lanes, self.net.width
+
+        def convert(number: Value) -> None:
+            start = self.b.mul(number, i64(lanes))
+            left = lane_mask(self.b, self.b.sub(i64(width), start), lanes)
+            mask = left if width % lanes else None
+            found = operand.masked([*index, Lanes(start, lanes)], mask)
+            room.put(Lane(self.b, found), start)
+
+        each(self.b, 0, self.cut.padded // lanes, convert)
         return room.spread
 
     def gate(self, step: Index) -> tuple[Lane, Lane]:
