@@ -55,13 +55,6 @@ class Operand:
         b = self._code.builder
         return Lane(b, broadcast(b, self.at(index), lanes))
 
-    def address(self, index: Sequence[Index]) -> Pointer | None:
-        """Where an element lies; None where it lies nowhere."""
-        if self._seen is None:
-            return None
-        pointer = self._code.operand_of(self._seen.base)
-        return element_address(self._code.builder, pointer, self._offset(index), self._node.dtype)
-
     def _offset(self, index: Sequence[Index]) -> Index:
         indices = self._code.indices
         total: Index = self._seen.offset if self._seen else 0

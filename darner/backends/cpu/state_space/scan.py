@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....codegen.ir import elementary
-from ....codegen.ir.emit import lane_mask, loop, prefetch
+from ....codegen.ir.emit import lane_mask, loop
 from ....codegen.ir.index import Index, Lanes, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.types import Value
@@ -22,10 +22,6 @@ from .operands import Operand, Result, Room
 
 HELD = 16
 """States of a channel that are held in registers, at the most; of more, groups of so many go through the first cache."""
-
-
-AHEAD = 8
-"""So many steps before its use a vector of channels is asked for."""
 
 
 class Channels:
@@ -52,14 +48,6 @@ class Channels:
         """What an operand has for these channels at a step."""
         found = self.work.operands[name].masked([self.batch, step, self.lanes], self.mask)
         return Lane(self.work.code.builder, found)
-
-    def prefetch(self, step: Index, *names: str) -> None:
-        """Ask for what operands have some steps later: rows are so far apart that no processor sees them coming."""
-        later = self.work.code.indices.add(step, AHEAD)
-        for name in names:
-            address = self.work.operands[name].address([self.batch, later, self.first])
-            if address is not None:
-                prefetch(self.work.code.builder, address)
 
     def row(self, name: str, step: Index, state: Index) -> Lane:
         """What an operand has for one state at a step, in all lanes."""
@@ -155,7 +143,6 @@ def _emit_channels(work: ScanWork, channels: Channels) -> None:
     if size <= HELD:
 
         def held_step(step: Value, states: Sequence[Value]) -> Sequence[Value]:
-            channels.prefetch(step, "delta", "x")
             delta, x = channels.step("delta", step), channels.step("x", step)
             driven, y, following = delta * x, work.zero(), []
             for state, value in enumerate(states):
@@ -173,7 +160,6 @@ def _emit_channels(work: ScanWork, channels: Channels) -> None:
     each(b, 0, size, lambda state: states.put(work.zero(), indices.mul(state, lanes)))
 
     def step(step: Value) -> None:
-        channels.prefetch(step, "delta", "x")
         delta, x = channels.step("delta", step), channels.step("x", step)
         driven = delta * x
 

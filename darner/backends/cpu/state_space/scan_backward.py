@@ -26,8 +26,11 @@ from .scan import Channels, ScanWork, decay
 UNITS = 32
 """Units of work that there are at least, where there are as many vectors of channels: enough for many threads, and few enough to add up."""
 
-KEPT = 256
-"""States of a channel that are kept while going back through a chunk of steps, about: so that they stay in the first cache."""
+KEPT = 1024
+"""States of a channel that are kept while going back through a chunk of steps, about: so that they stay in the second cache."""
+
+MOST = 64
+"""Steps of a chunk, at the most."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Layout:
         """The layout for the gradients of a scan."""
         sizes = Scan.of(node)
         lanes = lanes_of(machine, sizes.dtype)
-        chunk = min(max(KEPT // max(sizes.size, 1), 8), 64, max(sizes.steps, 1))
+        chunk = min(max(KEPT // max(sizes.size, 1), 8), MOST, max(sizes.steps, 1))
         blocks = ceil_div(sizes.channels, lanes)
         shares = min(blocks, ceil_div(UNITS, max(sizes.batch, 1)))
         return cls(
@@ -206,7 +209,6 @@ class _Backward(ScanWork):
         self, channels: Channels, step: Value, first: Index, states: Sequence[Value]
     ) -> tuple[list[Lane], list[Lane]]:
         """The decays of some states at a step, and the states after it."""
-        channels.prefetch(step, "delta", "x")
         delta, x = channels.step("delta", step), channels.step("x", step)
         driven, indices = delta * x, self.code.indices
         decays, following = [], []
