@@ -11,7 +11,7 @@ steps, or by chunks of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import cast
@@ -191,8 +191,33 @@ class _Steps:
         return _column(self.kept_all) * state + added
 
 
+LONGEST = 256
+"""Steps up to which a sequence is one system: its matrices have so many rows and columns."""
+
+PIECE = 128
+"""Steps of a piece of a longer one."""
+
+
+def _pieces(operands: Sequence[Node]) -> list[list[Node]]:
+    """Operands by steps, cut along the sequence."""
+    steps = int(operands[0].shape[1])
+    return [[x[:, start : start + PIECE] for x in operands] for start in range(0, steps, PIECE)]
+
+
+def _is_long(q: Node) -> bool:
+    return isinstance(q.shape[1], int) and q.shape[1] > LONGEST
+
+
+def _empty_state(q: Node) -> Node:
+    """The state that a sequence begins with where none is given."""
+    batch, _, heads, width = q.shape
+    return q.graph.zeros((batch, heads, width, width), q.dtype)
+
+
 @gated_delta_net.expand
 def _(q: Node, k: Node, v: Node, g: Node, beta: Node, state_size: int | None) -> Node:
+    if _is_long(q):
+        return cast(Node, gated_delta_net_final(q, k, v, g, beta, _empty_state(q), state_size)[0])
     return _Steps(q, k, v, g, beta, None).result()
 
 
@@ -200,6 +225,12 @@ def _(q: Node, k: Node, v: Node, g: Node, beta: Node, state_size: int | None) ->
 def _(
     q: Node, k: Node, v: Node, g: Node, beta: Node, state: Node, state_size: int | None
 ) -> tuple[Node, Node]:
+    if _is_long(q):
+        rows = []
+        for piece in _pieces((q, k, v, g, beta)):
+            o, state = gated_delta_net_final(*piece, state, state_size)
+            rows.append(o)
+        return q.graph.concat(rows, 1), state
     steps = _Steps(q, k, v, g, beta, state)
     return steps.result(), steps.final(state)
 
@@ -278,6 +309,8 @@ def _(
     dstate: Node | None,
     state_size: int | None,
 ) -> tuple[Node, ...]:
+    if _is_long(q):
+        return _backward_by_pieces((q, k, v, g, beta, dy), state, dstate)
     steps = _Steps(q, k, v, g, beta, state)
     q, k, beta, written, kept = steps.q, steps.k, steps.beta, steps.written, steps.kept
     given = heads_first(dy) * _scale(q.shape[3])
@@ -316,6 +349,22 @@ def _(
     dbeta = (solved * steps.missing).sum(-1)
     dg = reached.gates(steps.strict)
     return (*(heads_first(item) for item in (dq, dk, dv, dg, dbeta)), *found)
+
+
+def _backward_by_pieces(
+    operands: Sequence[Node], state: Node | None, dstate: Node | None
+) -> tuple[Node, ...]:
+    """The gradients piece by piece, the last first; before, the states with which pieces begin."""
+    pieces, q = _pieces(operands), operands[0]
+    starts = [_empty_state(q) if state is None else state]
+    for *piece, _ in pieces[:-1]:
+        starts.append(gated_delta_net_final(*piece, starts[-1])[1])
+    rows: list[Sequence[Node]] = []
+    for piece, start in zip(reversed(pieces), reversed(starts), strict=True):
+        *found, dstate = gated_delta_net_backward(*piece, start, dstate)
+        rows.insert(0, found)
+    whole = tuple(q.graph.concat(list(parts), 1) for parts in zip(*rows, strict=True))
+    return whole if state is None or dstate is None else (*whole, dstate)
 
 
 @gated_delta_net.vjp

@@ -195,3 +195,39 @@ def test_a_state_is_updated_where_it_lies():
         plan = session.plan()
         assert [old == new for old, new in plan.updates] == [True]
         assert [kernel.kind for kernel in map(plan.spec, plan.kernels)] == ["library"]
+
+
+def test_a_long_sequence_is_written_out_in_pieces_and_gives_the_same():
+    arrays = {n: a.astype(np.float64) for n, a in net_arrays(1, 300, 1, 3).items()}
+    state, dstate = RNG.normal(size=(2, 1, 1, 3, 3))
+    dy = RNG.normal(size=(1, 300, 1, 3))
+    graph, leaves = graph_of({**arrays, "state": state, "dy": dy, "dstate": dstate})
+    operands, (start, cotangent, later) = leaves[:5], leaves[5:]
+    o, final = graph.gated_delta_net_carry(*operands, start, return_state=True)
+    found = graph.gated_delta_net_backward(*operands, cotangent, start, later)
+    plain = graph.gated_delta_net_backward(*operands, cotangent)
+    graph.set_outputs([o, final, graph.gated_delta_net(*operands), *found, *plain])
+    given = {**arrays, "state": state, "dy": dy, "dstate": dstate}
+    results = darner.run(graph, given)
+    wanted, last = delta_rule(*arrays.values(), state)
+    without, _ = delta_rule(*arrays.values(), np.zeros((1, 1, 3, 3)))
+    for a, b in zip(results, (wanted, last, without), strict=False):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    most = max(node.size for node in darner.expand(graph).nodes if node.rank)
+    assert most <= 300 * 300 // 2
+
+    def loss(values, begin):
+        rows, end = delta_rule(*values.values(), begin)
+        return (rows * dy).sum() + (end * dstate).sum()
+
+    for name, gradient in zip([*arrays, "state"], results[3:9], strict=True):
+        way = RNG.normal(size=gradient.shape)
+        both = []
+        for sign in (1e-6, -1e-6):
+            moved = {n: a + sign * way if n == name else a for n, a in arrays.items()}
+            both.append(loss(moved, state + sign * way if name == "state" else state))
+        np.testing.assert_allclose((gradient * way).sum(), (both[0] - both[1]) / 2e-6, rtol=1e-6)
+    short = graph.gated_delta_net_backward(*operands, cotangent, graph.zeros((1, 1, 3, 3), "f64"))
+    graph.set_outputs(list(short)[:5])
+    for a, b in zip(darner.run(graph, given), results[9:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
