@@ -50,6 +50,7 @@ from . import (
     shapes,
     shaping,
     softmax,
+    splats,
 )
 
 __all__ = [
@@ -102,4 +103,5 @@ __all__ = [
     "shapes",
     "shaping",
     "softmax",
+    "splats",
 ]
