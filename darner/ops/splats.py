@@ -304,15 +304,17 @@ def _view(
     return _View(scene, Camera(meta, grid), attrs)
 
 
-def _lit(image: Node, background: Node) -> Node:
-    """The light of each pixel, what shines through it included."""
-    return image[:, :3] + image[:, 3:] * background
+def _lit(image: Node, background: Node) -> tuple[Node, Node]:
+    """The light of each pixel, what shines through it included, [pixels, 4]: the last number is none. And which numbers are."""
+    behind = pad(background, ((0, 1),))
+    is_light: Node = image.graph.iota((4,), 0, "i32") < 3
+    return (image + image[:, 3:] * behind).maximum(0.0), is_light
 
 
 def _shown(image: Node, background: Node) -> Node:
     """A picture: colours with their gamma, and what is not let through."""
-    colours = _lit(image, background).maximum(0.0) ** GAMMA
-    return reshape(concat([colours, 1.0 - image[:, 3:]], 1), (image.shape[0] * 4,))
+    light, is_light = _lit(image, background)
+    return reshape(where(is_light, light**GAMMA, 1.0 - image), (image.shape[0] * 4,))
 
 
 # --------------------------------------------------------------------------- pictures
@@ -615,10 +617,11 @@ def _(d_loss_rgba: Node, **given: Any) -> Node:
 def _received(view: _View, sent: Node) -> Node:
     """What the features receive from the cotangent of a picture."""
     background = view.camera.background
-    shown = _lit(view.image, background).maximum(0.0)
-    light = sent[:, :3] * (GAMMA * shown ** (GAMMA - 1.0))
-    through = (light * background).sum(-1, keepdims=True) - sent[:, 3:]
-    cotangent = concat([light, through], 1)
+    light, is_light = _lit(view.image, background)
+    by_light = sent * (GAMMA * light ** (GAMMA - 1.0))
+    parts = [by_light[:, k] * background[k] for k in range(3)]
+    through = reshape(parts[0] + parts[1] + parts[2], (view.grid.pixels, 1))
+    cotangent = where(is_light, by_light, through - sent)
     result: Node = splat_blend_backward(
         view.features, view.lists, cotangent, **_blending(view.attrs)
     )

@@ -67,10 +67,28 @@ class _Gradient(Blending):
 
     def begin(self) -> None:
         """The table, and sums of nothing."""
+        b, problem = self.b, self.problem
         self.fill_table()
-        first, last = self.code.share(self.problem.batch * self.problem.entries)
-        count = self.b.mul(self.b.sub(last, first), i64(LINE))
-        clear_bytes(self.b, moved(self.b, self.sums, self.b.mul(first, i64(LINE))), count)
+
+        def picture(number: Value) -> None:
+            first, last = self.code.share(self._used(number))
+            start = b.add(b.mul(number, i64(problem.entries)), first)
+            memory = moved(b, self.sums, b.mul(start, i64(LINE)))
+            clear_bytes(b, memory, b.mul(b.sub(last, first), i64(LINE)))
+
+        each(b, 0, problem.batch, picture)
+
+    def _used(self, picture: Value) -> Value:
+        """How many entries there are up to the end of the last list of a picture."""
+        b, problem = self.b, self.problem
+        lead = self.lead(picture)
+
+        def tile(k: Value, held: Sequence[Value]) -> Sequence[Value]:
+            edge = self.edge(lead, b.add(b.mul(k, i64(2)), i64(problem.entries + 1)))
+            return [maximum(b, held[0], edge)]
+
+        (found,) = loop(b, i64(0), i64(problem.grid.tiles), 1, tile, [i64(0)])
+        return found
 
     # ------------------------------------------------------------- a vector of pixels
 
@@ -182,7 +200,7 @@ class _Gradient(Blending):
                     self._add_line(b.add(base, found), at)
 
             with b.if_then(b.icmp_signed("<", low, high)):
-                each(b, 0, problem.entries, entry)
+                each(b, 0, self._used(number), entry)
 
         each(b, 0, problem.batch, picture)
         each(b, first, last, self._by_opacity)

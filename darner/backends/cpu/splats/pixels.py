@@ -148,7 +148,7 @@ class Blending:
             picture, number = b.udiv(piece, i64(grid.tiles)), b.urem(piece, i64(grid.tiles))
             lead = self.lead(picture)
             first, last = (
-                self._edge(lead, b.add(b.mul(number, i64(2)), i64(problem.entries + k)))
+                self.edge(lead, b.add(b.mul(number, i64(2)), i64(problem.entries + k)))
                 for k in range(2)
             )
 
@@ -161,7 +161,7 @@ class Blending:
 
         self.code.claims.each(problem.tiles, tile)
 
-    def _edge(self, lead: Sequence[Value], place: Value) -> Value:
+    def edge(self, lead: Sequence[Value], place: Value) -> Value:
         """Where a list begins or ends: within what there is."""
         found = self.lists.integer(lead, place)
         return self.code.indices.clamp(found, 0, self.problem.entries)  # type: ignore[return-value]  # of a value
