@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
-from typing import Any
+from typing import TypeAlias
 
 from ..graph.errors import ArgumentError
+
+Tensor: TypeAlias = object
+"""A node, an array, or the id of a node: whatever a call takes as an operand."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,13 @@ class GaussianSplatInputs:
     (128,)
     """
 
-    positions: Any
-    scales: Any
-    rotations: Any
-    opacities: Any
-    colors: Any
-    sh_coeffs: Any
-    meta: Any
+    positions: Tensor
+    scales: Tensor
+    rotations: Tensor
+    opacities: Tensor
+    colors: Tensor
+    sh_coeffs: Tensor
+    meta: Tensor
 
 
 @dataclass(frozen=True)
@@ -88,27 +91,27 @@ class GaussianSplatBackwardParams:
     max_anisotropy: float = 10.0
 
 
-def render_attrs(params: GaussianSplatRenderParams) -> dict[str, Any]:
+def render_attrs(params: GaussianSplatRenderParams) -> dict[str, object]:
     """Parameters as attributes of an op."""
     return {item.name: getattr(params, item.name) for item in fields(GaussianSplatRenderParams)}
 
 
-def backward_attrs(params: GaussianSplatBackwardParams) -> dict[str, Any]:
+def backward_attrs(params: GaussianSplatBackwardParams) -> dict[str, object]:
     """Parameters of the gradient as attributes of an op."""
     own = ("loss_grad_clip", "sh_band", "max_anisotropy")
     return {**render_attrs(params.render), **{name: getattr(params, name) for name in own}}
 
 
 def written_out(
-    names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
+    names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]
+) -> tuple[list[object], dict[str, object]]:
     """The arguments of a call by records as tensors and attributes: ``names`` are those of the records, in their order.
 
     >>> written_out(["inputs", "params"], [1.0], {"params": GaussianSplatRenderParams(width=8)})[1]["width"]
     8
     """
-    tensors: list[Any] = []
-    attrs: dict[str, Any] = {}
+    tensors: list[object] = []
+    attrs: dict[str, object] = {}
     by_name = dict(kwargs)
     given = [*args, *(by_name.pop(name) for name in names[len(args) :] if name in by_name)]
     for value in given:

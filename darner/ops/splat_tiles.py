@@ -7,9 +7,10 @@ Both are made of other ops too, with all entries beside all pixels: that is what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -38,6 +39,14 @@ FEATURES = 16
 
 MOST_ENTRIES = 1 << 24
 """Entries of all lists together: in a packed buffer their numbers are f32."""
+
+
+class ListAttrs(TypedDict):
+    """The attributes of ``splat_lists``."""
+
+    across: int
+    down: int
+    max_list_entries: int
 
 
 class BlendAttrs(TypedDict):
@@ -144,7 +153,9 @@ def _(bounds: Array, numbers: Array, across: int, down: int, max_list_entries: i
 
 
 @splat_lists.vmap
-def _(size: Dim, batched: dict[str, bool], bounds: Node, numbers: Node, **attrs: Any) -> Node:
+def _(
+    size: Dim, batched: dict[str, bool], bounds: Node, numbers: Node, **attrs: Unpack[ListAttrs]
+) -> Node:
     bounds = bounds if batched["bounds"] else spread(bounds, size)
     numbers = numbers if batched["numbers"] else spread(numbers, size)
     result: Node = splat_lists(bounds, numbers, **attrs)
@@ -240,7 +251,9 @@ def _(features: Node, lists: Node, **attrs: Unpack[BlendAttrs]) -> Node:
 
 
 @splat_blend.vjp
-def _(g: Node, out: Node, features: Node, lists: Node, **attrs: Unpack[BlendAttrs]) -> Any:
+def _(
+    g: Node, out: Node, features: Node, lists: Node, **attrs: Unpack[BlendAttrs]
+) -> dict[str, Callable[[], Node]]:
     return {"features": lambda: splat_blend_backward(features, lists, g, **attrs)}
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -34,68 +32,29 @@ from .splat_records import (
     GaussianSplatRenderParams,
     written_out,
 )
-from .splat_scene import (
-    META,
-    Camera,
-    Scene,
-    Sight,
-    Splats,
-    from_harmonics,
-    from_turned,
-    from_unit,
-    harmonics,
-    harmonics_of,
-    local_of,
-    matrices_of,
-    unit,
-)
-from .splat_tiles import (
-    FAMILY,
-    MOST_ENTRIES,
-    BlendAttrs,
-    Grid,
-    check_options,
-    splat_blend,
-    splat_blend_backward,
+from .splat_scene import META, Camera, Splats, harmonics_of, matrices_of
+from .splat_tiles import FAMILY, MOST_ENTRIES, Grid, check_options, splat_blend
+from .splat_view import (
+    TENSORS,
+    BackwardCall,
+    RenderAttrs,
+    SceneCall,
+    blending,
+    received_by,
+    shown_as,
+    to_scene,
+    view_of,
 )
 
-GAMMA = 2.2
-"""The power of each colour that a picture holds."""
 _RECORDS = (GaussianSplatInputs, GaussianSplatRenderParams, GaussianSplatBackwardParams)
 KEPT = 11
 """Numbers at the end of a packed buffer that say how it was made."""
 
 
-class RenderAttrs(BlendAttrs):
-    """The attributes of ``gaussian_splat_render``."""
-
-    radius_scale: float
-    max_list_entries: int
-
-
-class BackwardAttrs(RenderAttrs):
-    """The attributes of ``gaussian_splat_render_backward``."""
-
-    loss_grad_clip: float
-    sh_band: int
-    max_anisotropy: float
-
-
-def _blending(attrs: RenderAttrs) -> BlendAttrs:
-    return BlendAttrs(
-        width=attrs["width"],
-        height=attrs["height"],
-        tile_size=attrs["tile_size"],
-        alpha_cutoff=attrs["alpha_cutoff"],
-        max_splat_steps=attrs["max_splat_steps"],
-        transmittance_threshold=attrs["transmittance_threshold"],
-    )
-
-
 # --------------------------------------------------------------------------- what calls must be
 
 
-def _check_scene(  # many parameters: the tensors of a scene
+def _check_scene(  # many parameters: they are the tensors of a scene
     positions: TensorType,
     scales: TensorType,
     rotations: TensorType,
@@ -189,7 +148,9 @@ def _by_records(op: Op) -> None:
     """Let an op be called by records: ``g.gaussian_splat_render(inputs, params)``."""
 
     @op.spelling
-    def _(graph: Graph, *args: Any, **kwargs: Any) -> Any:
+    def _(
+        graph: Graph, *args: object, **kwargs: object
+    ) -> tuple[Sequence[object], dict[str, object]]:
         if any(isinstance(value, _RECORDS) for value in (*args, *kwargs.values())):
             return written_out(["inputs", "d_loss_rgba", "params"], args, kwargs)
         return args, kwargs
@@ -218,7 +179,7 @@ def _splats(count: int, terms: int = 0) -> list[Spec]:
     ]
 
 
-_SMALL: dict[str, Any] = {"width": 6, "height": 5, "tile_size": 4, "max_list_entries": 60}
+_SMALL: dict[str, int] = {"width": 6, "height": 5, "tile_size": 4, "max_list_entries": 60}
 _FEW_STEPS = {"max_splat_steps": 2, "transmittance_threshold": 0.5, "alpha_cutoff": 0.1}
 _BESIDE = _meta(2, 1, 1, 0.2, 0, 0, 0, 0, 1, 70, 0.1, 2.6)
 _SCENES = [
@@ -229,90 +190,12 @@ _SCENES = [
 ]
 
 
-def _with_cotangents(scene: Sample, pixels: int, **attrs: Any) -> Sample:
+def _with_cotangents(scene: Sample, pixels: int, **attrs: float) -> Sample:
     tensors, options = scene.args[:7], scene.args[7:]
     return sample(*tensors, spec(4 * pixels), *options, **scene.kwargs, **attrs)
 
 
 # --------------------------------------------------------------------------- from a scene to lists of splats
-
-
-@dataclass(frozen=True)
-class _View:
-    """A scene before a camera, and what is known of its splats."""
-
-    scene: Scene
-    camera: Camera
-    attrs: RenderAttrs
-
-    @cached_property
-    def grid(self) -> Grid:
-        """The picture and its tiles."""
-        return Grid(self.attrs["width"], self.attrs["height"], self.attrs["tile_size"])
-
-    @cached_property
-    def away(self) -> Node:
-        """From each splat to the camera."""
-        return self.scene.away(self.camera)
-
-    @cached_property
-    def splats(self) -> Splats:
-        """The splats as the camera sees them."""
-        scene = self.scene
-        matrices = matrices_of(scene.quaternions, scene.inverse_sizes)
-        local = local_of(matrices, self.away)
-        return Splats(matrices, local, scene.covers, scene.shown(self.camera))
-
-    @cached_property
-    def features(self) -> Node:
-        """The features of ``splat_blend``."""
-        return self.splats.features(self.camera)
-
-    @cached_property
-    def sight(self) -> Sight:
-        """Which splats can be seen."""
-        cutoff = self.attrs["alpha_cutoff"]
-        return Sight(self.scene, self.camera, self.splats.local, cutoff, self.grid)
-
-    @cached_property
-    def lists(self) -> Node:
-        """The splats of each tile."""
-        return self.sight.lists(self.attrs["max_list_entries"])
-
-    @cached_property
-    def image(self) -> Node:
-        """Light and transmittance of each pixel."""
-        result: Node = splat_blend(self.features, self.lists, **_blending(self.attrs))
-        return result
-
-
-def _view(
-    positions: Node,
-    scales: Node,
-    rotations: Node,
-    opacities: Node,
-    colors: Node,
-    sh_coeffs: Node,
-    meta: Node,
-    **attrs: Unpack[RenderAttrs],
-) -> _View:
-    radius_scale = attrs["radius_scale"]
-    scene = Scene(positions, scales, rotations, opacities, colors, sh_coeffs, radius_scale)
-    grid = Grid(attrs["width"], attrs["height"], attrs["tile_size"])
-    return _View(scene, Camera(meta, grid), attrs)
-
-
-def _lit(image: Node, background: Node) -> tuple[Node, Node]:
-    """The light of each pixel, what shines through it included, [pixels, 4]: the last number is none. And which numbers are."""
-    behind = pad(background, ((0, 1),))
-    is_light: Node = image.graph.iota((4,), 0, "i32") < 3
-    return (image + image[:, 3:] * behind).maximum(0.0), is_light
-
-
-def _shown(image: Node, background: Node) -> Node:
-    """A picture: colours with their gamma, and what is not let through."""
-    light, is_light = _lit(image, background)
-    return reshape(where(is_light, light**GAMMA, 1.0 - image), (image.shape[0] * 4,))
 
 
 # --------------------------------------------------------------------------- pictures
@@ -336,32 +219,28 @@ _by_records(gaussian_splat_render)
 
 
 @gaussian_splat_render.expand
-def _(**given: Any) -> Node:
-    view = _view(**given)
-    return _shown(view.image, view.camera.background)
+def _(**call: Unpack[SceneCall]) -> Node:
+    view = view_of(call)
+    return shown_as(view.image, view.camera.background)
 
 
 @gaussian_splat_render.vjp
-def _(g: Node, out: Node, **given: Any) -> Any:
-    tensors = {name: value for name, value in given.items() if isinstance(value, Node)}
-    attrs = {name: value for name, value in given.items() if name not in tensors}
-    whole = {"loss_grad_clip": math.inf, "sh_band": 3}
+def _(g: Node, out: Node, **call: Unpack[SceneCall]) -> dict[str, Callable[[], Node]]:
     packed: list[Node] = []
 
     def part(name: str) -> Callable[[], Node]:
         def cut() -> Node:
             if not packed:
-                packed.append(
-                    gaussian_splat_render_backward(**tensors, d_loss_rgba=g, **attrs, **whole)
-                )
-            before = list(tensors)[: list(tensors).index(name)]
-            first = sum(tensors[other].shape[0] for other in before)
-            found: Node = packed[0][first : first + tensors[name].shape[0]]
+                whole = {"d_loss_rgba": g, "loss_grad_clip": math.inf, "sh_band": 3}
+                packed.append(gaussian_splat_render_backward(**call, **whole))
+            sizes = {key: x.shape[0] for key, x in call.items() if isinstance(x, Node)}
+            first = sum(sizes[other] for other in TENSORS[: TENSORS.index(name)])
+            found: Node = packed[0][first : first + sizes[name]]
             return found
 
         return cut
 
-    return {name: part(name) for name in tensors if name != "meta"}
+    return {name: part(name) for name in TENSORS}
 
 
 # --------------------------------------------------------------------------- in two steps
@@ -390,8 +269,8 @@ _by_records(gaussian_splat_prepare)
 
 
 @gaussian_splat_prepare.expand
-def _(**given: Any) -> Node:
-    view = _view(**given)
+def _(**call: Unpack[SceneCall]) -> Node:
+    view = view_of(call)
     splats, scene, camera, attrs = view.splats, view.scene, view.camera, view.attrs
     kind, count = splats.local.dtype, scene.count
     cover = reshape(splats.covers, (count, 1))
@@ -511,7 +390,7 @@ def _(prep: Node, meta: Node, **attrs: Unpack[RenderAttrs]) -> Node:
     covers = where(seen > 0.0, shown[:, 3], 0.0)
     camera = Camera(meta, grid)
     features = Splats(matrices, local, covers, shown[:, :3]).features(camera)
-    return _shown(splat_blend(features, lists, **_blending(attrs)), camera.background)
+    return shown_as(splat_blend(features, lists, **blending(attrs)), camera.background)
 
 
 @builder(family=FAMILY)
@@ -598,60 +477,13 @@ _by_records(gaussian_splat_render_backward)
 
 
 @gaussian_splat_render_backward.expand
-def _(d_loss_rgba: Node, **given: Any) -> Node:
-    attrs = {name: given.pop(name) for name in ("loss_grad_clip", "sh_band", "max_anisotropy")}
-    view = _view(**given)
-    sent = d_loss_rgba
-    if math.isfinite(attrs["loss_grad_clip"]):
-        sent = sent.maximum(-attrs["loss_grad_clip"]).minimum(attrs["loss_grad_clip"])
-    received = _received(view, reshape(sent, (view.grid.pixels, 4)))
-    parts = _to_scene(view, received, attrs["sh_band"])
+def _(**call: Unpack[BackwardCall]) -> Node:
+    view, sent, clip = view_of(call), call["d_loss_rgba"], call["loss_grad_clip"]
+    if math.isfinite(clip):
+        sent = sent.maximum(-clip).minimum(clip)
+    received = received_by(view, reshape(sent, (view.grid.pixels, 4)))
+    parts = to_scene(view, received, call["sh_band"])
     return concat([reshape(part, (math.prod(part.shape),)) for part in parts], 0)
-
-
-def _received(view: _View, sent: Node) -> Node:
-    """What the features receive from the cotangent of a picture."""
-    background = view.camera.background
-    light, is_light = _lit(view.image, background)
-    by_light = sent * (GAMMA * light ** (GAMMA - 1.0))
-    parts = [by_light[:, k] * background[k] for k in range(3)]
-    through = reshape(parts[0] + parts[1] + parts[2], (view.grid.pixels, 1))
-    cotangent = where(is_light, by_light, through - sent)
-    result: Node = splat_blend_backward(
-        view.features, view.lists, cotangent, **_blending(view.attrs)
-    )
-    return result
-
-
-def _to_scene(view: _View, received: Node, band: int) -> list[Node]:
-    """What each tensor of the scene receives, of what the features do."""
-    scene, splats, camera, count = view.scene, view.splats, view.camera, view.scene.count
-    local, light = received[:, :3], received[:, 13:]
-    rays = reshape(received[:, 3:12], (count, 3, 3, 1))
-    axes = reshape(camera.axes, (1, 3, 1, 3))
-    column, row = reshape(local, (count, 3, 1)), reshape(view.away, (count, 1, 3))
-    matrices = (rays * axes).sum(1) + column * row
-    positions = -(column * splats.matrices).sum(1)
-    scales = -(matrices * splats.matrices).sum(-1)
-    turns = matrices * reshape(scene.inverse_sizes, (count, 3, 1))
-    quaternions = from_turned(turns, scene.quaternions)
-    rotations = from_unit(quaternions, scene.rows(scene.rotations, 4))
-    within = (scene.opacities >= 0.0).logical_and(scene.opacities <= 1.0)
-    opacities = where(within, received[:, 12], 0.0)
-    if not scene.terms:
-        return [positions, scales, rotations, opacities, light, light * 0.0]
-    colours = where(scene.is_harmonic, 0.0, light)
-    light = where(scene.is_harmonic, light, 0.0)
-    directions = unit(-view.away)
-    beside = reshape(light, (count, 1, 3))
-    by_term = (scene.coefficients * beside).sum(-1)
-    towards = from_harmonics(by_term, directions, scene.terms)
-    positions = positions + from_unit(towards, -view.away)
-    kept = min((band + 1) ** 2, scene.terms)
-    basis = harmonics(directions, scene.terms)[:, :kept]
-    coefficients = reshape(basis, (count, kept, 1)) * beside
-    coefficients = pad(coefficients, ((0, 0), (0, scene.terms - kept), (0, 0)))
-    return [positions, scales, rotations, opacities, colours, coefficients]
 
 
 # --------------------------------------------------------------------------- cameras

@@ -5,7 +5,7 @@ Threads share the rows of tiles. Each goes through all splats twice: to count th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ....codegen.ir.emit import loop, maximum, minimum
 from ....codegen.ir.index import i64
@@ -74,7 +74,7 @@ class _Writer:
         def picture(number: Value) -> None:
             base = b.mul(number, i64(problem.length))
 
-            def tile(k: Value, held: list[Value]) -> list[Value]:
+            def tile(k: Value, held: Sequence[Value]) -> Sequence[Value]:
                 at = b.add(b.mul(number, i64(problem.tiles)), k)
                 count = self.registers.load(self.counts, at, dtypes.i64)
                 self.registers.store(held[0], self.counts, at, dtypes.i64)
@@ -84,7 +84,7 @@ class _Writer:
                     self._put(minimum(b, edge, room), place)
                 return [end]
 
-            (total,) = loop(b, i64(0), i64(problem.tiles), 1, tile, [i64(0)])  # type: ignore[arg-type]  # llvmlite's values are a list
+            (total,) = loop(b, i64(0), i64(problem.tiles), 1, tile, [i64(0)])
             self.registers.store(total, self.totals, number, dtypes.i64)
             too_many = b.icmp_signed(">", total, room)
             self.code.faults.tell_if(b, too_many, self.node, total, problem.entries)
@@ -126,7 +126,10 @@ class _Writer:
             with b.if_then(b.and_(above, b.icmp_signed("<", row, bottom))):
                 first = maximum(b, left, i64(0))
                 last = minimum(b, right, i64(problem.across))
-                number = lambda: self.numbers.integer(lead, n)  # noqa: E731
+
+                def number() -> Value:
+                    return self.numbers.integer(lead, n)
+
                 each(b, first, last, lambda x: body(b.add(start, x), number))
 
         each(b, 0, problem.splats, splat)

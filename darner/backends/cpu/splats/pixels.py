@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-from ....codegen.ir.emit import broadcast
-from ....codegen.ir.index import IndexMath, i64
+from ....codegen.ir.emit import broadcast, maximum, minimum
+from ....codegen.ir.index import Index, IndexMath, i64
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Builder, Pointer, Value
 from ....codegen.problems.splats import CLOSE, FEATURES, BlendProblem
 from ....graph import dtypes
 from ....graph.dtypes import DType
-from ....graph.integers import round_up
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ..emit.template import Code
 from ..emit.vectors import Source, each, moved, sweep
@@ -47,7 +47,7 @@ class Pixels:
         last: what comes after its last.
     """
 
-    lead: Sequence[Value]
+    lead: Sequence[Index]
     picture: Value
     u: Lane
     v: Lane
@@ -104,7 +104,7 @@ class Blending:
         at = self.b.add(self.b.mul(row, i64(FEATURES)), i64(k))
         return self.spread(self.registers.load(self.code.shared, at, dtypes.f32))
 
-    def lead(self, picture: Value) -> Sequence[Value]:
+    def lead(self, picture: Value) -> Sequence[Index]:
         """The index of a picture in the batch."""
         if not self.problem.lead:
             return []
@@ -121,7 +121,7 @@ class Blending:
             index = [*self.lead(picture), b.urem(row, i64(problem.splats))]
             start = b.mul(row, i64(FEATURES))
 
-            def columns(column: Value | int, width: int) -> None:
+            def columns(column: Index, width: int) -> None:
                 value = self.features.at(index, column, width)
                 at = self.code.indices.add(start, column)
                 self.registers.store(value, self.code.shared, at, dtypes.f32)
@@ -142,7 +142,7 @@ class Blending:
     def for_pixels(self, body: Callable[[Pixels], None]) -> None:
         """``body`` for every vector of pixels of the tiles that this thread claims."""
         b, grid, problem = self.b, self.problem.grid, self.problem
-        vectors = -(-problem.square // self.lanes)
+        vectors = ceil_div(problem.square, self.lanes)
 
         def tile(piece: Value) -> None:
             picture, number = b.udiv(piece, i64(grid.tiles)), b.urem(piece, i64(grid.tiles))
@@ -161,10 +161,11 @@ class Blending:
 
         self.code.claims.each(problem.tiles, tile)
 
-    def edge(self, lead: Sequence[Value], place: Value) -> Value:
+    def edge(self, lead: Sequence[Index], place: Value) -> Value:
         """Where a list begins or ends: within what there is."""
         found = self.lists.integer(lead, place)
-        return self.code.indices.clamp(found, 0, self.problem.entries)  # type: ignore[return-value]  # of a value
+        least = maximum(self.b, found, i64(0))
+        return minimum(self.b, least, i64(self.problem.entries))
 
     def _pixels(
         self, picture: Value, tile: Value, start: Value, ends: tuple[Value, Value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....graph import dtypes
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -38,7 +39,7 @@ class _Lists:
     @property
     def scratch_bytes(self) -> int:
         """A number for each tile."""
-        return -(-4 * self.tiles // GRANULE) * GRANULE
+        return round_up(4 * self.tiles, GRANULE)
 
     def cleared(self) -> Stage:
         """Nothing in any list."""
@@ -46,7 +47,7 @@ class _Lists:
         b, count = dispatch.builder, self.problem.batch * self.problem.length
         with b.if_(b.thread < count):
             dispatch.results[0][b.thread] = 0xFFFFFFFF
-        return dispatch.finish(-(-count // dispatch.threads))
+        return dispatch.finish(ceil_div(count, dispatch.threads))
 
     def counted(self) -> Stage:
         """How many splats each tile has."""
@@ -61,7 +62,7 @@ class _Lists:
 
             self._of_tile(dispatch, e, add)
             counts[b.thread] = found
-        return dispatch.finish(-(-self.tiles // dispatch.threads))
+        return dispatch.finish(ceil_div(self.tiles, dispatch.threads))
 
     def begun(self) -> Stage:
         """Where each list begins and ends; too many entries are told of as a fault."""
@@ -81,7 +82,7 @@ class _Lists:
                 counts[at] = total
                 total.set(end)
             e.tell_if(total > problem.entries, self.node, total, problem.entries)
-        return dispatch.finish(-(-problem.batch // dispatch.threads))
+        return dispatch.finish(ceil_div(problem.batch, dispatch.threads))
 
     def filled(self) -> Stage:
         """The numbers of splats in the lists."""
@@ -102,7 +103,7 @@ class _Lists:
                 place.set(place + 1)
 
             self._of_tile(dispatch, e, put)
-        return dispatch.finish(-(-self.tiles // dispatch.threads))
+        return dispatch.finish(ceil_div(self.tiles, dispatch.threads))
 
     def _lead(self, e: ThreadElements, picture: Value) -> list[Value]:
         """The index of a picture in the batch."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ....graph import dtypes
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
+from ...ir.index import Number
 from ...problems.splats import BlendProblem
 from ..builder import Value
 from ..dispatch import Dispatch, Stage, Written
@@ -48,7 +49,7 @@ def _blended(spec: Spec, machine: Machine, node: Node, problem: BlendProblem) ->
             place = b.let((pixel.picture * problem.grid.pixels + pixel.number) * 4, "place")
             for k, value in enumerate((*light, left)):
                 result[place + k] = value
-    return dispatch.finish(-(-problem.tiles * problem.square // dispatch.threads))
+    return dispatch.finish(ceil_div(problem.tiles * problem.square, dispatch.threads))
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Pixel:
         edge = b.let(tile * 2 + problem.entries, "edge")
         self.first, self.last = (self._edge(edge + k) for k in range(2))
 
-    def _edge(self, place: Value) -> Any:
+    def _edge(self, place: Value) -> Number:
         """Where a list begins or ends: within what there is."""
         found = self.e.integer(self.node.operands[1], [*self.lead, place])
         return self.e.places.clamp(found, 0, self.problem.entries)
@@ -116,7 +117,7 @@ class Pixel:
         known = b.let(found < self.problem.splats, "known")
         return b.let(b.choose(known, found, b.index(0)), "splat"), known
 
-    def feature(self, number: Value, k: int) -> Any:
+    def feature(self, number: Value, k: int) -> Number:
         """A feature of a splat."""
         return self.e.at(self.node.operands[0], [*self.lead, number, k])
 
