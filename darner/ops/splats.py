@@ -375,9 +375,9 @@ def _(prep: Node, meta: Node, **attrs: Unpack[RenderAttrs]) -> Node:
     grid = Grid(attrs["width"], attrs["height"], attrs["tile_size"])
     entries = attrs["max_list_entries"]
     count = (prep.shape[0] - _packed_size(0, grid, entries)) // 15
-    first = 0
+    first: Dim = 0
 
-    def cut(size: int) -> Node:
+    def cut(size: Dim) -> Node:
         nonlocal first
         first += size
         return prep[first - size : first]

@@ -242,8 +242,11 @@ def lane_sums(builder: Builder, values: Sequence[Value]) -> list[Value]:
             ir.Constant(kind, [*picked, *(count + lane for lane in picked)])
             for picked in (low, high)
         ]
+        low_half, high_half = halves
         values = [
-            builder.fadd(*(builder.shuffle_vector(a, c, half) for half in halves))
+            builder.fadd(
+                builder.shuffle_vector(a, c, low_half), builder.shuffle_vector(a, c, high_half)
+            )
             for a, c in zip(values[::2], values[1::2], strict=True)
         ]
         groups *= 2

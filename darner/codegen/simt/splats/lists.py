@@ -9,6 +9,7 @@ from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
+from ...ir.index import Number
 from ...problems.splats import ListProblem
 from ..builder import Value
 from ..dispatch import Dispatch, Stage, Written
@@ -105,7 +106,7 @@ class _Lists:
             self._of_tile(dispatch, e, put)
         return dispatch.finish(ceil_div(self.tiles, dispatch.threads))
 
-    def _lead(self, e: ThreadElements, picture: Value) -> list[Value]:
+    def _lead(self, e: ThreadElements, picture: Value) -> list[Number]:
         """The index of a picture in the batch."""
         lead = self.problem.lead
         return list(e.places.split(picture, lead)) if lead else []

@@ -31,7 +31,7 @@ def _blended(spec: Spec, machine: Machine, node: Node, problem: BlendProblem) ->
     b = dispatch.builder
     (result,) = dispatch.results
     with b.if_(b.thread < problem.tiles * problem.square):
-        pixel = Pixel(dispatch, node, problem, b.thread)
+        pixel = Pixel(dispatch.elements(), node, problem, b.thread)
         with b.if_(pixel.inside):
             light = [b.variable(b.constant(0.0, dtypes.f32), f"light{k}") for k in range(3)]
             left = b.variable(b.constant(1.0, dtypes.f32), "left")
@@ -57,16 +57,10 @@ class Meeting:
     """A splat as the ray of a pixel meets it.
 
     Attributes:
-        rays: the direction of the ray in the splat.
-        nearest: where it is nearest to the middle.
-        depth: where that is along the ray.
         alpha: what the splat takes.
         hits: whether that counts.
     """
 
-    rays: Sequence[Value]
-    nearest: Sequence[Value]
-    depth: Value
     alpha: Value
     hits: Value
 
@@ -75,10 +69,10 @@ class Pixel:
     """The pixel of a number, among those of all tiles, and the splats of its tile."""
 
     def __init__(
-        self, dispatch: Dispatch, node: Node, problem: BlendProblem, number: Value
+        self, elements: ThreadElements, node: Node, problem: BlendProblem, number: Value
     ) -> None:
-        b = self.b = dispatch.builder
-        self.e: ThreadElements = dispatch.elements()
+        b = self.b = elements.builder
+        self.e = elements
         self.problem, self.node = problem, node
         grid = problem.grid
         piece = b.let(number // problem.square, "piece")
@@ -121,11 +115,10 @@ class Pixel:
         """A feature of a splat."""
         return self.e.at(self.node.operands[0], [*self.lead, number, k])
 
-    def meet(self, number: Value) -> Meeting:
-        """A splat as the ray of the pixel meets it."""
-        b, problem = self.b, self.problem
-        middle = [b.let(self.feature(number, k)) for k in range(3)]
-        rays = [
+    def rays(self, number: Value) -> list[Value]:
+        """The direction of the pixel in a splat."""
+        b = self.b
+        return [
             b.let(
                 b.fma(
                     self.u,
@@ -135,12 +128,23 @@ class Pixel:
             )
             for k in range(3)
         ]
+
+    def nearest(self, number: Value) -> tuple[Value, list[Value]]:
+        """Where along its ray the pixel is nearest to the middle of a splat, and that point in the splat."""
+        b = self.b
+        rays = self.rays(number)
+        middle = [b.let(self.feature(number, k)) for k in range(3)]
         depth = b.let(-(_dot(middle, rays) / _dot(rays, rays)), "depth")
-        nearest = [b.let(o + depth * ray) for o, ray in zip(middle, rays, strict=True)]
+        return depth, [b.let(o + depth * ray) for o, ray in zip(middle, rays, strict=True)]
+
+    def meet(self, number: Value) -> Meeting:
+        """A splat as the ray of the pixel meets it."""
+        b, problem = self.b, self.problem
+        depth, nearest = self.nearest(number)
         power = b.let(_dot(nearest, nearest) * -0.5, "power")
         alpha = b.let(self.feature(number, 12) * b.call("exp", power), "alpha")
         enough = (alpha >= problem.cutoff) & (alpha > 0.0)
-        return Meeting(rays, nearest, depth, alpha, b.let((depth > 0.0) & enough, "hits"))
+        return Meeting(alpha, b.let((depth > 0.0) & enough, "hits"))
 
 
 def _dot(a: Sequence[Value], c: Sequence[Value]) -> Value:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from ....graph.errors import InternalError
 from ....lower.plan import Spec
-from ...problems.splats import BLEND, LISTS, main_node
+from ...problems.splats import BACKWARD, BLEND, LISTS, main_node
 from ..dispatch import Written
 from ..machine import Machine
 from ..template import Template
+from .gradient import has_room, write_backward
 from .lists import write_lists
 from .pixels import write_blend
 
-WRITERS = {LISTS: write_lists, BLEND: write_blend}
+WRITERS = {LISTS: write_lists, BLEND: write_blend, BACKWARD: write_backward}
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
-    return main_node(spec, *WRITERS) is not None
+    node = main_node(spec, *WRITERS)
+    return node is not None and (node.op.name != BACKWARD or has_room(node))
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
@@ -26,4 +28,4 @@ def _write(spec: Spec, machine: Machine) -> Written:
 
 
 SPLATS = Template("splats", _fits, _write)
-"""``splat_lists`` and ``splat_blend``."""
+"""``splat_lists``, ``splat_blend`` and ``splat_blend_backward``."""
