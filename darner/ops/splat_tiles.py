@@ -330,6 +330,30 @@ def _(
     return result
 
 
+METS = 40
+"""Operations that a pixel takes to meet a splat; twice as many with the gradient."""
+
+
+def _meetings(features: TensorType, lists: TensorType, attrs: BlendAttrs) -> Dim:
+    """How often a pixel meets a splat: at most as often as there are entries, and as it can take from the pixel."""
+    grid = grid_of(attrs)
+    entries = lists.shape[-1] - 2 * grid.tiles
+    each = grid.pixels * attrs["max_splat_steps"]
+    if isinstance(entries, int):
+        each = min(each, entries * grid.tile_size**2)
+    return product(features.shape[:-2]) * each
+
+
+@splat_blend.cost
+def _(features: TensorType, lists: TensorType, **attrs: Unpack[BlendAttrs]) -> Dim:
+    return METS * _meetings(features, lists, attrs)
+
+
+@splat_blend_backward.cost
+def _(features: TensorType, lists: TensorType, g: TensorType, **attrs: Unpack[BlendAttrs]) -> Dim:
+    return 3 * METS * _meetings(features, lists, attrs)
+
+
 # --------------------------------------------------------------------------- all entries beside all pixels
 
 

@@ -209,7 +209,7 @@ def test_tiles_never_change_the_picture(name, tile):
 
 def test_in_two_steps_it_is_the_same_picture_bit_by_bit():
     params = GaussianSplatRenderParams(width=40, height=30, max_list_entries=3000)
-    scene = random_scene(80, terms=4)
+    scene = random_scene(80, terms=9)
     images = []
     for how in ("gaussian_splat_render", "gaussian_splat_render_decomposed"):
         g = graph_of(scene, params, how=how)
@@ -259,6 +259,7 @@ def test_autodiff_of_two_steps_is_that_of_one_and_the_op_that_says_it():
     np.testing.assert_allclose(packed, np.concatenate(found[0]), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_batch_of_cameras_is_a_loop_over_them():
     params = GaussianSplatRenderParams(width=20, height=14, max_list_entries=900)
     scene = random_scene(30)
@@ -281,6 +282,7 @@ def test_a_batch_of_cameras_is_a_loop_over_them():
 # --------------------------------------------------------------------------- fitting
 
 
+@pytest.mark.slow
 def test_splats_are_fitted_to_a_picture_by_their_gradients():
     params = GaussianSplatRenderParams(width=16, height=16, max_list_entries=200)
     goal = rendered(scene_of([([0.3, 0.2, 0], -0.8, 0.9, [0.9, 0.5, 0.2])]), params)
