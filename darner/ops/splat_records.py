@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ..graph.errors import ArgumentError
 
 Tensor: TypeAlias = object
-"""A node, an array, or the id of a node: whatever a call takes as an operand."""
+"""A node or an array: whatever a call takes as an operand."""
 
 
 @dataclass(frozen=True)
