@@ -17,6 +17,7 @@ from . import (
     custom_bodies,
     custom_samples,
     declare,
+    delta_net,
     distributions,
     einsum,
     elementwise,
@@ -51,6 +52,7 @@ from . import (
     shaping,
     softmax,
     splats,
+    state_space,
 )
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "custom_bodies",
     "custom_samples",
     "declare",
+    "delta_net",
     "distributions",
     "einsum",
     "elementwise",
@@ -104,4 +107,5 @@ __all__ = [
     "shaping",
     "softmax",
     "splats",
+    "state_space",
 ]

@@ -38,6 +38,7 @@ from .runtime.stored import leaves_in_panels
 from .scan.template import SCANS
 from .sort.template import SORTING
 from .splats.template import SPLATS
+from .state_space.template import STATE_SPACE
 
 TEMPLATES: tuple[Template, ...] = (
     HOST,
@@ -53,6 +54,7 @@ TEMPLATES: tuple[Template, ...] = (
     UPDATES,
     SOLVING,
     SPLATS,
+    STATE_SPACE,
     ROWS,
     TRANSPOSED,
     ELEMENTS,

@@ -20,6 +20,7 @@ from .rows.template import ROWS
 from .scan.template import SCANS
 from .sort.template import SORTING
 from .splats.template import SPLATS
+from .state_space.template import STATE_SPACE
 from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
@@ -34,6 +35,7 @@ TEMPLATES: tuple[Template, ...] = (
     UPDATES,
     SOLVING,
     SPLATS,
+    STATE_SPACE,
     ROWS,
     TURNED,
     MAPS,
