@@ -51,6 +51,7 @@ from . import (
     shapes,
     shaping,
     softmax,
+    splats,
     state_space,
 )
 
@@ -105,5 +106,6 @@ __all__ = [
     "shapes",
     "shaping",
     "softmax",
+    "splats",
     "state_space",
 ]

@@ -19,6 +19,7 @@ from .pooling.template import POOLING
 from .rows.template import ROWS
 from .scan.template import SCANS
 from .sort.template import SORTING
+from .splats.template import SPLATS
 from .state_space.template import STATE_SPACE
 from .template import Template
 
@@ -33,6 +34,7 @@ TEMPLATES: tuple[Template, ...] = (
     SCANS,
     UPDATES,
     SOLVING,
+    SPLATS,
     STATE_SPACE,
     ROWS,
     TURNED,
