@@ -9,6 +9,7 @@ from . import (
     channel_norm_gradients,
     channel_norms,
     comparison,
+    complex_numbers,
     contract,
     conv,
     conv_flat,
@@ -21,6 +22,7 @@ from . import (
     einsum,
     elementwise,
     filling,
+    fourier,
     functions,
     fused,
     heads,
@@ -50,6 +52,7 @@ from . import (
     shapes,
     shaping,
     softmax,
+    spectra,
 )
 
 __all__ = [
@@ -61,6 +64,7 @@ __all__ = [
     "channel_norm_gradients",
     "channel_norms",
     "comparison",
+    "complex_numbers",
     "contract",
     "conv",
     "conv_flat",
@@ -73,6 +77,7 @@ __all__ = [
     "einsum",
     "elementwise",
     "filling",
+    "fourier",
     "functions",
     "fused",
     "heads",
@@ -102,4 +107,5 @@ __all__ = [
     "shapes",
     "shaping",
     "softmax",
+    "spectra",
 ]
