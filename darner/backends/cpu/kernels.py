@@ -20,6 +20,7 @@ from .contract.template import CONTRACT
 from .conv.template import CONV
 from .emit.panels import Panels
 from .emit.template import Code, Packing, Scratch, Template
+from .fft.template import FFT
 from .host.template import HOST
 from .index.scatter import SCATTERS
 from .index.scatter_epilogue import SCATTER_ENDS
@@ -40,6 +41,7 @@ from .sort.template import SORTING
 
 TEMPLATES: tuple[Template, ...] = (
     HOST,
+    FFT,
     COMPLEX,
     ATTENTION,
     CONTRACT,

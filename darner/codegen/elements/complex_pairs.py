@@ -223,11 +223,24 @@ def _scatter(graph: Graph, node: Node, x: Pair, indices: Node, src: Pair) -> Pai
     return times(x, factors)
 
 
+def _fft(graph: Graph, node: Node, x: Pair) -> Pair:
+    """As a block: real parts, and then imaginary ones."""
+    axis = int(node.attrs["axis"])
+    block = graph.concat([x.re, x.im], axis)
+    count, found = int(x.re.shape[axis]), graph.insert(node.op, [block], node.slots, node.attrs)
+    halves = (
+        _cut(Pair(found, found), axis, 0, count),
+        _cut(Pair(found, found), axis, count, 2 * count),
+    )
+    return Pair(halves[0].re, halves[1].re)
+
+
 RULES: dict[str, Callable[..., Value]] = {
     "cast": _cast,
     "constant": _constant,
     "cumprod": _cumprod,
     "dot_general": _dot_general,
+    "fft": _fft,
     "iota": _iota,
     "pad": _pad,
     "prod": _prod,
