@@ -6,8 +6,6 @@ without conjugates. ``grad``, ``value_and_grad`` and sessions return the conjuga
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..graph import dtypes
@@ -16,7 +14,7 @@ from ..graph.data import Array
 from ..graph.dtypes import DType
 from ..graph.errors import DTypeError
 from ..graph.node import Node
-from ..graph.op import primitive
+from ..graph.op import Rule, primitive
 from ..graph.types import TensorType, broadcast
 from .complex_parts import Pair
 from .samples import sample, spec
@@ -130,7 +128,7 @@ def _(re: Node, im: Node) -> Pair:
 
 
 @complex_.vjp
-def _(g: Node, out: Node, re: Node, im: Node) -> Any:
+def _(g: Node, out: Node, re: Node, im: Node) -> dict[str, Rule]:
     return {"re": lambda: real(g).cast(re.dtype), "im": lambda: -imag(g).cast(im.dtype)}
 
 
@@ -210,7 +208,7 @@ def _(z: Pair, g: Node) -> Pair:
 
 
 @complex_norm_sq_backward.vjp
-def _(g: Node, out: Node, z: Node, **operands: Node) -> Any:
+def _(g: Node, out: Node, z: Node, **operands: Node) -> dict[str, Rule]:
     factor = operands["g"]
     return {"z": lambda: g * factor, "g": lambda: real(g * z)}
 

@@ -7,16 +7,17 @@ numbers of which the first N are real parts and the others imaginary ones. Each 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from ..graph import dtypes
 from ..graph.attributes import Analytic, Axis, Float, Size
 from ..graph.data import Array
 from ..graph.dims import Dim, SymbolicDim
 from ..graph.errors import ShapeError
 from ..graph.node import Node
-from ..graph.op import primitive
+from ..graph.op import Rule, primitive
 from ..graph.types import TensorType
 from .axes import spread
 from .samples import sample, spec
@@ -142,13 +143,13 @@ def _(g: Node, out: Node, x: Node, inverse: bool, norm: str, axis: int) -> Node:
 
 
 @fft.jvp
-def _(tangents: dict[str, Any], out: Node, x: Node, inverse: bool, norm: str, axis: int) -> Node:
+def _(tangents: dict[str, Node], out: Node, x: Node, inverse: bool, norm: str, axis: int) -> Node:
     found: Node = fft(tangents["x"], inverse, norm, axis)
     return found
 
 
 @fft.vmap
-def _(size: Dim, batched: Any, x: Node, inverse: bool, norm: str, axis: int) -> Node:
+def _(size: Dim, batched: object, x: Node, inverse: bool, norm: str, axis: int) -> Node:
     found: Node = fft(x, inverse, norm, axis + 1)
     return found
 
@@ -197,13 +198,16 @@ def _weighted(x: Node, count: Dim, weight: float) -> Node:
     """A half spectrum whose numbers have ``weight`` where their conjugates are left out: all but the first, and the last if there is one for N/2."""
     bins = x.shape[-1]
     place = x.graph.iota((bins,), 0)
-    alone = place.eq(0).logical_or((place * 2).eq(count))
+    # A sum of ones is the size as a value; binding the symbol makes it a constant.
+    known = isinstance(count, int)
+    whole = count if known else x.graph.literal(1, dtypes.i32).broadcast_to((count,)).sum()
+    alone = place.eq(0).logical_or((place * 2).eq(whole))
     weighted: Node = x * alone.where(1.0, weight).cast(x.dtype)
     return weighted
 
 
 @real_fft.vjp
-def _(g: tuple[Node | None, Node | None], out: Any, x: Node, norm: str) -> Node | None:
+def _(g: tuple[Node | None, Node | None], out: object, x: Node, norm: str) -> Node | None:
     if g[0] is None and g[1] is None:
         return None
     known = next(part for part in g if part is not None)
@@ -215,13 +219,15 @@ def _(g: tuple[Node | None, Node | None], out: Any, x: Node, norm: str) -> Node 
 
 
 @real_fft.jvp
-def _(tangents: dict[str, Any], out: Any, x: Node, norm: str) -> Any:
-    return real_fft(tangents["x"], norm)
+def _(tangents: dict[str, Node], out: object, x: Node, norm: str) -> tuple[Node, Node]:
+    found: tuple[Node, Node] = real_fft(tangents["x"], norm)
+    return found
 
 
 @real_fft.vmap
-def _(size: Dim, batched: Any, x: Node, norm: str) -> Any:
-    return real_fft(x, norm)
+def _(size: Dim, batched: object, x: Node, norm: str) -> tuple[Node, Node]:
+    found: tuple[Node, Node] = real_fft(x, norm)
+    return found
 
 
 @primitive(
@@ -267,13 +273,13 @@ def _(re: TensorType, im: TensorType, n: Dim, norm: str) -> Dim:
 
 
 @inverse_real_fft.vjp
-def _(g: Node, out: Node, re: Node, im: Node, n: Dim, norm: str) -> Any:
+def _(g: Node, out: Node, re: Node, im: Node, n: Dim, norm: str) -> dict[str, Rule]:
     first, second = real_fft(g, _SAME_FACTOR[norm])
     return {"re": lambda: _weighted(first, n, 2.0), "im": lambda: _weighted(second, n, 2.0)}
 
 
 @inverse_real_fft.jvp
-def _(tangents: dict[str, Any], out: Node, re: Node, im: Node, n: Dim, norm: str) -> Node:
+def _(tangents: dict[str, Node | None], out: Node, re: Node, im: Node, n: Dim, norm: str) -> Node:
     moved = [
         part.zeros_like() if t is None else t
         for part, t in ((re, tangents["re"]), (im, tangents["im"]))
@@ -283,7 +289,7 @@ def _(tangents: dict[str, Any], out: Node, re: Node, im: Node, n: Dim, norm: str
 
 
 @inverse_real_fft.vmap
-def _(size: Dim, batched: dict[str, Any], re: Node, im: Node, n: Dim, norm: str) -> Node:
+def _(size: Dim, batched: dict[str, bool], re: Node, im: Node, n: Dim, norm: str) -> Node:
     both = [x if batched[name] else spread(x, size) for name, x in (("re", re), ("im", im))]
     found: Node = inverse_real_fft(*both, n, norm)
     return found

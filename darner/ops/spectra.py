@@ -5,7 +5,7 @@ Names and forms are RLX's. Where these pad a signal, they pad it to ``P``, the n
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def _require_same_shape(re: TensorType, im: TensorType) -> None:
 
 
 @builder(family=FAMILY)
-def fft_norm(graph: Graph, x: Node, inverse: bool, norm: Norm, shape: Any = None) -> Node:
+def fft_norm(graph: Graph, x: Node, inverse: bool, norm: Norm, shape: object = None) -> Node:
     """``fft`` with its factor as the third argument: an ``FftNorm``, or a word."""
     found: Node = fft(x, inverse, norm, shape=shape)
     return found
@@ -78,7 +78,12 @@ def fft_norm(graph: Graph, x: Node, inverse: bool, norm: Norm, shape: Any = None
 
 @builder(family=FAMILY)
 def fft_axis(
-    graph: Graph, x: Node, axis: int, inverse: bool = False, norm: Norm = "none", shape: Any = None
+    graph: Graph,
+    x: Node,
+    axis: int,
+    inverse: bool = False,
+    norm: Norm = "none",
+    shape: object = None,
 ) -> Node:
     """``fft`` along any axis; of real numbers it is the one that holds real and imaginary parts."""
     found: Node = fft(x, inverse, norm, one_axis(axis, x.rank), shape=shape)
@@ -89,7 +94,7 @@ def fft_axis(
 def fftn(
     graph: Graph,
     x: Node,
-    axes: Any = None,
+    axes: int | Sequence[int] | None = None,
     inverse: bool = False,
     norm: Norm = "none",
 ) -> Node:
@@ -115,7 +120,9 @@ def fftn(
 
 
 @builder(family=FAMILY)
-def ifftn(graph: Graph, x: Node, axes: Any = None, norm: Norm = "none") -> Node:
+def ifftn(
+    graph: Graph, x: Node, axes: int | Sequence[int] | None = None, norm: Norm = "none"
+) -> Node:
     """The inverse of ``fftn``, by default without a factor."""
     found: Node = fftn(x, axes, True, norm)
     return found
@@ -201,9 +208,10 @@ def _check_n(n: Dim) -> None:
 
 
 @rfft.expand
-def _(x: Node, norm: str, n: Dim | None) -> Any:
+def _(x: Node, norm: str, n: Dim | None) -> tuple[Node, Node]:
     size = next_power_of_two(int(x.shape[-1])) if n is None else n
-    return real_fft(_padded(x, size), norm)
+    found: tuple[Node, Node] = real_fft(_padded(x, size), norm)
+    return found
 
 
 @composite(
@@ -381,7 +389,7 @@ def _(a: Node, b: Node, n_fft: int, norm: str) -> Node:
     return cut(product, product.rank - 1, 0, length)
 
 
-def _count(n: Any) -> int:
+def _count(n: object) -> int:
     try:
         found = integer(n, "n")
     except DarnerError as error:

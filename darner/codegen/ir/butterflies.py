@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-Number: TypeAlias = Any
-"""A value with Python's operators: one element, or several in lanes."""
+from .index import Number
 
 
 class Complex(NamedTuple):
-    """A complex number in registers."""
+    """A complex number in registers: its parts have Python's operators and ``fma``, in one lane or in many."""
 
     re: Number
     im: Number

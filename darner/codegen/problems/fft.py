@@ -12,6 +12,7 @@ import numpy as np
 from ...graph import dtypes
 from ...graph.data import Array
 from ...graph.dtypes import DType
+from ...graph.integers import ceil_div
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.specs import sizes
@@ -134,7 +135,7 @@ def radices(count: int, largest: int = 8) -> tuple[int, ...]:
     primes = primes_of(count)
     twos = primes.count(2)
     most = largest.bit_length() - 1
-    passes = -(-twos // most) if twos else 0
+    passes = ceil_div(twos, most)
     powers = [twos // passes + (i < twos % passes) for i in range(passes)] if passes else []
     return (*(1 << power for power in powers), *reversed([p for p in primes if p > 2]))
 
@@ -148,7 +149,7 @@ def convolved_length(count: int) -> int:
     """
     least, best = 2 * count - 1, 1 << (2 * count - 2).bit_length()
     for odd in (1, 3, 5, 9, 15, 25, 27, 45, 75, 81, 125):
-        power = max(2, (-(-least // odd) - 1).bit_length())
+        power = max(2, (ceil_div(least, odd) - 1).bit_length())
         best = min(best, odd << power)
     return best
 
@@ -163,7 +164,7 @@ def halves(count: int, multiple: int) -> tuple[int, int]:
 
     def waste(part: int) -> float:
         lanes = min(multiple, 1 << (part.bit_length() - 1))
-        return -(-part // lanes) * lanes / part * (multiple / lanes) ** 0.5
+        return ceil_div(part, lanes) * lanes / part * (multiple / lanes) ** 0.5
 
     divisors = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
     best = min(

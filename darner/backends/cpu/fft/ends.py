@@ -96,14 +96,13 @@ class Operand:
         whole, indices = sizes(self.node), code.indices
         registers, stored = self.vectors.registers, self.problem.stored
         self.memory = room
-        if self.layout is not None and self.problem.kind == "complex":
-            seen = self.layout
-            strides = strided(self.node)
-            source = code.operand_of(seen.base)
+        seen = strided(self.node)
+        if seen is not None and self.layout is not None and self.problem.kind == "complex":
+            source, strides, offset = code.operand_of(self.layout.base), seen.strides, seen.offset
 
             def copy_pair(i: Value) -> None:
-                place: Index = seen.offset
-                for number, stride in zip(indices.split(i, whole), strides.strides, strict=True):  # type: ignore[union-attr]  # it is there where a layout is
+                place: Index = offset
+                for number, stride in zip(indices.split(i, whole), strides, strict=True):
                     place = indices.add(place, indices.mul(number, stride))
                 for side in range(2):
                     value = registers.load(source, indices.add(indices.mul(place, 2), side), stored)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.integers import ceil_div, round_up
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.butterflies import Complex
+from ...ir.index import Number
 from ...problems.fft import Transform, main_node, transform
 from ..builder import Memory, Simt, Value
 from ..dispatch import Dispatch, Stage, Written
@@ -121,7 +123,7 @@ class _Row:
         """Write a number of the result; those of half a spectrum are scaled before."""
         problem, places = self.problem, self.elements.places
         if problem.kind == "half":
-            place = places.add(places.mul(self.row, problem.bins), number)
+            place: Number = places.add(places.mul(self.row, problem.bins), number)
             for side, part in enumerate(z):
                 if side in self.results:
                     self._write(part, side, place)
@@ -140,7 +142,7 @@ class _Row:
         self._write(z.re, 0, place)
         self._write(z.im, 0, places.add(place, problem.count * problem.inner))
 
-    def _write(self, part: Wave, result: int, place: Value) -> None:
+    def _write(self, part: Wave, result: int, place: Number) -> None:
         registers, stored = self.elements.registers, self.problem.stored
         value = registers.cast(part.value, self.dtype, stored)
         registers.store(value, self.results[result], place, stored)
@@ -150,10 +152,8 @@ class _Row:
 
     def as_float(self, value: Value) -> Value:
         """A float of an integer with a sign."""
-        from ....graph import dtypes
-
-        found: Value = self.elements.registers.cast(value, dtypes.i32, self.dtype)
-        return found
+        found: Number = self.elements.registers.cast(value, dtypes.i32, self.dtype)
+        return self.b.let(found)
 
 
 class _RowInWorkgroup(_Row):

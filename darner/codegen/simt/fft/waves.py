@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 from ....graph.dtypes import DType
 from ...ir.butterflies import Complex
@@ -37,8 +37,10 @@ class Wave:
 
     def fma(self, factor: Wave | float, term: Wave) -> Wave:
         """``self * factor + term``."""
-        known = not isinstance(factor, Wave)
-        by = self.b.constant(factor, self.dtype) if known else factor.value
+        if isinstance(factor, Wave):
+            by = factor.value
+        else:
+            by = self.b.constant(factor, self.dtype)
         return self._of(self.b.fma(self.value, by, term.value))
 
     def where(self, condition: Value, otherwise: Wave) -> Wave:
@@ -62,7 +64,9 @@ def _power_series(x: Wave, dtype: DType, first: int) -> Wave:
     return total
 
 
-def root(b: Simt, number: Value, count: int, dtype: DType, as_float: Any) -> Complex:
+def root(
+    b: Simt, number: Value, count: int, dtype: DType, as_float: Callable[[Value], Value]
+) -> Complex:
     """``exp(-2 pi i number / count)`` for a number below ``count``; the angle is first brought within an eighth of a turn of an axis.
 
     ``as_float`` makes a float of an integer with a sign.
