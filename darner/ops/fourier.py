@@ -43,14 +43,13 @@ def factor(count: int, inverse: bool, norm: str) -> float:
     return 1.0 / count if scaled else 1.0
 
 
-def halved(size: Dim, name: str) -> Dim:
-    """N of an axis that holds N real and N imaginary parts."""
+def require_halves(size: Dim, name: str) -> None:
+    """Refuse an axis that cannot hold N real parts and N imaginary ones."""
     if isinstance(size, int) and size % 2:
         raise ShapeError(
             f"{name} has size {size}, but of real numbers it holds as many real parts as imaginary ones",
             hint="rfft takes real signals; complex(re, im) makes complex numbers",
         )
-    return size // 2
 
 
 def require_some(size: Dim, what: str) -> None:
@@ -96,7 +95,7 @@ def fft(x: Analytic, inverse: bool = False, norm: Norm = "none", axis: Axis = -1
     size = x.shape[axis]
     require_some(size, f"axis {axis}")
     if x.dtype.kind != "complex":
-        halved(size, f"axis {axis}")
+        require_halves(size, f"axis {axis}")
     return x
 
 
@@ -199,8 +198,11 @@ def _weighted(x: Node, count: Dim, weight: float) -> Node:
     bins = x.shape[-1]
     place = x.graph.iota((bins,), 0)
     # A sum of ones is the size as a value; binding the symbol makes it a constant.
-    known = isinstance(count, int)
-    whole = count if known else x.graph.literal(1, dtypes.i32).broadcast_to((count,)).sum()
+    whole: int | Node
+    if isinstance(count, int):
+        whole = count
+    else:
+        whole = x.graph.literal(1, dtypes.i32).broadcast_to((count,)).sum()
     alone = place.eq(0).logical_or((place * 2).eq(whole))
     weighted: Node = x * alone.where(1.0, weight).cast(x.dtype)
     return weighted

@@ -17,7 +17,16 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
 from ..graph.types import TensorType, broadcast
-from .fourier import FAMILY, Norm, bins_of, fft, halved, inverse_real_fft, real_fft, require_some
+from .fourier import (
+    FAMILY,
+    Norm,
+    bins_of,
+    fft,
+    inverse_real_fft,
+    real_fft,
+    require_halves,
+    require_some,
+)
 from .samples import sample, spec
 from .shapes import concat, flip, pad
 from .shaping import cut, integer, one_axis
@@ -144,7 +153,7 @@ def split_spectrum(graph: Graph, spectrum: Node) -> tuple[Node, Node]:
         raise DTypeError(f"the spectrum is {spectrum.dtype}", hint="take real(x) and imag(x)")
     if spectrum.rank == 0:
         raise ShapeError("a scalar has no axis to split")
-    halved(spectrum.shape[-1], "the last axis")
+    require_halves(spectrum.shape[-1], "the last axis")
     return _parts(spectrum)
 
 
