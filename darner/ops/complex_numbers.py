@@ -13,6 +13,7 @@ from ..graph.attributes import Float, Free
 from ..graph.data import Array
 from ..graph.dtypes import DType
 from ..graph.errors import DTypeError
+from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Rule, primitive
 from ..graph.types import TensorType, broadcast
@@ -61,8 +62,7 @@ def _(z: Pair) -> Node:
 
 @real.vjp
 def _(g: Node, out: Node, z: Node) -> Node:
-    result: Node = complex_(g, _zeros(g))
-    return result
+    return _joined(g, _zeros(g))
 
 
 @primitive(family=FAMILY, traits=["elementwise"], samples=_SAMPLES)
@@ -84,8 +84,7 @@ def _(z: Pair) -> Node:
 
 @imag.vjp
 def _(g: Node, out: Node, z: Node) -> Node:
-    result: Node = complex_(_zeros(g), -g)
-    return result
+    return _joined(_zeros(g), -g)
 
 
 def _zeros(x: Node) -> Node:
@@ -98,10 +97,10 @@ def _zeros(x: Node) -> Node:
     name="complex",
     traits=["elementwise"],
     samples=[
-        sample(spec(3, 5), spec(3, 5)),
-        sample(spec(3, 1), spec(5)),
-        sample(spec(), spec()),
-        sample(spec(0, 3), spec(3)),
+        sample(spec(3, 5, dtype="f32"), spec(3, 5, dtype="f32")),
+        sample(spec(3, 1, dtype="f32"), spec(5, dtype="f16")),
+        sample(spec(dtype="f32"), spec(dtype="f32")),
+        sample(spec(0, 3, dtype="f32"), spec(3, dtype="f32")),
     ],
 )
 def complex_(re: Float, im: Float) -> TensorType:
@@ -110,6 +109,22 @@ def complex_(re: Float, im: Float) -> TensorType:
     The inverse of ``real`` and ``imag``.
     """
     return TensorType(broadcast(re.shape, im.shape), complex_type(re.dtype))
+
+
+@complex_.spelling
+def _(graph: Graph, *args: object, **kwargs: object) -> tuple[object, object]:
+    for given in (*args, *kwargs.values()):
+        if dtypes.f64 == getattr(given, "dtype", None):
+            raise DTypeError(
+                "f64 has no complex type (there is no 128-bit complex)", hint="cast to f32"
+            )
+    return args, kwargs
+
+
+def _joined(re: Node, im: Node) -> Node:
+    """``complex_`` of parts of any type: graphs in float64 have 128-bit complex numbers."""
+    found: Node = re.graph.insert(complex_, [re, im], ("re", "im"), {})
+    return found
 
 
 @complex_.reference

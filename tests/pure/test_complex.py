@@ -155,6 +155,7 @@ def test_absolute_values_neither_overflow_nor_vanish_on_the_cpu():
 REAL = Graph()
 X = REAL.input("x", (3,))
 Z = REAL.input("z", (3,), "c64")
+D = REAL.input("d", (3,), "f64")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,8 @@ Z = REAL.input("z", (3,), "c64")
         (lambda: X.complex_norm_sq_backward(X), DTypeError, "must be complex"),
         (lambda: Z.complex_norm_sq_backward(Z), DTypeError, "g must be f32"),
         (lambda: REAL.complex(Z, Z), DTypeError, "complex values"),
+        (lambda: REAL.complex(X, np.ones(3)), DTypeError, "f64 has no complex type.*cast to f32"),
+        (lambda: REAL.complex(D, X), DTypeError, "f64 has no complex type"),
         (lambda: REAL.complex(X, REAL.ones((4,))), ShapeError, "broadcast"),
         (lambda: Z.cast("f32"), ArgumentError, r"x\.real\(\)"),
     ],
