@@ -5,14 +5,15 @@ Names and forms are RLX's. Where these pad a signal, they pad it to ``P``, the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.attributes import Float, Size, explain
+from ..graph.attributes import Float, Size
+from ..graph.data import Array
 from ..graph.dims import Dim, SymbolicDim, format_shape
-from ..graph.errors import ArgumentError, DarnerError, DTypeError, ShapeError
+from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
@@ -30,6 +31,7 @@ from .fourier import (
 from .samples import sample, spec
 from .shapes import concat, flip, pad
 from .shaping import cut, integer, one_axis
+from .spatial import require_node
 
 
 def next_power_of_two(size: int) -> int:
@@ -95,6 +97,7 @@ def fft_axis(
     shape: object = None,
 ) -> Node:
     """``fft`` along any axis; of real numbers it is the one that holds real and imaginary parts."""
+    require_node(x)
     found: Node = fft(x, inverse, norm, one_axis(axis, x.rank), shape=shape)
     return found
 
@@ -108,6 +111,7 @@ def fftn(
     norm: Norm = "none",
 ) -> Node:
     """``fft`` along several axes, all of them by default; more than one needs complex numbers. No axes leave ``x`` as it is."""
+    require_node(x)
     listed = (
         range(x.rank)
         if axes is None
@@ -143,12 +147,14 @@ def ifftn(
 @builder(family=FAMILY)
 def pad_last_axis_to_pow2(graph: Graph, x: Node) -> Node:
     """``x`` with zeros behind its last axis, up to a power of two; ``x`` itself where it is one."""
+    require_node(x)
     return _padded(x, next_power_of_two(_length(x)))
 
 
 @builder(family=FAMILY)
 def split_spectrum(graph: Graph, spectrum: Node) -> tuple[Node, Node]:
     """The real and the imaginary parts of a spectrum whose last axis has one after the other."""
+    require_node(spectrum, "spectrum")
     if spectrum.dtype.kind == "complex":
         raise DTypeError(f"the spectrum is {spectrum.dtype}", hint="take real(x) and imag(x)")
     if spectrum.rank == 0:
@@ -384,7 +390,12 @@ def fft_conv1d(a: Float, b: Float, n_fft: int = 0, norm: Norm = "none") -> Tenso
 
     It is a product of spectra, of the length of the power of two from ``max(n_fft, la + lb - 1)`` on. ``norm`` says where factors are, of which nothing is left.
     """
+    if n_fft < 0:
+        raise ArgumentError(f"n_fft must not be negative, but is {n_fft}")
     length = _length(a, "a's last axis") + _length(b, "b's last axis") - 1
+    for x in (a, b):
+        # A spectrum that no memory could hold is an error here.
+        x.with_shape((*x.shape[:-1], next_power_of_two(max(n_fft, length))))
     return TensorType((*broadcast(a.shape[:-1], b.shape[:-1]), length), a.dtype)
 
 
@@ -398,22 +409,23 @@ def _(a: Node, b: Node, n_fft: int, norm: str) -> Node:
     return cut(product, product.rank - 1, 0, length)
 
 
-def _count(n: object) -> int:
+def _frequencies(graph: Graph, n: int, make: Callable[[int], Array]) -> Node:
+    count = integer(n, "n")
+    _check_n(count)
     try:
-        found = integer(n, "n")
-    except DarnerError as error:
-        raise explain("n", error) from None
-    _check_n(found)
-    return found
+        found = make(count)
+    except (MemoryError, ValueError):
+        raise ArgumentError(f"n={count} is more than memory holds") from None
+    return graph.constant(found, dtype=dtypes.f64)
 
 
 @builder(family=FAMILY)
 def fftfreq_tensor(graph: Graph, n: int) -> Node:
     """The frequencies of a transform of n elements in turns an element, as ``np.fft.fftfreq``: f64 ``[n]``."""
-    return graph.constant(np.fft.fftfreq(_count(n)), dtype=dtypes.f64)
+    return _frequencies(graph, n, np.fft.fftfreq)
 
 
 @builder(family=FAMILY)
 def rfftfreq_tensor(graph: Graph, n: int) -> Node:
     """The frequencies of half a spectrum, as ``np.fft.rfftfreq``: f64 ``[n // 2 + 1]``."""
-    return graph.constant(np.fft.rfftfreq(_count(n)), dtype=dtypes.f64)
+    return _frequencies(graph, n, np.fft.rfftfreq)
