@@ -15,6 +15,7 @@ from ..base.cache import ObjectCache
 from ..base.keys import source_digest
 from ..base.sections import join, split
 from .attention.template import ATTENTION
+from .complex.maps import COMPLEX_MAPS
 from .complex.template import COMPLEX
 from .contract.template import CONTRACT
 from .conv.template import CONV
@@ -42,6 +43,7 @@ from .sort.template import SORTING
 TEMPLATES: tuple[Template, ...] = (
     HOST,
     FFT,
+    COMPLEX_MAPS,
     COMPLEX,
     ATTENTION,
     CONTRACT,
