@@ -37,6 +37,7 @@ class Facts:
     Attributes:
         role: the part that it plays in a kernel; element-wise ops are ``point`` without being told, others ``library``.
         whole: a composite for which backends may have a kernel of its own, so that it is not written out before lowering.
+        reads_rows: its kernels read neighbours along the last axis: a view that has them apart is copied first.
         pools: it goes through windows of an image; its kernels are for small ones.
         finds: a reduction whose result is the index of an element.
         ends: a kernel by index that may end with what is element-wise after it, where a target has such kernels.
@@ -60,6 +61,7 @@ class Facts:
 
     role: Role | None = None
     whole: bool = False
+    reads_rows: bool = False
     pools: bool = False
     finds: bool = False
     ends: bool = False

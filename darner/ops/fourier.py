@@ -16,6 +16,7 @@ from ..graph.attributes import Analytic, Axis, Float, Size
 from ..graph.data import Array
 from ..graph.dims import Dim, SymbolicDim
 from ..graph.errors import ShapeError
+from ..graph.facts import Facts
 from ..graph.node import Node
 from ..graph.op import Rule, primitive
 from ..graph.types import TensorType
@@ -23,6 +24,8 @@ from .axes import spread
 from .samples import sample, spec
 
 FAMILY = "Fourier transforms"
+
+ROWS = Facts(reads_rows=True)
 
 Norm = Literal["none", "backward", "forward", "ortho"]
 """Where the factor is: nowhere; or as in NumPy in the inverse (1/N), in the forward transform (1/N), or in both (1/sqrt(N))."""
@@ -68,6 +71,7 @@ def bins_of(count: Dim) -> Dim:
 
 @primitive(
     family=FAMILY,
+    facts=ROWS,
     samples=[
         sample(spec(8)),
         sample(spec(3, 10), True, "ortho"),
@@ -158,6 +162,7 @@ def _(size: Dim, batched: object, x: Node, inverse: bool, norm: str, axis: int) 
 
 @primitive(
     family=FAMILY,
+    facts=ROWS,
     samples=[
         sample(spec(8)),
         sample(spec(3, 5), "ortho"),
@@ -234,6 +239,7 @@ def _(size: Dim, batched: object, x: Node, norm: str) -> tuple[Node, Node]:
 
 @primitive(
     family=FAMILY,
+    facts=ROWS,
     samples=[
         sample(spec(5), spec(5), 8),
         sample(spec(3, 3), spec(3, 3), 5, "ortho"),

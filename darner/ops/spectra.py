@@ -14,6 +14,7 @@ from ..graph.attributes import Float, Size
 from ..graph.data import Array
 from ..graph.dims import Dim, SymbolicDim, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
+from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder, composite
@@ -32,6 +33,9 @@ from .samples import sample, spec
 from .shapes import concat, flip, pad
 from .shaping import cut, integer, one_axis
 from .spatial import require_node
+
+WHOLE = Facts(whole=True, reads_rows=True)
+"""There are kernels that pad and crop on the way."""
 
 
 def next_power_of_two(size: int) -> int:
@@ -193,9 +197,13 @@ def fft_batch_real(graph: Graph, x: Node, norm: Norm = "none") -> tuple[Node, No
 
 @composite(
     family=FAMILY,
+    facts=WHOLE,
     samples=[
         *_SIGNALS,
         sample(spec(3, 5), "backward", n=5),
+        sample(spec(19, 7)),
+        sample(spec(2, 150)),
+        sample(spec(3, 40), n=100),
         sample(spec(2, 9), n=6),
         sample(spec(2, 4), "forward", n=7),
     ],
@@ -231,8 +239,11 @@ def _(x: Node, norm: str, n: Dim | None) -> tuple[Node, Node]:
 
 @composite(
     family=FAMILY,
+    facts=WHOLE,
     samples=[
         sample(spec(5), spec(5), 8),
+        sample(spec(19, 9), spec(19, 9), 13),
+        sample(spec(2, 129), spec(2, 129), 141),
         sample(spec(3, 5), spec(3, 5), 6, "backward"),
         sample(spec(3, 4), spec(3, 4), 6, "ortho"),
         sample(spec(2, 1), spec(2, 1), 1),
@@ -248,12 +259,16 @@ def irfft(re: Float, im: Float, n: int, norm: Norm = "none") -> TensorType:
     """
     _require_same_shape(re, im)
     _check_n(n)
-    _whole_length(_length(re), n)
+    whole_length(_length(re), n)
     return re.with_shape((*re.shape[:-1], n))
 
 
-def _whole_length(bins: int, n: int) -> int:
-    """How long the transform is that has so many bins, for n results."""
+def whole_length(bins: int, n: int) -> int:
+    """How long the transform is that has so many bins, for n results.
+
+    >>> whole_length(5, 5), whole_length(3, 5)
+    (8, 5)
+    """
     power = next_power_of_two(n)
     for size in (n, power):
         if bins == bins_of(size):
@@ -264,7 +279,7 @@ def _whole_length(bins: int, n: int) -> int:
 
 @irfft.expand
 def _(re: Node, im: Node, n: int, norm: str) -> Node:
-    size = _whole_length(int(re.shape[-1]), n)
+    size = whole_length(int(re.shape[-1]), n)
     return cut(inverse_real_fft(re, im, size, norm), re.rank - 1, 0, n)
 
 
@@ -327,8 +342,11 @@ def _(x: Node, norm: str) -> Node:
 
 @composite(
     family=FAMILY,
+    facts=WHOLE,
     samples=[
         sample(spec(16), 4, 2),
+        sample(spec(2, 90), 24, 3, window=spec(24)),
+        sample(spec(300), 140, 40),
         sample(spec(2, 11), 5, 3, "ortho"),
         sample(spec(2, 3, 9), 4, 4, window=spec(4)),
         sample(spec(7), 7, 1),
@@ -403,10 +421,14 @@ def fft_conv1d(a: Float, b: Float, n_fft: int = 0, norm: Norm = "none") -> Tenso
 def _(a: Node, b: Node, n_fft: int, norm: str) -> Node:
     length = int(a.shape[-1]) + int(b.shape[-1]) - 1
     size = next_power_of_two(max(n_fft, length))
-    re, im = real_fft(_padded(a, size))
-    re2, im2 = real_fft(_padded(b, size))
-    product = inverse_real_fft(re * re2 - im * im2, re * im2 + im * re2, size, "backward")
-    return cut(product, product.rank - 1, 0, length)
+    re, im = rfft(a, n=size)
+    re2, im2 = rfft(b, n=size)
+    product = re * re2 - im * im2, re * im2 + im * re2
+    if size == next_power_of_two(length):
+        found: Node = irfft(*product, length, "backward")
+        return found
+    whole = inverse_real_fft(*product, size, "backward")
+    return cut(whole, whole.rank - 1, 0, length)
 
 
 def _frequencies(graph: Graph, n: int, make: Callable[[int], Array]) -> Node:

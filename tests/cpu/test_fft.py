@@ -122,6 +122,46 @@ def test_operands_may_be_views(name):
     assert_near(found[1] + 1j * found[2], np.fft.rfft(numpys(x.astype("f8"))), 32)
 
 
+PADDED = [(5, 8), (5, 12), (9, 7), (40, 100), (40, 64), (130, 256), (140, 97), (1, 3), (3, 2)]
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+@pytest.mark.parametrize(("length", "count"), PADDED)
+def test_signals_are_padded_and_cropped_on_the_way(length, count, kind):
+    for rows in (2, 19):
+        x = np.random.default_rng(0).standard_normal((rows, length)).astype(kind)
+        graph = graph_of(lambda x: x.rfft("ortho", n=count), x=x)
+        assert len(lower_for("cpu", graph).kernels) == 1
+        re, im = run_on("cpu", graph, {"x": x})
+        wanted = np.fft.rfft(x.astype("f8"), count, norm="ortho")
+        assert_near(re + 1j * im, wanted, count, 1e-6 if kind == "f4" else 2e-15)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 7, 9, 33, 100, 257])
+def test_what_is_behind_a_signal_is_not_written(length):
+    for rows in (2, 19):
+        x = np.random.default_rng(0).standard_normal((rows, length)).astype("f4")
+        graph = graph_of(lambda x: x.graph.irfft(*x.rfft(), length, "backward"), x=x)
+        assert len(lower_for("cpu", graph).kernels) == 2
+        assert_near(run_on("cpu", graph, {"x": x})[0], x, length)
+
+
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize(("frame", "hop"), [(4, 2), (5, 3), (24, 5), (64, 64), (100, 1), (150, 7)])
+def test_frames_are_read_where_they_lie(frame, hop, window):
+    x = np.random.default_rng(0).standard_normal((3, 170)).astype("f4")
+    weights = np.hanning(frame).astype("f4") if window else np.ones(frame, "f4")
+    graph = graph_of(
+        lambda x, w: x.stft(frame, hop, "ortho", window=w if window else None), x=x, w=weights
+    )
+    assert len(lower_for("cpu", graph).kernels) == 1
+    (found,) = run_on("cpu", graph, {"x": x, "w": weights})
+    wide = np.lib.stride_tricks.sliding_window_view(x.astype("f8"), frame, -1)[:, ::hop] * weights
+    size = 1 << (frame - 1).bit_length()
+    wanted = np.moveaxis(np.fft.rfft(wide, size, norm="ortho"), 1, 0)
+    assert_near(found, np.concatenate([wanted.real, wanted.imag], -1), size)
+
+
 def test_views_may_be_transformed_along_other_axes():
     z = numbers(4, 4, 8)
     (found,) = run(lambda z: z.swapaxes(0, 2).fft(axis=1), z=z)

@@ -17,12 +17,19 @@ from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.specs import sizes
 from ...ops.fourier import factor
+from ...ops.spectra import next_power_of_two, whole_length
 from ..ir.types import accumulator_type
 
 Kind: TypeAlias = Literal["complex", "block", "half", "whole"]
 """Complex numbers; a block of them, real parts and then imaginary ones; real numbers to half a spectrum; and that back to real numbers."""
 
-_KINDS: dict[str, Kind] = {"real_fft": "half", "inverse_real_fft": "whole"}
+_KINDS: dict[str, Kind] = {
+    "real_fft": "half",
+    "rfft": "half",
+    "stft": "half",
+    "inverse_real_fft": "whole",
+    "irfft": "whole",
+}
 
 LARGEST_RADIX = 13
 """The largest prime that a butterfly is written out for; lengths with larger ones become convolutions."""
@@ -41,6 +48,9 @@ class Transform:
         scale: what results are multiplied by.
         stored: the type of parts in memory.
         dtype: the type that is computed in.
+        given: how many numbers of an operand there are, where the others are zeros.
+        kept: how many of the results are kept.
+        hop: how far frames of a signal are apart, where the first axis of ``lead`` is that of frames; the results of both sides stand in one tensor then.
     """
 
     kind: Kind
@@ -51,6 +61,9 @@ class Transform:
     scale: float
     stored: DType
     dtype: DType
+    given: int
+    kept: int
+    hop: int | None = None
 
     @property
     def rows(self) -> int:
@@ -61,6 +74,11 @@ class Transform:
     def bins(self) -> int:
         """Numbers of half a spectrum."""
         return self.count // 2 + 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all numbers of an operand and a result belong to one transform."""
+        return self.given == self.kept == self.count and self.hop is None
 
     @property
     def is_real(self) -> bool:
@@ -81,24 +99,41 @@ def transform(spec: Spec) -> Transform | None:
         return None
     x = node.operands[0]
     whole = sizes(x)
-    inverse, axis = node.op.name == "inverse_real_fft", len(whole) - 1
+    inverse, axis = _KINDS.get(node.op.name) == "whole", len(whole) - 1
+    lead, hop = tuple(whole[:-1]), None
     if node.op.name == "fft":
         inverse, axis = bool(node.attrs["inverse"]), int(node.attrs["axis"])
+        lead = tuple(whole[:axis])
     is_complex = x.dtype.kind == "complex"
     kind: Kind = _KINDS.get(node.op.name, "complex" if is_complex else "block")
-    count = {"block": whole[axis] // 2, "whole": int(node.attrs.get("n", 0))}.get(kind, whole[axis])
+    count = kept = whole[axis] // 2 if kind == "block" else whole[axis]
+    given = count
+    if kind == "whole":
+        kept = int(node.attrs["n"])
+        count = given = whole_length(whole[-1], kept)
+    elif node.op.name == "rfft":
+        asked = node.attrs["n"]
+        count = kept = next_power_of_two(count) if asked is None else int(asked)
+        given = min(given, count)
+    elif node.op.name == "stft":
+        given, hop = int(node.attrs["frame_len"]), int(node.attrs["hop"])
+        count = kept = next_power_of_two(given)
+        lead = (1 + (whole[-1] - given) // hop, *lead)
     stored = x.dtype
     if is_complex:
         stored = dtypes.f64 if x.dtype is dtypes.c128 else dtypes.f32
     return Transform(
         kind,
         count,
-        tuple(whole[:axis]),
+        lead,
         math.prod(whole[axis + 1 :]),
         inverse,
         factor(count, inverse, str(node.attrs["norm"])),
         stored,
         accumulator_type(stored),
+        given,
+        kept,
+        hop,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.butterflies import Complex
 from ....codegen.ir.index import Index
+from ....codegen.ir.lanes import Lane
 from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.fft import Transform, roots
 from ....graph.data import Array
@@ -47,6 +48,10 @@ def half_turn(count: int) -> Array:
     return roots(np.arange(count // 2 + 1), count)
 
 
+WINDOW = "window"
+"""What the operand is called that frames are multiplied by."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """How an operand lies in memory: steps in elements, those of complex numbers in pairs.
@@ -66,9 +71,9 @@ class Layout:
     direct: bool
 
 
-def layout(x: Node, axes_before: int) -> Layout | None:
+def layout(x: Node, problem: Transform) -> Layout | None:
     """The layout of a view that strides describe."""
-    seen = strided(x)
+    seen, axes_before = strided(x), len(problem.lead) - (problem.hop is not None)
     if seen is None or seen.base.name is None:
         return None
     whole, strides = sizes(x), seen.strides
@@ -76,7 +81,32 @@ def layout(x: Node, axes_before: int) -> Layout | None:
     behind = prod(whole[axes_before + 1 :])
     along = strides[axes_before]
     direct = along == 1 or whole[axes_before] == 1 if behind == 1 else inner == 1
-    return Layout(seen.base, seen.offset, tuple(strides[:axes_before]), along, direct)
+    frames = () if problem.hop is None else (problem.hop * along,)
+    return Layout(seen.base, seen.offset, (*frames, *strides[:axes_before]), along, direct)
+
+
+def signals(node: Node) -> list[Node]:
+    """What is transformed: all operands but a window."""
+    slots = zip(node.operands, node.slots, strict=True)
+    return [x for x, slot in slots if slot != WINDOW]
+
+
+def window_of(node: Node) -> Layout | None:
+    """Where the window of frames lies."""
+    if WINDOW not in node.slots:
+        return None
+    seen = strided(node.operands[node.slots.index(WINDOW)])
+    if seen is None or seen.base.name is None:
+        return None
+    return Layout(seen.base, seen.offset, (), seen.strides[0], seen.strides[0] == 1)
+
+
+def reads_neighbours(node: Node, problem: Transform) -> bool:
+    """Whether vectors can be read of all operands as they lie."""
+    seen = [layout(x, problem) for x in signals(node)]
+    if WINDOW in node.slots:
+        seen.append(window_of(node))
+    return all(one is not None and one.direct for one in seen)
 
 
 class Operand:
@@ -84,7 +114,7 @@ class Operand:
 
     def __init__(self, vectors: Vectors, x: Node, problem: Transform) -> None:
         self.vectors, self.problem, self.node = vectors, problem, x
-        self.layout = layout(x, len(problem.lead))
+        self.layout = layout(x, problem)
         self.is_copied = self.layout is None or not self.layout.direct
         self.memory: Pointer = vectors.code.shared
         if not self.is_copied and self.layout is not None:
@@ -141,7 +171,8 @@ class Ends:
 
     def __init__(self, vectors: Vectors, node: Node, problem: Transform) -> None:
         self.vectors, self.problem = vectors, problem
-        self.operands = [Operand(vectors, x, problem) for x in node.operands]
+        self.operands = [Operand(vectors, x, problem) for x in signals(node)]
+        self.window = window_of(node)
         code = vectors.code
         outputs = zip(code.body.outputs, code.results, strict=True)
         self.results = {int(output.attrs.get("index", 0)): result for output, result in outputs}
@@ -151,8 +182,8 @@ class Ends:
     def copied_bytes(node: Node, problem: Transform) -> int:
         """Bytes of the copies that operands need."""
         found = 0
-        for x in node.operands:
-            seen = layout(x, len(problem.lead))
+        for x in signals(node):
+            seen = layout(x, problem)
             if seen is None or not seen.direct:
                 found += round_up(prod(sizes(x)) * x.dtype.itemsize, ALIGNMENT)
         return found
@@ -175,13 +206,10 @@ class Ends:
         if problem.kind == "complex":
             place = indices.mul(first.place(row, number, behind), 2)
             return self._directed(vectors.load_pairs(first.memory, place, lanes, stored))
-        if problem.kind == "half" and self.packed:
-            place = first.place(row, indices.mul(number, 2))
-            return vectors.load_pairs(first.memory, place, lanes, stored)
+        if problem.kind == "half":
+            return self._read_real(row, number, lanes)
         place = first.place(row, number, behind)
         re = vectors.load(first.memory, place, lanes, stored)
-        if problem.kind == "half":
-            return Complex(re, vectors.zero(lanes))
         if problem.kind == "whole":
             second = self.operands[1]
             im = vectors.load(second.memory, second.place(row, number), lanes, stored)
@@ -189,11 +217,40 @@ class Ends:
         place = first.place(row, indices.add(number, problem.count), behind)
         return self._directed(Complex(re, vectors.load(first.memory, place, lanes, stored)))
 
+    def _read_real(self, row: Index, number: Index, lanes: int) -> Complex:
+        """Neighbours of a signal, times the window where there is one; zeros where the signal has ended."""
+        vectors, problem, first = self.vectors, self.problem, self.operands[0]
+        start = vectors.indices.mul(number, 2 if self.packed else 1)
+        place = first.place(row, start)
+
+        def load(along: Index, lanes: int) -> Lane:
+            left = None
+            if problem.given < problem.count:
+                left = vectors.indices.sub(problem.given, vectors.indices.add(start, along))
+            at = vectors.indices.add(place, along)
+            value = vectors.load(first.memory, at, lanes, problem.stored, left)
+            if self.window is None:
+                return value
+            at = vectors.indices.add(vectors.indices.add(start, along), self.window.offset)
+            memory = vectors.code.operand_of(self.window.base)
+            return value * vectors.load(memory, at, lanes, problem.stored, left)
+
+        if not self.packed:
+            return Complex(load(0, lanes), vectors.zero(lanes))
+        if lanes == 1:
+            return Complex(load(0, 1), load(1, 1))
+        return vectors.parted(load(0, lanes), load(lanes, lanes))
+
     def write(self, row: Index, number: Index, z: Complex, behind: Index = 0) -> None:
         """Numbers of the result; of half a spectrum they are scaled before."""
         vectors, problem, indices = self.vectors, self.problem, self.vectors.indices
         stored = problem.stored
         if problem.kind == "half":
+            if problem.hop is not None:
+                place = indices.add(indices.mul(row, 2 * problem.bins), number)
+                vectors.store(z.re, self.results[0], place, stored)
+                vectors.store(z.im, self.results[0], indices.add(place, problem.bins), stored)
+                return
             place = indices.add(indices.mul(row, problem.bins), number)
             for side, part in enumerate(z):
                 if side in self.results:
@@ -201,12 +258,7 @@ class Ends:
             return
         z = self._directed(z.scaled(problem.scale))
         if problem.kind == "whole":
-            step = 2 if self.packed else 1
-            place = indices.add(indices.mul(row, problem.count), indices.mul(number, step))
-            if self.packed:
-                vectors.store_pairs(z, self.results[0], place, stored)
-            else:
-                vectors.store(z.re, self.results[0], place, stored)
+            self._write_real(row, number, z)
             return
         size = problem.count * (2 if problem.kind == "block" else 1)
         place = indices.add(indices.mul(row, size), number)
@@ -217,6 +269,20 @@ class Ends:
         other = indices.add(place, problem.count * problem.inner)
         vectors.store(z.re, self.results[0], place, stored)
         vectors.store(z.im, self.results[0], other, stored)
+
+    def _write_real(self, row: Index, number: Index, z: Complex) -> None:
+        """Neighbours of a signal, as far as they are kept."""
+        vectors, problem, indices = self.vectors, self.problem, self.vectors.indices
+        start = indices.mul(number, 2 if self.packed else 1)
+        place = indices.add(indices.mul(row, problem.kept), start)
+        lines = [z.re] if not self.packed else vectors.joined(z)
+        for line, part in enumerate(lines):
+            along = line * (part.count or 1)
+            left = None
+            if problem.kept < problem.count:
+                left = indices.sub(problem.kept, indices.add(start, along))
+            at = indices.add(place, along)
+            vectors.store(part, self.results[0], at, problem.stored, left)
 
     def _directed(self, z: Complex) -> Complex:
         return z.exchanged if self.problem.inverse else z

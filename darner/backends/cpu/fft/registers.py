@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ....codegen.ir.butterflies import Complex
-from ....codegen.ir.emit import broadcast, lane_numbers, minimum
+from ....codegen.ir.emit import broadcast, lane_mask, lane_numbers, minimum
 from ....codegen.ir.index import Index, i64, neighbours
+from ....codegen.ir.interleave import interleaved
 from ....codegen.ir.lanes import Lane
 from ....codegen.ir.registers import Registers
 from ....codegen.ir.types import Pointer, Value
@@ -39,20 +40,46 @@ class Vectors:
 
     # ------------------------------------------------------------- memory
 
-    def load(
-        self, pointer: Pointer, offset: Index, lanes: int, stored: DType | None = None
+    def load(  # many parameters: what is read, and how much of it there is
+        self,
+        pointer: Pointer,
+        offset: Index,
+        lanes: int,
+        stored: DType | None = None,
+        left: Index | None = None,
     ) -> Lane:
-        """Neighbours."""
+        """Neighbours; zeros from where none are ``left``."""
         stored = stored or self.dtype
-        value = self.registers.load(pointer, neighbours(offset, lanes), stored)
+        if left is not None and lanes == 1:
+            there = self.b.icmp_signed(">", i64(left), i64(0))
+            # What is not there is read from the last place that is.
+            back = self.b.select(there, i64(0), self.b.sub(i64(left), i64(1)))
+            value = self.load(pointer, self.indices.add(offset, back), 1, stored)
+            return value.of(self.b.select(there, value.value, self.zero(1).value))
+        mask = None if left is None else lane_mask(self.b, i64(left), lanes)
+        value = self.registers.load(pointer, neighbours(offset, lanes), stored, mask)
         return Lane(self.b, cast(self.b, value, stored, self.dtype))
 
-    def store(
-        self, value: Lane, pointer: Pointer, offset: Index, stored: DType | None = None
+    def store(  # many parameters: what is written, and how much of it
+        self,
+        value: Lane,
+        pointer: Pointer,
+        offset: Index,
+        stored: DType | None = None,
+        left: Index | None = None,
     ) -> None:
-        """Write neighbours."""
+        """Write neighbours, as many as are ``left``."""
         stored = stored or self.dtype
-        self.registers.store(cast(self.b, value.value, self.dtype, stored), pointer, offset, stored)
+        written = cast(self.b, value.value, self.dtype, stored)
+        if left is None:
+            self.registers.store(written, pointer, offset, stored)
+        elif value.count is None:
+            with self.b.if_then(self.b.icmp_signed(">", i64(left), i64(0))):
+                self.registers.store(written, pointer, offset, stored)
+        else:
+            mask = lane_mask(self.b, i64(left), value.count)
+            at = neighbours(offset, value.count)
+            self.registers.store(written, pointer, at, stored, mask)
 
     def zero(self, lanes: int) -> Lane:
         """Zeros."""
@@ -74,26 +101,27 @@ class Vectors:
             return Complex(
                 self.load(pointer, offset, 1, stored), self.load(pointer, second, 1, stored)
             )
-        low = self.load(pointer, offset, lanes, stored).value
-        high = self.load(pointer, self.indices.add(offset, lanes), lanes, stored).value
-        parts = (
-            self.b.shuffle_vector(low, high, lane_numbers(range(side, 2 * lanes, 2)))
-            for side in range(2)
-        )
+        low = self.load(pointer, offset, lanes, stored)
+        return self.parted(low, self.load(pointer, self.indices.add(offset, lanes), lanes, stored))
+
+    def parted(self, low: Lane, high: Lane) -> Complex:
+        """Complex numbers of vectors in which their parts alternate."""
+        numbers = (range(side, 2 * low.type.count, 2) for side in range(2))
+        parts = (self.b.shuffle_vector(low.value, high.value, lane_numbers(n)) for n in numbers)
         return Complex(*(Lane(self.b, part) for part in parts))
 
     def store_pairs(self, z: Complex, pointer: Pointer, offset: Index, stored: DType) -> None:
         """Complex numbers with alternating parts, from an element on."""
-        lanes = z.re.count
-        if lanes is None:
-            self.store(z.re, pointer, offset, stored)
-            self.store(z.im, pointer, self.indices.add(offset, 1), stored)
-            return
-        order = [half * lanes + lane for lane in range(lanes) for half in range(2)]
-        for part in range(2):
-            picks = lane_numbers(order[part * lanes : (part + 1) * lanes])
-            value = Lane(self.b, self.b.shuffle_vector(z.re.value, z.im.value, picks))
-            self.store(value, pointer, self.indices.add(offset, part * lanes), stored)
+        for number, line in enumerate(self.joined(z)):
+            place = self.indices.add(offset, number * (z.re.count or 1))
+            self.store(line, pointer, place, stored)
+
+    def joined(self, z: Complex) -> list[Lane]:
+        """The two vectors in which the parts of complex numbers alternate."""
+        if z.re.count is None:
+            return [z.re, z.im]
+        lines = interleaved(self.b, [z.re.value, z.im.value])
+        return [Lane(self.b, line) for line in lines]
 
     def load_slot(self, pointer: Pointer, number: Index, lanes: int) -> Complex:
         """The vectors of a number of a lane transform: its real parts, then its imaginary ones."""

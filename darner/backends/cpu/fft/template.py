@@ -22,7 +22,7 @@ from ..emit.template import Code, Scratch, Template
 from ..emit.vectors import each, lanes_of, moved
 from ..model import CpuModel
 from ..runtime.jit import Machine
-from .ends import Ends, half_turn, layout, tangled, untangled
+from .ends import Ends, half_turn, layout, reads_neighbours, tangled, untangled
 from .lanes import LaneTransform
 from .registers import Vectors, power_below
 from .split import LineTransform, SplitTransform
@@ -71,7 +71,7 @@ def plan_of(spec: Spec, machine: Machine) -> Plan | None:
     if problem is None:
         return None
     node = main_node(spec)
-    if problem.kind == "complex" and layout(node.operands[0], len(problem.lead)) is None:
+    if problem.kind == "complex" and layout(node.operands[0], problem) is None:
         return None
     width = lanes_of(machine, problem.dtype)
     count = problem.count
@@ -96,8 +96,10 @@ def _fits(spec: Spec) -> bool:
     if problem is None:
         return False
     if problem.kind == "complex":
-        return layout(main_node(spec).operands[0], len(problem.lead)) is not None
-    return problem.stored.is_float
+        return layout(main_node(spec).operands[0], problem) is not None
+    # Operands of padded transforms are dense, or copied by a kernel of their own.
+    dense = problem.is_plain or reads_neighbours(main_node(spec), problem)
+    return problem.stored.is_float and dense
 
 
 def _scratch(spec: Spec, machine: Machine) -> Scratch:

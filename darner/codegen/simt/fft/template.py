@@ -27,6 +27,8 @@ def _fits(spec: Spec, machine: Machine) -> bool:
     problem = transform(spec)
     if problem is None or problem.kind == "complex" or not problem.stored.is_float:
         return False
+    if not problem.is_plain:
+        return False
     return can_step(problem)
 
 
