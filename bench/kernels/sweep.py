@@ -18,6 +18,7 @@ from .cases import (
     Attention,
     Contract,
     Convolution,
+    Fourier,
     Index,
     Map,
     Move,
@@ -137,6 +138,10 @@ def _move(s: Sizes) -> Move:
     return Move(shape, s.one_of((0, 2, 1), (1, 0, 2), (2, 1, 0), (2, 0, 1), (1, 2, 0)))
 
 
+def _fourier(s: Sizes, op: str) -> Fourier:
+    return Fourier(op, s.size(1, 4096), s.size(2, 1 << 19))
+
+
 DRAWS: dict[str, Callable[[Sizes], Any]] = {
     **{f"contract.{form}": lambda s, form=form: _contract(s, form) for form in FORMS},
     "contract.batch": _batched,
@@ -149,6 +154,7 @@ DRAWS: dict[str, Callable[[Sizes], Any]] = {
     "index": _index,
     "order": _order,
     "move": _move,
+    **{f"fourier.{op}": lambda s, op=op: _fourier(s, op) for op in ("fft", "rfft", "irfft")},
 }
 """How the cases of each group are drawn."""
 

@@ -54,8 +54,8 @@ class Vectors:
             there = self.b.icmp_signed(">", i64(left), i64(0))
             # What is not there is read from the last place that is.
             back = self.b.select(there, i64(0), self.b.sub(i64(left), i64(1)))
-            value = self.load(pointer, self.indices.add(offset, back), 1, stored)
-            return value.of(self.b.select(there, value.value, self.zero(1).value))
+            last = self.load(pointer, self.indices.add(offset, back), 1, stored)
+            return last.of(self.b.select(there, last.value, self.zero(1).value))
         mask = None if left is None else lane_mask(self.b, i64(left), lanes)
         value = self.registers.load(pointer, neighbours(offset, lanes), stored, mask)
         return Lane(self.b, cast(self.b, value, stored, self.dtype))
