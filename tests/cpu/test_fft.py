@@ -5,6 +5,7 @@ import pytest
 
 import darner
 from darner.backends.base.lowering import compile_for, lower_for
+from darner.backends.cpu.fft.lanes import is_direct
 from darner.backends.cpu.fft.template import plan_of
 from darner.backends.cpu.runtime.jit import Machine
 from darner.codegen.ir.butterflies import Complex, butterfly
@@ -57,7 +58,7 @@ def check_all(count, rows, device="cpu"):
     assert_near(found[4], x, count)
 
 
-LENGTHS = [1, 2, 3, 4, 5, 7, 9, 11, 15, 16, 17, 31, 34, 64, 100, 121]
+LENGTHS = [1, 2, 3, 4, 5, 7, 9, 11, 15, 16, 17, 34, 64, 97, 100, 101, 121, 206]
 
 
 @pytest.mark.parametrize("count", LENGTHS)
@@ -67,7 +68,9 @@ def test_transforms_of_every_kind_of_length_are_numpys(count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 37])
-@pytest.mark.parametrize("count", [*range(6, 50), 97, 128, 210, 243, 289, 360, 1000, 1024, 997])
+@pytest.mark.parametrize(
+    "count", [*range(6, 50), 107, 128, 210, 243, 289, 360, 1000, 1024, 997, 1525, 1891]
+)
 def test_transforms_of_more_lengths_are_numpys(count, rows):
     check_all(count, rows)
 
@@ -78,7 +81,7 @@ def test_long_transforms_that_threads_share_are_numpys(count):
     check_all(count, 1)
 
 
-@pytest.mark.parametrize("count", [8, 17, 60])
+@pytest.mark.parametrize("count", [8, 17, 60, 101])
 def test_transforms_in_f64_are_exact_to_its_rounding(count):
     x = np.random.default_rng(0).standard_normal((5, 2 * count))
     (found,) = run(lambda x: x.fft(), x=x)
@@ -86,7 +89,7 @@ def test_transforms_in_f64_are_exact_to_its_rounding(count):
     assert_near(found[:, :count] + 1j * found[:, count:], wanted, count, 2e-15)
 
 
-@pytest.mark.parametrize("count", [6, 17])
+@pytest.mark.parametrize("count", [6, 17, 101])
 @pytest.mark.parametrize("inner", [1, 5, 40])
 def test_axes_may_be_anywhere(count, inner):
     z = numbers(3, count, inner)
@@ -234,7 +237,7 @@ def test_butterflies_are_transforms(count):
 
 def test_lengths_are_cut_into_what_there_are_butterflies_for():
     for count in range(1, 400):
-        if is_smooth(count):
+        if is_direct(count):
             assert np.prod(radices(count), dtype=int) == count
             assert np.prod(halves(count, 16)) == count
         length = convolved_length(count)

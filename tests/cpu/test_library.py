@@ -173,7 +173,9 @@ def test_complex_contractions_reductions_and_moves():
     )
 
 
-@pytest.mark.parametrize("shape", [(1,), (7,), (33,), (64,), (131,), (3, 40), (5, 1), (2, 3, 17), (9000,)])
+@pytest.mark.parametrize(
+    "shape", [(1,), (7,), (33,), (64,), (131,), (3, 40), (5, 1), (2, 3, 17), (9000,)]
+)
 def test_complex_elements_are_vectors_of_any_length(shape):
     agree(
         lambda g, a, b, x: [

@@ -156,9 +156,13 @@ def primes_of(count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def is_smooth(count: int) -> bool:
-    """Whether a transform is made of butterflies alone."""
-    return count == 1 or primes_of(count)[-1] <= LARGEST_RADIX
+def is_smooth(count: int, spare: int = 0) -> bool:
+    """Whether a transform is made of butterflies alone; larger primes count as such where their sum is within ``spare``.
+
+    >>> is_smooth(26), is_smooth(34), is_smooth(34, 60), is_smooth(2 * 31 * 37, 60)
+    (True, False, True, False)
+    """
+    return sum(prime for prime in primes_of(count) if prime > LARGEST_RADIX) <= spare
 
 
 def radices(count: int, largest: int = 8) -> tuple[int, ...]:

@@ -6,14 +6,17 @@ powers of a root of unity, to ``y[q + s (r p + k)]``. Every lane does the same, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ....codegen.ir.butterflies import Complex, butterfly
-from ....codegen.ir.index import Index
+from ....codegen.ir.emit import loop
+from ....codegen.ir.index import Index, i64
+from ....codegen.ir.lanes import Lane
 from ....codegen.ir.types import Pointer, Value
 from ....codegen.problems.fft import (
+    LARGEST_RADIX,
     chirp,
     chirp_spectrum,
     convolved_length,
@@ -22,6 +25,15 @@ from ....codegen.problems.fft import (
     roots,
 )
 from .registers import Vectors
+
+MOST_TERMS = 97
+"""The largest sum of primes above the largest butterfly that are summed up term by term; beyond it a convolution is quicker, or as quick."""
+
+
+def is_direct(count: int) -> bool:
+    """Whether a length is made of passes alone."""
+    return is_smooth(count, MOST_TERMS)
+
 
 Load = Callable[[Index], Complex]
 Store = Callable[[Index, Complex], None]
@@ -39,7 +51,7 @@ class LaneTransform:
         self.vectors = vectors
         self.count = count
         self.lanes = lanes
-        self.smooth = is_smooth(count)
+        self.smooth = is_direct(count)
         self.length = count if self.smooth else convolved_length(count)
         self.radices = radices(self.length)
         self._tables: list[Pointer | None] | None = None
@@ -48,8 +60,10 @@ class LaneTransform:
     @staticmethod
     def elements(count: int, lanes: int) -> int:
         """Elements of scratch memory that it needs."""
-        if is_smooth(count):
-            return 2 * lanes * count * min(2, max(0, len(radices(count)) - 1))
+        if is_direct(count):
+            terms = max(radices(count), default=1)
+            terms = terms if terms > LARGEST_RADIX else 0
+            return 2 * lanes * (count * min(2, max(0, len(radices(count)) - 1)) + terms)
         return 2 * lanes * convolved_length(count) * 3
 
     def emit(self, load: Load, store: Store, room: Pointer) -> None:
@@ -82,6 +96,7 @@ class LaneTransform:
             store(0, load(0))
             return
         left, side = count, 1
+        terms = vectors.moved(room, 2 * lanes * count * min(2, len(self.radices) - 1))
         for number, (radix, table) in enumerate(zip(self.radices, self._roots(), strict=True)):
             source, target = rooms[number % 2 - 1], rooms[number % 2]
             is_first, is_last = number == 0, number == len(self.radices) - 1
@@ -97,7 +112,11 @@ class LaneTransform:
                 else:
                     vectors.store_slot(z, target, place, lanes)
 
-            self._pass(_Pass(radix, left // radix, side, table), read, write)
+            step = _Pass(radix, left // radix, side, table)
+            if radix > LARGEST_RADIX:
+                self._long_pass(step, read, write, terms)
+            else:
+                self._pass(step, read, write)
             left, side = left // radix, side * radix
 
     def _pass(self, step: _Pass, read: Load, write: Store) -> None:
@@ -127,6 +146,61 @@ class LaneTransform:
             vectors.all(step.side, column)
 
         vectors.all(step.behind, part)
+
+    def _long_pass(self, step: _Pass, read: Load, write: Store, terms: Pointer) -> None:
+        """A pass of a larger prime: sums and differences of what lies opposite each other, kept in ``terms``, times cosines and sines."""
+        vectors, lanes, radix, half = self.vectors, self.lanes, step.radix, step.radix // 2
+        b, indices = vectors.b, vectors.indices
+        order = np.arange(1, half + 1)
+        waves = vectors.table(f"waves{radix}", np.conj(roots(np.outer(order, order), radix)))
+        gap = step.behind * step.side
+
+        def lane(value: Value) -> Lane:
+            return Lane(b, value)
+
+        def column(p: Value, q: Value) -> None:
+            place = indices.add(indices.mul(p, step.side), q)
+            after = indices.add(indices.mul(p, step.side * radix), q)
+            first = read(place)
+
+            def fold(j: Value, held: Sequence[Value]) -> Sequence[Value]:
+                near = read(indices.add(place, indices.mul(indices.add(j, 1), gap)))
+                far = read(indices.add(place, indices.mul(indices.sub(radix - 1, j), gap)))
+                total = near.plus(far)
+                vectors.store_slot(total, terms, indices.mul(j, 2), lanes)
+                odd = indices.add(indices.mul(j, 2), 1)
+                vectors.store_slot(near.minus(far), terms, odd, lanes)
+                found = Complex(*map(lane, held)).plus(total)
+                return [found.re.value, found.im.value]
+
+            held = loop(b, i64(0), i64(half), 1, fold, [first.re.value, first.im.value])
+            write(after, Complex(*map(lane, held)))
+
+            def pair(k: Value) -> None:
+                row = indices.mul(k, half)
+
+                def add(j: Value, held: Sequence[Value]) -> Sequence[Value]:
+                    wave = vectors.entry(waves, indices.add(row, j), lanes)
+                    total = vectors.load_slot(terms, indices.mul(j, 2), lanes)
+                    odd = vectors.load_slot(terms, indices.add(indices.mul(j, 2), 1), lanes)
+                    a, c, d, e = map(lane, held)
+                    sums = total.re.fma(wave.re, a), total.im.fma(wave.re, c)
+                    rest = odd.re.fma(wave.im, d), odd.im.fma(wave.im, e)
+                    return [value.value for value in (*sums, *rest)]
+
+                zero = vectors.zero(lanes).value
+                start = [first.re.value, first.im.value, zero, zero]
+                a, c, d, e = map(lane, loop(b, i64(0), i64(half), 1, add, start))
+                found = Complex(a + e, c - d), Complex(a - e, c + d)
+                for z, number in zip(found, (k, indices.sub(radix - 2, k)), strict=True):
+                    if step.table is not None:
+                        at = indices.add(indices.mul(p, radix - 1), number)
+                        z = z.times(vectors.entry(step.table, at, lanes))
+                    write(indices.add(after, indices.mul(indices.add(number, 1), step.side)), z)
+
+            vectors.all(half, pair)
+
+        vectors.all(step.behind, lambda p: vectors.all(step.side, lambda q: column(p, q)))
 
     # ------------------------------------------------------------- convolutions
 

@@ -19,11 +19,10 @@ from ....codegen.problems.fft import (
     chirp_spectrum,
     convolved_length,
     halves,
-    is_smooth,
     roots,
 )
 from ....graph.integers import ceil_div
-from .lanes import LaneTransform
+from .lanes import LaneTransform, is_direct
 from .registers import Share, Vectors, power_below
 
 WHOLE_TABLE = 1 << 14
@@ -178,7 +177,7 @@ class LineTransform:
 
     def __init__(self, count: int, width: int, itemsize: int) -> None:
         self.count = count
-        self.smooth = is_smooth(count)
+        self.smooth = is_direct(count)
         self.length = count if self.smooth else convolved_length(count)
         self.plan = SplitPlan.of(self.length, width, itemsize)
         self.between = self.plan.between + (0 if self.smooth else 2 * self.length)
