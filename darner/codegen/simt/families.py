@@ -23,8 +23,8 @@ from .sort.template import SORTING
 from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
-    COMPLEX,
     FFT,
+    COMPLEX,
     ATTENTION,
     CONTRACT,
     CONV,

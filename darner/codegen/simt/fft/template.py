@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.graph import Graph
 from ....graph.integers import ceil_div, round_up
+from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
+from ...elements.complex_pairs import in_pairs
+from ...elements.elements import can_emit
 from ...ir.butterflies import Complex
 from ...ir.index import Number
 from ...problems.fft import Transform, main_node, transform
@@ -25,11 +30,21 @@ MOST = 256
 
 def _fits(spec: Spec, machine: Machine) -> bool:
     problem = transform(spec)
-    if problem is None or problem.kind == "complex" or not problem.stored.is_float:
+    if problem is None or not problem.stored.is_float or not problem.is_plain:
         return False
-    if not problem.is_plain:
-        return False
-    return can_step(problem)
+    return can_step(problem) and (problem.kind != "complex" or can_emit(_pairs(spec).body))
+
+
+@lru_cache(maxsize=1024)
+def _pairs(spec: Spec) -> Spec:
+    """The operand of a transform of complex numbers as pairs of floats, which is what its memory and that of the result hold."""
+    operand = Graph("operand")
+    made: dict[int, Node] = {}
+    for node in spec.body.nodes:
+        if node.op.name != "fft":
+            made[node.id] = operand.insert_like(node, [made[i] for i in node.inputs])
+    operand.set_outputs([made[main_node(spec).inputs[0]]])
+    return Spec("map", in_pairs(operand))
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
@@ -37,6 +52,8 @@ def _write(spec: Spec, machine: Machine) -> Written:
     if problem is None or not problem.rows * problem.inner:
         return Written(())
     steps = steps_of(problem)
+    if problem.kind == "complex":
+        spec = _pairs(spec)
     room = 2 * steps.length * problem.dtype.itemsize
     if steps.rooms * room <= machine.shared:
         return Written((_in_workgroups(spec, machine, problem, steps),))
@@ -88,6 +105,7 @@ class _Row:
         self.problem, self.dispatch = problem, dispatch
         self.elements = dispatch.elements()
         self.node = main_node(dispatch.spec)
+        """The transform, or of complex numbers its operand in pairs."""
         outputs = zip(dispatch.body.outputs, dispatch.results, strict=True)
         self.results = {int(output.attrs.get("index", 0)): result for output, result in outputs}
         self.row = row
@@ -105,17 +123,20 @@ class _Row:
             return Complex(self._read(0, number), constant(b, 0.0, self.dtype))
         if kind == "whole":
             return Complex(self._read(0, number), self._read(1, number))
+        if kind == "complex":
+            return self._directed(Complex(*(self._read(None, number, side) for side in (0, 1))))
         other = b.let(b.index(number) + self.problem.count)
         return self._directed(Complex(self._read(0, number), self._read(0, other)))
 
-    def _read(self, operand: int, number: Value | int) -> Wave:
-        places, x = self.elements.places, self.node.operands[operand]
+    def _read(self, operand: int | None, number: Value | int, *side: int) -> Wave:
+        places = self.elements.places
+        x = self.node if operand is None else self.node.operands[operand]
         before = len(self.problem.lead)
-        behind = sizes(x)[before + 1 :]
+        behind = sizes(x)[before + 1 : len(sizes(x)) - len(side)]
         inner = prod(behind)
         lead = places.split(places.div(self.row, inner), self.problem.lead) if before else []
         tail = places.split(places.mod(self.row, inner), behind) if behind else []
-        value = self.elements.at(x, [*lead, number, *tail])
+        value = self.elements.at(x, [*lead, number, *tail, *side])
         value = self.b.let(self.elements.registers.cast(value, x.dtype, self.dtype))
         return Wave(self.b, value, self.dtype)
 
@@ -139,8 +160,14 @@ class _Row:
                 self._write(z.im, 0, places.add(place, 1))
             return
         outer, behind = places.div(self.row, problem.inner), places.mod(self.row, problem.inner)
-        place = places.add(places.mul(outer, 2 * problem.count), number)
+        size = problem.count * (1 if problem.kind == "complex" else 2)
+        place = places.add(places.mul(outer, size), number)
         place = places.add(places.mul(place, problem.inner), behind)
+        if problem.kind == "complex":
+            place = places.mul(place, 2)
+            self._write(z.re, 0, place)
+            self._write(z.im, 0, places.add(place, 1))
+            return
         self._write(z.re, 0, place)
         self._write(z.im, 0, places.add(place, problem.count * problem.inner))
 
