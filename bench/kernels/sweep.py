@@ -18,6 +18,7 @@ from .cases import (
     Attention,
     Contract,
     Convolution,
+    DeltaRule,
     Fourier,
     Index,
     Map,
@@ -26,6 +27,7 @@ from .cases import (
     Pool,
     Reduce,
     Rows,
+    SelectiveScan,
 )
 
 FLOPS = (4e6, 6e8)
@@ -142,6 +144,16 @@ def _fourier(s: Sizes, op: str) -> Fourier:
     return Fourier(op, s.size(1, 4096), s.size(2, 1 << 19))
 
 
+def _scan(s: Sizes) -> SelectiveScan:
+    part = s.one_of("forward", "both")
+    return SelectiveScan(s.size(1, 4), s.size(1, 512), s.size(16, 1024), s.size(1, 64), part)
+
+
+def _delta(s: Sizes) -> DeltaRule:
+    part = s.one_of("forward", "both")
+    return DeltaRule(s.size(1, 4), s.size(1, 512), s.size(1, 16), s.size(8, 128), part)
+
+
 DRAWS: dict[str, Callable[[Sizes], Any]] = {
     **{f"contract.{form}": lambda s, form=form: _contract(s, form) for form in FORMS},
     "contract.batch": _batched,
@@ -155,6 +167,8 @@ DRAWS: dict[str, Callable[[Sizes], Any]] = {
     "order": _order,
     "move": _move,
     **{f"fourier.{op}": lambda s, op=op: _fourier(s, op) for op in ("fft", "rfft", "irfft")},
+    "scan": _scan,
+    "delta": _delta,
 }
 """How the cases of each group are drawn."""
 

@@ -99,6 +99,16 @@ def _fourier(case: Any, g: Graph, given: Nodes) -> list[Node]:
     return list(given["x"].rfft(n=case.count)) if case.op == "rfft" else [given["x"].fft()]
 
 
+def _scan(case: Any, g: Graph, given: Nodes) -> list[Node]:
+    return [g.selective_scan(*given.values())]
+
+
+def _delta(case: Any, g: Graph, given: Nodes) -> list[Node]:
+    if case.part == "step":
+        return list(g.gated_delta_net_carry(*given.values(), return_state=True))
+    return [g.gated_delta_net(*given.values())]
+
+
 WRITTEN: dict[str, Callable[[Any, Graph, Nodes], list[Node]]] = {
     "contract": _contract,
     "conv": _conv,
@@ -111,6 +121,8 @@ WRITTEN: dict[str, Callable[[Any, Graph, Nodes], list[Node]]] = {
     "order": _order,
     "move": _move,
     "fourier": _fourier,
+    "scan": _scan,
+    "delta": _delta,
 }
 """Each kind as nodes of a graph."""
 

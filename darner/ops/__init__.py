@@ -18,6 +18,7 @@ from . import (
     custom_bodies,
     custom_samples,
     declare,
+    delta_net,
     distributions,
     einsum,
     elementwise,
@@ -53,6 +54,7 @@ from . import (
     shaping,
     softmax,
     spectra,
+    state_space,
 )
 
 __all__ = [
@@ -73,6 +75,7 @@ __all__ = [
     "custom_bodies",
     "custom_samples",
     "declare",
+    "delta_net",
     "distributions",
     "einsum",
     "elementwise",
@@ -108,4 +111,5 @@ __all__ = [
     "shaping",
     "softmax",
     "spectra",
+    "state_space",
 ]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from bench.kernels.cases import (
     Attention,
     Contract,
     Convolution,
+    DeltaRule,
     Fourier,
     Index,
     Map,
@@ -22,6 +24,7 @@ from bench.kernels.cases import (
     Pool,
     Reduce,
     Rows,
+    SelectiveScan,
     from_json,
     to_json,
 )
@@ -52,6 +55,9 @@ TINY = [
     Move((3, 4, 5), (2, 0, 1)),
     *(Fourier(op, 3, 10) for op in ("fft", "rfft", "irfft")),
     Fourier("irfft", 3, 9),
+    *(DeltaRule(1, 5, 2, 7, part) for part in ("forward", "both")),
+    DeltaRule(1, 1, 2, 7, "step"),
+    *(SelectiveScan(1, 5, 7, 3, part) for part in ("forward", "both") if find_spec("mambapy")),
 ]
 
 
