@@ -21,7 +21,7 @@ from . import ops as ops
 from ._version import __version__ as __version__
 from .compat.attention import AttentionBwdWrt
 from .compat.gradients import differentiate
-from .compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
+from .compat.kinds import Activation, BinaryOp, CompareOp, FftNorm, ReduceOp
 from .graph.binding import DimBinding
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
@@ -179,6 +179,7 @@ __all__ = [
     "DeviceMemoryError",
     "DimBinding",
     "ExecutionPlan",
+    "FftNorm",
     "ForkError",
     "FormatError",
     "GaussianSplatBackwardParams",

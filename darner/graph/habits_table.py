@@ -25,6 +25,16 @@ _IMMUTABLE = ": nodes do not change: write x = x.where(condition, value) and the
 HABITS: dict[str, dict[str, str]] = {
     # Attributes and methods of nodes, and functions of tensors as methods of a graph.
     "tensor": {
+        # complex numbers and their transforms
+        "conj": "x.conjugate()",
+        "conj_physical": "x.conjugate()",
+        "angle": "x.imag().atan2(x.real())",
+        "view_as_complex": "g.complex(re, im)",
+        "ifft": 'x.fft(inverse=True, norm="backward")',
+        "fft2": "x.fftn((-2, -1))",
+        "ifft2": 'x.fftn((-2, -1), inverse=True, norm="backward")',
+        "fftfreq": "g.fftfreq_tensor(n)",
+        "rfftfreq": "g.rfftfreq_tensor(n)",
         # shapes
         "dim": "x.rank",
         "ndimension": "x.rank",

@@ -95,7 +95,7 @@ def roles(graph: Graph) -> list[Role]:
         if is_widening(node) and node.id not in ends and _only_multiplied(graph, node):
             found[node.id] = "view"
     for node in graph.nodes:
-        if node.op.facts.whole:
+        if node.op.facts.whole or node.op.facts.reads_rows:
             for operand in node.operands:
                 if found[operand.id] == "view" and not is_readable(node, operand):
                     found[operand.id] = "point"

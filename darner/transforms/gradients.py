@@ -21,6 +21,7 @@ from ..graph.errors import ArgumentError, Calling, UnknownNameError, listed, nea
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.types import TupleType
+from ..ops.complex_numbers import conjugated
 from .forward import push_forward
 from .remat import Remat, regions
 from .reverse import (
@@ -209,6 +210,15 @@ def differentiated(
     if not graph.outputs:
         raise ArgumentError(f"graph '{graph.name}' has no output", hint="call set_outputs first")
     loss = graph.outputs[0]
+    if (
+        is_differentiable(loss)
+        and not isinstance(loss.type, TupleType)
+        and loss.dtype.kind == "complex"
+    ):
+        raise ArgumentError(
+            f"the first output must be one float, but it is {loss.type}",
+            hint="take its real part, or the square of its absolute value: complex_norm_sq",
+        )
     if loss.size != 1 or not is_differentiable(loss):
         raise ArgumentError(
             f"the first output must be one float, but it is {loss.type}",
@@ -217,7 +227,8 @@ def differentiated(
     rebuilt = prepare(graph, chosen, [loss])
     rebuilt.graph._remat = regions(graph, remat)
     seed = rebuilt.graph.ones(loss.shape, loss.dtype)
-    gradients = _pulled(rebuilt, chosen, [loss], [seed])
+    # A cotangent c of complex z means Re(c dz); the loss grows fastest along its conjugate.
+    gradients = [conjugated(g) for g in _pulled(rebuilt, chosen, [loss], [seed])]
     return rebuilt.graph, gradients, [rebuilt[node] for node in chosen]
 
 

@@ -2,7 +2,7 @@
 
 ``tests/seed_names.txt`` is the list. Each builder in scope is called here positionally, as its documents call it,
 beside the same computation in darner's own words (or in NumPy); both run and must agree. What comes with later parts
-(quantisation, FFT, scans, custom functions) is listed as such: when one of those names starts to
+(products of quantised weights, scans) is listed as such: when one of those names starts to
 work, its line here must move.
 """
 
@@ -19,9 +19,6 @@ NAMES = Path(__file__).parents[1].joinpath("seed_names.txt").read_text().split()
 
 LATER = {
     "quantisation": "dequant_matmul dequant_matmul_nvfp4 dequant_matmul_packed",
-    "fft and complex": """complex_norm_sq complex_norm_sq_backward conjugate fft fft_axis fft_batch_real
-        fft_conv1d fft_norm fft_real fftfreq_tensor fftn ifft_spectrum ifftn irfft
-        pad_last_axis_to_pow2 psd psd_real rfft rfftfreq_tensor split_spectrum stft""",
     "scans": """scan scan_backward scan_backward_with_checkpoints scan_backward_xs
         scan_backward_xs_with_checkpoints scan_checkpointed scan_trajectory
         scan_with_bcasts_and_xs scan_with_xs""",
@@ -42,6 +39,10 @@ class Desk:
 
     def u32(self, *shape, high):
         return self._add(self.rng.integers(0, high, shape).astype(np.uint32))
+
+    def c64(self, *shape):
+        parts = self.rng.uniform(-2, 2, (2, *shape))
+        return self._add((parts[0] + 1j * parts[1]).astype(np.complex64))
 
     def i8(self, *shape):
         return self._add(self.rng.integers(-128, 128, shape).astype(np.int8))
@@ -1113,6 +1114,204 @@ def gaussian_splat_render_backward(d):
     cut = sent.clip(-0.5, 0.5).reshape((24, 4))[:, :3]
     own = weights.transpose((1, 0)) @ (cut * 2.2 * shown**1.2)
     return packed[22:28], own.flatten()
+
+
+# Complex numbers and Fourier transforms; matrices of sines and cosines say what they are.
+
+
+@row
+def conjugate(d):
+    z = d.c64(3, 4)
+    return d.graph.conjugate(z), d.graph.complex(z.real(), -z.imag())
+
+
+@row
+def complex_norm_sq(d):
+    z = d.c64(3, 4)
+    return d.graph.complex_norm_sq(z), z.real() ** 2.0 + z.imag() ** 2.0
+
+
+@row
+def complex_norm_sq_backward(d):
+    z, g = d.c64(3, 4), d.f32(3, 4)
+    return d.graph.complex_norm_sq_backward(z, g), g * z
+
+
+def turns(n, inverse=False):
+    k = np.arange(n)
+    return np.exp((2j if inverse else -2j) * np.pi * np.outer(k, k) / n).astype(np.complex64)
+
+
+def direct(z, inverse=False, scale=1.0):
+    """A transform along the last axis, term by term."""
+    return (z @ turns(z.shape[-1], inverse)) * scale
+
+
+def halves(block):
+    n = block.shape[-1] // 2
+    return block[..., :n], block[..., n:]
+
+
+def joined(z):
+    return z.graph.concat([z.real(), z.imag()], -1)
+
+
+def directly_real(x, scale=1.0):
+    """The whole spectrum of real rows that are padded to 8."""
+    wide = x.pad([(0, 0), (0, 8 - x.shape[-1])])
+    return direct(wide.cast("c64"), scale=scale)
+
+
+NORMS = [
+    (darner.FftNorm.Backward, 1.0, 1.0),
+    (darner.FftNorm.Forward, 1.0, 1 / 8),
+    (darner.FftNorm.Ortho, 8**-0.5, 8**-0.5),
+]
+
+
+@row
+def fft(d):
+    z, x = d.c64(3, 5), d.f32(3, 10)
+    made = d.graph.complex(*halves(x))
+    return [
+        (d.graph.fft(z, False), direct(z)),
+        (d.graph.fft(z, True), direct(z, True)),
+        (d.graph.fft(d.graph.fft(z, False), True), z * 5.0),
+        (d.graph.fft(x, False), joined(direct(made))),
+        (d.graph.fft(x, True), joined(direct(made, True))),
+    ]
+
+
+@row
+def fft_norm(d):
+    z = d.c64(3, 8)
+    return [
+        pair
+        for norm, forward, inverse in NORMS
+        for pair in (
+            (d.graph.fft_norm(z, False, norm), direct(z, scale=forward)),
+            (d.graph.fft_norm(z, True, norm), direct(z, True, inverse)),
+        )
+    ]
+
+
+@row
+def fft_axis(d):
+    z, x = d.c64(3, 5, 2), d.f32(6, 5)
+    swapped = z.swapaxes(1, 2)
+    return [
+        (d.graph.fft_axis(z, 1, True), direct(swapped, True).swapaxes(1, 2)),
+        (d.graph.fft_axis(x, 0, False), d.graph.fft(x.T, False).T),
+    ]
+
+
+@row
+def fftn(d):
+    z = d.c64(3, 5)
+    both = direct(direct(z.T).T)
+    return [(d.graph.fftn(z, [1, 0], False), both), (d.graph.fftn(z, [], True), z)]
+
+
+@row
+def ifftn(d):
+    z = d.c64(3, 5)
+    return d.graph.ifftn(d.graph.fftn(z, [0, 1], False), [0, 1]), z * 15.0
+
+
+@row
+def pad_last_axis_to_pow2(d):
+    x, y = d.f32(2, 5), d.f32(2, 4)
+    assert d.graph.pad_last_axis_to_pow2(y) is y
+    return d.graph.pad_last_axis_to_pow2(x), d.graph.concat([x, d.graph.zeros((2, 3))], 1)
+
+
+@row
+def split_spectrum(d):
+    x = d.f32(2, 6)
+    return list(zip(d.graph.split_spectrum(x), (x[:, :3], x[:, 3:]), strict=True))
+
+
+@row
+def fft_real(d):
+    x = d.f32(3, 5)
+    return [
+        pair
+        for norm, forward, _ in NORMS
+        for whole in [directly_real(x, forward)]
+        for pair in zip(d.graph.fft_real(x, norm), (whole.real(), whole.imag()), strict=True)
+    ]
+
+
+@row
+def fft_batch_real(d):
+    x = d.f32(3, 5)
+    whole = directly_real(x)
+    found = d.graph.fft_batch_real(x, darner.FftNorm.Backward)
+    return list(zip(found, (whole.real(), whole.imag()), strict=True))
+
+
+@row
+def rfft(d):
+    x = d.f32(3, 5)
+    half = directly_real(x, 8**-0.5)[:, :5]
+    found = d.graph.rfft(x, darner.FftNorm.Ortho)
+    return list(zip(found, (half.real(), half.imag()), strict=True))
+
+
+@row
+def irfft(d):
+    x = d.f32(3, 5)
+    re, im = d.graph.rfft(x, darner.FftNorm.Forward)
+    return [
+        (d.graph.irfft(re, im, 5, darner.FftNorm.Forward), x),
+        (d.graph.irfft(re, im, 5, darner.FftNorm.Backward), x * 8.0),
+    ]
+
+
+@row
+def ifft_spectrum(d):
+    re, im = d.f32(3, 8), d.f32(3, 8)
+    own = direct(d.graph.complex(re, im), True, 1 / 8).real()
+    return d.graph.ifft_spectrum(re, im, darner.FftNorm.Forward), own
+
+
+@row
+def psd(d):
+    re, im = d.f32(3, 5), d.f32(3, 5)
+    return d.graph.psd(re, im), (re**2.0 + im**2.0) / 5.0
+
+
+@row
+def psd_real(d):
+    x = d.f32(3, 5)
+    half = directly_real(x)[:, :5]
+    own = (half.real() ** 2.0 + half.imag() ** 2.0) / 8.0
+    return d.graph.psd_real(x, darner.FftNorm.Backward), own
+
+
+@row
+def stft(d):
+    x = d.f32(3, 9)
+    frames = [directly_real(x[:, first : first + 5])[:, :5] for first in (0, 2, 4)]
+    own = d.graph.concat([joined(frame).unsqueeze(0) for frame in frames], 0)
+    return d.graph.stft(x, 5, 2, darner.FftNorm.Backward), own
+
+
+@row
+def fft_conv1d(d):
+    a, b = d.f32(2, 5), d.f32(2, 3)
+    own = sum(a.pad([(0, 0), (k, 2 - k)]) * b[:, k : k + 1] for k in range(3))
+    return [(d.graph.fft_conv1d(a, b, 16, norm), own) for norm, _, _ in NORMS]
+
+
+@row
+def fftfreq_tensor(d):
+    return d.graph.fftfreq_tensor(6), d.graph.constant(np.array([0, 1, 2, -3, -2, -1]) / 6)
+
+
+@row
+def rfftfreq_tensor(d):
+    return d.graph.rfftfreq_tensor(7), d.graph.constant(np.arange(4) / 7)
 
 
 # Meganeura's names beyond the list: the rest of the Graph page.

@@ -15,11 +15,13 @@ from ..base.cache import ObjectCache
 from ..base.keys import source_digest
 from ..base.sections import join, split
 from .attention.template import ATTENTION
+from .complex.maps import COMPLEX_MAPS
 from .complex.template import COMPLEX
 from .contract.template import CONTRACT
 from .conv.template import CONV
 from .emit.panels import Panels
 from .emit.template import Code, Packing, Scratch, Template
+from .fft.template import FFT
 from .host.template import HOST
 from .index.scatter import SCATTERS
 from .index.scatter_epilogue import SCATTER_ENDS
@@ -42,6 +44,8 @@ from .state_space.template import STATE_SPACE
 
 TEMPLATES: tuple[Template, ...] = (
     HOST,
+    FFT,
+    COMPLEX_MAPS,
     COMPLEX,
     ATTENTION,
     CONTRACT,

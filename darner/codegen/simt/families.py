@@ -9,6 +9,7 @@ from .complex.template import COMPLEX
 from .contract.template import CONTRACT
 from .conv.template import CONV
 from .dispatch import Written
+from .fft.template import FFT
 from .index.scatter import SCATTERS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
@@ -24,6 +25,7 @@ from .state_space.template import STATE_SPACE
 from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
+    FFT,
     COMPLEX,
     ATTENTION,
     CONTRACT,
