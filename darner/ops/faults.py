@@ -20,11 +20,20 @@ from ..graph.scalar import runs_on_host
 
 
 def can_fail(node: Node) -> bool:
-    """Whether data can be such that a node has no value; a user's function can raise whatever they are."""
+    """Whether data can be such that a node has no value; a user's function can raise whatever they are, and a loop fails where its body does."""
     fails_on = node.op.facts.fails_on
     if fails_on == "exponent":
         return node.dtype.is_int and node.dtype.limits[0] < 0
+    if node.op.facts.role == "loop":
+        return any(map(can_fail, node.attrs["body"].nodes))
     return fails_on is not None or runs_on_host(node)
+
+
+def calls_host(node: Node) -> bool:
+    """Whether a node, or one of a loop's body, is a user's function of NumPy arrays."""
+    if node.op.facts.role == "loop":
+        return any(map(calls_host, node.attrs["body"].nodes))
+    return runs_on_host(node)
 
 
 def is_indexed(node: Node) -> bool:
