@@ -26,7 +26,7 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
 from .commit import committed, index_bounds
-from .loops import body_graph, loop_node, without_lines
+from .loops import body_graph, without_lines
 from .memory import Request, plan_arena
 from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, may_share
 from .prepare import prepare
@@ -76,16 +76,17 @@ class _Rules:
         """The plan of a graph."""
         prepared = prepare(graph, self.whole)
         works, commit = committed(prepared, kernels(prepared, self.ended))
-        return _Assembly(prepared, works, commit, self).plan(graph.name, options)
+        return _Assembly(prepared, works, commit, self).plan(graph, options)
 
     def step(self, kernel: Graph) -> Plan:
         """The plan of one step of a kernel's loop.
 
         What fails in it fails for the whole kernel, which stands before the commit point: the plan needs none.
         """
-        prepared = prepare(body_graph(kernel), self.whole)
+        graph = body_graph(kernel)
+        prepared = prepare(graph, self.whole)
         made = _Assembly(prepared, kernels(prepared, self.ended), 0, self)
-        return made.plan(loop_node(kernel).op.name, {}, all_in_place=True)
+        return made.plan(graph, {}, all_in_place=True)
 
 
 class _Assembly:
@@ -122,7 +123,7 @@ class _Assembly:
 
     # ------------------------------------------------------------- kernels
 
-    def plan(self, name: str, options: dict[str, Any], all_in_place: bool = False) -> Plan:
+    def plan(self, graph: Graph, options: dict[str, Any], all_in_place: bool = False) -> Plan:
         """All of it; with ``all_in_place`` kernels at the end write those leaves that no other writes."""
         steps = [self._kernel(work) for work in self.works]
         updates = self._updates(steps)
@@ -132,7 +133,7 @@ class _Assembly:
         kept = [i for i in range(len(self.buffers)) if i not in self.gone]
         number = {old: new for new, old in enumerate(kept)}
         return Plan(
-            name=name,
+            name=graph.name,
             target=self.rules.target,
             specs=self.specs,
             buffers=tuple(self.buffers[i] for i in kept),
