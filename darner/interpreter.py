@@ -214,6 +214,7 @@ def _(
     body: Graph,
     length: int,
     reverse: bool,
+    recompute: bool,
 ) -> list[Array]:
     """The body, step after step."""
     leaves = body.inputs

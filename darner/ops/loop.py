@@ -31,12 +31,14 @@ def loop(
     body: Body,
     length: int,
     reverse: bool = False,
+    recompute: bool = False,
 ) -> tuple[TensorType, ...]:
     """``body`` for each of ``length`` steps, from the carries ``init``; the last carries, and what the steps wrote.
 
     The body's inputs are, in the order they are declared, the carries, the ``constants``, and one step of each of
     ``xs``, whose first axis is time. Its outputs are the next carries, in order, and then any number of values that are
     stacked along a new first axis. ``reverse`` goes from the last step to the first, in ``xs`` and in what is stacked.
+    With ``recompute`` a gradient keeps the carries of each step alone and computes the body again, instead of keeping what the body computed.
     ``Graph.iterate`` makes the body from a Python function.
     """
     if length < 0:
