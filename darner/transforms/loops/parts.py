@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.build import call
@@ -34,6 +34,10 @@ class Loop:
         return cls(
             tuple(named["init"]), tuple(named["constants"]), tuple(named["xs"]), **node.attrs
         )
+
+    def with_body(self, body: Graph) -> Loop:
+        """The same loop over another body."""
+        return replace(self, body=body)
 
     @property
     def operands(self) -> tuple[Node, ...]:
