@@ -12,6 +12,7 @@ from .dispatch import Written
 from .index.scatter import SCATTERS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
+from .loops.template import LOOPS
 from .machine import Machine
 from .maps.template import MAPS
 from .maps.transpose import TURNED
@@ -22,6 +23,7 @@ from .sort.template import SORTING
 from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
+    LOOPS,
     COMPLEX,
     ATTENTION,
     CONTRACT,
