@@ -36,6 +36,19 @@ class _Need:
     fixed: frozenset[int]
     """Carries that no step changes."""
 
+    def copied(self, number: int) -> Node | None:
+        """The operand of which an output is the step that was read."""
+        output = self.made.body.outputs[number]
+        for leaf, x in zip(self.leaves[self.made.first_step :], self.made.xs, strict=True):
+            if leaf is output:
+                return x
+        return None
+
+    @property
+    def leaves(self) -> list[Node]:
+        """The inputs of the body."""
+        return list(self.made.body.inputs.values())
+
 
 def _needs(graph: Graph) -> tuple[dict[int, _Need], list[bool]]:
     """What each loop needs, and which nodes are alive."""
@@ -51,6 +64,9 @@ def _needs(graph: Graph) -> tuple[dict[int, _Need], list[bool]]:
             need = needs[node.id] = _need(Loop.of(node), used.get(node.id, set()))
             for i in need.inputs | (need.outputs & set(range(len(need.made.init)))):
                 live[node.inputs[i]] = True
+            for j in need.outputs:
+                if j >= len(need.made.init) and (copied := need.copied(j)) is not None:
+                    live[copied.id] = True
             continue
         if node.op.name == "project" and is_loop(node.operands[0]):
             used.setdefault(node.inputs[0], set()).add(node.attrs["index"])
@@ -110,7 +126,13 @@ def _pruned(graph: Graph, need: _Need, lookup: Lookup) -> Results:
             )
         return results
     carries = [i for i in range(count) if i in need.outputs and i not in need.fixed]
-    written = sorted(j for j in need.outputs if j >= count)
+    written = []
+    for j in sorted(j for j in need.outputs if j >= count):
+        copied = need.copied(j)
+        if copied is None:
+            written.append(j)
+        else:  # a step writes what it read: nothing has to be copied
+            results[j] = lookup(copied)
     distinct = list({outputs[j].id: j for j in reversed(written)}.values())[::-1]
     if not carries and not written:
         return results
