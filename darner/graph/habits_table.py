@@ -371,7 +371,6 @@ HABITS: dict[str, dict[str, str]] = {
         "TransformerEncoderLayer": "nn.TransformerBlock(...)",
         "TransformerDecoderLayer": "nn.TransformerBlock(...)",
         "Transformer": "nn.TransformerBlock(...), models of darner.models",
-        "RNN": 'nn.GRU("rnn", 8, 16), nn.LSTM("rnn", 8, 16)',
         "LSTMCell": 'nn.LSTM("rnn", 8, 16)',
         "GRUCell": 'nn.GRU("rnn", 8, 16)',
         "Upsample": "x.resize_nearest(sizes), x.resize_bilinear(sizes)",

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...graph.graph import LEAVES, Graph
 from ...graph.node import Node
+from ...ops.shapes import certainly_less
 from .parts import Loop, Piece, closure, insert, is_loop
 from .rewrite import Lookup, Results, moved, rewrite
 
@@ -139,13 +140,13 @@ def _pruned(graph: Graph, need: _Need, lookup: Lookup) -> Results:
     constants, xs = _distinct(need)
     every = (len(carries), len(constants), len(xs), len(distinct))
     whole = (count, len(made.constants), len(made.xs), len(outputs) - count)
-    if every == whole:
+    if every == whole and all(_views(node)[0] is node for node in made.constants):
         return insert(graph, moved(made, lookup))
     body = _body(need, carries, constants, xs, [*carries, *distinct])
     smaller = replace(
         made,
         init=tuple(lookup(made.init[i]) for i in carries),
-        constants=tuple(lookup(made.operands[group[0]]) for group in constants),
+        constants=tuple(lookup(_views(made.operands[group[0]])[0]) for group in constants),
         xs=tuple(lookup(made.operands[group[0]]) for group in xs),
         body=body,
     )
@@ -167,8 +168,19 @@ def _distinct(need: _Need) -> tuple[list[list[int]], list[list[int]]]:
         if i >= made.first_step:
             xs.setdefault(made.operands[i].id, []).append(i)
         elif i >= count or i in need.fixed:
-            constants.setdefault(made.operands[i].id, []).append(i)
+            constants.setdefault(_views(made.operands[i])[0].id, []).append(i)
     return list(constants.values()), list(xs.values())
+
+
+def _views(node: Node) -> tuple[Node, list[Node]]:
+    """What a node is a view of, no larger than itself, and the views in the order they are taken: bodies take them themselves."""
+    views: list[Node] = []
+    while "view" in node.op.traits and len(node.inputs) == 1 and node.op.name != "project":
+        views.append(node)
+        node = node.operands[0]
+    while views and certainly_less(views[-1].size, node.size):
+        node = views.pop()
+    return node, views[::-1]
 
 
 def _body(
@@ -183,10 +195,17 @@ def _body(
     piece = Piece(made.body.name)
     for i in carries:
         piece.input("h", leaves[i]._tensor, leaves[i])
-    for stem, groups in (("k", constants), ("x", xs)):
-        for group in groups:
-            new = piece.input(stem, leaves[group[0]]._tensor)
-            piece.mapped.update({leaves[i].id: new for i in group})
+    for group in constants:
+        base, _ = _views(made.operands[group[0]])
+        new = piece.input("k", base._tensor)
+        for i in group:
+            view = new
+            for node in _views(made.operands[i])[1]:
+                view = piece.graph.insert_like(node, [view])
+            piece.mapped[leaves[i].id] = view
+    for group in xs:
+        new = piece.input("x", leaves[group[0]]._tensor)
+        piece.mapped.update({leaves[i].id: new for i in group})
     for i, leaf in enumerate(leaves):
         found = _inside(made, i) if i >= len(made.init) and leaf.id not in piece.mapped else None
         if found is not None:
