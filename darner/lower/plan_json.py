@@ -29,17 +29,18 @@ FORMAT = "darner.plan"
 
 def to_json(plan: Plan) -> str:
     """One JSON document; ``from_json`` restores an equal plan."""
+    return signed(_content(plan), plan.version)
+
+
+def _content(plan: Plan) -> dict[str, Any]:
     files: dict[str, int] = {}
     types: dict[TensorType, int] = {}
-    content = {
+    return {
         "name": plan.name,
         "target": plan.target,
         "darner": __version__,
         "options": dict(plan.options),
-        "specs": {
-            key: {"kind": spec.kind, "body": json.loads(spec.body.to_json())}
-            for key, spec in plan.specs.items()
-        },
+        "specs": {key: _write_spec(spec) for key, spec in plan.specs.items()},
         "constants": {key: data.to_json() for key, data in plan.constants.items()},
         "buffers": [_write_buffer(buffer, types) for buffer in plan.buffers],
         "types": list(map(str, types)),
@@ -53,7 +54,6 @@ def to_json(plan: Plan) -> str:
         "commit": plan.commit,
         "bounds": {name: list(bound) for name, bound in plan.bounds.items()},
     }
-    return signed(content, plan.version)
 
 
 def signed(content: dict[str, Any], version: int = VERSION) -> str:
@@ -74,6 +74,13 @@ def _dumps(value: Any) -> str:
 
 def _checksum(content: Any) -> str:
     return hashlib.blake2b(_dumps(content).encode(), digest_size=16).hexdigest()
+
+
+def _write_spec(spec: Spec) -> dict[str, Any]:
+    record = {"kind": spec.kind, "body": json.loads(spec.body.to_json())}
+    if spec.inner is not None:
+        record["step"] = _content(spec.inner)
+    return record
 
 
 def _write_buffer(buffer: Buffer, types: dict[TensorType, int]) -> dict[str, Any]:
@@ -290,7 +297,8 @@ def _spec(key: str, record: Any) -> tuple[str, Spec]:
         body = Graph.from_json(_dumps(_field(record, "body", dict))).freeze()
     except DarnerError as error:
         raise FormatError(f"spec {_shown(key)}: {error.rule}", hint=error.hint) from error
-    return key, Spec(kind, body)
+    step = _read(_field(record, "step", dict), VERSION) if "step" in record else None
+    return key, Spec(kind, body, step)
 
 
 def _constant(key: str, record: Any) -> tuple[str, Data]:
