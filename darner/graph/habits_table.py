@@ -253,10 +253,9 @@ HABITS: dict[str, dict[str, str]] = {
         "add_module": 'nn.Linear("fc", 8, 16)(x)',
         "no_grad": "x.stop_gradient(), darner.build_inference_session(g)",
         "vmap": "darner.vmap(g, names, size)",
-        "scan": "g.linear_recurrence, or a loop of Python",
         "cond": "x.where(a, b)",
-        "while_loop": "a loop of Python, which is written out: g.scope(name)",
-        "fori_loop": "a loop of Python, which is written out: g.scope(name)",
+        "while_loop": "g.iterate(step, init, length=n), of a known number of steps",
+        "fori_loop": "g.iterate(step, init, length=n)",
     },
     # Arguments of ops, beside those that are taken as they are (ALIASES).
     "argument": {
@@ -616,7 +615,7 @@ HABITS: dict[str, dict[str, str]] = {
         "manual_seed": "seed= of darner.build_session, of g.dropout and others",
         "random": "g.random_normal(shape, seed=0)",
         "numpy": "methods of nodes: g.sin(x), with g = darner.Graph()",
-        "lax": "methods of nodes: g.conv, g.dot_general",
+        "lax": "methods of nodes: g.conv, g.dot_general, g.iterate for scan",
         "save": "session.save_checkpoint(path)",
         "load_checkpoint": "session.load_checkpoint(path)",
         "utils": "darner.data",

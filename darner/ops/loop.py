@@ -9,6 +9,7 @@ The reference stands in ``interpreter.py``, which runs the body; ``transforms/lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from ..graph.attributes import Body, Free
 from ..graph.dims import format_shape
@@ -21,6 +22,15 @@ from .custom_bodies import check_closed
 from .loop_samples import SAMPLES, nested
 
 FAMILY = "loops"
+
+
+class LoopAttributes(TypedDict):
+    """The attributes of a loop, as its rules get them."""
+
+    body: Graph
+    length: int
+    reverse: bool
+    recompute: bool
 
 
 @primitive(family=FAMILY, facts=Facts(role="loop"), samples=SAMPLES)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ...graph.dims import Shape
 from ...graph.graph import LEAVES, Graph
 from ...graph.node import Node
 from ...ops.shapes import certainly_less
@@ -95,11 +95,11 @@ def _need(made: Loop, used: set[int]) -> _Need:
             break
         wanted |= more
     inputs = {i for i, leaf in enumerate(leaves) if needed[leaf.id]}
-    inside = {i for i in inputs if i >= count and _inside(made, i) is not None}
+    inside = {i for i in inputs if i >= count and _constant_of(made, i) is not None}
     return _Need(made, frozenset(inputs - inside), frozenset(wanted), frozenset(fixed))
 
 
-def _inside(made: Loop, number: int) -> tuple[Node, tuple[Any, ...] | None] | None:
+def _constant_of(made: Loop, number: int) -> tuple[Node, Shape | None] | None:
     """The constant that an operand is in every step, and the shape it is repeated to."""
     node = made.operands[number]
     if number < made.first_step:
@@ -139,8 +139,8 @@ def _pruned(graph: Graph, need: _Need, lookup: Lookup) -> Results:
         return results
     constants, xs = _distinct(need)
     every = (len(carries), len(constants), len(xs), len(distinct))
-    whole = (count, len(made.constants), len(made.xs), len(outputs) - count)
-    if every == whole and all(_views(node)[0] is node for node in made.constants):
+    every_one = (count, len(made.constants), len(made.xs), len(outputs) - count)
+    if every == every_one and all(_views(node)[0] is node for node in made.constants):
         return insert(graph, moved(made, lookup))
     body = _body(need, carries, constants, xs, [*carries, *distinct])
     smaller = replace(
@@ -207,7 +207,9 @@ def _body(
         new = piece.input("x", leaves[group[0]]._tensor)
         piece.mapped.update({leaves[i].id: new for i in group})
     for i, leaf in enumerate(leaves):
-        found = _inside(made, i) if i >= len(made.init) and leaf.id not in piece.mapped else None
+        found = (
+            _constant_of(made, i) if i >= len(made.init) and leaf.id not in piece.mapped else None
+        )
         if found is not None:
             value, shape = found
             copy = piece.graph.insert_like(value, [])
@@ -217,5 +219,5 @@ def _body(
     return piece.finish([piece.mapped[node.id] for node in outputs])
 
 
-def _repeated(value: Node, shape: tuple[Any, ...]) -> Node:
+def _repeated(value: Node, shape: Shape) -> Node:
     return value.reshape(()).broadcast_to(shape) if value.rank else value.broadcast_to(shape)
