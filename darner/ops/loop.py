@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from ..graph.attributes import Body, Free
-from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.facts import Facts
 from ..graph.graph import Graph
@@ -92,10 +91,7 @@ def _check_inputs(
 def _step(index: int, type_: TensorType, length: int) -> TensorType:
     """The type of one step of ``xs[index]``."""
     if type_.rank == 0 or type_.shape[0] != length:
-        raise ShapeError(
-            f"xs[{index}] is {type_.dtype}{format_shape(type_.shape)}, "
-            f"but its first axis must be the {length} steps"
-        )
+        raise ShapeError(f"xs[{index}] is {type_}, but its first axis must be the {length} steps")
     return type_.with_shape(type_.shape[1:])
 
 
