@@ -77,7 +77,8 @@ class Oracle:
                 if not place.stride and name[0] in (CARRY, CONSTANT):
                     continue
                 if place.result is not None:
-                    values[i] = results[place.result][step]
+                    whole = results[place.result]
+                    values[i] = whole[step : step + 1].reshape(whole.shape[1:])
                 else:
                     values[i] = _part(operands, place, loop.plan.buffers[i], step)
             self._step(loop, values, checks)

@@ -25,6 +25,7 @@ from .index.scatter import SCATTERS
 from .index.scatter_epilogue import SCATTER_ENDS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
+from .loops.elements import ELEMENT_LOOPS
 from .loops.template import LOOPS, inner_functions
 from .maps.template import ELEMENTS
 from .maps.transpose import TRANSPOSED
@@ -41,6 +42,7 @@ from .sort.template import SORTING
 
 TEMPLATES: tuple[Template, ...] = (
     HOST,
+    ELEMENT_LOOPS,
     LOOPS,
     COMPLEX,
     ATTENTION,
