@@ -207,7 +207,7 @@ def _value(node: Node, operands: list[Any], leaves: Mapping[str, Array]) -> Any:
 
 
 @loop.reference
-def _(
+def _(  # many parameters: the op's operands and attributes
     init: list[Array],
     constants: list[Array],
     xs: list[Array],

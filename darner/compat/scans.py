@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -252,7 +251,7 @@ class _Segmented:
         return graph.freeze()
 
 
-def _stated(node: Node, out_shape: Any) -> Node:
+def _stated(node: Node, out_shape: object) -> Node:
     if out_shape is not None:
         check_given(node, out_shape)
     return node
@@ -274,7 +273,7 @@ def scan_backward(  # many parameters: RLX's, in its order
     body_vjp: Graph,
     length: int,
     save_trajectory: bool,
-    out_shape: Any = None,
+    out_shape: object = None,
 ) -> Node:
     """The gradient of a scan's ``init``, by a transposed body.
 
@@ -297,7 +296,7 @@ def scan_backward_xs(  # many parameters: RLX's, in its order
     length: int,
     save_trajectory: bool,
     xs_idx: int,
-    out_shape: Any = None,
+    out_shape: object = None,
 ) -> Node:
     """The gradient of ``xs[xs_idx]`` of a scan: [length, ...]; see ``scan_backward``."""
     sweep = _Backward(init, trajectory, upstream, xs, body_vjp, length, save_trajectory)
@@ -316,7 +315,7 @@ def scan_backward_with_checkpoints(  # many parameters: RLX's, in its order
     save_trajectory: bool,
     num_checkpoints: int,
     forward_body: Graph | None = None,
-    out_shape: Any = None,
+    out_shape: object = None,
 ) -> Node:
     """``scan_backward`` from ``num_checkpoints`` carries: those after steps ceil((k + 1) length / num_checkpoints) - 1.
 
@@ -339,7 +338,7 @@ def scan_backward_xs_with_checkpoints(  # many parameters: RLX's, in its order
     xs_idx: int,
     num_checkpoints: int,
     forward_body: Graph | None = None,
-    out_shape: Any = None,
+    out_shape: object = None,
 ) -> Node:
     """``scan_backward_xs`` from ``num_checkpoints`` carries; see ``scan_backward_with_checkpoints``."""
     sweep = _Backward(init, trajectory, upstream, xs, body_vjp, length, save_trajectory)

@@ -6,32 +6,30 @@ input of the body, once; parameters and states that layers declare inside are de
 
 from __future__ import annotations
 
-from typing import Any
-
 from .errors import ArgumentError
 from .graph import Graph
 from .node import Node
 
 
 class Body(Graph):
-    """A graph under construction inside another, ``outer``, whose nodes it captures."""
+    """A graph under construction inside another, whose nodes it captures."""
 
     def __init__(self, outer: Graph, name: str) -> None:
         super().__init__(name)
-        self.outer: Graph | None = outer
+        self._around: Graph | None = outer
         self._scopes = list(outer._scopes)
         self.captured: dict[Node, Node] = {}
         """Nodes of the outer graph, and the inputs that stand for them."""
 
     def is_inside(self, other: Graph) -> bool:
         """Whether nodes of ``other`` can be read here."""
-        return self.outer is not None and (self.outer is other or self.outer.is_inside(other))
+        return self._around is not None and (self._around is other or self._around.is_inside(other))
 
     def adopt(self, node: Node) -> Node:
         """What stands here for a node of a graph around this one."""
-        if self.outer is None or not self.is_inside(node.graph):
+        if self._around is None or not self.is_inside(node.graph):
             return super().adopt(node)
-        near = node if node.graph is self.outer else self.outer.adopt(node)
+        near = node if node.graph is self._around else self._around.adopt(node)
         known = self.captured.get(near)
         if known is None or not self._has(known):
             if near.op.name == "constant":
@@ -45,8 +43,8 @@ class Body(Graph):
     def leaf(self, name: str) -> Node | None:
         """The parameter or state of a name, which is one of the graph around."""
         found = super().leaf(name)
-        if found is None and self.outer is not None:
-            found = self.outer.leaf(name)
+        if found is None and self._around is not None:
+            found = self._around.leaf(name)
         return None if found is None else self.node(found)
 
     def node(self, id: int | Node) -> Node:
@@ -55,22 +53,22 @@ class Body(Graph):
             return self.adopt(id)
         return super().node(id)
 
-    def parameter(self, *args: Any, **kwargs: Any) -> Node:
+    def parameter(self, *args: object, **kwargs: object) -> Node:
         """A parameter of the outermost graph, read here."""
         return self._declared("parameter", args, kwargs)
 
-    def state(self, *args: Any, **kwargs: Any) -> Node:
+    def state(self, *args: object, **kwargs: object) -> Node:
         """A state of the outermost graph, read here."""
         return self._declared("state", args, kwargs)
 
-    def _declared(self, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
-        if self.outer is None:
+    def _declared(self, kind: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Node:
+        if self._around is None:
             raise ArgumentError(f"a {kind} cannot be declared in a body that is finished")
-        before, self.outer._scopes = self.outer._scopes, self._scopes
+        before, self._around._scopes = self._around._scopes, self._scopes
         try:
-            found: Node = getattr(self.outer, kind)(*args, **kwargs)
+            found: Node = getattr(self._around, kind)(*args, **kwargs)
         finally:
-            self.outer._scopes = before
+            self._around._scopes = before
         return self.adopt(found)
 
     def _has(self, node: Node) -> bool:
@@ -82,7 +80,7 @@ class Body(Graph):
 
     def close(self) -> None:
         """Capture no more: what is left of it elsewhere is an error there."""
-        self.outer = None
+        self._around = None
 
 
 class _Scopes:

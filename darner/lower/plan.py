@@ -205,6 +205,12 @@ class Plan:
         found = enumerate(self.buffers)
         return {str(buffer.name): i for i, buffer in found if buffer.place == place}
 
+    @cached_property
+    def step_bytes(self) -> int:
+        """Bytes beside the arena that the steps of a loop need: no two loops run at once, but loops within a step do."""
+        inner = [spec.inner for spec in self.specs.values() if spec.inner is not None]
+        return max((plan.arena_bytes + plan.step_bytes for plan in inner), default=0)
+
     @property
     def saved_bytes(self) -> int:
         """Bytes that sharing the arena saves."""

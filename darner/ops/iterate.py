@@ -17,7 +17,7 @@ from .loop import FAMILY, loop
 MADE_OF = (joining, leaves, shapes, shaping)
 Tree: TypeAlias = Any
 """A node, or tuples, lists and dictionaries of trees; None holds nothing."""
-Step: TypeAlias = Callable[[Any, Any], Any]
+Step: TypeAlias = Callable[[Tree, Tree], Tree]
 
 
 @builder(family=FAMILY)
@@ -71,7 +71,7 @@ def iterate(
 
 
 def _answered(
-    body: Body, answer: Any, carried: Sequence[Node], tree: Tree
+    body: Body, answer: object, carried: Sequence[Node], tree: Tree
 ) -> tuple[list[Node], list[Node], Tree]:
     """The new carries and what is written, as the step function returned them."""
     if not isinstance(answer, tuple) or len(answer) != 2:
@@ -143,13 +143,13 @@ def _flat(graph: Graph, tree: Tree, what: str) -> tuple[list[Node], Tree]:
     return [graph.literal(tree, None)], _LEAF
 
 
-def _wrong(what: str, value: Any) -> ArgumentError:
+def _wrong(what: str, value: object) -> ArgumentError:
     return ArgumentError(
         f"{what} must be nodes, in tuples, lists and dictionaries, not {_kind(value)}"
     )
 
 
-def _built(tree: Tree, nodes: Iterator[Any]) -> Tree:
+def _built(tree: Tree, nodes: Iterator[Node]) -> Tree:
     """The tree with nodes in place of its marks."""
     if tree is None:
         return None
@@ -174,7 +174,7 @@ def _shown(tree: Tree) -> str:
     return repr(tree).replace(repr(_LEAF), "node")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return "one node" if isinstance(value, Node) else f"{value!r}"
 
 

@@ -9,9 +9,9 @@ The reference stands in ``interpreter.py``, which runs the body; ``transforms/lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from ..graph.attributes import Body, Free
-from ..graph.dims import format_shape
 from ..graph.errors import ArgumentError, ShapeError
 from ..graph.facts import Facts
 from ..graph.graph import Graph
@@ -21,6 +21,15 @@ from .custom_bodies import check_closed
 from .loop_samples import SAMPLES, nested
 
 FAMILY = "loops"
+
+
+class LoopAttributes(TypedDict):
+    """The attributes of a loop, as its rules get them."""
+
+    body: Graph
+    length: int
+    reverse: bool
+    recompute: bool
 
 
 @primitive(family=FAMILY, facts=Facts(role="loop"), samples=SAMPLES)
@@ -82,10 +91,7 @@ def _check_inputs(
 def _step(index: int, type_: TensorType, length: int) -> TensorType:
     """The type of one step of ``xs[index]``."""
     if type_.rank == 0 or type_.shape[0] != length:
-        raise ShapeError(
-            f"xs[{index}] is {type_.dtype}{format_shape(type_.shape)}, "
-            f"but its first axis must be the {length} steps"
-        )
+        raise ShapeError(f"xs[{index}] is {type_}, but its first axis must be the {length} steps")
     return type_.with_shape(type_.shape[1:])
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from ...graph.dims import Dim
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...ops.axes import spread
-from ...ops.loop import loop
+from ...ops.loop import LoopAttributes, loop
 from ..batch import Walk
 from .parts import Loop, insert
 
@@ -18,11 +18,11 @@ from .parts import Loop, insert
 @loop.vmap
 def _(
     size: Dim,
-    batched: dict[str, Any],
+    batched: dict[str, list[bool]],
     init: list[Node],
     constants: list[Node],
     xs: list[Node],
-    **attrs: Any,
+    **attrs: Unpack[LoopAttributes],
 ) -> tuple[Node, ...]:
     made = Loop(tuple(init), tuple(constants), tuple(xs), **attrs)
     return tuple(_over_batch(made, [*batched["init"], *batched["constants"], *batched["xs"]], size))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from ...graph.node import Node
-from ...ops.loop import loop
-from ..forward import push_forward
+from ...ops.loop import LoopAttributes, loop
+from ..forward import Tangents, push_forward
 from ..reverse import prepare
 from .parts import Loop, Piece, closure, insert
 from .reverse import varying_inputs
@@ -16,12 +16,12 @@ from .reverse import varying_inputs
 
 @loop.jvp
 def _(
-    tangents: dict[str, Any],
+    tangents: dict[str, list[Node | None]],
     node: Node,
     init: list[Node],
     constants: list[Node],
     xs: list[Node],
-    **attrs: Any,
+    **attrs: Unpack[LoopAttributes],
 ) -> tuple[Node | None, ...]:
     given = [*tangents["init"], *tangents["constants"], *tangents["xs"]]
     made = Loop(tuple(init), tuple(constants), tuple(xs), **attrs)
@@ -40,7 +40,7 @@ def results_of(made: Loop, given: Sequence[Node | None]) -> list[Node | None]:
         i: both.input(_unused(both._names, f"t{i}"), leaves[i].shape, leaves[i].dtype)
         for i in chosen
     }
-    known: dict[int, Any] = {rebuilt[leaves[i]].id: leaf for i, leaf in moved.items()}
+    known: Tangents = {rebuilt[leaves[i]].id: leaf for i, leaf in moved.items()}
     primal = list(both.outputs)
     push_forward(both, known, primal)
     found = [known.get(node.id) for node in primal]
@@ -102,7 +102,7 @@ def results_of(made: Loop, given: Sequence[Node | None]) -> list[Node | None]:
     return tangents
 
 
-def _unused(names: Any, stem: str) -> str:
+def _unused(names: Collection[str], stem: str) -> str:
     while stem in names:
         stem += "_"
     return stem

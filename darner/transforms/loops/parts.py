@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...graph.build import call
 from ...graph.graph import Graph
@@ -63,7 +62,7 @@ def is_loop(node: Node) -> bool:
 def insert(graph: Graph, made: Loop) -> list[Node]:
     """Add a loop to a graph; its results."""
     lists = [list(made.init), list(made.constants), list(made.xs)]
-    options: dict[str, Any] = {"reverse": made.reverse, "recompute": made.recompute}
+    options = {"reverse": made.reverse, "recompute": made.recompute}
     return list(call(loop, graph, [*lists, made.body.freeze(), made.length], options))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ...graph.dims import Shape
 from ...graph.graph import LEAVES, Graph
 from ...graph.node import Node
+from ...ops.shapes import certainly_less
 from .parts import Loop, Piece, closure, insert, is_loop
 from .rewrite import Lookup, Results, moved, rewrite
 
@@ -36,6 +37,19 @@ class _Need:
     fixed: frozenset[int]
     """Carries that no step changes."""
 
+    def copied(self, number: int) -> Node | None:
+        """The operand of which an output is the step that was read."""
+        output = self.made.body.outputs[number]
+        for leaf, x in zip(self.leaves[self.made.first_step :], self.made.xs, strict=True):
+            if leaf is output:
+                return x
+        return None
+
+    @property
+    def leaves(self) -> list[Node]:
+        """The inputs of the body."""
+        return list(self.made.body.inputs.values())
+
 
 def _needs(graph: Graph) -> tuple[dict[int, _Need], list[bool]]:
     """What each loop needs, and which nodes are alive."""
@@ -51,6 +65,9 @@ def _needs(graph: Graph) -> tuple[dict[int, _Need], list[bool]]:
             need = needs[node.id] = _need(Loop.of(node), used.get(node.id, set()))
             for i in need.inputs | (need.outputs & set(range(len(need.made.init)))):
                 live[node.inputs[i]] = True
+            for j in need.outputs:
+                if j >= len(need.made.init) and (copied := need.copied(j)) is not None:
+                    live[copied.id] = True
             continue
         if node.op.name == "project" and is_loop(node.operands[0]):
             used.setdefault(node.inputs[0], set()).add(node.attrs["index"])
@@ -78,11 +95,11 @@ def _need(made: Loop, used: set[int]) -> _Need:
             break
         wanted |= more
     inputs = {i for i, leaf in enumerate(leaves) if needed[leaf.id]}
-    inside = {i for i in inputs if i >= count and _inside(made, i) is not None}
+    inside = {i for i in inputs if i >= count and _constant_of(made, i) is not None}
     return _Need(made, frozenset(inputs - inside), frozenset(wanted), frozenset(fixed))
 
 
-def _inside(made: Loop, number: int) -> tuple[Node, tuple[Any, ...] | None] | None:
+def _constant_of(made: Loop, number: int) -> tuple[Node, Shape | None] | None:
     """The constant that an operand is in every step, and the shape it is repeated to."""
     node = made.operands[number]
     if number < made.first_step:
@@ -110,20 +127,26 @@ def _pruned(graph: Graph, need: _Need, lookup: Lookup) -> Results:
             )
         return results
     carries = [i for i in range(count) if i in need.outputs and i not in need.fixed]
-    written = sorted(j for j in need.outputs if j >= count)
+    written = []
+    for j in sorted(j for j in need.outputs if j >= count):
+        copied = need.copied(j)
+        if copied is None:
+            written.append(j)
+        else:  # a step writes what it read: nothing has to be copied
+            results[j] = lookup(copied)
     distinct = list({outputs[j].id: j for j in reversed(written)}.values())[::-1]
     if not carries and not written:
         return results
     constants, xs = _distinct(need)
     every = (len(carries), len(constants), len(xs), len(distinct))
-    whole = (count, len(made.constants), len(made.xs), len(outputs) - count)
-    if every == whole:
+    every_one = (count, len(made.constants), len(made.xs), len(outputs) - count)
+    if every == every_one and all(_views(node)[0] is node for node in made.constants):
         return insert(graph, moved(made, lookup))
     body = _body(need, carries, constants, xs, [*carries, *distinct])
     smaller = replace(
         made,
         init=tuple(lookup(made.init[i]) for i in carries),
-        constants=tuple(lookup(made.operands[group[0]]) for group in constants),
+        constants=tuple(lookup(_views(made.operands[group[0]])[0]) for group in constants),
         xs=tuple(lookup(made.operands[group[0]]) for group in xs),
         body=body,
     )
@@ -145,8 +168,19 @@ def _distinct(need: _Need) -> tuple[list[list[int]], list[list[int]]]:
         if i >= made.first_step:
             xs.setdefault(made.operands[i].id, []).append(i)
         elif i >= count or i in need.fixed:
-            constants.setdefault(made.operands[i].id, []).append(i)
+            constants.setdefault(_views(made.operands[i])[0].id, []).append(i)
     return list(constants.values()), list(xs.values())
+
+
+def _views(node: Node) -> tuple[Node, list[Node]]:
+    """What a node is a view of, no larger than itself, and the views in the order they are taken: bodies take them themselves."""
+    views: list[Node] = []
+    while "view" in node.op.traits and len(node.inputs) == 1 and node.op.name != "project":
+        views.append(node)
+        node = node.operands[0]
+    while views and certainly_less(views[-1].size, node.size):
+        node = views.pop()
+    return node, views[::-1]
 
 
 def _body(
@@ -161,12 +195,21 @@ def _body(
     piece = Piece(made.body.name)
     for i in carries:
         piece.input("h", leaves[i]._tensor, leaves[i])
-    for stem, groups in (("k", constants), ("x", xs)):
-        for group in groups:
-            new = piece.input(stem, leaves[group[0]]._tensor)
-            piece.mapped.update({leaves[i].id: new for i in group})
+    for group in constants:
+        base, _ = _views(made.operands[group[0]])
+        new = piece.input("k", base._tensor)
+        for i in group:
+            view = new
+            for node in _views(made.operands[i])[1]:
+                view = piece.graph.insert_like(node, [view])
+            piece.mapped[leaves[i].id] = view
+    for group in xs:
+        new = piece.input("x", leaves[group[0]]._tensor)
+        piece.mapped.update({leaves[i].id: new for i in group})
     for i, leaf in enumerate(leaves):
-        found = _inside(made, i) if i >= len(made.init) and leaf.id not in piece.mapped else None
+        found = (
+            _constant_of(made, i) if i >= len(made.init) and leaf.id not in piece.mapped else None
+        )
         if found is not None:
             value, shape = found
             copy = piece.graph.insert_like(value, [])
@@ -176,5 +219,5 @@ def _body(
     return piece.finish([piece.mapped[node.id] for node in outputs])
 
 
-def _repeated(value: Node, shape: tuple[Any, ...]) -> Node:
+def _repeated(value: Node, shape: Shape) -> Node:
     return value.reshape(()).broadcast_to(shape) if value.rank else value.broadcast_to(shape)

@@ -32,8 +32,6 @@ def merge_repeats(graph: Graph) -> Graph:
 
 def _places(first: Node, second: Node) -> list[int] | None:
     """For each result of the first loop, the number of the second's that equals it; None where one has none."""
-    if not set(first.inputs) <= set(second.inputs):
-        return None
     a, b = Loop.of(first), Loop.of(second)
     if (a.length, a.reverse) != (b.length, b.reverse):
         return None
@@ -72,13 +70,25 @@ def _inputs(a: Loop, b: Loop) -> list[int] | None:
     )
     for ours, theirs, offset in groups:
         for node in ours:
-            places = [offset + i for i, other in enumerate(theirs) if other is node]
+            key = _value(node)
+            places = [offset + i for i, other in enumerate(theirs) if _value(other) == key]
             places = [i for i in places if i not in taken] if offset == 0 else places
             if not places:
                 return None
             taken.add(places[0])
             found.append(places[0])
     return found
+
+
+def _value(node: Node) -> Hashable:
+    """What a node is: equal constants, and equal views of them, are one."""
+    if node.op.name == "constant":
+        return node.attrs["values"]
+    if "view" in node.op.traits and len(node.inputs) == 1:
+        below = _value(node.operands[0])
+        if not isinstance(below, int):
+            return node.op.name, attribute_text(node.op, node.attrs), below
+    return node.id
 
 
 def _numbered(body: Graph, inputs: Sequence[int], numbers: dict[Hashable, int]) -> list[int]:

@@ -7,15 +7,16 @@ only the carries are kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
+from ...graph.dims import Shape
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...graph.types import TupleType
 from ...ops.custom_bodies import is_float
-from ...ops.loop import loop
+from ...ops.loop import LoopAttributes, loop
 from ..reverse import Together, passes_gradient, prepare, pull_back
 from .parts import Loop, Piece, closure, dependent, insert
 
@@ -27,7 +28,7 @@ def _(
     init: list[Node],
     constants: list[Node],
     xs: list[Node],
-    **attrs: Any,
+    **attrs: Unpack[LoopAttributes],
 ) -> Together:
     made = Loop(tuple(init), tuple(constants), tuple(xs), **attrs)
     return Together(lambda wanted: gradients(made, g, wanted))
@@ -145,52 +146,50 @@ class _Sweep:
 
     def emit(self, graph: Graph, cotangents: Sequence[Node | None]) -> list[Node | None]:
         """Add both loops to a graph; what the operands receive."""
-        made = self.made
+        made, count = self.made, len(self.carries)
         stacks = self._forward_stacks()
-        given = [
-            graph.zeros(_stacked(node, made.length, j >= len(made.init)), node.dtype)
-            if cotangents[j] is None
-            else cotangents[j]
-            for j, node in zip(self.ends, self.cotangents, strict=True)
-        ]
-        piece, count = Piece("transposed"), len(self.carries)
+        given: list[Node] = []
+        for j, node in zip(self.ends, self.cotangents, strict=True):
+            shape = _stacked(node, made.length, j >= len(made.init))
+            known = cotangents[j]
+            given.append(graph.zeros(shape, node.dtype) if known is None else known)
+        found = {i: node for i, node in self.found.items() if node is not None}
+        shared = [i for i in self.others if i < made.first_step and i in found]
+        steps = [i for i in self.others if i >= made.first_step and i in found]
+        starts = [graph.zeros(self.leaves[i].shape, self.leaves[i].dtype) for i in shared]
+        backward = replace(
+            made,
+            init=(*given[:count], *starts),
+            xs=(*made.xs, *stacks, *given[count:]),
+            body=self._transposed(found, shared, steps),
+            reverse=not made.reverse,
+        )
+        received: list[Node | None] = [None] * len(self.leaves)
+        answers = insert(graph, backward)
+        for i, answer in zip((*self.carries, *shared, *steps), answers, strict=True):
+            received[i] = answer
+        return received
+
+    def _transposed(
+        self, found: Mapping[int, Node], shared: Sequence[int], steps: Sequence[int]
+    ) -> Graph:
+        """The body of the backward loop: it adds up what ``shared`` constants receive, and writes what ``steps`` do."""
+        made, count, piece = self.made, len(self.carries), Piece("transposed")
         for node in self.cotangents[:count]:
             piece.input("d", node._tensor, node)
-        constants = [i for i in self.others if i < made.first_step and self.found[i] is not None]
-        sums = [piece.input("sum", self.leaves[i]._tensor) for i in constants]
+        sums = [piece.input("sum", self.leaves[i]._tensor) for i in shared]
         for leaf in self.leaves[made.first_constant : made.first_step]:
             piece.input("k", leaf._tensor, leaf)
         for leaf in (*self.leaves[made.first_step :], *self.kept, *self.cotangents[count:]):
             piece.input("x", leaf._tensor, leaf)
-        results = [node for node in self.found.values() if node is not None]
-        piece.take(closure(self.graph.nodes, results, set(piece.mapped)))
-        value = {
-            i: None if node is None else piece.mapped[node.id] for i, node in self.found.items()
-        }
-        zeros = [
-            piece.graph.zeros(self.leaves[i].shape, self.leaves[i].dtype)
-            if value[i] is None
-            else value[i]
-            for i in self.carries
-        ]
-        totals = [total + value[i] for total, i in zip(sums, constants, strict=True)]
-        steps = [i for i in self.others if i >= made.first_step and value[i] is not None]
-        body = piece.finish([*zeros, *totals, *(value[i] for i in steps)])
-        starts = [graph.zeros(self.leaves[i].shape, self.leaves[i].dtype) for i in constants]
-        answers = insert(
-            graph,
-            replace(
-                made,
-                init=(*given[:count], *starts),
-                xs=(*made.xs, *stacks, *given[count:]),
-                body=body,
-                reverse=not made.reverse,
-            ),
-        )
-        received: list[Node | None] = [None] * len(self.leaves)
-        for i, answer in zip((*self.carries, *constants, *steps), answers, strict=True):
-            received[i] = answer
-        return received
+        piece.take(closure(self.graph.nodes, found.values(), set(piece.mapped)))
+        value = {i: piece.mapped[node.id] for i, node in found.items()}
+        following: list[Node] = []
+        for i in self.carries:
+            leaf = self.leaves[i]
+            following.append(value[i] if i in value else piece.graph.zeros(leaf.shape, leaf.dtype))
+        totals = [total + value[i] for total, i in zip(sums, shared, strict=True)]
+        return piece.finish([*following, *totals, *(value[i] for i in steps)])
 
     def _forward_stacks(self) -> list[Node]:
         """The values kept of all steps, from the loop that computes what the first did and writes these besides."""
@@ -216,7 +215,7 @@ def _is_dear(node: Node) -> bool:
     return not node.op.traits & {"elementwise", "view", "barrier"}
 
 
-def _stacked(node: Node, length: int, written: bool) -> tuple[Any, ...]:
+def _stacked(node: Node, length: int, written: bool) -> Shape:
     return (length, *node.shape) if written else node.shape
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ...graph.graph import Graph
 from ...graph.node import Node
@@ -42,8 +42,12 @@ def _planned(made: Loop) -> _Plan:
         if not plan.opaque:
             return plan if plan.sums else _Plan(made, empty=True)
         opaque = plan.opaque
-        body = expand(made.body, keep=lambda node, opaque=opaque: node.id not in opaque)
-        made = replace(made, body=body.freeze())
+        made = made.with_body(_written_out(made.body, opaque))
+
+
+def _written_out(body: Graph, chosen: set[int]) -> Graph:
+    """A body without the chosen composites."""
+    return expand(body, keep=lambda node: node.id not in chosen).freeze()
 
 
 class _Plan:
@@ -230,7 +234,9 @@ class _After:
             self.known[part.id] = self.graph.insert_like(part, operands)
         return self.known[node.id]
 
-    def call(self, like: Node, operands: list[Node], attrs: dict[str, Any] | None = None) -> Node:
+    def call(
+        self, like: Node, operands: list[Node], attrs: dict[str, tuple[int, ...]] | None = None
+    ) -> Node:
         """A node like one of the body."""
         return self.graph.insert(like.op, operands, like.slots, attrs or like.attrs)
 
