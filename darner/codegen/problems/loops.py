@@ -104,8 +104,14 @@ def element_loop(spec: Spec) -> ElementLoop | None:
         return None
     merged = max((tuple(sizes(output)) for output in body.outputs), key=prod)
     shared = {str(leaf.name) for leaf in written if leaf.size == 1 and prod(shape) > 1}
-    names = (tuple(str(leaf.name) for leaf in some) for some in (leaves, written))
-    return ElementLoop(loop_of(spec), body, *names, merged, frozenset(shared))
+    return ElementLoop(
+        loop=loop_of(spec),
+        body=body,
+        leaves=tuple(str(leaf.name) for leaf in leaves),
+        written=tuple(str(leaf.name) for leaf in written),
+        shape=merged,
+        shared=frozenset(shared),
+    )
 
 
 def _is_plain(node: Node) -> bool:

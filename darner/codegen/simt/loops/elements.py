@@ -11,6 +11,7 @@ from ....graph.node import Node
 from ....lower.loops import CARRY, shares_carry
 from ....lower.plan import Spec
 from ....lower.specs import sizes
+from ...ir import types
 from ...ir.index import Number
 from ...problems.loops import ElementLoop, element_loop
 from ..builder import Memory, Value
@@ -42,7 +43,7 @@ class _StepElements(ThreadElements):
 
     shifts: dict[int, Number]
 
-    def _element(self, node: Node, index: list[Number]) -> Value:
+    def _element(self, node: Node, index: list[Number]) -> types.Value:
         if node.id not in self.leaves:
             return super()._element(node, index)
         memory, leaf = self.leaves[node.id]
@@ -92,12 +93,12 @@ class _Elements:
             outputs = [problem.output(name) for name in problem.written]
             values = [elements.at(node, elements.spread(node, index)) for node in outputs]
             following = []
-            for name, value in zip(problem.written, values, strict=True):
+            for name, found in zip(problem.written, values, strict=True):
                 if name[0] == CARRY:
                     # A name of its own: where carries are exchanged, the first must not change the second.
-                    following.append(self.builder.let(value))
+                    following.append(self.builder.let(found))
                 else:
-                    self._write(name, value, at, offset)
+                    self._write(name, found, at, offset)
             return following
 
         ends = elements.loop(0, self.loop.length, step, begin)
@@ -123,7 +124,7 @@ class _Elements:
                 shift = places.add(moved, place.offset // self._item(name))
                 self.elements.shifts[leaf.id] = shift
 
-    def _write(self, name: str, value: Value, at: Number, offset: Value) -> None:
+    def _write(self, name: str, value: types.Value, at: Number, offset: Value) -> None:
         """Write an element of a carry or of what is stacked; what all elements share is written with the first of them."""
         place, node = self.loop.places[name], self.problem.output(name)
         memory, places = self.dispatch.results[place.result or 0], self.elements.places
