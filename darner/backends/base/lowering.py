@@ -35,7 +35,7 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
             segment=segment,
         )
         rules.check(plan, graph)
-        lacking = [(k, spec) for k, spec in _written(plan) if not rules.runs(spec)]
+        lacking = [(k, spec) for k, spec in written_specs(plan) if not rules.runs(spec)]
         if not lacking:
             if segment is not None or plan.arena_bytes <= rules.largest:
                 return plan
@@ -55,7 +55,7 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
         ended -= named
 
 
-def _written(plan: Plan) -> Iterator[tuple[Kernel, Spec]]:
+def written_specs(plan: Plan) -> Iterator[tuple[Kernel, Spec]]:
     """What kernels compute, and after each loop what its step consists of: a kernel of the plan for each, and a spec."""
     told: set[str] = set()
     for kernel in plan.kernels:
@@ -64,7 +64,7 @@ def _written(plan: Plan) -> Iterator[tuple[Kernel, Spec]]:
             spec = plan.spec(kernel)
             yield kernel, spec
             if spec.inner is not None:
-                yield from ((kernel, inner) for _, inner in _written(spec.inner))
+                yield from ((kernel, inner) for _, inner in written_specs(spec.inner))
 
 
 def _refuse_host(spec: Spec, kernel: Kernel, device: str) -> None:

@@ -12,6 +12,8 @@ from .dispatch import Written
 from .index.scatter import SCATTERS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
+from .loops.elements import ELEMENT_LOOPS
+from .loops.template import LOOPS
 from .machine import Machine
 from .maps.template import MAPS
 from .maps.transpose import TURNED
@@ -22,6 +24,8 @@ from .sort.template import SORTING
 from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
+    ELEMENT_LOOPS,
+    LOOPS,
     COMPLEX,
     ATTENTION,
     CONTRACT,
