@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..graph.data import Data
 from ..graph.errors import Source
@@ -17,11 +17,14 @@ from ..graph.graph import Graph
 from ..graph.types import TensorType, parse_type
 from .plan import Buffer, Kernel, Plan, Spec
 
+Rows: TypeAlias = dict[str, Any]
+"""A plan as values that JSON has."""
+
 
 class Specs(Mapping[str, Spec]):
     """What kernels compute, by digest; each is made of its text when it is first asked for."""
 
-    def __init__(self, texts: Mapping[str, tuple[str, str, dict[str, Any] | None]]) -> None:
+    def __init__(self, texts: Mapping[str, tuple[str, str, Rows | None]]) -> None:
         self._texts = texts
         self._made: dict[str, Spec] = {}
 
@@ -40,7 +43,7 @@ class Specs(Mapping[str, Spec]):
         return len(self._texts)
 
 
-def to_rows(plan: Plan) -> dict[str, Any]:
+def to_rows(plan: Plan) -> Rows:
     """Values that JSON has; ``from_rows`` makes an equal plan of them. Lines of the user's code are left out."""
     types: dict[TensorType, int] = {}
     numbers = {digest: i for i, digest in enumerate(plan.specs)}
@@ -87,7 +90,7 @@ def sources_of(plan: Plan) -> list[Source | None]:
     return [line for k in plan.kernels for line in (k.source, *(c[1] for c in k.checks))]
 
 
-def from_rows(rows: dict[str, Any], sources: Iterable[Source | None]) -> Plan:
+def from_rows(rows: Rows, sources: Iterable[Source | None]) -> Plan:
     """The plan of these rows; ``sources`` as ``sources_of`` gave them."""
     lines = iter(sources)
     types = [parse_type(text) for text in rows["types"]]

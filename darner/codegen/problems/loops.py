@@ -17,7 +17,7 @@ from ...lower.loops import CARRY, CONSTANT, STACKED, Loop, body_graph, loop_of
 from ...lower.plan import Spec
 from ...lower.prepare import prepare
 from ...lower.roles import role
-from ...lower.specs import sizes
+from ...lower.specs import operand_number, sizes
 from ...ops.faults import can_fail
 from ..elements.collapse import collapsed
 from ..elements.elements import can_emit
@@ -77,7 +77,7 @@ class ElementLoop:
         )
 
     def _is_constant(self, leaf: Node) -> bool:
-        name = self.leaves[int(str(leaf.name))]
+        name = self.leaves[operand_number(leaf)]
         return name[0] == CONSTANT or (name[0] == CARRY and name not in self.written)
 
 

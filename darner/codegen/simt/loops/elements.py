@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
@@ -14,7 +13,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...problems.loops import ElementLoop, element_loop
-from ..builder import Memory
+from ..builder import Memory, Value
 from ..dispatch import Dispatch, Written
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -43,7 +42,7 @@ class _StepElements(ThreadElements):
 
     shifts: dict[int, Number]
 
-    def _element(self, node: Node, index: list[Number]) -> Any:
+    def _element(self, node: Node, index: list[Number]) -> Value:
         if node.id not in self.leaves:
             return super()._element(node, index)
         memory, leaf = self.leaves[node.id]
@@ -75,7 +74,7 @@ class _Elements:
             self._steps(b.thread)
         return Written((self.dispatch.finish(ceil_div(count, self.dispatch.threads)),))
 
-    def _steps(self, offset: Any) -> None:
+    def _steps(self, offset: Value) -> None:
         """An element through all steps."""
         problem, elements = self.problem, self.elements
         shape = problem.shape
@@ -85,7 +84,7 @@ class _Elements:
         leaves = [problem.leaf(name) for name in problem.carries]
         begin = [elements.at(leaf, elements.spread(leaf, index)) for leaf in leaves]
 
-        def step(turn: Any, held: Sequence[Any]) -> Sequence[Any]:
+        def step(turn: Value, held: Sequence[Value]) -> Sequence[Value]:
             at = elements.places.sub(self.loop.length - 1, turn) if self.loop.reverse else turn
             self._turn_to(at)
             for leaf, value in zip(leaves, held, strict=True):
@@ -124,7 +123,7 @@ class _Elements:
                 shift = places.add(moved, place.offset // self._item(name))
                 self.elements.shifts[leaf.id] = shift
 
-    def _write(self, name: str, value: Any, at: Number, offset: Any) -> None:
+    def _write(self, name: str, value: Value, at: Number, offset: Value) -> None:
         """Write an element of a carry or of what is stacked; what all elements share is written with the first of them."""
         place, node = self.loop.places[name], self.problem.output(name)
         memory, places = self.dispatch.results[place.result or 0], self.elements.places

@@ -14,7 +14,7 @@ from ....graph.graph import Graph
 from ....graph.node import Node
 from ....lower.loops import CARRY, CONSTANT, Loop, Slots, failing, loop_node, loop_of
 from ....lower.plan import Plan, Spec
-from ....lower.specs import sizes
+from ....lower.specs import operand_number, sizes
 from ..dispatch import Binding, Stage, Written
 from ..machine import GRANULE, Machine
 from ..maps.template import MAPS
@@ -155,7 +155,7 @@ class _Writer:
         return room
 
     def _direct(self, node: Node) -> Binding | None:
-        return Binding("operand", int(str(node.name))) if node.op.name == "input" else None
+        return Binding("operand", operand_number(node)) if node.op.name == "input" else None
 
     def _stepped(self, node: Node) -> _Place:
         """Steps of an operand, side by side where they lie or a granule apart."""
@@ -165,13 +165,13 @@ class _Writer:
             return _Place(replace(operand, nbytes=max(nbytes, 4)), nbytes)
         room = self._room(pitch * self.loop.length)
         if prod(sizes(node)):
-            graph = _of(node)
+            graph, operands = _of(node)
             count = pitch // node.dtype.itemsize
             rows = graph.outputs[0].reshape((self.loop.length, -1))
             padded = rows.pad(((0, 0), (0, count - int(rows.shape[1]))))
             graph.set_outputs([padded])
             target = Binding("scratch", room, pitch * self.loop.length)
-            self.stages += self._mapped(graph, self._inputs(graph), target)
+            self.stages += self._mapped(graph, operands, target)
         return _Place(Binding("scratch", room, max(nbytes, 4)), pitch)
 
     def _stacked(self, result: int) -> _Place:
@@ -201,14 +201,10 @@ class _Writer:
 
     def _copy(self, node: Node, target: Binding, copies: tuple[int, int] | None) -> None:
         if prod(sizes(node)):
-            graph = _of(node)
+            graph, operands = _of(node)
             graph.set_outputs([graph.outputs[0].reshape(tuple(sizes(node)))])
-            stages = self._mapped(graph, self._inputs(graph), target)
+            stages = self._mapped(graph, operands, target)
             self.stages += [replace(stage, copies=copies) for stage in stages]
-
-    def _inputs(self, graph: Graph) -> list[Binding]:
-        """The operands that the inputs of a graph made by ``_of`` are."""
-        return [Binding("operand", int(str(leaf.label))) for leaf in graph.inputs.values()]
 
     def _mapped(self, graph: Graph, operands: list[Binding], target: Binding) -> list[Stage]:
         """The dispatches of a map that has its operands and its result there."""
@@ -222,26 +218,25 @@ class _Writer:
         self.stages.append(constant_stage(self.machine, array, self.places[number].binding))
 
 
-def _of(node: Node) -> Graph:
-    """A graph that is a node of another, whose inputs are called 0, 1, ...; the label of each is its name there."""
+def _of(node: Node) -> tuple[Graph, list[Binding]]:
+    """A graph that is a node of a kernel's body, and the operands that its inputs are."""
     graph, made = Graph("copy"), dict[int, Node]()
+    operands: list[Binding] = []
     stack = [node]
     needed: set[int] = set()
     while stack:
         found = stack.pop()
         needed.add(found.id)
         stack += found.operands
-    count = 0
     for id in sorted(needed):
         found = node.graph.nodes[id]
         if found.op.name == "input":
-            made[id] = graph.input(str(count), found.shape, found.dtype)
-            graph.relabel(made[id], str(found.name))
-            count += 1
+            made[id] = graph.input(str(len(operands)), found.shape, found.dtype)
+            operands.append(Binding("operand", operand_number(found)))
         else:
             made[id] = graph.insert_like(found, [made[i] for i in found.inputs])
     graph.set_outputs([made[node.id]])
-    return graph
+    return graph, operands
 
 
 def moved(stage: Stage, operands: list[Binding], results: list[Binding], end: int) -> Stage:
