@@ -289,3 +289,36 @@ def test_sums_over_steps_of_16_bit_floats_are_made_in_f32():
     values[0] = 1.0
     (found,) = darner.run(darner.grad(g), {"x": values}, {"w": np.float32(0.5)})
     assert abs(float(found) - 1.6) < 0.02
+
+
+def test_expansion_goes_into_bodies_of_bodies():
+    g = Graph()
+
+    def step(h, x):
+        inner, _ = g.iterate(lambda a, _: (a.silu(), None), h, length=2)
+        return inner.gelu() + x, None
+
+    h, _ = g.iterate(step, g.zeros((3,)), g.input("x", (4, 3)))
+    g.set_outputs([h])
+    (outer,) = loops_of(darner.expand(g))
+    (inner,) = loops_of(outer.body)
+    for body in (outer.body, inner.body):
+        assert not any(node.op.is_composite for node in body.nodes)
+    values = {"x": RNG.standard_normal((4, 3))}
+    close(darner.run(darner.expand(g), values), darner.run(g, values), rtol=1e-5)
+
+
+def test_equal_loops_are_equal_graphs_and_print_and_read_back():
+    def build(scale):
+        g = Graph()
+        x = g.input("x", (4, 3))
+        h, _ = g.iterate(lambda h, x: ((h + x) * scale, None), g.zeros((3,)), x)
+        g.set_outputs([h])
+        return g
+
+    assert build(0.5) == build(0.5)
+    assert build(0.5) != build(0.25)
+    assert build(0.5).digest() != build(0.25).digest()
+    assert Graph.from_text(build(0.5).to_text()) == build(0.5)
+    assert Graph.from_json(build(0.5).to_json()) == build(0.5)
+    assert build(0.5).verify() is not None
