@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from ..graph.build import call
 from ..graph.capture import Body
-from ..graph.errors import ArgumentError, ShapeError
+from ..graph.errors import ArgumentError, DarnerError, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import builder
@@ -51,7 +51,7 @@ def iterate(
             body.input(f"x{path}", node.shape[1:], node.dtype)
             for node, path in zip(reads, _paths(x_tree), strict=True)
         ]
-        answer = step(_built(carry_tree, iter(carried)), _built(x_tree, iter(read)))
+        answer = _stepped(step, _built(carry_tree, iter(carried)), _built(x_tree, iter(read)))
         following, written, y_tree = _answered(body, answer, carried, carry_tree)
         constants = list(body.captured)
         inputs = [*carried, *body.captured.values(), *read]
@@ -68,6 +68,14 @@ def iterate(
         )
     count = len(starts)
     return _built(carry_tree, iter(results[:count])), _built(y_tree, iter(results[count:]))
+
+
+def _stepped(step: Step, carry: Tree, x: Tree) -> Tree:
+    """What the step function returns; an op in it that fails is named beside the loop."""
+    try:
+        return step(carry, x)
+    except DarnerError as error:
+        raise (error.within("its step") if error.op else error) from error.__cause__
 
 
 def _answered(

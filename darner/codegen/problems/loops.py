@@ -99,7 +99,10 @@ def element_loop(spec: Spec) -> ElementLoop | None:
         if str(leaf.name)[0] != STACKED and (step.use_count(leaf) or leaf in step.updates)
     ]
     written = sorted(step.updates, key=lambda leaf: str(leaf.name)[0] != CARRY)
-    body = collapsed(Spec("map", _flat(step, leaves, written, len(shape)))).body
+    flat = _flat(step, leaves, written, len(shape))
+    body = collapsed(Spec("map", flat)).body
+    if any(len(leaf.shape) > len(body.outputs[0].shape) for leaf in body.inputs.values()):
+        body = flat  # a carry that no step reads is as it was
     if not can_emit(body):
         return None
     merged = max((tuple(sizes(output)) for output in body.outputs), key=prod)

@@ -118,14 +118,10 @@ def _pruned(graph: Graph, need: _Need, lookup: Lookup) -> Results:
     results: list[Node | None] = [None] * len(outputs)
     for i in need.fixed & need.outputs:
         results[i] = lookup(made.init[i])
-    if made.length == 0:
-        for i in need.outputs:
-            empty = made.body.outputs[i]
-            whole = i < count
-            results[i] = (
-                lookup(made.init[i]) if whole else graph.zeros((0, *empty.shape), empty.dtype)
-            )
-        return results
+    # One segment between checkpoints is a loop of one step, and must not become part of what is kept.
+    if made.length == 0 or (made.length == 1 and not made.recompute):
+        found = _single_step(graph, need, lookup) if made.length else _no_step(graph, need, lookup)
+        return [found.get(i, result) for i, result in enumerate(results)]
     carries = [i for i in range(count) if i in need.outputs and i not in need.fixed]
     written = []
     for j in sorted(j for j in need.outputs if j >= count):
@@ -157,6 +153,38 @@ def _pruned(graph: Graph, need: _Need, lookup: Lookup) -> Results:
     for j in written:
         results[j] = results_of[outputs[j].id]
     return results
+
+
+def _no_step(graph: Graph, need: _Need, lookup: Lookup) -> dict[int, Node]:
+    """The results of a loop of no steps: where it begins, and nothing written."""
+    made, count = need.made, len(need.made.init)
+    found = {i: lookup(made.init[i]) for i in need.outputs if i < count}
+    for i in need.outputs - found.keys():
+        empty = made.body.outputs[i]
+        found[i] = graph.zeros((0, *empty.shape), empty.dtype)
+    return found
+
+
+def _single_step(graph: Graph, need: _Need, lookup: Lookup) -> dict[int, Node]:
+    """The results of a loop of one step: its body."""
+    made, count = need.made, len(need.made.init)
+    mapped: dict[int, Node] = {}
+    for i, leaf in enumerate(need.leaves):
+        inside = _constant_of(made, i) if i >= count else None
+        if inside is not None:
+            value, shape = inside
+            copy = graph.insert_like(value, [])
+            mapped[leaf.id] = copy if shape is None else _repeated(copy, shape)
+        elif i in need.inputs:
+            operand = lookup(made.operands[i])
+            mapped[leaf.id] = operand if i < made.first_step else operand.reshape(leaf.shape)
+    wanted = [made.body.outputs[i] for i in sorted(need.outputs - need.fixed)]
+    for node in closure(made.body.nodes, wanted, set(mapped)):
+        mapped[node.id] = graph.insert_like(node, [mapped[i] for i in node.inputs])
+    found = {i: mapped[made.body.outputs[i].id] for i in need.outputs - need.fixed}
+    return {
+        i: value if i < count else value.reshape((1, *value.shape)) for i, value in found.items()
+    }
 
 
 def _distinct(need: _Need) -> tuple[list[list[int]], list[list[int]]]:

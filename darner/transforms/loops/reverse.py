@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Unpack
 
+from ...graph import dtypes
 from ...graph.dims import Shape
+from ...graph.dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...graph.types import TupleType
@@ -156,7 +158,7 @@ class _Sweep:
         found = {i: node for i, node in self.found.items() if node is not None}
         shared = [i for i in self.others if i < made.first_step and i in found]
         steps = [i for i in self.others if i >= made.first_step and i in found]
-        starts = [graph.zeros(self.leaves[i].shape, self.leaves[i].dtype) for i in shared]
+        starts = [graph.zeros(self.leaves[i].shape, _summed(self.leaves[i])) for i in shared]
         backward = replace(
             made,
             init=(*given[:count], *starts),
@@ -167,7 +169,7 @@ class _Sweep:
         received: list[Node | None] = [None] * len(self.leaves)
         answers = insert(graph, backward)
         for i, answer in zip((*self.carries, *shared, *steps), answers, strict=True):
-            received[i] = answer
+            received[i] = _cast(answer, self.leaves[i])
         return received
 
     def _transposed(
@@ -177,7 +179,10 @@ class _Sweep:
         made, count, piece = self.made, len(self.carries), Piece("transposed")
         for node in self.cotangents[:count]:
             piece.input("d", node._tensor, node)
-        sums = [piece.input("sum", self.leaves[i]._tensor) for i in shared]
+        sums = [
+            piece.input("sum", self.leaves[i]._tensor.with_dtype(_summed(self.leaves[i])))
+            for i in shared
+        ]
         for leaf in self.leaves[made.first_constant : made.first_step]:
             piece.input("k", leaf._tensor, leaf)
         for leaf in (*self.leaves[made.first_step :], *self.kept, *self.cotangents[count:]):
@@ -188,7 +193,7 @@ class _Sweep:
         for i in self.carries:
             leaf = self.leaves[i]
             following.append(value[i] if i in value else piece.graph.zeros(leaf.shape, leaf.dtype))
-        totals = [total + value[i] for total, i in zip(sums, shared, strict=True)]
+        totals = [total + _cast(value[i], total) for total, i in zip(sums, shared, strict=True)]
         return piece.finish([*following, *totals, *(value[i] for i in steps)])
 
     def _forward_stacks(self) -> list[Node]:
@@ -213,6 +218,16 @@ def _is_dear(node: Node) -> bool:
     if node.op.name == "project":
         return True
     return not node.op.traits & {"elementwise", "view", "barrier"}
+
+
+def _summed(leaf: Node) -> DType:
+    """The element type in which many steps are added up: f32 at least."""
+    return dtypes.f32 if leaf.dtype.is_half else leaf.dtype
+
+
+def _cast(value: Node, like: Node) -> Node:
+    """A value in the element type of another."""
+    return value if value.dtype is like.dtype else value.cast(like.dtype)
 
 
 def _stacked(node: Node, length: int, written: bool) -> Shape:
