@@ -97,22 +97,23 @@ def body_graph(kernel: Graph) -> Graph:
             output = body.outputs[number]
             leaf = result.state(f"{STACKED}{number - count}", output.shape, output.dtype)
             targets.append((leaf, output))
-    taken: set[int] = set()
+    last: dict[int, Node] = {}
     for leaf, output in targets:
         value = made[output.id]
         if value.id == leaf.id:
             continue
-        if value.id in taken or "leaf" in value.op.traits:
-            value = _copied(result, value)
-        taken.add(value.id)
-        result.set_update(leaf, value)
+        kept = value.op.name == "constant" or not value.op.traits.isdisjoint(("leaf", "view"))
+        if value.id in last or kept:
+            last[value.id] = _copied(result, last.get(value.id, value))
+        else:
+            last[value.id] = value
+        result.set_update(leaf, last[value.id])
     return result.toposort()
 
 
 def _copied(graph: Graph, value: Node) -> Node:
-    """The same value as a view, which a kernel of its own copies to where it is kept."""
-    attrs = {"shape": tuple(value.shape)}
-    return graph.insert(get_op("reshape"), [value], ("x",), attrs, type=value.type)
+    """The same value as one that is computed, by the kernel that computes what it is made of, or those beside it."""
+    return graph.insert(get_op("stop_gradient"), [value], ("x",), {}, type=value.type)
 
 
 def _needed_carries(body: Graph, count: int, wanted: Sequence[int]) -> list[int]:

@@ -26,12 +26,11 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.types import TensorType
 from .commit import committed, index_bounds
-from .loops import body_graph, without_lines
+from .loops import STACKED, body_graph, without_lines
 from .memory import Request, plan_arena
 from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, may_share
 from .prepare import prepare
 from .specs import Work, kernels
-from .strided import is_view
 
 
 def lower(  # many parameters: all but the graph are what a backend asks for, by name
@@ -87,16 +86,19 @@ class _Rules:
         graph = body_graph(kernel)
         prepared = prepare(graph, self.whole)
         works = sorted(
-            kernels(prepared, self.ended), key=lambda work: not _reads_leaves(prepared, work)
+            kernels(prepared, self.ended), key=lambda work: not _only_stacks_leaves(prepared, work)
         )
         made = _Assembly(prepared, works, 0, self)
         return made.plan(graph, {}, all_in_place=True)
 
 
-def _reads_leaves(graph: Graph, work: Work) -> bool:
-    """Whether a kernel only copies leaves: before the others it reads carries while they are what they were, and these can then change in place."""
-    copies = all("leaf" in node.op.traits or is_view(node) for node in work.body.nodes)
-    return copies and all("leaf" in graph.nodes[id].op.traits for id in work.operands)
+def _only_stacks_leaves(graph: Graph, work: Work) -> bool:
+    """Whether all that a kernel does is to stack what it makes of leaves: before the others it reads carries while they are what they were, and these can then change in place."""
+    stacked = {
+        value.id for leaf, value in graph.updates.items() if str(leaf.name).startswith(STACKED)
+    }
+    own = stacked.issuperset(work.results)
+    return own and all("leaf" in graph.nodes[id].op.traits for id in work.operands)
 
 
 class _Assembly:
