@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ..graph.build import call
@@ -140,15 +140,21 @@ def _flat(graph: Graph, tree: Tree, what: str) -> tuple[list[Node], Tree]:
         return [], None
     if isinstance(tree, Node):
         return [graph.node(tree)], _LEAF
-    if type(tree) in (list, tuple, dict):
+    if isinstance(tree, list | tuple | dict):
         pairs = sorted(tree.items()) if isinstance(tree, dict) else list(enumerate(tree))
         parts = {key: _flat(graph, value, what) for key, value in pairs}
         nodes = [node for found, _ in parts.values() for node in found]
         marks = {key: mark for key, (_, mark) in parts.items()}
-        return nodes, marks if isinstance(tree, dict) else type(tree)(marks.values())
+        return nodes, marks if isinstance(tree, dict) else _sequence(tree, marks.values())
     if isinstance(tree, str) or not (hasattr(tree, "__array__") or isinstance(tree, int | float)):
         raise _wrong(what, tree)
     return [graph.literal(tree, None)], _LEAF
+
+
+def _sequence(like: Tree, values: Iterable[Tree]) -> Tree:
+    """Values in a list, a tuple or a tuple with names, as ``like`` is one."""
+    make = getattr(type(like), "_make", list if isinstance(like, list) else tuple)
+    return make(values)
 
 
 def _wrong(what: str, value: object) -> ArgumentError:
@@ -164,7 +170,7 @@ def _built(tree: Tree, nodes: Iterator[Node]) -> Tree:
     if isinstance(tree, dict):
         return {key: _built(value, nodes) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)([_built(value, nodes) for value in tree])
+        return _sequence(tree, [_built(value, nodes) for value in tree])
     return next(nodes)
 
 
