@@ -37,6 +37,14 @@ def iterate(
     parameters there. Carries, ``xs`` and ``y`` are nodes, or tuples, lists and dictionaries of them; ``xs`` has time as its first axis, and
     ``length`` is needed where there is none. ``reverse`` goes from the last step to the first. With ``checkpoints`` a gradient keeps that many
     carries and computes the steps between them again.
+
+    >>> import darner
+    >>> g = darner.Graph()
+    >>> x = g.input("x", (4,))
+    >>> last, sums = g.iterate(lambda total, x_t: (total + x_t, total), g.zeros(()), x)
+    >>> g.set_outputs([last, sums])
+    >>> darner.run(g, {"x": [1.0, 2.0, 3.0, 4.0]})
+    [array(10., dtype=float32), array([0., 1., 3., 6.], dtype=float32)]
     """
     starts, carry_tree = _flat(graph, init, "init")
     reads, x_tree = _flat(graph, xs, "xs")

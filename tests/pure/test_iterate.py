@@ -172,7 +172,7 @@ class TestMistakes:
             (lambda c, x: c + x, "must return the next carry and what it writes, not one node"),
             (lambda c, x: ((c, c), None), r"the carry is node, but the next one is \(node, node\)"),
             (lambda c, x: (c, "a"), "what the step writes must be nodes, .* not 'a'"),
-            (lambda c, x: (c.dropout(0.5), None), "has a state 'random_step' of its own"),
+            (lambda c, x: (c.dropout(0.5), None), "draws random numbers"),
             (lambda c, x: (c + x.reshape((1,)), None), r"in its step, reshape: x is f32\[3\]: "),
         ],
     )
