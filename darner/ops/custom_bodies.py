@@ -20,17 +20,17 @@ def numbered(count: int) -> list[str]:
 
 def check_closed(body: Graph, what: str) -> None:
     """A body computes from its inputs alone."""
-    for name, leaf in {**body.parameters, **body.states}.items():
-        raise ArgumentError(
-            f"the {what} has a {leaf.op.name} '{name}' of its own",
-            hint="declare it as an input and pass it as an operand",
-        )
     for node in body.nodes:
         if "random" in node.op.traits:
             raise ArgumentError(
                 f"the {what} draws random numbers ({node.op.name})",
                 hint="draw them outside and pass them as an operand",
             )
+    for name, leaf in {**body.parameters, **body.states}.items():
+        raise ArgumentError(
+            f"the {what} has a {leaf.op.name} '{name}' of its own",
+            hint="declare it as an input and pass it as an operand",
+        )
 
 
 def _check_inputs(what: str, found: Sequence[Node], wanted: Sequence[TensorType]) -> None:

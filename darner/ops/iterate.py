@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ..graph.build import call
@@ -37,6 +37,14 @@ def iterate(
     parameters there. Carries, ``xs`` and ``y`` are nodes, or tuples, lists and dictionaries of them; ``xs`` has time as its first axis, and
     ``length`` is needed where there is none. ``reverse`` goes from the last step to the first. With ``checkpoints`` a gradient keeps that many
     carries and computes the steps between them again.
+
+    >>> import darner
+    >>> g = darner.Graph()
+    >>> x = g.input("x", (4,))
+    >>> last, sums = g.iterate(lambda total, x_t: (total + x_t, total), g.zeros(()), x)
+    >>> g.set_outputs([last, sums])
+    >>> darner.run(g, {"x": [1.0, 2.0, 3.0, 4.0]})
+    [array(10., dtype=float32), array([0., 1., 3., 6.], dtype=float32)]
     """
     starts, carry_tree = _flat(graph, init, "init")
     reads, x_tree = _flat(graph, xs, "xs")
@@ -140,15 +148,21 @@ def _flat(graph: Graph, tree: Tree, what: str) -> tuple[list[Node], Tree]:
         return [], None
     if isinstance(tree, Node):
         return [graph.node(tree)], _LEAF
-    if type(tree) in (list, tuple, dict):
+    if isinstance(tree, list | tuple | dict):
         pairs = sorted(tree.items()) if isinstance(tree, dict) else list(enumerate(tree))
         parts = {key: _flat(graph, value, what) for key, value in pairs}
         nodes = [node for found, _ in parts.values() for node in found]
         marks = {key: mark for key, (_, mark) in parts.items()}
-        return nodes, marks if isinstance(tree, dict) else type(tree)(marks.values())
+        return nodes, marks if isinstance(tree, dict) else _sequence(tree, marks.values())
     if isinstance(tree, str) or not (hasattr(tree, "__array__") or isinstance(tree, int | float)):
         raise _wrong(what, tree)
     return [graph.literal(tree, None)], _LEAF
+
+
+def _sequence(like: Tree, values: Iterable[Tree]) -> Tree:
+    """Values in a list, a tuple or a tuple with names, as ``like`` is one."""
+    make = getattr(type(like), "_make", list if isinstance(like, list) else tuple)
+    return make(values)
 
 
 def _wrong(what: str, value: object) -> ArgumentError:
@@ -164,7 +178,7 @@ def _built(tree: Tree, nodes: Iterator[Node]) -> Tree:
     if isinstance(tree, dict):
         return {key: _built(value, nodes) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)([_built(value, nodes) for value in tree])
+        return _sequence(tree, [_built(value, nodes) for value in tree])
     return next(nodes)
 
 

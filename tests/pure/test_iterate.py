@@ -1,5 +1,7 @@
 """Loops written as Python functions: what they capture, what they return, and mistakes in them."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 import darner
 from darner import ArgumentError, Graph, ShapeError, nn
+from darner.transforms.loops.tidy import tidy_loops
 from tests.unrolled import loops_of, unrolled
 
 RNG = np.random.default_rng(0)
@@ -169,7 +172,7 @@ class TestMistakes:
             (lambda c, x: c + x, "must return the next carry and what it writes, not one node"),
             (lambda c, x: ((c, c), None), r"the carry is node, but the next one is \(node, node\)"),
             (lambda c, x: (c, "a"), "what the step writes must be nodes, .* not 'a'"),
-            (lambda c, x: (c.dropout(0.5), None), "has a state 'random_step' of its own"),
+            (lambda c, x: (c.dropout(0.5), None), "draws random numbers"),
             (lambda c, x: (c + x.reshape((1,)), None), r"in its step, reshape: x is f32\[3\]: "),
         ],
     )
@@ -322,3 +325,25 @@ def test_equal_loops_are_equal_graphs_and_print_and_read_back():
     assert Graph.from_text(build(0.5).to_text()) == build(0.5)
     assert Graph.from_json(build(0.5).to_json()) == build(0.5)
     assert build(0.5).verify() is not None
+
+
+class Progress(NamedTuple):
+    state: darner.Node
+    steps: darner.Node
+
+
+def test_a_carry_may_be_a_tuple_with_names_and_count_its_steps():
+    g = Graph()
+    x = g.input("x", (5, 3))
+    last, _ = g.iterate(
+        lambda c, x: (Progress((c.state + x).tanh(), c.steps + 1), None),
+        Progress(g.zeros((3,)), 0),
+        x,
+    )
+    assert isinstance(last, Progress)
+    g.set_outputs([last.state, last.steps])
+    values = {"x": RNG.standard_normal((5, 3))}
+    for graph in (g, tidy_loops(g), darner.optimize(g)):
+        found = darner.run(graph, values)
+        assert found[1] == 5
+        assert found[1].dtype == np.int32

@@ -101,6 +101,27 @@ def test_checkpoints_save_memory_and_change_no_bit():
         assert size <= (count + -(-STEPS // count) + 6) * row
 
 
+def test_checkpoints_save_memory_where_a_weight_is_shared():
+    """Its gradient is added up segment by segment: what it is made of is not kept for all steps."""
+
+    def found(count):
+        g = Graph("rnn")
+        w, x = g.parameter("w", (16, 16)), g.input("x", (STEPS, 32, 16))
+        start = g.zeros((32, 16))
+        h, _ = g.iterate(lambda h, x: ((h @ w + x).tanh(), None), start, x, checkpoints=count)
+        g.set_outputs([h.square().sum()])
+        rng = np.random.default_rng(0)
+        with darner.build_session(g, threads=1) as session:
+            session.set_parameter("w", rng.normal(size=(16, 16)) / 4)
+            session.run({"x": rng.normal(size=(STEPS, 32, 16))})
+            plan = session.plan()
+            return session.read_grad("w"), plan.arena_bytes + plan.step_bytes
+
+    (whole, large), (kept, small) = found(None), found(8)
+    assert_close(kept, whole, "f32", 2000)
+    assert small < large / 3
+
+
 @pytest.mark.parametrize("seed", [*range(6), 105])  # 105: a carry that no step reads
 def test_random_loops_and_their_gradients_in_sessions(seed):
     graph, values = random_graph(seed, depth=2)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from ...graph.graph import Graph
 from ...graph.node import Node
+from ...ops.custom_bodies import is_float
 from ..expand import expand
 from .parts import Loop, Piece, closure, dependent, insert
 from .rewrite import Lookup, Results, moved, rewrite
@@ -64,7 +65,8 @@ class _Plan:
         if empty:
             return
         added = {i: node for i in range(len(made.init)) if (node := self._added(i)) is not None}
-        for wanted in (True, False):  # what products stack, sums of the same values can use
+        # What products stack, sums of the same values can use; where steps are computed again, nothing of them is kept.
+        for wanted in (False,) if made.recompute else (True, False):
             for i, node in added.items():
                 if i in self.sums or self._has_product(node) is not wanted:
                     continue
@@ -78,6 +80,8 @@ class _Plan:
     def _added(self, i: int) -> Node | None:
         """What each step adds to a carry, where that is all that happens to it."""
         leaf, output = self.leaves[i], self.body.outputs[i]
+        if not is_float(leaf._tensor):
+            return None
         users = [user.id for user in self.body.users(leaf)]
         if users != [output.id] or output.op.name != "add" or self.body.use_count(output):
             return None
@@ -123,7 +127,7 @@ class _Plan:
             return self._scaled(node, free)
         if name == "sum":
             return self._reduced(node, free)
-        if name in _PASSED:
+        if name in _PASSED and is_float(operands[0]._tensor):
             inner = self.sum_of(operands[0], free)
             return None if inner is None else lambda after: after.call(node, [inner(after)])
         return None
