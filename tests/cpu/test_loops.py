@@ -310,6 +310,33 @@ def test_a_session_says_what_its_loop_takes():
         assert session.memory_summary().total_buffer_bytes > session.plan().arena_bytes
 
 
+def test_a_second_session_of_a_loop_compiles_nothing(tmp_path):
+    inputs, found = {"xs": np.ones((6, 3, 20), np.float32)}, []
+    for _ in range(2):
+        with darner.build_session(summed(6), optimizer=optim.SGD(0.1), cache=tmp_path) as session:
+            session.set_parameter("w", np.eye(20, dtype=np.float32) * 0.5)
+            session.run(inputs)
+            session.save_checkpoint(tmp_path / "trained.darner")
+            session.run(inputs)
+            found.append((session.plan(), session.get_parameter("w"), session.build_seconds))
+            session.load_checkpoint(tmp_path / "trained.darner")
+            session.run(inputs)
+            np.testing.assert_array_equal(session.get_parameter("w"), found[-1][1])
+    (first, before, _), (second, after, seconds) = found
+    assert first.digest() == second.digest()
+    assert "optimize" not in seconds
+    np.testing.assert_array_equal(before, after)
+
+
+def test_the_memory_map_tells_of_the_arena_of_a_loop():
+    graph, _ = recurrent(3)
+    with darner.build_inference_session(graph) as session:
+        found = session.memory_map()
+        ((number, nbytes),) = found.steps
+        assert nbytes == session.plan().spec(number).inner.arena_bytes > 0
+    assert f"k{number} is a loop" in str(found)
+
+
 def test_steps_of_any_size_are_specialised():
     graph = Graph("symbolic")
     xs = graph.input("xs", (3, "batch", 4))

@@ -22,6 +22,8 @@ BARRIER = 1500.0
 """Cycles until all threads have met, and have what the others wrote."""
 CALL = 60.0
 """Cycles of a kernel that has next to nothing to do."""
+LEAST_STEPS = 8
+"""Steps from which on it pays to pack what products of a few rows read, which could read it as it is."""
 ELEMENT = 4.0
 """Cycles of an operation on a vector that is no product."""
 
@@ -129,7 +131,7 @@ def _packing(
 ) -> Packing | None:
     """The operand of a kernel that is packed once, before the first step: it is the same in all of them."""
     packing = template.packing(spec, machine) if loop.length > 1 else None
-    if packing is None:
+    if packing is None or (packing.alone and loop.length < LEAST_STEPS):
         return None
     name = str(loop.plan.buffers[kernel.operands[packing.operand]].name)
     same = name[:1] == CONSTANT or (name[:1] == CARRY and not loop.is_updated(name))

@@ -32,7 +32,7 @@ def _inner(spec: Spec) -> Plan:
 def _fits(spec: Spec, machine: Machine) -> bool:
     from ..families import template_of
 
-    if not is_complex(spec.body):
+    if spec.inner is not None or not is_complex(spec.body):
         return False
     return all(template_of(inner, machine) is not None for inner in _inner(spec).specs.values())
 

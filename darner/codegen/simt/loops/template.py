@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from ....graph.errors import UnsupportedError
 from ....graph.graph import Graph
@@ -17,7 +18,6 @@ from ....lower.plan import Plan, Spec
 from ....lower.specs import operand_number, sizes
 from ..dispatch import Binding, Stage, Written
 from ..machine import GRANULE, Machine
-from ..maps.template import MAPS
 from ..sort.template import rounded
 from ..template import Template
 
@@ -50,6 +50,15 @@ class _Place:
         return replace(self.binding, offset=self.binding.offset + moved)
 
 
+class _Placed(NamedTuple):
+    """A dispatch of an inner kernel, and where its operands and results lie; ``copies`` as in the stage of this one."""
+
+    stage: Stage
+    operands: list[Binding]
+    results: list[Binding]
+    copies: tuple[int, int] | None = None
+
+
 class _Writer:
     """A loop's dispatches in the making."""
 
@@ -58,8 +67,10 @@ class _Writer:
         self.loop: Loop = loop_of(spec)
         self.slots = Slots.of(loop_node(spec.body))
         self.end = 0
-        self.stages: list[Stage] = []
-        self.after: list[Stage] = []
+        self.rest = 0
+        self.constants: list[Stage] = []
+        self.stages: list[_Placed] = []
+        self.after: list[_Placed] = []
         self.places: dict[int, _Place] = {}
 
     def written(self) -> Written:
@@ -80,10 +91,9 @@ class _Writer:
         if self.loop.length:
             inner = {key: written(spec, self.machine) for key, spec in plan.specs.items()}
             self._steps(plan, inner)
-            rest = max((one.scratch for one in inner.values()), default=0)
-        else:
-            rest = 0
-        return Written((*self.stages, *self.after), self.end + rest)
+            self.rest = max(self.rest, *(one.scratch for one in inner.values()))
+        stages = (_moved(one, self.end) for one in (*self.stages, *self.after))
+        return Written((*self.constants, *stages), self.end + self.rest)
 
     def _steps(self, plan: Plan, inner: dict[str, Written]) -> None:
         count = sum(len(inner[kernel.spec].stages) for kernel in plan.kernels)
@@ -108,7 +118,7 @@ class _Writer:
             source, target = stage.copies
             if operands[source] == results[target]:
                 return
-        self.stages.append(moved(stage, operands, results, self.end))
+        self.stages.append(_Placed(stage, operands, results))
 
     # ------------------------------------------------------------- places
 
@@ -204,18 +214,21 @@ class _Writer:
             graph, operands = _of(node)
             graph.set_outputs([graph.outputs[0].reshape(tuple(sizes(node)))])
             stages = self._mapped(graph, operands, target)
-            self.stages += [replace(stage, copies=copies) for stage in stages]
+            self.stages += [one._replace(copies=copies) for one in stages]
 
-    def _mapped(self, graph: Graph, operands: list[Binding], target: Binding) -> list[Stage]:
+    def _mapped(self, graph: Graph, operands: list[Binding], target: Binding) -> list[_Placed]:
         """The dispatches of a map that has its operands and its result there."""
-        made = MAPS.write(Spec("map", graph.freeze()), self.machine)
-        return [moved(stage, operands, [target], self.end) for stage in made.stages]
+        from ..families import written
+
+        made = written(Spec("map", graph.freeze()), self.machine)
+        self.rest = max(self.rest, made.scratch)
+        return [_Placed(stage, operands, [target]) for stage in made.stages]
 
     def _constant(self, plan: Plan, number: int) -> None:
         from ..complex.template import constant_stage
 
         array = plan.constants[str(plan.buffers[number].name)].array
-        self.stages.append(constant_stage(self.machine, array, self.places[number].binding))
+        self.constants.append(constant_stage(self.machine, array, self.places[number].binding))
 
 
 def _of(node: Node) -> tuple[Graph, list[Binding]]:
@@ -239,11 +252,11 @@ def _of(node: Node) -> tuple[Graph, list[Binding]]:
     return graph, operands
 
 
-def moved(stage: Stage, operands: list[Binding], results: list[Binding], end: int) -> Stage:
+def _moved(placed: _Placed, end: int) -> Stage:
     """A dispatch of an inner kernel with the outer kernel's memory, whose own scratch memory begins at ``end``."""
-    kinds = {"operand": operands, "result": results}
+    kinds = {"operand": placed.operands, "result": placed.results}
 
-    def moved_binding(one: Binding) -> Binding:
+    def moved(one: Binding) -> Binding:
         if one.what == "scratch":
             return replace(one, number=one.number + end)
         if one.what not in kinds:
@@ -255,7 +268,8 @@ def moved(stage: Stage, operands: list[Binding], results: list[Binding], end: in
             return replace(base, number=base.number + one.offset, nbytes=one.nbytes)
         return replace(base, offset=base.offset + one.offset, nbytes=one.nbytes)
 
-    return replace(stage, bindings=tuple(map(moved_binding, stage.bindings)), copies=None)
+    bindings = tuple(map(moved, placed.stage.bindings))
+    return replace(placed.stage, bindings=bindings, copies=placed.copies)
 
 
 def _write(spec: Spec, machine: Machine) -> Written:
