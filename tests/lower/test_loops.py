@@ -268,3 +268,22 @@ def test_a_fault_in_a_body_is_told_with_its_label_and_line():
     assert plan.commit == 1
     with pytest.raises(darner.RunError, match=r"gather 'row'.*index 7 is outside 0\.\.4"):
         run_plan(plan, {"start": np.zeros(4, "f4"), "steps": np.array([1, 7, 2], "i4")})
+
+
+def test_a_large_constant_of_a_body_is_an_operand_and_a_small_one_is_part_of_it():
+    def step(size):
+        values = np.arange(size * size, dtype=np.float32).reshape(size, size) / size**3
+        body = Graph()
+        h = body.input("h", (size,))
+        product = body.constant(values) @ h.reshape((size, 1))
+        body.set_outputs([product.reshape((size,)).tanh()])
+        graph = Graph()
+        graph.set_outputs([graph.loop([graph.input("h", (size,))], [], [], body.freeze(), 3)[0]])
+        start = {"h": np.ones(size, np.float32)}
+        (found,), (wanted,) = run_plan(lower(graph), start), darner.run(graph, start)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        plan = lower(graph)
+        return [len(p.constants) for p in (plan, plan.spec(0).inner)]
+
+    assert step(4) == [0, 1]
+    assert step(40) == [1, 0]
