@@ -23,12 +23,17 @@ from ..ops.iterate import in_segments
 from ..ops.loop import FAMILY, loop
 
 
-def _checked(body: Graph) -> Graph:
-    if not isinstance(body, Graph):
+def _graph(value: object, name: str) -> Graph:
+    if not isinstance(value, Graph):
         raise ArgumentError(
-            f"body must be a Graph, not {type(body).__name__}",
+            f"{name} must be a Graph, not {type(value).__name__}",
             hint="g.iterate takes a Python function",
         )
+    return value
+
+
+def _checked(body: Graph) -> Graph:
+    _graph(body, "body")
     if len(body.outputs) != 1:
         raise ArgumentError(
             f"the body has {len(body.outputs)} outputs, not 1: the next carry",
@@ -101,7 +106,7 @@ class _Backward:
 
     def check(self) -> None:
         """The body reads a carry, steps of ``xs`` and ``d_output``, and gives as many gradients."""
-        if COTANGENT not in self.body.inputs:
+        if COTANGENT not in _graph(self.body, "body_vjp").inputs:
             raise ArgumentError(f"the body_vjp has no input '{COTANGENT}'")
         if len(self.body.outputs) != 1 + len(self.xs):
             raise ArgumentError(

@@ -46,6 +46,11 @@ def iterate(
     >>> darner.run(g, {"x": [1.0, 2.0, 3.0, 4.0]})
     [array(10., dtype=float32), array([0., 1., 3., 6.], dtype=float32)]
     """
+    if not callable(step):
+        raise ArgumentError(
+            f"the step must be a function of the carry and x, not {_kind(step)}",
+            hint="g.loop takes a body that is a graph",
+        )
     starts, carry_tree = _flat(graph, init, "init")
     reads, x_tree = _flat(graph, xs, "xs")
     steps = _length(reads, length)

@@ -199,6 +199,10 @@ class TestMistakes:
         with pytest.raises(ArgumentError, match="checkpoints must be between 1 and the 5 steps"):
             g.iterate(lambda c, x: (c, None), h, x, checkpoints=6)
 
+    def test_a_step_that_is_no_function(self, g):
+        with pytest.raises(ArgumentError, match="must be a function of the carry and x, not one"):
+            g.iterate(g.inputs["h"], g.inputs["h"], g.inputs["x"])
+
     def test_scan_with_the_arguments_of_jax(self, g):
         with pytest.raises(ArgumentError, match=r"body must be a Graph.*g\.iterate takes a Python"):
             g.scan(lambda c, x: (c, x), g.inputs["h"], g.inputs["x"])
