@@ -14,6 +14,7 @@ steps of ``x`` and ``y`` are ``stride`` bytes apart, and nothing is copied to be
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -183,6 +184,46 @@ class Loop:
     def step(self, number: int) -> int:
         """Which step is the one of this number."""
         return self.length - 1 - number if self.reverse else number
+
+    @cached_property
+    def exchanged(self) -> dict[int, int]:
+        """The carries that a step copies at its end from another buffer of the arena, by number, and that buffer.
+
+        Who repeats the step may leave out the copy, and give the two buffers each other's place from one step to the next.
+        """
+        plan = self.plan
+        copies = {k: plan.kernels[k] for k in self.copies}
+        sources = Counter(kernel.operands[0] for kernel in copies.values())
+        return {
+            kernel.results[0]: kernel.operands[0]
+            for kernel in copies.values()
+            if sources[kernel.operands[0]] == 1
+        }
+
+    @cached_property
+    def copies(self) -> tuple[int, ...]:
+        """The kernels that copy a carry at the end of a step from the arena."""
+        carries = {self.plan.leaves("state")[name] for name in self.carries}
+        return tuple(
+            k
+            for k, kernel in enumerate(self.plan.kernels)
+            if kernel.spec.startswith("map-")
+            and len(kernel.operands) == len(kernel.results) == 1
+            and kernel.results[0] in carries
+            and self.plan.buffers[kernel.operands[0]].place == "arena"
+            and all(
+                node.op.name in ("input", "reshape") for node in self.plan.spec(kernel).body.nodes
+            )
+        )
+
+    def is_left_out(self, kernel: int) -> bool:
+        """Whether a kernel is a copy of ``exchanged`` buffers."""
+        found = self.plan.kernels[kernel]
+        return kernel in self.copies and found.results[0] in self.exchanged
+
+    def lies_at_home(self, number: int) -> bool:
+        """Whether a carry of ``exchanged`` buffers is, before the step of this number, where it is after the last."""
+        return (self.length - number) % 2 == 0
 
 
 @lru_cache(maxsize=1024)

@@ -28,7 +28,7 @@ from ..graph.types import TensorType
 from .commit import committed, index_bounds
 from .loops import STACKED, body_graph, without_lines
 from .memory import Request, plan_arena
-from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, may_share
+from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, copy_spec, may_share
 from .prepare import prepare
 from .specs import Work, kernels
 
@@ -228,7 +228,7 @@ class _Assembly:
     def _copied(self, steps: list[Kernel], old: int, new: int) -> tuple[int, int]:
         """Let a leaf that takes the value of another buffer be written by a kernel at the end."""
         if old != new:
-            spec = _copy(self.buffers[old].type)
+            spec = copy_spec(self.buffers[old].type)
             self.specs.setdefault(spec.digest, spec)
             steps.append(Kernel(spec.digest, (new,), (old,)))
         return old, old
@@ -284,14 +284,6 @@ class _Assembly:
             if dies and once and may_share(spec, i, result):
                 found.append(place[operand])
         return tuple(found)
-
-
-def _copy(type_: TensorType) -> Spec:
-    """A kernel that copies a value."""
-    body = Graph("kernel")
-    x = body.input("0", type_.shape, type_.dtype)
-    body.set_outputs([x.reshape(type_.shape)])
-    return Spec("map", body.freeze())
 
 
 class _Users:

@@ -110,6 +110,24 @@ def test_a_weight_is_packed_before_the_first_step():
     assert [step.packing is not None for step in layout.steps].count(True) == 1
 
 
+def test_a_carry_that_is_read_whole_changes_places_with_its_new_value():
+    (spec,) = lower(recurrent(5)[0], target="cpu").specs.values()
+    layout = layout_of(spec, host())
+    assert len(layout.loop.exchanged) == 1
+    assert len(layout.steps) == len(spec.inner.kernels) - 1
+
+
+def test_two_carries_that_take_one_value_are_those_of_the_interpreter():
+    body = Graph()
+    a, b, w = body.input("a", (4, 4)), body.input("b", (4, 4)), body.input("w", (4, 4))
+    body.set_outputs(2 * [(a @ w + b @ w).tanh()] + [a - b])
+    graph = Graph()
+    leaves = [graph.input(name, (4, 4)) for name in "abw"]
+    graph.set_outputs(list(graph.loop(leaves[:2], leaves[2:], [], body.freeze(), 4)))
+    rng = np.random.default_rng(0)
+    check(graph, {name: rng.normal(size=(4, 4)).astype(np.float32) for name in "abw"}, 1e-5)
+
+
 def test_threads_wait_wherever_the_next_step_needs_it():
     (spec,) = lower(recurrent(5)[0], target="cpu").specs.values()
     plan = spec.inner

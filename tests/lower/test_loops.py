@@ -51,11 +51,11 @@ def step_of(graph):
     return loop_of(spec)
 
 
-def check_plan(graph, values):
+def check_plan(graph, values, close=1e-9):
     wanted = darner.run(graph, values)
     for found, expected in zip(run_plan(lower(graph), values), wanted, strict=True):
         assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(found, expected, rtol=close, atol=close)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -105,6 +105,19 @@ def test_a_carry_that_a_product_reads_whole_is_not_written_while_it_is_read():
     kinds = [loop.plan.spec(kernel).kind for kernel in loop.plan.kernels]
     assert kinds == ["contract", "map"]
     assert loop.plan.arena_bytes == 64
+    # Who repeats it may have both change places instead.
+    carry, value = loop.plan.kernels[1].results[0], loop.plan.kernels[1].operands[0]
+    assert loop.exchanged == {carry: value}
+    assert [loop.is_left_out(number) for number in (0, 1)] == [False, True]
+    assert [loop.lies_at_home(number) for number in (0, 1, 2, 3)] == [False, True, False, True]
+
+
+def test_a_value_that_two_carries_take_is_written_to_both():
+    graph = looped(lambda a, b, w: 2 * [(a @ w + b @ w).tanh()], [(4, 4)] * 2, constants=[(4, 4)])
+    # The second product reads one of them whole; the other changes in place.
+    assert len(step_of(graph).exchanged) == 1
+    rng = np.random.default_rng(0)
+    check_plan(graph, {n: rng.normal(size=(4, 4)).astype("f4") for n in graph.inputs}, 1e-6)
 
 
 def test_what_is_stacked_and_carried_is_computed_once():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 
 from ....graph.integers import round_up
 from ....io.memory import ALIGNMENT
 from ....lower.loops import CARRY, CONSTANT, Loop, loop_of
-from ....lower.plan import Kernel, Plan, Spec
+from ....lower.plan import Buffer, Kernel, Plan, Spec
 from ....lower.work import KernelWork, kernel_work
 from ..emit.template import Packing, Scratch, Template
 from ..emit.work_queue import WORDS
@@ -55,7 +56,7 @@ class Layout:
     Attributes:
         loop: what is repeated.
         steps: its kernels.
-        rooms: by name, where in the shared scratch memory carries are that are no results.
+        rooms: where in the shared scratch memory carries are that are no results, by number, and the buffers that they change places with.
         packed: by operand of the step and key of the packing, where in it that is packed.
         arena: where in it the arena of a step begins.
         rest: where in it begins what kernels of a step may use.
@@ -65,7 +66,7 @@ class Layout:
 
     loop: Loop
     steps: tuple[Step, ...]
-    rooms: dict[str, int]
+    rooms: dict[int, int]
     packed: dict[tuple[int, str], int]
     arena: int
     rest: int
@@ -80,11 +81,12 @@ def layout_of(spec: Spec, machine: Machine) -> Layout:
     needs = [_template(inner).scratch(inner, machine) for inner in loop.plan.specs.values()]
     steps = _steps(loop, machine)
     place = round_up(len(steps) * WORD_BYTES, ALIGNMENT)
-    rooms: dict[str, int] = {}
-    for name in loop.carries:
-        if loop.places[name].result is None and loop.is_updated(name):
-            rooms[name] = place
-            place += round_up(_buffer_bytes(loop.plan, name), ALIGNMENT)
+    rooms: dict[int, int] = {}
+    states = loop.plan.leaves("state")
+    apart = [states[name] for name in loop.carries if _needs_room(loop, name)]
+    for number in (*apart, *loop.exchanged.values()):
+        rooms[number] = place
+        place += round_up(loop.plan.buffers[number].nbytes, ALIGNMENT)
     arena = place
     place += round_up(loop.plan.arena_bytes, ALIGNMENT)
     packed: dict[tuple[int, str], int] = {}
@@ -107,23 +109,28 @@ def _template(spec: Spec) -> Template:
     return written_by(spec)
 
 
-def _buffer_bytes(plan: Plan, name: str) -> int:
-    return plan.buffers[plan.leaves("state")[name]].nbytes
+def _needs_room(loop: Loop, name: str) -> bool:
+    return loop.places[name].result is None and loop.is_updated(name)
 
 
 def _steps(loop: Loop, machine: Machine) -> list[Step]:
     plan = loop.plan
     numbers: dict[tuple[str, bool], int] = {}
     found = []
-    for kernel in plan.kernels:
+    for kernel in _repeated(loop):
         spec = plan.spec(kernel)
         template = _template(spec)
         packing = _packing(loop, kernel, spec, template, machine)
         number = numbers.setdefault((kernel.spec, packing is not None), len(numbers))
         found.append(Step(kernel, spec, template, number, packing, False))
     shares = [step.template.scratch(step.spec, machine).shared > 0 for step in found]
-    waits = cyclic_waits(plan, shares)
+    waits = cyclic_waits(replace(plan, kernels=_repeated(loop)), shares, loop.exchanged)
     return [replace(step, waits=wait) for step, wait in zip(found, waits, strict=True)]
+
+
+def _repeated(loop: Loop) -> tuple[Kernel, ...]:
+    """The kernels of a step, without the copies that are left out."""
+    return tuple(k for number, k in enumerate(loop.plan.kernels) if not loop.is_left_out(number))
 
 
 def _packing(
@@ -138,14 +145,16 @@ def _packing(
     return packing if same else None
 
 
-def cyclic_waits(plan: Plan, shares: Sequence[bool]) -> list[bool]:
+def cyclic_waits(
+    plan: Plan, shares: Sequence[bool], exchanged: Mapping[int, int] = MappingProxyType({})
+) -> list[bool]:
     """After which kernels of a step all threads wait: before one that touches what an earlier one did, in its step or in the one before.
 
-    ``shares`` says which kernels use the scratch memory of all threads. There is one wait in each step at the least: what a kernel has threads claim begins anew then.
+    ``shares`` says which kernels use the scratch memory of all threads; buffers that are ``exchanged`` have each other's place in the next step. There is one wait in each step at the least: what a kernel has threads claim begins anew then.
     """
     count = len(plan.kernels)
     waits = [False] * count
-    hazards = replace(plan, kernels=plan.kernels * 2).hazards()
+    hazards = _two_steps(plan, exchanged).hazards()
     since = 0
     for k in range(count):
         crossing = any(earlier >= since for earlier in hazards[k])
@@ -161,6 +170,23 @@ def cyclic_waits(plan: Plan, shares: Sequence[bool]) -> list[bool]:
     if waits and not any(waits):
         waits[-1] = True
     return waits
+
+
+def _two_steps(plan: Plan, exchanged: Mapping[int, int]) -> Plan:
+    """A step and the one after it, in which buffers that are exchanged have places of their own."""
+    other = {**exchanged, **{value: carry for carry, value in exchanged.items()}}
+    buffers = list(plan.buffers)
+    for number in exchanged.values():
+        buffers[number] = Buffer(buffers[number].type, "state", f"exchanged {number}")
+    following = tuple(
+        replace(
+            kernel,
+            operands=tuple(other.get(i, i) for i in kernel.operands),
+            results=tuple(other.get(i, i) for i in kernel.results),
+        )
+        for kernel in plan.kernels
+    )
+    return replace(plan, kernels=plan.kernels + following, buffers=tuple(buffers))
 
 
 def _is_quicker_alone(plan: Plan, steps: Sequence[Step], machine: Machine) -> bool:

@@ -133,7 +133,7 @@ class _Driver:
             at = indices.sub(loop.length - 1, number) if loop.reverse else number
             for step, arguments in calls:
                 for place, buffer in self._advancing(step):
-                    self._store(arguments, FIXED + place, self._stepped(buffer, at))
+                    self._store(arguments, FIXED + place, self._stepped(buffer, number, at))
                 self._call(self.functions[step.function], arguments)
                 if step.waits:
                     self._wait()
@@ -171,6 +171,8 @@ class _Driver:
         b, number = code.builder, loop.plan.leaves("state")[name]
         source = self._operand(name)
         target = self._home(name)
+        if number in loop.exchanged and not loop.lies_at_home(0):
+            target = self._room(loop.exchanged[number])
         first, last = code.share(loop.plan.buffers[number].nbytes)
         with b.if_then(b.not_(same_pointer(b, source, target))):
             count = b.sub(last, first)
@@ -202,12 +204,18 @@ class _Driver:
         place = self.layout.loop.places[name]
         if place.result is not None:
             return self.code.results[place.result]
-        return moved(self.code.builder, self.code.shared, self.layout.rooms[name])
+        return self._room(self.layout.loop.plan.leaves("state")[name])
+
+    def _room(self, buffer: int) -> Pointer:
+        """Where in scratch memory a buffer is that is not in the arena of a step."""
+        return moved(self.code.builder, self.code.shared, self.layout.rooms[buffer])
 
     def _address(self, buffer: int) -> Pointer:
         """Where a buffer of the step's plan is, in the step of number 0."""
         plan, code = self.layout.loop.plan, self.code
         found = plan.buffers[buffer]
+        if buffer in self._others:
+            return self._room(buffer)
         if found.place == "arena":
             return moved(code.builder, code.shared, self.layout.arena + (found.offset or 0))
         if found.place == "constant":
@@ -220,8 +228,21 @@ class _Driver:
             return self._operand(name)
         return code.results[self.layout.loop.places[name].result or 0]
 
-    def _stepped(self, buffer: int, at: Index) -> Pointer:
-        """Where a buffer is in a step."""
+    @cached_property
+    def _others(self) -> dict[int, int]:
+        """The buffers that carries change places with, and the carries."""
+        return {other: carry for carry, other in self.layout.loop.exchanged.items()}
+
+    def _stepped(self, buffer: int, number: Value, at: Index) -> Pointer:
+        """Where a buffer is in the step of a number, which is the one at a place."""
+        loop, b = self.layout.loop, self.code.builder
+        carry = self._others.get(buffer, buffer)
+        if carry in loop.exchanged:
+            left = b.and_(b.sub(i64(loop.length), number), i64(1))
+            there = b.icmp_signed("==", left, i64(0 if buffer == carry else 1))
+            return b.select(
+                there, self._home(self._names[carry]), self._room(loop.exchanged[carry])
+            )
         stride = self.layout.loop.places[self._names[buffer]].stride
         offset = self.code.indices.mul(at, stride)
         return moved(self.code.builder, self._address(buffer), offset)
@@ -233,8 +254,12 @@ class _Driver:
         return [
             (place, buffer)
             for place, buffer in found
-            if buffer in self._names and places[self._names[buffer]].stride
+            if self._is_exchanged(buffer)
+            or (buffer in self._names and places[self._names[buffer]].stride)
         ]
+
+    def _is_exchanged(self, buffer: int) -> bool:
+        return buffer in self._others or buffer in self.layout.loop.exchanged
 
     # ------------------------------------------------------------- calls
 

@@ -72,6 +72,8 @@ class _Writer:
         self.stages: list[_Placed] = []
         self.after: list[_Placed] = []
         self.places: dict[int, _Place] = {}
+        swaps = self.loop.exchanged.items()
+        self.others = {**dict(swaps), **{other: carry for carry, other in swaps}}
 
     def written(self) -> Written:
         """All of it."""
@@ -80,7 +82,9 @@ class _Writer:
         plan = self.loop.plan
         arena = self._room(plan.arena_bytes)
         for number, buffer in enumerate(plan.buffers):
-            if buffer.place == "arena":
+            if number in self.others and buffer.place == "arena":
+                self.places[number] = _Place(self._scratch(max(buffer.nbytes, 4)))
+            elif buffer.place == "arena":
                 own = Binding("scratch", arena + (buffer.offset or 0), max(buffer.nbytes, 4))
                 self.places[number] = _Place(own)
             elif buffer.place == "constant":
@@ -104,13 +108,21 @@ class _Writer:
             )
         for turn in range(self.loop.length):
             step = self.loop.step(turn)
-            for kernel in plan.kernels:
+            for number, kernel in enumerate(plan.kernels):
+                if self.loop.is_left_out(number):
+                    continue
                 own = [
-                    [self.places[i].at(step) for i in ids]
+                    [self._place(i, turn).at(step) for i in ids]
                     for ids in (kernel.operands, kernel.results)
                 ]
                 for stage in inner[kernel.spec].stages:
                     self._add(stage, *own)
+
+    def _place(self, buffer: int, turn: int) -> _Place:
+        """Where a buffer lies in the step of a number: carries may change places with others."""
+        if self.loop.lies_at_home(turn):
+            return self.places[buffer]
+        return self.places[self.others.get(buffer, buffer)]
 
     def _add(self, stage: Stage, operands: list[Binding], results: list[Binding]) -> None:
         """A dispatch of the step with the loop's memory."""
@@ -149,7 +161,10 @@ class _Writer:
             home = self._scratch(nbytes)
         else:
             home = Binding("result", place.result)
-        copies = None
+        number, copies = self.loop.plan.leaves("state")[name], None
+        if number in self.others and not self.loop.lies_at_home(0):
+            self._copy(init, self.places[self.others[number]].binding, None)
+            return _Place(home)
         if place.result is not None and init.op.name == "input":
             copies = (place.operand or 0, place.result)
         self._copy(init, home, copies)
