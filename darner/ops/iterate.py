@@ -120,6 +120,7 @@ def _finished(body: Body, inputs: Sequence[Node], outputs: Sequence[Node]) -> Gr
         if node.id not in mapped:
             mapped[node.id] = result.insert_like(node, [mapped[i] for i in node.inputs])
     result.set_outputs([mapped[node.id] for node in outputs])
+    result.inherit(body)
     return result.toposort().freeze()
 
 

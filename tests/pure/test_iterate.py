@@ -351,3 +351,28 @@ def test_a_carry_may_be_a_tuple_with_names_and_count_its_steps():
         found = darner.run(graph, values)
         assert found[1] == 5
         assert found[1].dtype == np.int32
+
+
+def test_a_scope_of_a_step_can_be_recomputed():
+    """The product in the scope is not kept: the backward loop computes it again."""
+
+    def build(keep):
+        g = Graph()
+        x, w = g.input("x", (5, 2, 3), "f64"), g.parameter("w", (3, 3), "f64")
+
+        def step(h, x_t):
+            if keep:
+                return ((h @ w).tanh() + x_t), None
+            with h.graph.remat("cell"):
+                following = (h @ w).tanh() + x_t
+            return following, None
+
+        h, _ = g.iterate(step, g.zeros((2, 3), "f64"), x)
+        g.set_outputs([h.square().sum()])
+        return g
+
+    values, weights = {"x": RNG.standard_normal((5, 2, 3))}, {"w": RNG.standard_normal((3, 3))}
+    plain, again = (darner.value_and_grad(build(keep)) for keep in (True, False))
+    close(darner.run(again, values, weights), darner.run(plain, values, weights))
+    kept = [len(loops_of(graph)[0].body.outputs) for graph in (plain, again)]
+    assert kept == [3, 2]  # the carry, what it begins with, and with the scope no product

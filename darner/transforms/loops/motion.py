@@ -75,7 +75,7 @@ def _before(graph: Graph, made: Loop) -> Loop:
     for node in closure(parts.body.nodes, [*fixed, *early], set()):
         if node.id not in walk.values:
             walk.visit(node)
-    piece = Piece(made.body.name)
+    piece = Piece(made.body.name, made.body)
     groups = (
         ("h", parts.leaves[: made.first_constant]),
         ("k", [*parts.leaves[made.first_constant : made.first_step], *fixed]),
@@ -145,7 +145,7 @@ def _after(graph: Graph, made: Loop) -> Results:
     read = _read(nodes, late)
     steps = {leaf.id for leaf in parts.leaves[made.first_step :]}
     stacked = [node for node in read if parts.varies(node) and node.id not in steps]
-    piece = Piece(made.body.name)
+    piece = Piece(made.body.name, made.body)
     for i, leaf in enumerate(parts.leaves):
         stem = "h" if i < made.first_constant else "k" if i < made.first_step else "x"
         piece.input(stem, leaf._tensor, leaf)

@@ -72,8 +72,10 @@ class Piece:
     ``graph`` is the new body, ``mapped`` what nodes of the source became in it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, like: Graph | None = None) -> None:
         self.graph = Graph(name)
+        if like is not None:  # which scopes are to be computed again
+            self.graph.inherit(like)
         self.mapped: dict[int, Node] = {}
 
     def input(self, stem: str, type_: TensorType, stands_for: Node | None = None) -> Node:

@@ -220,7 +220,7 @@ def _body(
 ) -> Graph:
     made = need.made
     leaves = list(made.body.inputs.values())
-    piece = Piece(made.body.name)
+    piece = Piece(made.body.name, made.body)
     for i in carries:
         piece.input("h", leaves[i]._tensor, leaves[i])
     for group in constants:

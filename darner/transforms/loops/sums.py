@@ -190,7 +190,7 @@ class _Plan:
         kept = [i for i in range(len(made.init)) if i not in self.sums]
         written = list(self.body.outputs[len(made.init) :])
         stacked = list(self.stacked.values())
-        piece = Piece(self.body.name)
+        piece = Piece(self.body.name, self.body)
         for i, leaf in enumerate(self.leaves):
             stem = "h" if i < made.first_constant else "k" if i < made.first_step else "x"
             if i not in self.sums:
