@@ -17,6 +17,7 @@ from . import (
     custom_bodies,
     custom_samples,
     declare,
+    delta_net,
     distributions,
     einsum,
     elementwise,
@@ -53,6 +54,7 @@ from . import (
     shapes,
     shaping,
     softmax,
+    state_space,
 )
 
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "custom_bodies",
     "custom_samples",
     "declare",
+    "delta_net",
     "distributions",
     "einsum",
     "elementwise",
@@ -108,4 +111,5 @@ __all__ = [
     "shapes",
     "shaping",
     "softmax",
+    "state_space",
 ]

@@ -21,6 +21,7 @@ from .pooling.template import POOLING
 from .rows.template import ROWS
 from .scan.template import SCANS
 from .sort.template import SORTING
+from .state_space.template import STATE_SPACE
 from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
@@ -36,6 +37,7 @@ TEMPLATES: tuple[Template, ...] = (
     SCANS,
     UPDATES,
     SOLVING,
+    STATE_SPACE,
     ROWS,
     TURNED,
     MAPS,
