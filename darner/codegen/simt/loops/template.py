@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from ....graph.errors import UnsupportedError
 from ....graph.graph import Graph
+from ....graph.integers import round_up
 from ....graph.node import Node
 from ....lower.loops import CARRY, CONSTANT, Loop, Slots, failing, loop_node, loop_of
 from ....lower.plan import Plan, Spec
 from ....lower.specs import operand_number, sizes
 from ..dispatch import Binding, Stage, Written
 from ..machine import GRANULE, Machine
-from ..sort.template import rounded
 from ..template import Template
 
 MOST = 1 << 15
@@ -135,7 +135,7 @@ class _Writer:
     # ------------------------------------------------------------- places
 
     def _room(self, nbytes: int) -> int:
-        start, self.end = self.end, self.end + rounded(max(nbytes, 4))
+        start, self.end = self.end, self.end + round_up(max(nbytes, 4), GRANULE)
         return start
 
     def _scratch(self, nbytes: int) -> Binding:
@@ -220,7 +220,7 @@ class _Writer:
     def _pitch(self, node: Node) -> int:
         """Bytes from one step to the next, so that all can be bound."""
         nbytes = int(node.type.nbytes) // max(self.loop.length, 1)
-        return nbytes if nbytes and nbytes % GRANULE == 0 else rounded(max(nbytes, 4))
+        return nbytes if nbytes and nbytes % GRANULE == 0 else round_up(max(nbytes, 4), GRANULE)
 
     # ------------------------------------------------------------- copies
 
