@@ -20,6 +20,7 @@ Role: TypeAlias = Literal[
     "contract",
     "attention",
     "index",
+    "scan",
     "loop",
     "library",
     "host",

@@ -452,6 +452,8 @@ class GraphMethods:
         """Whether x is infinite."""
     def is_nan(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """Whether x is NaN."""
+    def iterate(self, step: Any, init: Any, xs: Any = None, length: int | None = None, *, reverse: bool = False, checkpoints: int | None = None, label: str | None = None) -> Any:
+        """``carry, y = step(carry, x)`` for each step of ``xs``: the last carry, and all ``y`` stacked."""
     def kl_div(self, log_probs: NodeLike, target: NodeLike, shape: Any = None, *, log_target: bool = False, reduction: Literal['mean', 'batchmean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
         """The Kullback-Leibler divergence, target * (log(target) - log_probs) at each element."""
     def l1_loss(self, pred: NodeLike, target: NodeLike, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
@@ -522,6 +524,8 @@ class GraphMethods:
         """The logarithm of the sum of exponentials over ``axes`` (all by default), without overflow."""
     @overload
     def logsumexp(self, *args: Any, **kwargs: Any) -> Node: ...
+    def loop(self, init: Sequence[NodeLike], constants: Sequence[NodeLike], xs: Sequence[NodeLike], body: Graph, length: int, reverse: bool = False, recompute: bool = False, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """``body`` for each of ``length`` steps, from the carries ``init``; the last carries, and what the steps wrote."""
     def lora_matmul(self, x: NodeLike, w: NodeLike, a: NodeLike, b: NodeLike, scale: float = 1.0, shape: Any = None, *, label: str | None = None) -> Node:
         """``x @ w + scale * (x @ a) @ b``: a weight [K, N] with a low-rank change a [K, R], b [R, N]."""
     def lt(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -784,6 +788,24 @@ class GraphMethods:
     def scaled_dot_attention(self, *args: Any, **kwargs: Any) -> Node: ...
     def scaled_dot_attention_backward(self, q: NodeLike, k: NodeLike, v: NodeLike, dy: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, label: str | None = None) -> tuple[Node, ...]:
         """The gradients of ``scaled_dot_attention`` with respect to ``q``, ``k``, ``v`` and, if there is one, ``bias``."""
+    def scan(self, init: NodeLike, body: Graph, length: int, *, label: str | None = None) -> Node:
+        """The carry after ``length`` steps of ``body``, a graph of one input and one output."""
+    def scan_backward(self, init: NodeLike, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, out_shape: object = None, *, label: str | None = None) -> Node:
+        """The gradient of a scan's ``init``, by a transposed body."""
+    def scan_backward_with_checkpoints(self, init: NodeLike, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, num_checkpoints: int, forward_body: Graph | None = None, out_shape: object = None, *, label: str | None = None) -> Node:
+        """``scan_backward`` from ``num_checkpoints`` carries: those after steps ceil((k + 1) length / num_checkpoints) - 1."""
+    def scan_backward_xs(self, init: NodeLike, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, xs_idx: int, out_shape: object = None, *, label: str | None = None) -> Node:
+        """The gradient of ``xs[xs_idx]`` of a scan: [length, ...]; see ``scan_backward``."""
+    def scan_backward_xs_with_checkpoints(self, init: NodeLike, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, xs_idx: int, num_checkpoints: int, forward_body: Graph | None = None, out_shape: object = None, *, label: str | None = None) -> Node:
+        """``scan_backward_xs`` from ``num_checkpoints`` carries; see ``scan_backward_with_checkpoints``."""
+    def scan_checkpointed(self, init: NodeLike, body: Graph, length: int, num_checkpoints: int, *, label: str | None = None) -> Node:
+        """``scan``, of which a gradient keeps ``num_checkpoints`` carries and computes the steps between them again."""
+    def scan_trajectory(self, init: NodeLike, body: Graph, length: int, *, label: str | None = None) -> Node:
+        """The carries after each of ``length`` steps: [length, ...]."""
+    def scan_with_bcasts_and_xs(self, init: NodeLike, bcasts: list[NodeLike], xs: list[NodeLike], body: Graph, length: int, *, label: str | None = None) -> Node:
+        """``scan`` of a body that reads the carry, then what is the same in all steps, then one step of each of ``xs``."""
+    def scan_with_xs(self, init: NodeLike, xs: list[NodeLike], body: Graph, length: int, *, label: str | None = None) -> Node:
+        """``scan`` of a body that also reads one step of each of ``xs``, which are [length, ...]."""
     def scatter(self, x: NodeLike, indices: NodeLike, src: NodeLike, axis: int = 0, mode: Literal['set', 'add', 'mul', 'max', 'min'] = 'set', shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` with slices along ``axis`` replaced by those of ``src``, one for each index."""
     def scatter_add(self, indices: NodeLike, src: NodeLike, size: DimLike, shape: Any = None, *, axis: int = 0, label: str | None = None) -> Node:
@@ -1610,6 +1632,24 @@ class NodeMethods:
     def scaled_dot_attention(self, *args: Any, **kwargs: Any) -> Node: ...
     def scaled_dot_attention_backward(self, k: NodeLike, v: NodeLike, dy: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, label: str | None = None) -> tuple[Node, ...]:
         """The gradients of ``scaled_dot_attention`` with respect to ``q``, ``k``, ``v`` and, if there is one, ``bias``."""
+    def scan(self, body: Graph, length: int, *, label: str | None = None) -> Node:
+        """The carry after ``length`` steps of ``body``, a graph of one input and one output."""
+    def scan_backward(self, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, out_shape: object = None, *, label: str | None = None) -> Node:
+        """The gradient of a scan's ``init``, by a transposed body."""
+    def scan_backward_with_checkpoints(self, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, num_checkpoints: int, forward_body: Graph | None = None, out_shape: object = None, *, label: str | None = None) -> Node:
+        """``scan_backward`` from ``num_checkpoints`` carries: those after steps ceil((k + 1) length / num_checkpoints) - 1."""
+    def scan_backward_xs(self, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, xs_idx: int, out_shape: object = None, *, label: str | None = None) -> Node:
+        """The gradient of ``xs[xs_idx]`` of a scan: [length, ...]; see ``scan_backward``."""
+    def scan_backward_xs_with_checkpoints(self, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, xs_idx: int, num_checkpoints: int, forward_body: Graph | None = None, out_shape: object = None, *, label: str | None = None) -> Node:
+        """``scan_backward_xs`` from ``num_checkpoints`` carries; see ``scan_backward_with_checkpoints``."""
+    def scan_checkpointed(self, body: Graph, length: int, num_checkpoints: int, *, label: str | None = None) -> Node:
+        """``scan``, of which a gradient keeps ``num_checkpoints`` carries and computes the steps between them again."""
+    def scan_trajectory(self, body: Graph, length: int, *, label: str | None = None) -> Node:
+        """The carries after each of ``length`` steps: [length, ...]."""
+    def scan_with_bcasts_and_xs(self, bcasts: list[NodeLike], xs: list[NodeLike], body: Graph, length: int, *, label: str | None = None) -> Node:
+        """``scan`` of a body that reads the carry, then what is the same in all steps, then one step of each of ``xs``."""
+    def scan_with_xs(self, xs: list[NodeLike], body: Graph, length: int, *, label: str | None = None) -> Node:
+        """``scan`` of a body that also reads one step of each of ``xs``, which are [length, ...]."""
     def scatter(self, indices: NodeLike, src: NodeLike, axis: int = 0, mode: Literal['set', 'add', 'mul', 'max', 'min'] = 'set', shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` with slices along ``axis`` replaced by those of ``src``, one for each index."""
     def scatter_add(self, src: NodeLike, size: DimLike, shape: Any = None, *, axis: int = 0, label: str | None = None) -> Node:

@@ -6,7 +6,7 @@ arrays, and compiled code tells of them by numbers; both raise the errors of thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,11 +20,29 @@ from ..graph.scalar import runs_on_host
 
 
 def can_fail(node: Node) -> bool:
-    """Whether data can be such that a node has no value; a user's function can raise whatever they are."""
+    """Whether data can be such that a node has no value; a user's function can raise whatever they are, and a loop fails where its body does."""
     fails_on = node.op.facts.fails_on
     if fails_on == "exponent":
         return node.dtype.is_int and node.dtype.limits[0] < 0
+    if node.op.facts.role == "loop":
+        return any(map(can_fail, node.attrs["body"].nodes))
     return fails_on is not None or runs_on_host(node)
+
+
+def host_nodes(graph: Graph) -> Iterator[Node]:
+    """The nodes that are a user's function of NumPy arrays, those of the bodies of loops among them."""
+    for node in graph.nodes:
+        if node.op.facts.role == "loop":
+            yield from host_nodes(node.attrs["body"])
+        elif runs_on_host(node):
+            yield node
+
+
+def calls_host(node: Node) -> bool:
+    """Whether a node is a user's function of NumPy arrays, or a loop with one in its body."""
+    if node.op.facts.role == "loop":
+        return any(True for _ in host_nodes(node.attrs["body"]))
+    return runs_on_host(node)
 
 
 def is_indexed(node: Node) -> bool:

@@ -23,6 +23,7 @@ from ..graph.node import Node
 from ..graph.types import TupleType
 from ..ops.complex_numbers import conjugated
 from .forward import push_forward
+from .loops.tidy import finished
 from .remat import Remat, regions
 from .reverse import (
     Rebuilt,
@@ -51,7 +52,7 @@ def grad(
     with Calling("grad"):
         full, gradients, _ = differentiated(graph, select(graph, wrt, frozen), remat)
         full.set_outputs(gradients)
-        return full.toposort()
+        return finished(full)
 
 
 def value_and_grad(
@@ -61,7 +62,7 @@ def value_and_grad(
     with Calling("value_and_grad"):
         full, gradients, _ = differentiated(graph, select(graph, wrt, frozen), remat)
         full.set_outputs([*full.outputs, *gradients])
-        return full.toposort()
+        return finished(full)
 
 
 def vjp(graph: Graph, wrt: Wrt = None) -> Graph:
@@ -85,7 +86,7 @@ def vjp(graph: Graph, wrt: Wrt = None) -> Graph:
         ]
         found = _pulled(rebuilt, chosen, outputs, cotangents)
         full.set_outputs([*full.outputs, *found])
-        return full.toposort()
+        return finished(full)
 
 
 def jvp(graph: Graph, wrt: Wrt = None) -> Graph:
@@ -98,7 +99,7 @@ def jvp(graph: Graph, wrt: Wrt = None) -> Graph:
         chosen = select(graph, wrt)
         full, moved, _ = pushed(graph, chosen, short_names(chosen))
         full.set_outputs([*full.outputs, *moved])
-        return full.toposort()
+        return finished(full)
 
 
 def hvp(graph: Graph, wrt: Wrt = None) -> Graph:
@@ -109,7 +110,7 @@ def hvp(graph: Graph, wrt: Wrt = None) -> Graph:
         full.set_outputs(gradients)
         full, moved, _ = pushed(full, places, short_names(chosen))
         full.set_outputs(moved)
-        return full.toposort()
+        return finished(full)
 
 
 def pushed(

@@ -2,7 +2,7 @@
 
 ``tests/seed_names.txt`` is the list. Each builder in scope is called here positionally, as its documents call it,
 beside the same computation in darner's own words (or in NumPy); both run and must agree. What comes with later parts
-(products of quantised weights, scans) is listed as such: when one of those names starts to
+(products of quantised weights) is listed as such: when one of those names starts to
 work, its line here must move.
 """
 
@@ -19,9 +19,6 @@ NAMES = Path(__file__).parents[1].joinpath("seed_names.txt").read_text().split()
 
 LATER = {
     "quantisation": "dequant_matmul dequant_matmul_nvfp4 dequant_matmul_packed",
-    "scans": """scan scan_backward scan_backward_with_checkpoints scan_backward_xs
-        scan_backward_xs_with_checkpoints scan_checkpointed scan_trajectory
-        scan_with_bcasts_and_xs scan_with_xs""",
 }
 LATER_NAMES = {name for names in LATER.values() for name in names.split()}
 
@@ -1463,6 +1460,134 @@ def custom_fn_multi(d):
 
 # Names that are methods of the graph itself, or Python's own words for them; tests/pure/test_graph.py
 # and test_module.py call each.
+def scan_body(bcasts=0, xs=0):
+    """``tanh(h * k + x)`` of a carry, so many constants, and so many steps, each [3]."""
+    body = Graph("body")
+    h = body.input("h", (3,))
+    value = h
+    for i in range(bcasts):
+        value = value * body.input(f"k{i}", (3,))
+    for i in range(xs):
+        value = value + body.input(f"x{i}", (3,))
+    body.set_outputs([value.tanh()])
+    return body
+
+
+def scan_vjp():
+    """The transposed body of ``scan_body(xs=1)``."""
+    body = Graph("body_vjp")
+    h, x, d = (body.input(name, (3,)) for name in ("h", "x", "d_output"))
+    inner = d * (1.0 - (h + x).tanh().square())
+    body.set_outputs([inner, inner])
+    return body
+
+
+def scan_steps(h, xs, length, k=None):
+    """The carries after each step, written out."""
+    found = []
+    for t in range(length):
+        h = ((h if k is None else h * k) + (xs[t] if xs is not None else 0.0)).tanh()
+        found.append(h)
+    return found
+
+
+@row
+def scan(d):
+    h = d.f32(3)
+    return d.graph.scan(h, scan_body(), 4), scan_steps(h, None, 4)[-1]
+
+
+@row
+def scan_with_xs(d):
+    h, x = d.f32(3), d.f32(4, 3)
+    return d.graph.scan_with_xs(h, [x], scan_body(0, 1), 4), scan_steps(h, x, 4)[-1]
+
+
+@row
+def scan_with_bcasts_and_xs(d):
+    h, k, x = d.f32(3), d.f32(3), d.f32(4, 3)
+    found = d.graph.scan_with_bcasts_and_xs(h, [k], [x], scan_body(1, 1), 4)
+    return found, scan_steps(h, x, 4, k)[-1]
+
+
+@row
+def scan_trajectory(d):
+    h = d.f32(3)
+    return d.graph.scan_trajectory(h, scan_body(), 4), d.graph.stack(scan_steps(h, None, 4), 0)
+
+
+@row
+def scan_checkpointed(d):
+    h = d.f32(3)
+    return d.graph.scan_checkpointed(h, scan_body(), 7, 3), scan_steps(h, None, 7)[-1]
+
+
+def scan_gradients(h, xs, upstream, each):
+    """The gradients of the first carry and of each step, written out from the last step to the first."""
+    length = len(xs)
+    carries = [h, *scan_steps(h, xs, length)]
+    given, found = 0.0 if each else upstream, []
+    for t in reversed(range(length)):
+        given = given + upstream[t] if each else given
+        given = given * (1.0 - carries[t + 1].square())
+        found.append(given)
+    return given, h.graph.stack(found[::-1], 0)
+
+
+def scan_back(d, each, number, checkpoints=None):
+    """A backward scan's operands, and both of its gradients."""
+    h, x = d.f32(3), d.f32(7, 3)
+    upstream = d.f32(7, 3) if each else d.f32(3)
+    carries = scan_steps(h, x, 7)
+    if checkpoints:
+        carries = [carries[-(-(k + 1) * 7 // checkpoints) - 1] for k in range(checkpoints)]
+    trajectory = d.graph.stack(carries, 0)
+    wanted = scan_gradients(h, x, upstream, each)[number]
+    return [h, trajectory, upstream, [x], scan_vjp(), 7, each], wanted
+
+
+@row
+def scan_backward(d):
+    calls = [scan_back(d, each, 0) for each in (True, False)]
+    return [
+        (d.graph.scan_backward(*args, Shape.new([3], DType.F32)), wanted) for args, wanted in calls
+    ]
+
+
+@row
+def scan_backward_xs(d):
+    calls = [scan_back(d, each, 1) for each in (True, False)]
+    return [
+        (d.graph.scan_backward_xs(*args, 0, Shape.new([7, 3], DType.F32)), wanted)
+        for args, wanted in calls
+    ]
+
+
+@row
+def scan_backward_with_checkpoints(d):
+    kinds = [(each, k) for each in (True, False) for k in (1, 2, 3, 5, 6)]
+    calls = [(scan_back(d, each, 0, k), k) for each, k in kinds]
+    return [
+        (
+            d.graph.scan_backward_with_checkpoints(
+                *args, k, scan_body(0, 1), Shape.new([3], DType.F32)
+            ),
+            wanted,
+        )
+        for (args, wanted), k in calls
+    ]
+
+
+@row
+def scan_backward_xs_with_checkpoints(d):
+    kinds = [(True, 0), (False, 7), (True, 3), (False, 4)]
+    calls = [(scan_back(d, each, 1, k), k) for each, k in kinds]
+    return [
+        (d.graph.scan_backward_xs_with_checkpoints(*args, 0, k, scan_body(0, 1), (7, 3)), wanted)
+        for (args, wanted), k in calls
+    ]
+
+
 STRUCTURE = [
     "add_node",
     "append_node",

@@ -13,6 +13,8 @@ from .fft.template import FFT
 from .index.scatter import SCATTERS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
+from .loops.elements import ELEMENT_LOOPS
+from .loops.template import LOOPS
 from .machine import Machine
 from .maps.template import MAPS
 from .maps.transpose import TURNED
@@ -26,6 +28,8 @@ from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
     FFT,
+    ELEMENT_LOOPS,
+    LOOPS,
     COMPLEX,
     ATTENTION,
     CONTRACT,

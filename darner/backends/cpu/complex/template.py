@@ -34,6 +34,8 @@ def _template(spec: Spec) -> Template | None:
 
 
 def _fits(spec: Spec) -> bool:
+    if spec.inner is not None:
+        return False
     return is_complex(spec.body) and None not in map(_template, _inner(spec).specs.values())
 
 
