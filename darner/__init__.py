@@ -59,6 +59,11 @@ from .ops.attention import MaskKind, SlidingWindow
 from .ops.custom import MultiOutputHandle
 from .ops.declare import binary, unary
 from .ops.registered import lookup_op, register_op
+from .ops.splat_records import (
+    GaussianSplatBackwardParams,
+    GaussianSplatInputs,
+    GaussianSplatRenderParams,
+)
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.custom_gradient import custom_gradient
@@ -176,6 +181,9 @@ __all__ = [
     "ExecutionPlan",
     "ForkError",
     "FormatError",
+    "GaussianSplatBackwardParams",
+    "GaussianSplatInputs",
+    "GaussianSplatRenderParams",
     "Graph",
     "GraphModule",
     "HirModule",

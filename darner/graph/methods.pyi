@@ -320,6 +320,30 @@ class GraphMethods:
         """RLX's spelling of ``gather``."""
     def gather_backward(self, dy: NodeLike, indices: NodeLike, table_shape: Any, axis: int = 0, *, label: str | None = None) -> Node:
         """The derivative of ``gather`` by its table: ``dy`` added up by index into zeros of the table's shape."""
+    @overload
+    def gaussian_splat_prepare(self, positions: NodeLike, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """What ``gaussian_splat_rasterize`` makes a picture of, in one flat tensor."""
+    @overload
+    def gaussian_splat_prepare(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_rasterize(self, prep: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """The picture of what ``gaussian_splat_prepare`` packed, with the same options; bit for bit that of ``gaussian_splat_render``."""
+    @overload
+    def gaussian_splat_rasterize(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_render(self, positions: NodeLike, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """A picture of a scene of soft ellipsoids: [height * width * 4], red, green, blue and opacity of each pixel, from above."""
+    @overload
+    def gaussian_splat_render(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_render_backward(self, positions: NodeLike, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, d_loss_rgba: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, loss_grad_clip: float = 1.0, sh_band: int = 0, max_anisotropy: float = 10.0, shape: Any = None, *, label: str | None = None) -> Node:
+        """What the tensors of a scene receive from the cotangent ``d_loss_rgba`` of its picture, cut off at ``loss_grad_clip``."""
+    @overload
+    def gaussian_splat_render_backward(self, *args: Any, **kwargs: Any) -> Node: ...
+    def gaussian_splat_render_decomposed(self, inputs: Any, params: Any = None, *, label: str | None = None) -> Node:
+        """``gaussian_splat_rasterize`` of ``gaussian_splat_prepare``: bit for bit the picture of ``gaussian_splat_render``."""
+    def gaussian_splat_render_meta(self, position: Sequence[float], target: Sequence[float], up: Sequence[float], fov_y_degrees: float, near: float, far: float, background: Sequence[float], params: Any = None, *, label: str | None = None) -> Node:
+        """A camera at ``position`` that looks at ``target``, and the colour behind the scene, as a constant of 23 numbers."""
     def ge(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """a >= b, as bool."""
     def geglu(self, gate: NodeLike, up: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -789,6 +813,12 @@ class GraphMethods:
         """The ``x`` with ``a @ x = b``, for each matrix of a batch."""
     def sort(self, x: NodeLike, axis: int = -1, descending: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """The elements along ``axis`` in order; NaN sorts above everything."""
+    def splat_blend(self, features: NodeLike, lists: NodeLike, width: int, height: int, tile_size: int = 16, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, shape: Any = None, *, label: str | None = None) -> Node:
+        """Colour and transmittance of each pixel, [..., height * width, 4], of splats by lists of ``splat_lists``."""
+    def splat_blend_backward(self, features: NodeLike, lists: NodeLike, g: NodeLike, width: int, height: int, tile_size: int = 16, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, shape: Any = None, *, label: str | None = None) -> Node:
+        """What ``features`` of ``splat_blend`` receive from the cotangent ``g`` of its result; which splats a pixel sees, and in which order, stays as it is."""
+    def splat_lists(self, bounds: NodeLike, numbers: NodeLike, across: int, down: int, max_list_entries: int, shape: Any = None, *, label: str | None = None) -> Node:
+        """The splats of each tile: all lists one after another, filled up with -1, and then where the list of each tile begins and ends."""
     def split(self, x: NodeLike, sections: Any, axis: int = 0, *, label: str | None = None) -> list[Node]:
         """``x`` in pieces along ``axis``: that many equal ones for a number, or of the sizes in a list."""
     def split_a(self, x: NodeLike, batch: Any, channels_a: Any, channels_b: Any, spatial: Any, *, label: str | None = None) -> Node:
@@ -1150,6 +1180,26 @@ class NodeMethods:
         """RLX's spelling of ``gather``."""
     def gather_backward(self, indices: NodeLike, table_shape: Any, axis: int = 0, *, label: str | None = None) -> Node:
         """The derivative of ``gather`` by its table: ``dy`` added up by index into zeros of the table's shape."""
+    @overload
+    def gaussian_splat_prepare(self, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """What ``gaussian_splat_rasterize`` makes a picture of, in one flat tensor."""
+    @overload
+    def gaussian_splat_prepare(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_rasterize(self, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """The picture of what ``gaussian_splat_prepare`` packed, with the same options; bit for bit that of ``gaussian_splat_render``."""
+    @overload
+    def gaussian_splat_rasterize(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_render(self, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """A picture of a scene of soft ellipsoids: [height * width * 4], red, green, blue and opacity of each pixel, from above."""
+    @overload
+    def gaussian_splat_render(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_render_backward(self, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, d_loss_rgba: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, loss_grad_clip: float = 1.0, sh_band: int = 0, max_anisotropy: float = 10.0, shape: Any = None, *, label: str | None = None) -> Node:
+        """What the tensors of a scene receive from the cotangent ``d_loss_rgba`` of its picture, cut off at ``loss_grad_clip``."""
+    @overload
+    def gaussian_splat_render_backward(self, *args: Any, **kwargs: Any) -> Node: ...
     def ge(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """a >= b, as bool."""
     def geglu(self, up: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1556,6 +1606,12 @@ class NodeMethods:
         """The ``x`` with ``a @ x = b``, for each matrix of a batch."""
     def sort(self, axis: int = -1, descending: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """The elements along ``axis`` in order; NaN sorts above everything."""
+    def splat_blend(self, lists: NodeLike, width: int, height: int, tile_size: int = 16, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, shape: Any = None, *, label: str | None = None) -> Node:
+        """Colour and transmittance of each pixel, [..., height * width, 4], of splats by lists of ``splat_lists``."""
+    def splat_blend_backward(self, lists: NodeLike, g: NodeLike, width: int, height: int, tile_size: int = 16, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, shape: Any = None, *, label: str | None = None) -> Node:
+        """What ``features`` of ``splat_blend`` receive from the cotangent ``g`` of its result; which splats a pixel sees, and in which order, stays as it is."""
+    def splat_lists(self, numbers: NodeLike, across: int, down: int, max_list_entries: int, shape: Any = None, *, label: str | None = None) -> Node:
+        """The splats of each tile: all lists one after another, filled up with -1, and then where the list of each tile begins and ends."""
     def split(self, sections: Any, axis: int = 0, *, label: str | None = None) -> list[Node]:
         """``x`` in pieces along ``axis``: that many equal ones for a number, or of the sizes in a list."""
     def split_a(self, batch: Any, channels_a: Any, channels_b: Any, spatial: Any, *, label: str | None = None) -> Node:

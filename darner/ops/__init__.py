@@ -54,6 +54,7 @@ from . import (
     shapes,
     shaping,
     softmax,
+    splats,
     state_space,
 )
 
@@ -111,5 +112,6 @@ __all__ = [
     "shapes",
     "shaping",
     "softmax",
+    "splats",
     "state_space",
 ]

@@ -2,7 +2,7 @@
 
 ``tests/seed_names.txt`` is the list. Each builder in scope is called here positionally, as its documents call it,
 beside the same computation in darner's own words (or in NumPy); both run and must agree. What comes with later parts
-(quantisation, FFT, custom functions, splats) is listed as such: when one of those names starts to
+(quantisation, FFT, custom functions) is listed as such: when one of those names starts to
 work, its line here must move.
 """
 
@@ -22,9 +22,6 @@ LATER = {
     "fft and complex": """complex_norm_sq complex_norm_sq_backward conjugate fft fft_axis fft_batch_real
         fft_conv1d fft_norm fft_real fftfreq_tensor fftn ifft_spectrum ifftn irfft
         pad_last_axis_to_pow2 psd psd_real rfft rfftfreq_tensor split_spectrum stft""",
-    "splats": """gaussian_splat_prepare gaussian_splat_rasterize gaussian_splat_render
-        gaussian_splat_render_backward gaussian_splat_render_decomposed
-        gaussian_splat_render_meta""",
 }
 LATER_NAMES = {name for names in LATER.values() for name in names.split()}
 
@@ -1016,6 +1013,103 @@ def q_conv2d(d):
     own = coded((sums + bias.cast("f64").reshape((6, 1, 1))).cast("f32") * 0.001, 1.0, 5.0)
     attrs = [3, 2], [1, 2], [1, 0], [1, 2], 2, 3, -2, 5, 0.001, Shape.new([1, 6, 5, 2], DType.I8)
     return d.graph.q_conv2d(x, w, bias, *attrs), own
+
+
+# Splats.
+
+SPLATS = {"positions": 6, "scales": 6, "rotations": 8, "opacities": 2, "colors": 6, "sh_coeffs": 0}
+CAMERA = ([0.0, 0.0, 3.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0], 60.0, 0.1, 100.0, [0.1, 0.2, 0.3])
+SMALL = darner.GaussianSplatRenderParams(6, 4, 4, 1.0)
+
+
+def splats(d):
+    """Two round splats that every pixel sees, one behind the other."""
+    low = {"positions": -0.2, "scales": 0.0, "rotations": 0.5, "opacities": 0.3}
+    high = {"positions": 0.2, "scales": 0.0, "opacities": 0.9}
+    leaves = {
+        name: d.f32(size, low=low.get(name, 0.1), high=high.get(name, 0.9))
+        for name, size in SPLATS.items()
+    }
+    meta = d.graph.gaussian_splat_render_meta(*CAMERA, SMALL)
+    return darner.GaussianSplatInputs(**leaves, meta=meta)
+
+
+def covered(d, inputs):
+    """What each splat takes of each pixel, by how far from its middle a ray passes: it is round and of size 1."""
+    y, x = np.mgrid[:4, :6]
+    at = np.stack([x.ravel() - 2.5, 1.5 - y.ravel()], 1) * np.tan(np.pi / 6) / 2
+    rays = np.concatenate([at, -np.ones((24, 1))], 1)
+    rays /= np.linalg.norm(rays, axis=1, keepdims=True)
+    away = np.array(CAMERA[0], "f4") - inputs.positions.reshape((2, 3))
+    along = away @ rays.T.astype("f4")
+    squares = (away * away).sum(-1, keepdims=True) - along * along
+    return inputs.opacities.reshape((2, 1)) * (squares * -0.5).exp(), (away * away).sum(-1)
+
+
+def light(d, inputs):
+    """The light of each pixel before its gamma, [24, 3], what each splat has of it, and what is let through."""
+    alpha, distance = covered(d, inputs)
+    is_first = (distance[0] <= distance[1]).where(np.float32(1.0), 0.0)
+    before = [1.0 - alpha[1] * (1.0 - is_first), 1.0 - alpha[0] * is_first]
+    weights = d.graph.stack([alpha[0] * before[0], alpha[1] * before[1]], 1)
+    left = (1.0 - alpha[0]) * (1.0 - alpha[1])
+    background = np.array(CAMERA[-1], "f4")
+    shown = weights @ inputs.colors.reshape((2, 3)) + left.unsqueeze(1) * background
+    return shown, weights, left
+
+
+def picture(d, inputs):
+    shown, _, left = light(d, inputs)
+    return d.graph.concat([shown**2.2, 1.0 - left.unsqueeze(1)], 1).flatten()
+
+
+@row
+def gaussian_splat_render(d):
+    inputs = splats(d)
+    return d.graph.gaussian_splat_render(inputs, SMALL), picture(d, inputs)
+
+
+@row
+def gaussian_splat_render_meta(d):
+    own = [*CAMERA[0], *CAMERA[1], *CAMERA[2], 60, 0.1, 100, *CAMERA[-1]]
+    own += [64, 64, 16, 1.6, 1 / 255, 32, 0.01, 576]
+    params = darner.GaussianSplatRenderParams()
+    found = d.graph.gaussian_splat_render_meta(*CAMERA, params)
+    return found, d.graph.constant(np.array(own, "f4"))
+
+
+@row
+def gaussian_splat_prepare(d):
+    inputs = splats(d)
+    packed = d.graph.gaussian_splat_prepare(inputs, SMALL)
+    shown = [inputs.colors.reshape((2, 3)), inputs.opacities.reshape((2, 1))]
+    own = d.graph.concat([d.graph.concat(shown, 1).flatten(), np.ones(2, "f4")])
+    return packed[:10], own
+
+
+@row
+def gaussian_splat_rasterize(d):
+    inputs = splats(d)
+    packed = d.graph.gaussian_splat_prepare(inputs, SMALL)
+    found = d.graph.gaussian_splat_rasterize(packed, inputs.meta, SMALL)
+    return found, picture(d, inputs)
+
+
+@row
+def gaussian_splat_render_decomposed(d):
+    inputs = splats(d)
+    return d.graph.gaussian_splat_render_decomposed(inputs, SMALL), picture(d, inputs)
+
+
+@row
+def gaussian_splat_render_backward(d):
+    inputs, sent = splats(d), d.f32(96)
+    params = darner.GaussianSplatBackwardParams(SMALL, 0.5)
+    packed = d.graph.gaussian_splat_render_backward(inputs, sent, params)
+    shown, weights, _ = light(d, inputs)
+    cut = sent.clip(-0.5, 0.5).reshape((24, 4))[:, :3]
+    own = weights.transpose((1, 0)) @ (cut * 2.2 * shown**1.2)
+    return packed[22:28], own.flatten()
 
 
 # Meganeura's names beyond the list: the rest of the Graph page.

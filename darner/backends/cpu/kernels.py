@@ -39,6 +39,7 @@ from .runtime.steps import FIXED
 from .runtime.stored import leaves_in_panels
 from .scan.template import SCANS
 from .sort.template import SORTING
+from .splats.template import SPLATS
 from .state_space.template import STATE_SPACE
 
 TEMPLATES: tuple[Template, ...] = (
@@ -56,6 +57,7 @@ TEMPLATES: tuple[Template, ...] = (
     SCANS,
     UPDATES,
     SOLVING,
+    SPLATS,
     STATE_SPACE,
     ROWS,
     TRANSPOSED,

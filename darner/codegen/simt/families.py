@@ -21,6 +21,7 @@ from .pooling.template import POOLING
 from .rows.template import ROWS
 from .scan.template import SCANS
 from .sort.template import SORTING
+from .splats.template import SPLATS
 from .state_space.template import STATE_SPACE
 from .template import Template
 
@@ -37,6 +38,7 @@ TEMPLATES: tuple[Template, ...] = (
     SCANS,
     UPDATES,
     SOLVING,
+    SPLATS,
     STATE_SPACE,
     ROWS,
     TURNED,
