@@ -17,6 +17,7 @@ from . import (
     custom_bodies,
     custom_samples,
     declare,
+    delta_net,
     distributions,
     einsum,
     elementwise,
@@ -50,6 +51,7 @@ from . import (
     shapes,
     shaping,
     softmax,
+    state_space,
 )
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "custom_bodies",
     "custom_samples",
     "declare",
+    "delta_net",
     "distributions",
     "einsum",
     "elementwise",
@@ -102,4 +105,5 @@ __all__ = [
     "shapes",
     "shaping",
     "softmax",
+    "state_space",
 ]
