@@ -1,15 +1,18 @@
 """Draw the pictures of the pages: ``python -m bench.pictures``.
 
 ``docs/stages.svg`` has the README's network at each stage, with the number of nodes and kernels that darner counts.
-``docs/performance.svg`` is the first table of docs/performance.md. Both are readable on white and on black.
+``docs/performance.svg`` is the first table of docs/performance.md, ``docs/denoising.svg`` the example of docs/fft.md. All are readable on white and on black.
 """
 
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+import numpy as np
+
 import darner
 from darner import optim
+from darner.viz.curves import Curve, curves_svg
 
 ROOT = Path(__file__).resolve().parents[1]
 INK = "#7a828e"
@@ -163,12 +166,32 @@ def performance_svg(page: str) -> str:
     return document(right + 80, y + 20, lines)
 
 
+def denoising_svg() -> str:
+    """The example of docs/fft.md: a signal, with noise, and filtered."""
+    count = 1000
+    time = np.arange(count) / count
+    clean = np.sin(2 * np.pi * 5 * time) + 0.5 * np.sin(2 * np.pi * 12 * time)
+    noisy = (clean + 0.6 * np.random.default_rng(0).standard_normal(count)).astype(np.float32)
+    g = darner.Graph("denoise")
+    re, im = g.input("x", (count,)).rfft(n=count)
+    kept = (re * re + im * im) > 100.0**2
+    g.set_outputs([g.irfft(kept.where(re, 0.0), kept.where(im, 0.0), count, "backward")])
+    (found,) = darner.run(g, {"x": noisy}, float64=True)
+    curves = [
+        Curve("with noise", time, noisy, "faint"),
+        Curve("filtered", time, found),
+        Curve("before the noise", time, clean),
+    ]
+    return curves_svg(curves, x_label="time (s)", width=760, height=300)
+
+
 def main() -> None:
-    """Draw both."""
+    """Draw all."""
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     (ROOT / "docs/stages.svg").write_text(
         stages_svg(node_counts(), kernel_count()), encoding="utf-8"
     )
+    (ROOT / "docs/denoising.svg").write_text(denoising_svg(), encoding="utf-8")
     (ROOT / "docs/performance.svg").write_text(performance_svg(page), encoding="utf-8")
 
 

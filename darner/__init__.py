@@ -21,7 +21,7 @@ from . import ops as ops
 from ._version import __version__ as __version__
 from .compat.attention import AttentionBwdWrt
 from .compat.gradients import differentiate
-from .compat.kinds import Activation, BinaryOp, CompareOp, ReduceOp
+from .compat.kinds import Activation, BinaryOp, CompareOp, FftNorm, ReduceOp
 from .graph.binding import DimBinding
 from .graph.dims import symbol
 from .graph.dtypes import DType, promote
@@ -59,6 +59,11 @@ from .ops.attention import MaskKind, SlidingWindow
 from .ops.custom import MultiOutputHandle
 from .ops.declare import binary, unary
 from .ops.registered import lookup_op, register_op
+from .ops.splat_records import (
+    GaussianSplatBackwardParams,
+    GaussianSplatInputs,
+    GaussianSplatRenderParams,
+)
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
 from .transforms.custom_gradient import custom_gradient
@@ -174,8 +179,12 @@ __all__ = [
     "DeviceMemoryError",
     "DimBinding",
     "ExecutionPlan",
+    "FftNorm",
     "ForkError",
     "FormatError",
+    "GaussianSplatBackwardParams",
+    "GaussianSplatInputs",
+    "GaussianSplatRenderParams",
     "Graph",
     "GraphModule",
     "HirModule",

@@ -28,6 +28,7 @@ from .graph.habits_table import INPUTS
 from .graph.node import Node
 from .graph.types import TensorType, TupleType
 from .ops.leaves import stored_value
+from .ops.loop import loop
 from .transforms.expand import expansion, in_float64
 
 Values = Mapping[str, Any]
@@ -203,6 +204,37 @@ def _value(node: Node, operands: list[Any], leaves: Mapping[str, Array]) -> Any:
         place = fault.in_expansion_of if node.op.is_composite else fault.located
         cause = error.__cause__ if fault is error else error
         raise place(*context, node.source) from cause
+
+
+@loop.reference
+def _(  # many parameters: the op's operands and attributes
+    init: list[Array],
+    constants: list[Array],
+    xs: list[Array],
+    body: Graph,
+    length: int,
+    reverse: bool,
+    recompute: bool,
+) -> list[Array]:
+    """The body, step after step."""
+    leaves = body.inputs
+    carries, written = init, []
+    for t in reversed(range(length)) if reverse else range(length):
+        given = zip(leaves.items(), [*carries, *constants, *(x[t] for x in xs)], strict=True)
+        # 16-bit floats came as f32: a body reads its own types.
+        typed = {name: np.asarray(value, leaf.dtype.numpy) for (name, leaf), value in given}
+        values = evaluate(body, typed)
+        found = [values[node.id] for node in body.outputs]
+        carries = found[: len(init)]
+        written.append(found[len(init) :])
+    if reverse:
+        written.reverse()
+    kinds = [node._tensor for node in body.outputs[len(init) :]]
+    stacked = [
+        np.array([step[i] for step in written], kind.dtype.numpy).reshape(length, *kind.shape)
+        for i, kind in enumerate(kinds)
+    ]
+    return [*carries, *stacked]
 
 
 def _fault(error: Exception) -> DarnerError:

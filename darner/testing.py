@@ -56,6 +56,9 @@ def assert_close(actual: Any, expected: Any, dtype: Any, length: int = 1) -> Non
         raise AssertionError(f"shapes differ: {found.shape} and {wanted.shape}")
     if wanted.size == 0:
         return
+    if found.dtype.kind == "c":
+        found, wanted = (_parts(array) for array in (found, wanted))
+        dtype = dtypes.f64 if dtypes.dtype(dtype) is dtypes.c128 else dtypes.f32
     if not dtypes.dtype(dtype).is_float or wanted.dtype.kind in "biu":
         np.testing.assert_array_equal(found, wanted)
         return
@@ -64,6 +67,11 @@ def assert_close(actual: Any, expected: Any, dtype: Any, length: int = 1) -> Non
     scale = float(np.abs(wanted[finite]).max()) if finite.any() else 0.0
     limit = tolerance(dtype, length)
     np.testing.assert_allclose(found, wanted, rtol=limit, atol=limit * max(scale, 1e-30))
+
+
+def _parts(array: Array) -> Array:
+    """Complex numbers as real ones, with one more axis of two."""
+    return np.stack([array.real, array.imag], -1).astype(np.float64)
 
 
 @dataclass
@@ -104,6 +112,8 @@ def make_array(
         values = rng.permutation(steps).reshape(spec.shape)
     else:
         values = rng.uniform(spec.low, spec.high, spec.shape)
+    if spec.kind == "complex":
+        values = values + 1j * rng.uniform(spec.low, spec.high, spec.shape)
     if spec.dtype is not None:
         target = dtypes.dtype(spec.dtype)
     elif spec.kind in ("float", "definite"):

@@ -423,6 +423,54 @@ class Move(Case):
 
 
 @dataclass(frozen=True)
+class Fourier(Case):
+    """op (fft of complex numbers, rfft of real ones to half a spectrum, or irfft back) of every row."""
+
+    kind: ClassVar[str] = "fourier"
+    op: str
+    rows: int
+    count: int
+
+    @property
+    def sizes(self) -> str:
+        return f"{self.rows}x{self.count}"
+
+    @property
+    def bins(self) -> int:
+        """Numbers of half a spectrum."""
+        return self.count // 2 + 1
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        if self.op == "irfft":
+            return {"re": (self.rows, self.bins), "im": (self.rows, self.bins)}
+        return {"x": (self.rows, self.count)}
+
+    @property
+    def result(self) -> Shape:
+        return (self.rows, self.bins if self.op == "rfft" else self.count)
+
+    @property
+    def flops(self) -> float:
+        """What is usually counted, whatever the algorithm: 5 N log2 N, and half of it for real signals."""
+        whole = 5.0 * self.rows * self.count * math.log2(max(self.count, 2))
+        return whole if self.op == "fft" else whole / 2
+
+    @property
+    def moved(self) -> float:
+        return self.rows * self.count * (16.0 if self.op == "fft" else 8.0)
+
+    def drawn(self, rng: np.random.Generator, name: str, shape: Shape) -> np.ndarray:
+        found = rng.standard_normal(shape, np.float32)
+        if self.op == "fft":
+            found = found + 1j * rng.standard_normal(shape, np.float32)
+        if name == "im":
+            found[:, 0] = 0
+            found[:, self.count // 2 :] *= self.count % 2
+        return np.asarray(found)
+
+
+@dataclass(frozen=True)
 class SelectiveScan(Case):
     """The recurrence of Mamba, with a state of ``size`` numbers for every channel."""
 
@@ -505,6 +553,7 @@ KINDS: dict[str, Any] = {
         Index,
         Order,
         Move,
+        Fourier,
         SelectiveScan,
         DeltaRule,
     )

@@ -7,6 +7,7 @@ from .cases import (
     Contract,
     Convolution,
     DeltaRule,
+    Fourier,
     Index,
     Map,
     Move,
@@ -101,6 +102,20 @@ GROUPS: dict[str, list[Any]] = {
         Move((4, 128, 576), (1, 0, 2)),
         Move((1, 1024, 1536), (0, 2, 1)),
         Move((64, 128, 129), (2, 1, 0)),
+    ],
+    "fft": [
+        *(
+            Fourier(op, rows, count)
+            for op in ("fft", "rfft")
+            for count in (64, 128, 256, 512, 1000, 1024, 2048, 4096, 16384, 997, 10007)
+            for rows in (1, 256)
+        ),
+        *(Fourier(op, 1, 1 << power) for op in ("fft", "rfft") for power in (16, 18, 20)),
+        *(
+            Fourier(op, rows, count)
+            for op in ("fft", "irfft")
+            for rows, count in ((33, 360), (256, 400), (7, 5000))
+        ),
     ],
 }
 """Group -> its cases."""

@@ -19,6 +19,7 @@ from .cases import (
     Contract,
     Convolution,
     DeltaRule,
+    Fourier,
     Index,
     Map,
     Move,
@@ -139,6 +140,10 @@ def _move(s: Sizes) -> Move:
     return Move(shape, s.one_of((0, 2, 1), (1, 0, 2), (2, 1, 0), (2, 0, 1), (1, 2, 0)))
 
 
+def _fourier(s: Sizes, op: str) -> Fourier:
+    return Fourier(op, s.size(1, 4096), s.size(2, 1 << 19))
+
+
 def _scan(s: Sizes) -> SelectiveScan:
     part = s.one_of("forward", "both")
     return SelectiveScan(s.size(1, 4), s.size(1, 512), s.size(16, 1024), s.size(1, 64), part)
@@ -161,6 +166,7 @@ DRAWS: dict[str, Callable[[Sizes], Any]] = {
     "index": _index,
     "order": _order,
     "move": _move,
+    **{f"fourier.{op}": lambda s, op=op: _fourier(s, op) for op in ("fft", "rfft", "irfft")},
     "scan": _scan,
     "delta": _delta,
 }

@@ -21,7 +21,7 @@ from darner.session.pipeline import GRADIENT, update_graph
 
 from .prepared import Prepared
 
-TYPES = {"float32": "f32", "int32": "i32"}
+TYPES = {"float32": "f32", "int32": "i32", "complex64": "c64"}
 Nodes = dict[str, Node]
 
 LONG = 5e-4
@@ -93,6 +93,12 @@ def _move(case: Any, g: Graph, given: Nodes) -> list[Node]:
     return [given["x"].transpose(case.order)]
 
 
+def _fourier(case: Any, g: Graph, given: Nodes) -> list[Node]:
+    if case.op == "irfft":
+        return [g.irfft(given["re"], given["im"], case.count)]
+    return list(given["x"].rfft(n=case.count)) if case.op == "rfft" else [given["x"].fft()]
+
+
 def _scan(case: Any, g: Graph, given: Nodes) -> list[Node]:
     return [g.selective_scan(*given.values())]
 
@@ -114,6 +120,7 @@ WRITTEN: dict[str, Callable[[Any, Graph, Nodes], list[Node]]] = {
     "index": _index,
     "order": _order,
     "move": _move,
+    "fourier": _fourier,
     "scan": _scan,
     "delta": _delta,
 }
@@ -182,5 +189,7 @@ def prepare(case: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     results = program.plan.outputs
     found = [program.arrays[i] for i in results] if results else [program.storage["p"]]
     first = [np.array(value) for value in found]
+    if case.variant == "fourier.rfft":
+        first = [first[0] + 1j * first[1]]
     about = {"build": built, "kernels": len(program.plan.kernels)}
     return Prepared(_timed(program), lambda: first, program.close, about)

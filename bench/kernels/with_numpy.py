@@ -1,4 +1,4 @@
-"""Cases in NumPy, where it has a function for them; products by its OpenBLAS, or by MKL."""
+"""Cases in NumPy, where it has a function for them; products by its OpenBLAS, or by MKL, Fourier transforms by SciPy."""
 
 import ctypes
 import importlib.metadata
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.fft
 
 from ..peers.turns import NotOfferedError
 from .prepared import Prepared, by_clock
@@ -66,6 +67,18 @@ def _move(case: Any, given: Arrays, out: np.ndarray) -> Callable[[], Any]:
     return lambda: np.copyto(out, given["x"].transpose(case.order))
 
 
+def _fourier(case: Any, given: Arrays, threads: int) -> Prepared:
+    """SciPy's, which share rows among threads."""
+    transform = getattr(scipy.fft, case.op)
+    if case.op == "irfft":
+        half = given["re"] + 1j * given["im"]
+        return by_clock(
+            lambda: transform(half, case.count, norm="forward", workers=threads),
+            lambda found: [found],
+        )
+    return by_clock(lambda: transform(given["x"], workers=threads), lambda found: [found])
+
+
 WRITTEN: dict[str, Callable[[Any, Arrays, np.ndarray], Callable[[], Any]]] = {
     "contract": _contract,
     "map": _map,
@@ -78,6 +91,8 @@ WRITTEN: dict[str, Callable[[Any, Arrays, np.ndarray], Callable[[], Any]]] = {
 
 def prepare(case: Any, arrays: Arrays, threads: int) -> Prepared:
     """The case over arrays; the process was started with as many threads for OpenBLAS."""
+    if case.kind == "fourier":
+        return _fourier(case, arrays, threads)
     if case.kind not in WRITTEN or case.part != "forward":
         raise NotOfferedError(f"NumPy has no {case.variant}")
     out = np.empty(case.result, np.int64 if case.variant == "reduce.argmax" else np.float32)

@@ -102,6 +102,12 @@ def _move(case: Any, given: Tensors) -> list[torch.Tensor]:
     return [given["x"].permute(case.order).clone(memory_format=torch.contiguous_format)]
 
 
+def _fourier(case: Any, given: Tensors) -> list[torch.Tensor]:
+    if case.op == "irfft":
+        return [torch.fft.irfft(given["half"], case.count, norm="forward")]
+    return [getattr(torch.fft, case.op)(given["x"])]
+
+
 def _scan(case: Any, given: Tensors) -> list[torch.Tensor]:
     try:
         from mambapy.mamba import MambaBlock
@@ -142,6 +148,7 @@ WRITTEN: dict[str, Callable[[Any, Tensors], list[torch.Tensor]]] = {
     "index": _index,
     "order": _order,
     "move": _move,
+    "fourier": _fourier,
     "scan": _scan,
     "delta": _delta,
 }
@@ -246,5 +253,7 @@ def prepare(
     given = {name: torch.tensor(value) for name, value in arrays.items()}
     if "labels" in given:
         given["labels"] = given["labels"].long()
+    if case.variant == "fourier.irfft":
+        given["half"] = torch.complex(given["re"], given["im"])
     call = fastest(calls(case, given, compiled))
     return by_clock(call, lambda found: [value.detach().numpy() for value in found])

@@ -9,12 +9,13 @@ method that calls the core's. Nothing below uses them; ``import darner`` loads t
     attention    heads side by side in the last axis, masks by kind
     flat         images along one axis, with their sizes as a row of integers
     gradients    derivatives as ops of their own
+    scans        loops of one carry over a body that is a graph
     fusions      passes that apply one fusion wherever it is possible; loaded when one is asked for
     training     how a trainer is set up; loaded by ``darner.train``
 
 Methods of classes (``Session.read_param``, ``Weights.tensor_f32``) stand in their classes, where editors and type checkers find them.
 """
 
-from . import attention, flat, gradients, kinds, names
+from . import attention, flat, gradients, kinds, names, scans
 
-__all__ = ["attention", "flat", "gradients", "kinds", "names"]
+__all__ = ["attention", "flat", "gradients", "kinds", "names", "scans"]

@@ -10,7 +10,7 @@ what it stands for:
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any
 
 from ..graph.node import Node
@@ -89,6 +89,18 @@ class ReduceOp(StrEnum):
     Max = "max"
     Min = "min"
     Prod = "prod"
+
+
+class FftNorm(Enum):
+    """Where RLX has the factor of a Fourier transform; its words mean something else than NumPy's, so a member is no text.
+
+    ``Backward`` is no factor at all, ``Forward`` divides the inverse by N, ``Ortho`` divides both by sqrt(N). As text, ``norm="forward"`` and the others
+    mean what they do in NumPy.
+    """
+
+    Backward = "none"
+    Forward = "backward"
+    Ortho = "ortho"
 
 
 _BINARY = {

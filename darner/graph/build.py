@@ -51,8 +51,7 @@ def call(op: Op, graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any
     label = kwargs.pop("label", None)
     operands: list[tuple[str, Any]] = []
     try:
-        if graph is None:
-            graph = _graph_of(args, kwargs)
+        graph = _graph_of(graph, args, kwargs)
         full_label = graph.labelled(label)
     except DarnerError as error:
         raise error.located(op.name, label, "", caller()) from error.__cause__
@@ -94,8 +93,7 @@ def call_builder(
     """Run a builder; its nodes all carry the user's line, and none stay if it fails."""
     label = kwargs.pop("label", None)
     try:
-        if graph is None:
-            graph = _graph_of(args, kwargs)
+        graph = _graph_of(graph, args, kwargs)
         full_label = graph.labelled(label)
     except DarnerError as error:
         raise error.located(item.name, label, "", caller()) from error.__cause__
@@ -267,15 +265,17 @@ def _is_call(answer: Any) -> bool:
     )
 
 
-def _graph_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Graph:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Node):
-            return value.graph
-        if isinstance(value, _LISTS):
-            for item in value:
-                if isinstance(item, Node):
-                    return item.graph
-    raise ArgumentError("no argument is a node", hint="call it as a method of a Graph")
+def _graph_of(graph: Graph | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Graph:
+    """The graph that a call adds to: that of its nodes, or the innermost where they are read inside a body."""
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        for item in value if isinstance(value, _LISTS) else (value,):
+            if not isinstance(item, Node) or item.graph is graph:
+                continue
+            if graph is None or item.graph.is_inside(graph):
+                graph = item.graph
+    if graph is None:
+        raise ArgumentError("no argument is a node", hint="call it as a method of a Graph")
+    return graph
 
 
 def _bind(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -346,9 +346,11 @@ def _operand(graph: Graph, param: Param, value: Any) -> Any:
     """A node of this graph, or a number or array to become a constant."""
     if isinstance(value, Node):
         if value.graph is not graph:
-            raise ArgumentError(
-                f"'{param.name}' is a node of graph '{value.graph.name}', not of '{graph.name}'"
-            )
+            if not graph.is_inside(value.graph):
+                raise ArgumentError(
+                    f"'{param.name}' is a node of graph '{value.graph.name}', not of '{graph.name}'"
+                )
+            value = graph.adopt(value)
         if isinstance(param.kind, Operand):
             check_tuple(param.name, param.kind, value.type)
         return value

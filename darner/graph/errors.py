@@ -88,10 +88,16 @@ class DarnerError(Exception):
         Of darner's own that is all a user needs; a function that was declared elsewhere has its author among its users.
         """
         if not builtin:
-            parts = [part for part in (self.op, self.operands, self.rule) if part]
-            self.rule = f"in it, {': '.join(parts)}"
-            self.args = (self.rule,)
+            self.within("it")
         self.op, self.operands = op, operands
+        return self
+
+    def within(self, part: str) -> DarnerError:
+        """Say in which part of a call an op failed, before the call itself adds its context."""
+        parts = [text for text in (self.op, self.operands, self.rule) if text]
+        self.rule = f"in {part}, {': '.join(parts)}"
+        self.args = (self.rule,)
+        self.op, self.operands = None, ""
         return self
 
     def in_expansion_of(

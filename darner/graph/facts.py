@@ -20,6 +20,7 @@ Role: TypeAlias = Literal[
     "contract",
     "attention",
     "index",
+    "scan",
     "loop",
     "library",
     "host",
@@ -46,7 +47,7 @@ class Facts:
         reads_rows: its kernels read operands wherever their rows lie, if these have no gaps; others have such views copied.
         reads_all: it reads every element of its operands, as every element-wise op does.
         selects: each element of the result is an element of the first operand.
-        fails_on: what data can be such that it has no value: an index outside its axis, a matrix, a negative exponent of an integer.
+        fails_on: what data can be such that it has no value: an index outside its axis, a matrix, a negative exponent of an integer, more entries than there is room for.
         indexes: of ops that fail on an index, whose axis the operand ``indices`` is of: an operand, or ``RESULT``.
         refuses: of ops that fail on a matrix, what a matrix is that it cannot take.
         by_parts: of complex numbers it is the same op of real and of imaginary parts.
@@ -71,7 +72,7 @@ class Facts:
     reads_rows: bool = False
     reads_all: bool = False
     selects: bool = False
-    fails_on: Literal["index", "matrix", "exponent"] | None = None
+    fails_on: Literal["index", "matrix", "exponent", "room"] | None = None
     indexes: str | None = None
     refuses: str | None = None
     by_parts: bool = False

@@ -130,11 +130,7 @@ class Graph(Stages, GraphMethods):
     def node(self, id: int | Node) -> Node:
         """The node of an id. A node of this graph is returned as it is."""
         if isinstance(id, Node):
-            if id.graph is not self:
-                raise ArgumentError(
-                    f"%{id.id} is a node of graph '{id.graph.name}', not of '{self.name}'"
-                )
-            return id
+            return id if id.graph is self else self.adopt(id)
         if isinstance(id, bool) or not hasattr(id, "__index__"):
             raise ArgumentError(f"a node's id is an integer, got {id!r}")
         if not 0 <= int(id) < len(self._nodes):
@@ -142,6 +138,16 @@ class Graph(Stages, GraphMethods):
                 f"graph '{self.name}' has no node {id}: it has {len(self._nodes)} nodes"
             )
         return self._nodes[int(id)]
+
+    def adopt(self, node: Node) -> Node:
+        """What stands here for a node of another graph: there is such a node in bodies alone (``graph.capture``)."""
+        raise ArgumentError(
+            f"%{node.id} is a node of graph '{node.graph.name}', not of '{self.name}'"
+        )
+
+    def is_inside(self, other: Graph) -> bool:
+        """Whether this is a body written inside ``other``, which reads its nodes."""
+        return False
 
     def shape(self, id: int | Node) -> Type:
         """The sizes and the element type of a node, as RLX's shapes have both; ``node.shape`` is the sizes alone.

@@ -25,6 +25,16 @@ _IMMUTABLE = ": nodes do not change: write x = x.where(condition, value) and the
 HABITS: dict[str, dict[str, str]] = {
     # Attributes and methods of nodes, and functions of tensors as methods of a graph.
     "tensor": {
+        # complex numbers and their transforms
+        "conj": "x.conjugate()",
+        "conj_physical": "x.conjugate()",
+        "angle": "x.imag().atan2(x.real())",
+        "view_as_complex": "g.complex(re, im)",
+        "ifft": 'x.fft(inverse=True, norm="backward")',
+        "fft2": "x.fftn((-2, -1))",
+        "ifft2": 'x.fftn((-2, -1), inverse=True, norm="backward")',
+        "fftfreq": "g.fftfreq_tensor(n)",
+        "rfftfreq": "g.rfftfreq_tensor(n)",
         # shapes
         "dim": "x.rank",
         "ndimension": "x.rank",
@@ -253,10 +263,9 @@ HABITS: dict[str, dict[str, str]] = {
         "add_module": 'nn.Linear("fc", 8, 16)(x)',
         "no_grad": "x.stop_gradient(), darner.build_inference_session(g)",
         "vmap": "darner.vmap(g, names, size)",
-        "scan": "g.linear_recurrence, or a loop of Python",
         "cond": "x.where(a, b)",
-        "while_loop": "a loop of Python, which is written out: g.scope(name)",
-        "fori_loop": "a loop of Python, which is written out: g.scope(name)",
+        "while_loop": "g.iterate(step, init, length=n), of a known number of steps",
+        "fori_loop": "g.iterate(step, init, length=n)",
     },
     # Arguments of ops, beside those that are taken as they are (ALIASES).
     "argument": {
@@ -371,7 +380,6 @@ HABITS: dict[str, dict[str, str]] = {
         "TransformerEncoderLayer": "nn.TransformerBlock(...)",
         "TransformerDecoderLayer": "nn.TransformerBlock(...)",
         "Transformer": "nn.TransformerBlock(...), models of darner.models",
-        "RNN": 'nn.GRU("rnn", 8, 16), nn.LSTM("rnn", 8, 16)',
         "LSTMCell": 'nn.LSTM("rnn", 8, 16)',
         "GRUCell": 'nn.GRU("rnn", 8, 16)',
         "Upsample": "x.resize_nearest(sizes), x.resize_bilinear(sizes)",
@@ -617,7 +625,7 @@ HABITS: dict[str, dict[str, str]] = {
         "manual_seed": "seed= of darner.build_session, of g.dropout and others",
         "random": "g.random_normal(shape, seed=0)",
         "numpy": "methods of nodes: g.sin(x), with g = darner.Graph()",
-        "lax": "methods of nodes: g.conv, g.dot_general",
+        "lax": "methods of nodes: g.conv, g.dot_general, g.iterate for scan",
         "save": "session.save_checkpoint(path)",
         "load_checkpoint": "session.load_checkpoint(path)",
         "utils": "darner.data",

@@ -44,7 +44,7 @@ class NodeMethods:
             raise missing("tensor", "Node has no attribute or op", name, [*OPS, *BUILDERS])
 
         def method(*args: Any, **kwargs: Any) -> Any:
-            return _call(item, self.graph, (self, *args), kwargs)
+            return _call(item, None, (self, *args), kwargs)
 
         return _described(method, item)
 

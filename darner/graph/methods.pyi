@@ -28,7 +28,7 @@ class GraphMethods:
     # Ops declared elsewhere are found at run time.
     def __getattr__(self, name: str) -> Callable[..., Any]: ...
     def abs(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """The absolute value |x|."""
+        """The absolute value |x|, of complex numbers too."""
     def acos(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The inverse cosine; NaN outside -1..1."""
     def acosh(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -156,12 +156,23 @@ class GraphMethods:
     def compare(self, op: Any, lhs: NodeLike, rhs: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """A comparison by its kind: eq, ne, lt, le, gt or ge."""
     @overload
+    def complex(self, re: NodeLike, im: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """Complex numbers of two real tensors, which broadcast; 16-bit floats become f32."""
+    @overload
+    def complex(self, *args: Any, **kwargs: Any) -> Node: ...
+    def complex_norm_sq(self, z: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The square of the absolute value of each complex number, ``re^2 + im^2``: a real loss of a complex graph."""
+    def complex_norm_sq_backward(self, z: NodeLike, g: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """RLX's gradient of ``complex_norm_sq``: ``g * z``, the derivative by the conjugate of ``z``, which is half of what PyTorch and ``grad`` return."""
+    @overload
     def concat(self, inputs: Sequence[NodeLike], axis: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
         """Tensors one after another along ``axis``; other sizes must be equal."""
     @overload
     def concat(self, *args: Any, **kwargs: Any) -> Node: ...
     def concat_(self, inputs: list[NodeLike], axis: int, *, label: str | None = None) -> Node:
         """RLX's spelling of ``concat``."""
+    def conjugate(self, z: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The complex conjugate of each element: ``re - i im``."""
     @overload
     def constant(self, values: Any, shape: Any = None, *, label: str | None = None) -> Node:
         """A tensor whose values are part of the graph: ``g.constant(data, shape=None, dtype=None)``."""
@@ -278,6 +289,22 @@ class GraphMethods:
         """A matrix with ones on its diagonal and zeros elsewhere; square unless ``m`` is given."""
     def fake_quantize(self, x: NodeLike, scale: float | Sequence[float], zero_point: int | Sequence[int] = (0,), axis: int | None = None, shape: Any = None, *, bits: int = 8, label: str | None = None) -> Node:
         """``x`` as its codes stand for it, in its own type: what a model is trained with that will be quantised."""
+    def fft(self, x: NodeLike, inverse: bool = False, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', axis: int = -1, shape: Any = None, *, label: str | None = None) -> Node:
+        """The discrete Fourier transform along ``axis``: ``X[k] = sum_n x[n] exp(-2 pi i k n / N)``, with a plus where it is ``inverse``."""
+    def fft_axis(self, x: NodeLike, axis: int, inverse: bool = False, norm: Any = 'none', shape: object = None, *, label: str | None = None) -> Node:
+        """``fft`` along any axis; of real numbers it is the one that holds real and imaginary parts."""
+    def fft_batch_real(self, x: NodeLike, norm: Any = 'none', *, label: str | None = None) -> tuple[Node, Node]:
+        """``fft_real``; leading axes are a batch in both."""
+    def fft_conv1d(self, a: NodeLike, b: NodeLike, n_fft: int = 0, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """The convolution of signals along the last axis, as ``np.convolve``: ``la + lb - 1`` elements; leading axes broadcast."""
+    def fft_norm(self, x: NodeLike, inverse: bool, norm: Any, shape: object = None, *, label: str | None = None) -> Node:
+        """``fft`` with its factor as the third argument: an ``FftNorm``, or a word."""
+    def fft_real(self, x: NodeLike, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The whole spectrum of real signals along the last axis, padded with zeros to a power of two, as real and imaginary parts."""
+    def fftfreq_tensor(self, n: int, *, label: str | None = None) -> Node:
+        """The frequencies of a transform of n elements in turns an element, as ``np.fft.fftfreq``: f64 ``[n]``."""
+    def fftn(self, x: NodeLike, axes: int | Sequence[int] | None = None, inverse: bool = False, norm: Any = 'none', *, label: str | None = None) -> Node:
+        """``fft`` along several axes, all of them by default; more than one needs complex numbers."""
     def flatten(self, x: NodeLike, start: int = 0, end: int = -1, *, label: str | None = None) -> Node:
         """The axes from ``start`` to ``end`` (both included) as one; all of them by default."""
     def flip(self, x: NodeLike, axes: int | Sequence[int] | None = None, shape: Any = None, *, label: str | None = None) -> Node:
@@ -320,6 +347,30 @@ class GraphMethods:
         """RLX's spelling of ``gather``."""
     def gather_backward(self, dy: NodeLike, indices: NodeLike, table_shape: Any, axis: int = 0, *, label: str | None = None) -> Node:
         """The derivative of ``gather`` by its table: ``dy`` added up by index into zeros of the table's shape."""
+    @overload
+    def gaussian_splat_prepare(self, positions: NodeLike, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """What ``gaussian_splat_rasterize`` makes a picture of, in one flat tensor."""
+    @overload
+    def gaussian_splat_prepare(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_rasterize(self, prep: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """The picture of what ``gaussian_splat_prepare`` packed, with the same options; bit for bit that of ``gaussian_splat_render``."""
+    @overload
+    def gaussian_splat_rasterize(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_render(self, positions: NodeLike, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """A picture of a scene of soft ellipsoids: [height * width * 4], red, green, blue and opacity of each pixel, from above."""
+    @overload
+    def gaussian_splat_render(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_render_backward(self, positions: NodeLike, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, d_loss_rgba: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, loss_grad_clip: float = 1.0, sh_band: int = 0, max_anisotropy: float = 10.0, shape: Any = None, *, label: str | None = None) -> Node:
+        """What the tensors of a scene receive from the cotangent ``d_loss_rgba`` of its picture, cut off at ``loss_grad_clip``."""
+    @overload
+    def gaussian_splat_render_backward(self, *args: Any, **kwargs: Any) -> Node: ...
+    def gaussian_splat_render_decomposed(self, inputs: Any, params: Any = None, *, label: str | None = None) -> Node:
+        """``gaussian_splat_rasterize`` of ``gaussian_splat_prepare``: bit for bit the picture of ``gaussian_splat_render``."""
+    def gaussian_splat_render_meta(self, position: Sequence[float], target: Sequence[float], up: Sequence[float], fov_y_degrees: float, near: float, far: float, background: Sequence[float], params: Any = None, *, label: str | None = None) -> Node:
+        """A camera at ``position`` that looks at ``target``, and the colour behind the scene, as a constant of 23 numbers."""
     def ge(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """a >= b, as bool."""
     def geglu(self, gate: NodeLike, up: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -372,6 +423,12 @@ class GraphMethods:
         """x kept between -1 and 1."""
     def huber_loss(self, pred: NodeLike, target: NodeLike, delta: float = 1.0, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
         """Half the square of pred - target up to ``delta``, and beyond it a line of slope ``delta``."""
+    def ifft_spectrum(self, re: NodeLike, im: NodeLike, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """The real part of the inverse transform of a whole spectrum along the last axis."""
+    def ifftn(self, x: NodeLike, axes: int | Sequence[int] | None = None, norm: Any = 'none', *, label: str | None = None) -> Node:
+        """The inverse of ``fftn``, by default without a factor."""
+    def imag(self, z: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The imaginary part of each complex number."""
     @overload
     def input(self, name: str, shape: ShapeLike, dtype: DTypeLike = ..., *, label: str | None = None) -> Node:
         """A tensor given at every run, by its name."""
@@ -383,14 +440,20 @@ class GraphMethods:
         """(batch, channels, space ...) normalised over space, for each sample and channel by itself."""
     def inverse(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The inverse of each square matrix."""
+    def inverse_real_fft(self, re: NodeLike, im: NodeLike, n: DimLike, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """The n real numbers whose spectrum begins with these ``n // 2 + 1`` along the last axis."""
     def iota(self, shape: ShapeLike, axis: int = 0, dtype: DTypeLike = ..., *, label: str | None = None) -> Node:
         """0, 1, 2, ... along ``axis``, repeated along the others."""
+    def irfft(self, re: NodeLike, im: NodeLike, n: int, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """Real signals from half their spectrum along the last axis."""
     def is_finite(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """Whether x is neither infinite nor NaN."""
     def is_inf(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """Whether x is infinite."""
     def is_nan(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """Whether x is NaN."""
+    def iterate(self, step: Any, init: Any, xs: Any = None, length: int | None = None, *, reverse: bool = False, checkpoints: int | None = None, label: str | None = None) -> Any:
+        """``carry, y = step(carry, x)`` for each step of ``xs``: the last carry, and all ``y`` stacked."""
     def kl_div(self, log_probs: NodeLike, target: NodeLike, shape: Any = None, *, log_target: bool = False, reduction: Literal['mean', 'batchmean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
         """The Kullback-Leibler divergence, target * (log(target) - log_probs) at each element."""
     def l1_loss(self, pred: NodeLike, target: NodeLike, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
@@ -461,6 +524,8 @@ class GraphMethods:
         """The logarithm of the sum of exponentials over ``axes`` (all by default), without overflow."""
     @overload
     def logsumexp(self, *args: Any, **kwargs: Any) -> Node: ...
+    def loop(self, init: Sequence[NodeLike], constants: Sequence[NodeLike], xs: Sequence[NodeLike], body: Graph, length: int, reverse: bool = False, recompute: bool = False, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """``body`` for each of ``length`` steps, from the carries ``init``; the last carries, and what the steps wrote."""
     def lora_matmul(self, x: NodeLike, w: NodeLike, a: NodeLike, b: NodeLike, scale: float = 1.0, shape: Any = None, *, label: str | None = None) -> Node:
         """``x @ w + scale * (x @ a) @ b``: a weight [K, N] with a low-rank change a [K, R], b [R, N]."""
     def lt(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -553,6 +618,8 @@ class GraphMethods:
         """Every product of an element of the vector ``a`` (rows) and one of ``b`` (columns)."""
     def pad(self, x: NodeLike, padding: int | Sequence[int | Sequence[int]], value: float = 0.0, shape: Any = None, *, interior: int | Sequence[int] | None = None, label: str | None = None) -> Node:
         """``x`` with ``value`` around it: (low, high) for every axis, or one number for all."""
+    def pad_last_axis_to_pow2(self, x: NodeLike, *, label: str | None = None) -> Node:
+        """``x`` with zeros behind its last axis, up to a power of two; ``x`` itself where it is one."""
     def pad_with(self, x: NodeLike, padding: int | Sequence[int | Sequence[int]], mode: Literal['reflect', 'edge', 'wrap'] = 'reflect', shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` with values of its own around it: (low, high) for every axis, or one number for all."""
     def param(self, name: str, shape: Any, dtype: Any = None, *, label: str | None = None) -> Node:
@@ -585,6 +652,10 @@ class GraphMethods:
         """The product of each window of [batch, channels, *spatial]; padding is ones."""
     def project(self, source: NodeLike, index: int, shape: Any = None, *, label: str | None = None) -> Node:
         """One result of a node that has several."""
+    def psd(self, re: NodeLike, im: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The power spectral density of a spectrum: ``(re^2 + im^2) / N``, with N the size of the last axis."""
+    def psd_real(self, x: NodeLike, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """The power spectral density of real signals: ``(re^2 + im^2) / P`` of their ``rfft``, of length P."""
     def q_conv2d(self, x: NodeLike, w: NodeLike, bias: NodeLike | None, kernel_size: int | Sequence[int], stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, x_zp: int = 0, w_zp: int = 0, out_zp: int = 0, mult: float | Sequence[float] = ..., shape: Any = None, *, label: str | None = None) -> Node:
         """A convolution of codes as codes; as in ``q_matmul``, with the geometry of ``conv``."""
     def q_matmul(self, x: NodeLike, w: NodeLike, bias: NodeLike | None, x_zp: int = 0, w_zp: int = 0, out_zp: int = 0, mult: float | Sequence[float] = ..., shape: Any = None, *, label: str | None = None) -> Node:
@@ -624,6 +695,10 @@ class GraphMethods:
         """Numbers spread evenly over ``low <= x < high``."""
     @overload
     def random_uniform(self, *args: Any, **kwargs: Any) -> Node: ...
+    def real(self, z: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The real part of each complex number."""
+    def real_fft(self, x: NodeLike, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The first ``N // 2 + 1`` numbers of the spectrum of N real ones along the last axis, as real and imaginary parts."""
     def recip(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """1 / x."""
     def recompute_barrier(self, x: NodeLike, after: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -652,6 +727,10 @@ class GraphMethods:
         """``x`` at other spatial ``sizes``, or ``factor`` times its own, each element the nearest one."""
     def resize_nearest_2x(self, x: NodeLike, *, label: str | None = None) -> Node:
         """RLX's spelling of ``upsample_2x``."""
+    def rfft(self, x: NodeLike, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, n: DimLike | None = None, label: str | None = None) -> tuple[Node, ...]:
+        """Half the spectrum of real signals along the last axis, as real and imaginary parts: the other half are conjugates."""
+    def rfftfreq_tensor(self, n: int, *, label: str | None = None) -> Node:
+        """The frequencies of half a spectrum, as ``np.fft.rfftfreq``: f64 ``[n // 2 + 1]``."""
     @overload
     def rms_norm(self, x: NodeLike, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, axis: int = -1, label: str | None = None) -> Node:
         """``x / sqrt(mean(x**2) + eps) * weight + bias`` over ``axis`` and all axes after it."""
@@ -709,6 +788,24 @@ class GraphMethods:
     def scaled_dot_attention(self, *args: Any, **kwargs: Any) -> Node: ...
     def scaled_dot_attention_backward(self, q: NodeLike, k: NodeLike, v: NodeLike, dy: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, label: str | None = None) -> tuple[Node, ...]:
         """The gradients of ``scaled_dot_attention`` with respect to ``q``, ``k``, ``v`` and, if there is one, ``bias``."""
+    def scan(self, init: NodeLike, body: Graph, length: int, *, label: str | None = None) -> Node:
+        """The carry after ``length`` steps of ``body``, a graph of one input and one output."""
+    def scan_backward(self, init: NodeLike, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, out_shape: object = None, *, label: str | None = None) -> Node:
+        """The gradient of a scan's ``init``, by a transposed body."""
+    def scan_backward_with_checkpoints(self, init: NodeLike, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, num_checkpoints: int, forward_body: Graph | None = None, out_shape: object = None, *, label: str | None = None) -> Node:
+        """``scan_backward`` from ``num_checkpoints`` carries: those after steps ceil((k + 1) length / num_checkpoints) - 1."""
+    def scan_backward_xs(self, init: NodeLike, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, xs_idx: int, out_shape: object = None, *, label: str | None = None) -> Node:
+        """The gradient of ``xs[xs_idx]`` of a scan: [length, ...]; see ``scan_backward``."""
+    def scan_backward_xs_with_checkpoints(self, init: NodeLike, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, xs_idx: int, num_checkpoints: int, forward_body: Graph | None = None, out_shape: object = None, *, label: str | None = None) -> Node:
+        """``scan_backward_xs`` from ``num_checkpoints`` carries; see ``scan_backward_with_checkpoints``."""
+    def scan_checkpointed(self, init: NodeLike, body: Graph, length: int, num_checkpoints: int, *, label: str | None = None) -> Node:
+        """``scan``, of which a gradient keeps ``num_checkpoints`` carries and computes the steps between them again."""
+    def scan_trajectory(self, init: NodeLike, body: Graph, length: int, *, label: str | None = None) -> Node:
+        """The carries after each of ``length`` steps: [length, ...]."""
+    def scan_with_bcasts_and_xs(self, init: NodeLike, bcasts: list[NodeLike], xs: list[NodeLike], body: Graph, length: int, *, label: str | None = None) -> Node:
+        """``scan`` of a body that reads the carry, then what is the same in all steps, then one step of each of ``xs``."""
+    def scan_with_xs(self, init: NodeLike, xs: list[NodeLike], body: Graph, length: int, *, label: str | None = None) -> Node:
+        """``scan`` of a body that also reads one step of each of ``xs``, which are [length, ...]."""
     def scatter(self, x: NodeLike, indices: NodeLike, src: NodeLike, axis: int = 0, mode: Literal['set', 'add', 'mul', 'max', 'min'] = 'set', shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` with slices along ``axis`` replaced by those of ``src``, one for each index."""
     def scatter_add(self, indices: NodeLike, src: NodeLike, size: DimLike, shape: Any = None, *, axis: int = 0, label: str | None = None) -> Node:
@@ -767,12 +864,20 @@ class GraphMethods:
         """The ``x`` with ``a @ x = b``, for each matrix of a batch."""
     def sort(self, x: NodeLike, axis: int = -1, descending: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """The elements along ``axis`` in order; NaN sorts above everything."""
+    def splat_blend(self, features: NodeLike, lists: NodeLike, width: int, height: int, tile_size: int = 16, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, shape: Any = None, *, label: str | None = None) -> Node:
+        """Colour and transmittance of each pixel, [..., height * width, 4], of splats by lists of ``splat_lists``."""
+    def splat_blend_backward(self, features: NodeLike, lists: NodeLike, g: NodeLike, width: int, height: int, tile_size: int = 16, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, shape: Any = None, *, label: str | None = None) -> Node:
+        """What ``features`` of ``splat_blend`` receive from the cotangent ``g`` of its result; which splats a pixel sees, and in which order, stays as it is."""
+    def splat_lists(self, bounds: NodeLike, numbers: NodeLike, across: int, down: int, max_list_entries: int, shape: Any = None, *, label: str | None = None) -> Node:
+        """The splats of each tile: all lists one after another, filled up with -1, and then where the list of each tile begins and ends."""
     def split(self, x: NodeLike, sections: Any, axis: int = 0, *, label: str | None = None) -> list[Node]:
         """``x`` in pieces along ``axis``: that many equal ones for a number, or of the sizes in a list."""
     def split_a(self, x: NodeLike, batch: Any, channels_a: Any, channels_b: Any, spatial: Any, *, label: str | None = None) -> Node:
         """The first ``channels_a`` channels of a flat NCHW tensor of ``channels_a + channels_b``, flat."""
     def split_b(self, x: NodeLike, batch: Any, channels_a: Any, channels_b: Any, spatial: Any, *, label: str | None = None) -> Node:
         """The last ``channels_b`` channels of a flat NCHW tensor of ``channels_a + channels_b``, flat."""
+    def split_spectrum(self, spectrum: NodeLike, *, label: str | None = None) -> tuple[Node, Node]:
+        """The real and the imaginary parts of a spectrum whose last axis has one after the other."""
     def sqrt(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The square root; NaN below 0."""
     def square(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -791,6 +896,8 @@ class GraphMethods:
         """The standard deviation over ``axes``: the square root of ``var``."""
     @overload
     def std(self, *args: Any, **kwargs: Any) -> Node: ...
+    def stft(self, x: NodeLike, frame_len: int, hop: int, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, window: NodeLike | None = None, label: str | None = None) -> Node:
+        """The short-time Fourier transform of signals ``[.., T]``: ``rfft`` of frames of ``frame_len`` elements, ``hop`` apart, each times the ``window``."""
     def stop_gradient(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """``x``, through which no gradient passes."""
     def sub(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -860,7 +967,7 @@ class GraphMethods:
     @overload
     def var(self, *args: Any, **kwargs: Any) -> Node: ...
     def vdot(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """Like ``dot``, for real vectors only: complex ones would need the conjugate of ``a``."""
+        """Like ``dot``, with the conjugate of ``a`` where it is complex."""
     def where(self, condition: NodeLike, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """``a`` where the condition holds, else ``b``."""
     def windows(self, x: NodeLike, window: int | Sequence[int], stride: int | Sequence[int] = (1,), dilation: int | Sequence[int] = (1,), shape: Any = None, *, label: str | None = None) -> Node:
@@ -878,7 +985,7 @@ class NodeMethods:
     # Ops declared elsewhere are found at run time.
     def __getattr__(self, name: str) -> Callable[..., Any]: ...
     def abs(self, shape: Any = None, *, label: str | None = None) -> Node:
-        """The absolute value |x|."""
+        """The absolute value |x|, of complex numbers too."""
     def acos(self, shape: Any = None, *, label: str | None = None) -> Node:
         """The inverse cosine; NaN outside -1..1."""
     def acosh(self, shape: Any = None, *, label: str | None = None) -> Node:
@@ -991,6 +1098,17 @@ class NodeMethods:
         """At most ``count`` pieces along ``axis``, equal but for the last, which may be smaller."""
     def clip(self, low: NodeLike | None = None, high: NodeLike | None = None, shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` kept between ``low`` and ``high``; either may be left out."""
+    @overload
+    def complex(self, im: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """Complex numbers of two real tensors, which broadcast; 16-bit floats become f32."""
+    @overload
+    def complex(self, *args: Any, **kwargs: Any) -> Node: ...
+    def complex_norm_sq(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """The square of the absolute value of each complex number, ``re^2 + im^2``: a real loss of a complex graph."""
+    def complex_norm_sq_backward(self, g: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """RLX's gradient of ``complex_norm_sq``: ``g * z``, the derivative by the conjugate of ``z``, which is half of what PyTorch and ``grad`` return."""
+    def conjugate(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """The complex conjugate of each element: ``re - i im``."""
     def conv(self, w: NodeLike, shape: Any = None, *, stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, label: str | None = None) -> Node:
         """Convolution of ``x`` [batch, in, *spatial] with ``w`` [out, in / groups, *kernel]."""
     def conv1d(self, w: NodeLike, *geometry: Any, bias: NodeLike | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, label: str | None = None) -> Node:
@@ -1088,6 +1206,20 @@ class NodeMethods:
         """exp(x) - 1, exact near 0."""
     def fake_quantize(self, scale: float | Sequence[float], zero_point: int | Sequence[int] = (0,), axis: int | None = None, shape: Any = None, *, bits: int = 8, label: str | None = None) -> Node:
         """``x`` as its codes stand for it, in its own type: what a model is trained with that will be quantised."""
+    def fft(self, inverse: bool = False, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', axis: int = -1, shape: Any = None, *, label: str | None = None) -> Node:
+        """The discrete Fourier transform along ``axis``: ``X[k] = sum_n x[n] exp(-2 pi i k n / N)``, with a plus where it is ``inverse``."""
+    def fft_axis(self, axis: int, inverse: bool = False, norm: Any = 'none', shape: object = None, *, label: str | None = None) -> Node:
+        """``fft`` along any axis; of real numbers it is the one that holds real and imaginary parts."""
+    def fft_batch_real(self, norm: Any = 'none', *, label: str | None = None) -> tuple[Node, Node]:
+        """``fft_real``; leading axes are a batch in both."""
+    def fft_conv1d(self, b: NodeLike, n_fft: int = 0, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """The convolution of signals along the last axis, as ``np.convolve``: ``la + lb - 1`` elements; leading axes broadcast."""
+    def fft_norm(self, inverse: bool, norm: Any, shape: object = None, *, label: str | None = None) -> Node:
+        """``fft`` with its factor as the third argument: an ``FftNorm``, or a word."""
+    def fft_real(self, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The whole spectrum of real signals along the last axis, padded with zeros to a power of two, as real and imaginary parts."""
+    def fftn(self, axes: int | Sequence[int] | None = None, inverse: bool = False, norm: Any = 'none', *, label: str | None = None) -> Node:
+        """``fft`` along several axes, all of them by default; more than one needs complex numbers."""
     def flatten(self, start: int = 0, end: int = -1, *, label: str | None = None) -> Node:
         """The axes from ``start`` to ``end`` (both included) as one; all of them by default."""
     def flip(self, axes: int | Sequence[int] | None = None, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1128,6 +1260,26 @@ class NodeMethods:
         """RLX's spelling of ``gather``."""
     def gather_backward(self, indices: NodeLike, table_shape: Any, axis: int = 0, *, label: str | None = None) -> Node:
         """The derivative of ``gather`` by its table: ``dy`` added up by index into zeros of the table's shape."""
+    @overload
+    def gaussian_splat_prepare(self, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """What ``gaussian_splat_rasterize`` makes a picture of, in one flat tensor."""
+    @overload
+    def gaussian_splat_prepare(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_rasterize(self, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """The picture of what ``gaussian_splat_prepare`` packed, with the same options; bit for bit that of ``gaussian_splat_render``."""
+    @overload
+    def gaussian_splat_rasterize(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_render(self, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, shape: Any = None, *, label: str | None = None) -> Node:
+        """A picture of a scene of soft ellipsoids: [height * width * 4], red, green, blue and opacity of each pixel, from above."""
+    @overload
+    def gaussian_splat_render(self, *args: Any, **kwargs: Any) -> Node: ...
+    @overload
+    def gaussian_splat_render_backward(self, scales: NodeLike, rotations: NodeLike, opacities: NodeLike, colors: NodeLike, sh_coeffs: NodeLike, meta: NodeLike, d_loss_rgba: NodeLike, width: int = 64, height: int = 64, tile_size: int = 16, radius_scale: float = 1.6, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, max_list_entries: int = 576, loss_grad_clip: float = 1.0, sh_band: int = 0, max_anisotropy: float = 10.0, shape: Any = None, *, label: str | None = None) -> Node:
+        """What the tensors of a scene receive from the cotangent ``d_loss_rgba`` of its picture, cut off at ``loss_grad_clip``."""
+    @overload
+    def gaussian_splat_render_backward(self, *args: Any, **kwargs: Any) -> Node: ...
     def ge(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """a >= b, as bool."""
     def geglu(self, up: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1180,10 +1332,20 @@ class NodeMethods:
         """x kept between -1 and 1."""
     def huber_loss(self, target: NodeLike, delta: float = 1.0, shape: Any = None, *, reduction: Literal['mean', 'sum', 'none'] = 'mean', label: str | None = None) -> Node:
         """Half the square of pred - target up to ``delta``, and beyond it a line of slope ``delta``."""
+    def ifft_spectrum(self, im: NodeLike, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """The real part of the inverse transform of a whole spectrum along the last axis."""
+    def ifftn(self, axes: int | Sequence[int] | None = None, norm: Any = 'none', *, label: str | None = None) -> Node:
+        """The inverse of ``fftn``, by default without a factor."""
+    def imag(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """The imaginary part of each complex number."""
     def instance_norm(self, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, label: str | None = None) -> Node:
         """(batch, channels, space ...) normalised over space, for each sample and channel by itself."""
     def inverse(self, shape: Any = None, *, label: str | None = None) -> Node:
         """The inverse of each square matrix."""
+    def inverse_real_fft(self, im: NodeLike, n: DimLike, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """The n real numbers whose spectrum begins with these ``n // 2 + 1`` along the last axis."""
+    def irfft(self, im: NodeLike, n: int, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """Real signals from half their spectrum along the last axis."""
     def is_finite(self, shape: Any = None, *, label: str | None = None) -> Node:
         """Whether x is neither infinite nor NaN."""
     def is_inf(self, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1346,6 +1508,8 @@ class NodeMethods:
         """Every product of an element of the vector ``a`` (rows) and one of ``b`` (columns)."""
     def pad(self, padding: int | Sequence[int | Sequence[int]], value: float = 0.0, shape: Any = None, *, interior: int | Sequence[int] | None = None, label: str | None = None) -> Node:
         """``x`` with ``value`` around it: (low, high) for every axis, or one number for all."""
+    def pad_last_axis_to_pow2(self, *, label: str | None = None) -> Node:
+        """``x`` with zeros behind its last axis, up to a power of two; ``x`` itself where it is one."""
     def pad_with(self, padding: int | Sequence[int | Sequence[int]], mode: Literal['reflect', 'edge', 'wrap'] = 'reflect', shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` with values of its own around it: (low, high) for every axis, or one number for all."""
     def pixel_shuffle(self, factor: int, *, label: str | None = None) -> Node:
@@ -1365,6 +1529,10 @@ class NodeMethods:
         """The product of each window of [batch, channels, *spatial]; padding is ones."""
     def project(self, index: int, shape: Any = None, *, label: str | None = None) -> Node:
         """One result of a node that has several."""
+    def psd(self, im: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
+        """The power spectral density of a spectrum: ``(re^2 + im^2) / N``, with N the size of the last axis."""
+    def psd_real(self, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> Node:
+        """The power spectral density of real signals: ``(re^2 + im^2) / P`` of their ``rfft``, of length P."""
     def q_conv2d(self, w: NodeLike, bias: NodeLike | None, kernel_size: int | Sequence[int], stride: int | Sequence[int] = (1,), padding: int | Sequence[int | Sequence[int]] = ..., dilation: int | Sequence[int] = (1,), groups: int = 1, x_zp: int = 0, w_zp: int = 0, out_zp: int = 0, mult: float | Sequence[float] = ..., shape: Any = None, *, label: str | None = None) -> Node:
         """A convolution of codes as codes; as in ``q_matmul``, with the geometry of ``conv``."""
     def q_matmul(self, w: NodeLike, bias: NodeLike | None, x_zp: int = 0, w_zp: int = 0, out_zp: int = 0, mult: float | Sequence[float] = ..., shape: Any = None, *, label: str | None = None) -> Node:
@@ -1375,6 +1543,10 @@ class NodeMethods:
         """``quantize`` with a scale and a zero point for each slice along ``axis``."""
     def quick_gelu(self, shape: Any = None, *, label: str | None = None) -> Node:
         """x * sigmoid(1.702 * x)."""
+    def real(self, shape: Any = None, *, label: str | None = None) -> Node:
+        """The real part of each complex number."""
+    def real_fft(self, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The first ``N // 2 + 1`` numbers of the spectrum of N real ones along the last axis, as real and imaginary parts."""
     def recip(self, shape: Any = None, *, label: str | None = None) -> Node:
         """1 / x."""
     def recompute_barrier(self, after: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1403,6 +1575,8 @@ class NodeMethods:
         """``x`` at other spatial ``sizes``, or ``factor`` times its own, each element the nearest one."""
     def resize_nearest_2x(self, *, label: str | None = None) -> Node:
         """RLX's spelling of ``upsample_2x``."""
+    def rfft(self, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, n: DimLike | None = None, label: str | None = None) -> tuple[Node, ...]:
+        """Half the spectrum of real signals along the last axis, as real and imaginary parts: the other half are conjugates."""
     @overload
     def rms_norm(self, weight: NodeLike | None = None, bias: NodeLike | None = None, eps: float = 1e-05, shape: Any = None, *, axis: int = -1, label: str | None = None) -> Node:
         """``x / sqrt(mean(x**2) + eps) * weight + bias`` over ``axis`` and all axes after it."""
@@ -1458,6 +1632,24 @@ class NodeMethods:
     def scaled_dot_attention(self, *args: Any, **kwargs: Any) -> Node: ...
     def scaled_dot_attention_backward(self, k: NodeLike, v: NodeLike, dy: NodeLike, mask: NodeLike | None = None, bias: NodeLike | None = None, shape: Any = None, *, layout: Literal['bhsd', 'bshd'] = 'bhsd', causal: bool = False, window: int | None = None, scale: float | None = None, softcap: float | None = None, offset: NodeLike | None = None, label: str | None = None) -> tuple[Node, ...]:
         """The gradients of ``scaled_dot_attention`` with respect to ``q``, ``k``, ``v`` and, if there is one, ``bias``."""
+    def scan(self, body: Graph, length: int, *, label: str | None = None) -> Node:
+        """The carry after ``length`` steps of ``body``, a graph of one input and one output."""
+    def scan_backward(self, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, out_shape: object = None, *, label: str | None = None) -> Node:
+        """The gradient of a scan's ``init``, by a transposed body."""
+    def scan_backward_with_checkpoints(self, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, num_checkpoints: int, forward_body: Graph | None = None, out_shape: object = None, *, label: str | None = None) -> Node:
+        """``scan_backward`` from ``num_checkpoints`` carries: those after steps ceil((k + 1) length / num_checkpoints) - 1."""
+    def scan_backward_xs(self, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, xs_idx: int, out_shape: object = None, *, label: str | None = None) -> Node:
+        """The gradient of ``xs[xs_idx]`` of a scan: [length, ...]; see ``scan_backward``."""
+    def scan_backward_xs_with_checkpoints(self, trajectory: NodeLike, upstream: NodeLike, xs: list[NodeLike], body_vjp: Graph, length: int, save_trajectory: bool, xs_idx: int, num_checkpoints: int, forward_body: Graph | None = None, out_shape: object = None, *, label: str | None = None) -> Node:
+        """``scan_backward_xs`` from ``num_checkpoints`` carries; see ``scan_backward_with_checkpoints``."""
+    def scan_checkpointed(self, body: Graph, length: int, num_checkpoints: int, *, label: str | None = None) -> Node:
+        """``scan``, of which a gradient keeps ``num_checkpoints`` carries and computes the steps between them again."""
+    def scan_trajectory(self, body: Graph, length: int, *, label: str | None = None) -> Node:
+        """The carries after each of ``length`` steps: [length, ...]."""
+    def scan_with_bcasts_and_xs(self, bcasts: list[NodeLike], xs: list[NodeLike], body: Graph, length: int, *, label: str | None = None) -> Node:
+        """``scan`` of a body that reads the carry, then what is the same in all steps, then one step of each of ``xs``."""
+    def scan_with_xs(self, xs: list[NodeLike], body: Graph, length: int, *, label: str | None = None) -> Node:
+        """``scan`` of a body that also reads one step of each of ``xs``, which are [length, ...]."""
     def scatter(self, indices: NodeLike, src: NodeLike, axis: int = 0, mode: Literal['set', 'add', 'mul', 'max', 'min'] = 'set', shape: Any = None, *, label: str | None = None) -> Node:
         """``x`` with slices along ``axis`` replaced by those of ``src``, one for each index."""
     def scatter_add(self, src: NodeLike, size: DimLike, shape: Any = None, *, axis: int = 0, label: str | None = None) -> Node:
@@ -1516,12 +1708,20 @@ class NodeMethods:
         """The ``x`` with ``a @ x = b``, for each matrix of a batch."""
     def sort(self, axis: int = -1, descending: bool = False, shape: Any = None, *, label: str | None = None) -> Node:
         """The elements along ``axis`` in order; NaN sorts above everything."""
+    def splat_blend(self, lists: NodeLike, width: int, height: int, tile_size: int = 16, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, shape: Any = None, *, label: str | None = None) -> Node:
+        """Colour and transmittance of each pixel, [..., height * width, 4], of splats by lists of ``splat_lists``."""
+    def splat_blend_backward(self, lists: NodeLike, g: NodeLike, width: int, height: int, tile_size: int = 16, alpha_cutoff: float = 0.00392156862745098, max_splat_steps: int = 32, transmittance_threshold: float = 0.01, shape: Any = None, *, label: str | None = None) -> Node:
+        """What ``features`` of ``splat_blend`` receive from the cotangent ``g`` of its result; which splats a pixel sees, and in which order, stays as it is."""
+    def splat_lists(self, numbers: NodeLike, across: int, down: int, max_list_entries: int, shape: Any = None, *, label: str | None = None) -> Node:
+        """The splats of each tile: all lists one after another, filled up with -1, and then where the list of each tile begins and ends."""
     def split(self, sections: Any, axis: int = 0, *, label: str | None = None) -> list[Node]:
         """``x`` in pieces along ``axis``: that many equal ones for a number, or of the sizes in a list."""
     def split_a(self, batch: Any, channels_a: Any, channels_b: Any, spatial: Any, *, label: str | None = None) -> Node:
         """The first ``channels_a`` channels of a flat NCHW tensor of ``channels_a + channels_b``, flat."""
     def split_b(self, batch: Any, channels_a: Any, channels_b: Any, spatial: Any, *, label: str | None = None) -> Node:
         """The last ``channels_b`` channels of a flat NCHW tensor of ``channels_a + channels_b``, flat."""
+    def split_spectrum(self, *, label: str | None = None) -> tuple[Node, Node]:
+        """The real and the imaginary parts of a spectrum whose last axis has one after the other."""
     def sqrt(self, shape: Any = None, *, label: str | None = None) -> Node:
         """The square root; NaN below 0."""
     def square(self, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1533,6 +1733,8 @@ class NodeMethods:
         """The standard deviation over ``axes``: the square root of ``var``."""
     @overload
     def std(self, *args: Any, **kwargs: Any) -> Node: ...
+    def stft(self, frame_len: int, hop: int, norm: Literal['none', 'backward', 'forward', 'ortho'] = 'none', shape: Any = None, *, window: NodeLike | None = None, label: str | None = None) -> Node:
+        """The short-time Fourier transform of signals ``[.., T]``: ``rfft`` of frames of ``frame_len`` elements, ``hop`` apart, each times the ``window``."""
     def stop_gradient(self, shape: Any = None, *, label: str | None = None) -> Node:
         """``x``, through which no gradient passes."""
     def sub(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1602,7 +1804,7 @@ class NodeMethods:
     @overload
     def var(self, *args: Any, **kwargs: Any) -> Node: ...
     def vdot(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
-        """Like ``dot``, for real vectors only: complex ones would need the conjugate of ``a``."""
+        """Like ``dot``, with the conjugate of ``a`` where it is complex."""
     def where(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """``a`` where the condition holds, else ``b``."""
     def windows(self, window: int | Sequence[int], stride: int | Sequence[int] = (1,), dilation: int | Sequence[int] = (1,), shape: Any = None, *, label: str | None = None) -> Node:

@@ -58,6 +58,7 @@ class MemoryMap(Report):
         blocks: every value, the largest first.
         alive: bytes of the values alive at each kernel, those that it takes over in place counted once.
         width, height: of the drawing, in characters.
+        steps: the kernels that are loops, and the bytes of the arena that each has for its steps, besides this one.
     """
 
     name: str
@@ -69,6 +70,7 @@ class MemoryMap(Report):
     width: int = 72
     height: int = 12
     top: int = 10
+    steps: tuple[tuple[int, int], ...] = ()
 
     @property
     def peak(self) -> int:
@@ -92,12 +94,16 @@ class MemoryMap(Report):
         head = f"arena of '{self.name}': {format_size(self.nbytes)}"
         if saved > 0:
             head += f", {percent(saved)} less than {format_size(self.naive_bytes)} without sharing"
+        own = [
+            f"k{number} is a loop, whose steps have an arena of {format_size(nbytes)} of their own"
+            for number, nbytes in self.steps
+        ]
         if not self.blocks:
-            return [head]
+            return ["\n".join([head, *own])]
         peak = f"most is alive at k{self.peak}: {format_size(self.peak_bytes)}"
         fill = self.peak_bytes / self.nbytes
         return [
-            f"{head}; {peak}, {percent(fill)} of it",
+            "\n".join([f"{head}; {peak}, {percent(fill)} of it", *own]),
             "",
             *self._drawing(),
             "",
@@ -202,6 +208,11 @@ def memory_map(plan: Plan, *, width: int = 72, height: int = 12, top: int = 10) 
         width=width,
         height=height,
         top=top,
+        steps=tuple(
+            (number, inner.arena_bytes)
+            for number, kernel in enumerate(plan.kernels)
+            if (inner := plan.spec(kernel).inner) is not None
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from ..graph.errors import DarnerError, RunError, Source
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..ops.faults import can_fail, fault_of, is_indexed
+from .loops import failing
 from .plan import Kernel, Plan
 from .specs import operand_number
 
@@ -15,9 +16,10 @@ from .specs import operand_number
 def raised(plan: Plan, number: int, words: Sequence[int]) -> RunError:
     """The error that the words of a kernel tell of: which of its nodes that can fail, counted from 1, what it met, and the size of an axis."""
     kernel = plan.kernels[number]
-    node = [node for node in plan.spec(kernel).body.nodes if can_fail(node)][words[0] - 1]
+    spec = plan.spec(kernel)
+    node = [*failing(spec)][words[0] - 1]
     error = fault_of(node, words[1], words[2])
-    if is_indexed(node) and (inputs := _inputs_of(plan, kernel, node)):
+    if spec.inner is None and is_indexed(node) and (inputs := _inputs_of(plan, kernel, node)):
         error.rule += f", and comes from input {', '.join(map(repr, inputs))}"
     error.located(node.op.name, *_named(kernel, words[0] - 1))
     return error

@@ -48,6 +48,7 @@ KINDS: dict[Role, str] = {
     "contract": "contract",
     "attention": "attention",
     "index": "index",
+    "scan": "scan",
     "loop": "loop",
     "library": "library",
     "host": "host",

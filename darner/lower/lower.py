@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..graph.data import Data
@@ -27,8 +27,9 @@ from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType
 from .commit import committed, index_bounds
+from .loops import STACKED, body_graph, without_lines
 from .memory import Request, plan_arena
-from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, may_share
+from .plan import ALIGNMENT, Buffer, Kernel, Plan, Spec, copy_spec, may_share
 from .prepare import prepare
 from .specs import Work, kernels
 
@@ -59,27 +60,58 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
             raise ShapeError(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
-    prepared = prepare(graph, whole)
-    works, commit = committed(prepared, kernels(prepared, ended))
-    made = _Assembly(prepared, works, commit, alignment, segment)
-    made.name_parts(stored or {})
-    return made.plan(graph, target, dict(options or {})).verify()
+    rules = _Rules(target, whole, ended, alignment, segment, stored or {})
+    return rules.plan(graph, dict(options or {})).verify()
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What a device asks for; see ``lower``."""
+
+    target: str
+    whole: Collection[str] | None
+    ended: Collection[str] | None
+    alignment: int
+    segment: int | None
+    stored: Mapping[str, Parts]
+
+    def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
+        """The plan of a graph."""
+        prepared = prepare(graph, self.whole)
+        works, commit = committed(prepared, kernels(prepared, self.ended))
+        made = _Assembly(prepared, works, commit, self)
+        made.name_parts(self.stored)
+        return made.plan(graph, options)
+
+    def step(self, kernel: Graph) -> Plan:
+        """The plan of one step of a kernel's loop.
+
+        What fails in it fails for the whole kernel, which stands before the commit point: the plan needs none.
+        """
+        graph = body_graph(kernel)
+        prepared = prepare(graph, self.whole)
+        works = sorted(
+            kernels(prepared, self.ended), key=lambda work: not _only_stacks_leaves(prepared, work)
+        )
+        made = _Assembly(prepared, works, 0, self)
+        return made.plan(graph, {}, all_in_place=True)
+
+
+def _only_stacks_leaves(graph: Graph, work: Work) -> bool:
+    """Whether all that a kernel does is to stack what it makes of leaves: before the others it reads carries while they are what they were, and these can then change in place."""
+    stacked = {
+        value.id for leaf, value in graph.updates.items() if str(leaf.name).startswith(STACKED)
+    }
+    own = stacked.issuperset(work.results)
+    return own and all("leaf" in graph.nodes[id].op.traits for id in work.operands)
 
 
 class _Assembly:
     """A plan in the making: one buffer for each value, then a place for each."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        works: Sequence[Work],
-        commit: int,
-        alignment: int = ALIGNMENT,
-        segment: int | None = None,
-    ) -> None:
+    def __init__(self, graph: Graph, works: Sequence[Work], commit: int, rules: _Rules) -> None:
         self.graph = graph
-        self.alignment = alignment
-        self.segment = segment
+        self.rules = rules
         self.works = works
         self.commit = commit
         self.buffers: list[Buffer] = []
@@ -115,16 +147,18 @@ class _Assembly:
 
     # ------------------------------------------------------------- kernels
 
-    def plan(self, graph: Graph, target: str, options: dict[str, Any]) -> Plan:
-        """All of it."""
+    def plan(self, graph: Graph, options: dict[str, Any], all_in_place: bool = False) -> Plan:
+        """All of it; with ``all_in_place`` kernels at the end write those leaves that no other writes."""
         steps = [self._kernel(work) for work in self.works]
         updates = self._updates(steps)
+        if all_in_place:
+            updates = [self._copied(steps, *update) for update in updates]
         arena_bytes, naive_bytes = self._place(steps, updates)
         kept = [i for i in range(len(self.buffers)) if i not in self.gone]
         number = {old: new for new, old in enumerate(kept)}
         return Plan(
             name=graph.name,
-            target=target,
+            target=self.rules.target,
             specs=self.specs,
             buffers=tuple(self.buffers[i] for i in kept),
             kernels=tuple(
@@ -142,16 +176,25 @@ class _Assembly:
             arena_bytes=arena_bytes,
             naive_bytes=naive_bytes,
             commit=self.commit,
-            bounds=index_bounds(self.graph),
+            bounds={} if all_in_place else index_bounds(self.graph),
             options=options,
         )
 
     def _kernel(self, work: Work) -> Kernel:
-        spec = Spec(work.kind, work.body)
-        self.specs.setdefault(spec.digest, spec)
         nodes = [self.graph.nodes[id] for id in work.nodes]
-        checks = [self.graph.nodes[id] for id in work.checks]
+        found = [self.graph.nodes[id] for id in work.checks]
+        checks = [(node.label, node.source) for node in found]
         telling = next((node for node in reversed(nodes) if node.label), nodes[-1])
+        spec = Spec(work.kind, work.body)
+        if work.kind == "loop":
+            step = self.rules.step(work.body)
+            spec = Spec(work.kind, work.body, without_lines(step))
+            checks = [
+                (label or telling.label, source or telling.source)
+                for kernel in step.kernels
+                for label, source in kernel.checks
+            ]
+        self.specs.setdefault(spec.digest, spec)
         return Kernel(
             spec.digest,
             tuple(self.of_node[id] for id in work.operands),
@@ -159,7 +202,7 @@ class _Assembly:
             work.nodes,
             telling.label,
             telling.source,
-            tuple((node.label, node.source) for node in checks),
+            tuple(checks),
         )
 
     # ------------------------------------------------------------- updates
@@ -194,6 +237,14 @@ class _Assembly:
         places = [i for i, operand in enumerate(step.operands) if operand == old]
         return all(may_share(self.specs[step.spec], place, result) for place in places)
 
+    def _copied(self, steps: list[Kernel], old: int, new: int) -> tuple[int, int]:
+        """Let a leaf that takes the value of another buffer be written by a kernel at the end."""
+        if old != new:
+            spec = copy_spec(self.buffers[old].type)
+            self.specs.setdefault(spec.digest, spec)
+            steps.append(Kernel(spec.digest, (new,), (old,)))
+        return old, old
+
     # ------------------------------------------------------------- memory
 
     def _place(
@@ -222,7 +273,7 @@ class _Assembly:
             requests.append(
                 Request(self.buffers[buffer].nbytes, first[buffer], last[buffer], shared)
             )
-        arena = plan_arena(requests, alignment=self.alignment, segment=self.segment)
+        arena = plan_arena(requests, alignment=self.rules.alignment, segment=self.rules.segment)
         for buffer, offset in zip(order, arena.offsets, strict=True):
             self.buffers[buffer] = replace(self.buffers[buffer], offset=offset)
         return arena.nbytes, arena.naive

@@ -24,14 +24,15 @@ from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
 from ..graph.parts import Parts
 from ..graph.types import TensorType, TupleType
+from .loops import shares_carry
 
-VERSION = 2
+VERSION = 3
 """The version of the plan's saved form; a plan of a newer one is refused."""
 
 ALIGNMENT = 64
 """Every value of the arena begins at a multiple of this many bytes: a cache line, and the widest vector."""
 
-Kind = Literal["map", "rows", "contract", "attention", "index", "loop", "library", "host"]
+Kind = Literal["map", "rows", "contract", "attention", "index", "scan", "loop", "library", "host"]
 Place = Literal["arena", "input", "parameter", "state", "constant"]
 KINDS: tuple[str, ...] = get_args(Kind)
 HOST: Kind = "host"
@@ -43,15 +44,23 @@ TOGETHER = ("map", "contract", "attention", "index")
 
 @dataclass(frozen=True)
 class Spec:
-    """What a kernel computes: the template a backend has for it, and the computation as a graph."""
+    """What a kernel computes: the template a backend has for it, and the computation as a graph.
+
+    ``inner`` is the plan of one step, where the kernel is a loop (``lower/loops.py``).
+    """
 
     kind: str
     body: Graph
+    inner: Plan | None = None
 
     @cached_property
     def digest(self) -> str:
-        """The kind and the body's digest: equal for equal computations, in every process."""
-        return f"{self.kind}-{self.body.digest()}"
+        """The kind and the body's digest: equal for equal computations, in every process; of a loop also that of its plan."""
+        whole = f"{self.kind}-{self.body.digest()}"
+        return whole if self.inner is None else f"{whole}.{self.inner.digest()}"
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
     @property
     def is_host(self) -> bool:
@@ -68,6 +77,15 @@ class Spec:
         """The names of what the body computes, in order; its inputs and constants left out."""
         plain = (*LEAVES, "constant")
         return tuple(node.op.name for node in self.body.nodes if node.op.name not in plain)
+
+
+@lru_cache(maxsize=1024)
+def copy_spec(type_: TensorType) -> Spec:
+    """What a kernel computes that copies a value."""
+    body = Graph("kernel")
+    x = body.input("0", type_.shape, type_.dtype)
+    body.set_outputs([x.reshape(type_.shape)])
+    return Spec("map", body.freeze())
 
 
 @dataclass(frozen=True)
@@ -212,6 +230,12 @@ class Plan:
                 found[name] = replace(buffer, type=type_, name=name, parts=None)
         return found
 
+    @cached_property
+    def step_bytes(self) -> int:
+        """Bytes beside the arena that the steps of a loop need: no two loops run at once, but loops within a step do."""
+        inner = [spec.inner for spec in self.specs.values() if spec.inner is not None]
+        return max((plan.arena_bytes + plan.step_bytes for plan in inner), default=0)
+
     @property
     def saved_bytes(self) -> int:
         """Bytes that sharing the arena saves."""
@@ -355,6 +379,8 @@ def may_share(spec: Spec, operand: int, result: int) -> bool:
     """
     body, leaf = spec.body, spec.inputs[operand]
     output = body.outputs[result]
+    if spec.inner is not None:
+        return shares_carry(spec, operand, result)
     if leaf.shape != output.shape or leaf.dtype.itemsize != output.dtype.itemsize:
         return False
     if _overwrites(body, leaf, output) or _carries(body, leaf, output):

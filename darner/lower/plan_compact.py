@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeAlias
 
 from ..graph.data import Data
 from ..graph.errors import Source
@@ -17,19 +18,23 @@ from ..graph.parts import Parts
 from ..graph.types import TensorType, parse_type
 from .plan import Buffer, Kernel, Plan, Spec
 
+Rows: TypeAlias = dict[str, Any]
+"""A plan as values that JSON has."""
+
 
 class Specs(Mapping[str, Spec]):
     """What kernels compute, by digest; each is made of its text when it is first asked for."""
 
-    def __init__(self, texts: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(self, texts: Mapping[str, tuple[str, str, Rows | None]]) -> None:
         self._texts = texts
         self._made: dict[str, Spec] = {}
 
     def __getitem__(self, digest: str) -> Spec:
         found = self._made.get(digest)
         if found is None:
-            kind, text = self._texts[digest]
-            found = self._made[digest] = Spec(kind, Graph.from_json(text).freeze())
+            kind, text, rows = self._texts[digest]
+            step = None if rows is None else from_rows(rows, repeat(None))
+            found = self._made[digest] = Spec(kind, Graph.from_json(text).freeze(), step)
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -39,7 +44,7 @@ class Specs(Mapping[str, Spec]):
         return len(self._texts)
 
 
-def to_rows(plan: Plan) -> dict[str, Any]:
+def to_rows(plan: Plan) -> Rows:
     """Values that JSON has; ``from_rows`` makes an equal plan of them. Lines of the user's code are left out."""
     types: dict[TensorType, int] = {}
     numbers = {digest: i for i, digest in enumerate(plan.specs)}
@@ -48,7 +53,11 @@ def to_rows(plan: Plan) -> dict[str, Any]:
         "target": plan.target,
         "options": dict(plan.options),
         "version": plan.version,
-        "specs": [[key, spec.kind, spec.body.to_json()] for key, spec in plan.specs.items()],
+        "specs": [
+            # What a loop repeats has no lines of its own.
+            [key, spec.kind, spec.body.to_json(), spec.inner and to_rows(spec.inner)]
+            for key, spec in plan.specs.items()
+        ],
         "constants": {key: data.to_json() for key, data in plan.constants.items()},
         "buffers": [
             # JSON has no infinities and no NaN.
@@ -83,15 +92,15 @@ def sources_of(plan: Plan) -> list[Source | None]:
     return [line for k in plan.kernels for line in (k.source, *(c[1] for c in k.checks))]
 
 
-def from_rows(rows: dict[str, Any], sources: Iterable[Source | None]) -> Plan:
+def from_rows(rows: Rows, sources: Iterable[Source | None]) -> Plan:
     """The plan of these rows; ``sources`` as ``sources_of`` gave them."""
     lines = iter(sources)
     types = [parse_type(text) for text in rows["types"]]
-    digests = [key for key, _, _ in rows["specs"]]
+    digests = [key for key, *_ in rows["specs"]]
     return Plan(
         name=rows["name"],
         target=rows["target"],
-        specs=Specs({key: (kind, text) for key, kind, text in rows["specs"]}),
+        specs=Specs({key: (kind, text, step) for key, kind, text, step in rows["specs"]}),
         buffers=tuple(
             Buffer(types[number], place, name, offset, float(init), storage, _parts(parts))
             for number, place, name, offset, init, storage, parts in rows["buffers"]

@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from .._version import __version__
 from ..graph.data import Data
@@ -25,22 +25,26 @@ from .plan import KINDS, PLACES, VERSION, Buffer, Kernel, Plan, Spec
 
 FORMAT = "darner.plan"
 
+Record: TypeAlias = dict[str, Any]
+"""A JSON object: fields by name."""
+
 # --------------------------------------------------------------------------- writing
 
 
 def to_json(plan: Plan) -> str:
     """One JSON document; ``from_json`` restores an equal plan."""
+    return signed(_content(plan), plan.version)
+
+
+def _content(plan: Plan) -> Record:
     files: dict[str, int] = {}
     types: dict[TensorType, int] = {}
-    content = {
+    return {
         "name": plan.name,
         "target": plan.target,
         "darner": __version__,
         "options": dict(plan.options),
-        "specs": {
-            key: {"kind": spec.kind, "body": json.loads(spec.body.to_json())}
-            for key, spec in plan.specs.items()
-        },
+        "specs": {key: _write_spec(spec) for key, spec in plan.specs.items()},
         "constants": {key: data.to_json() for key, data in plan.constants.items()},
         "buffers": [_write_buffer(buffer, types) for buffer in plan.buffers],
         "types": list(map(str, types)),
@@ -54,10 +58,9 @@ def to_json(plan: Plan) -> str:
         "commit": plan.commit,
         "bounds": {name: list(bound) for name, bound in plan.bounds.items()},
     }
-    return signed(content, plan.version)
 
 
-def signed(content: dict[str, Any], version: int = VERSION) -> str:
+def signed(content: Record, version: int = VERSION) -> str:
     """A document around a plan's content, with the checksum that reading asks for."""
     head = {"format": FORMAT, "version": version, "checksum": _checksum(content)}
     return _dumps({**head, "plan": content})
@@ -77,8 +80,15 @@ def _checksum(content: Any) -> str:
     return hashlib.blake2b(_dumps(content).encode(), digest_size=16).hexdigest()
 
 
-def _write_buffer(buffer: Buffer, types: dict[TensorType, int]) -> dict[str, Any]:
-    record: dict[str, Any] = {
+def _write_spec(spec: Spec) -> Record:
+    record = {"kind": spec.kind, "body": json.loads(spec.body.to_json())}
+    if spec.inner is not None:
+        record["step"] = _content(spec.inner)
+    return record
+
+
+def _write_buffer(buffer: Buffer, types: dict[TensorType, int]) -> Record:
+    record: Record = {
         "type": types.setdefault(buffer.type, len(types)),
         "place": buffer.place,
     }
@@ -96,8 +106,8 @@ def _write_buffer(buffer: Buffer, types: dict[TensorType, int]) -> dict[str, Any
 _OPTIONAL = {"name": None, "offset": None, "storage": "dense"}
 
 
-def _write_kernel(kernel: Kernel, files: dict[str, int]) -> dict[str, Any]:
-    record: dict[str, Any] = {
+def _write_kernel(kernel: Kernel, files: dict[str, int]) -> Record:
+    record: Record = {
         "spec": kernel.spec,
         "operands": list(kernel.operands),
         "results": list(kernel.results),
@@ -203,7 +213,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read(content: dict[str, Any], version: int) -> Plan:
+def _read(content: Record, version: int) -> Plan:
     types = [_type(text) for text in _list(content, "types", str)]
     files = _list(content, "files", str)
     outputs = tuple(_list(content, "outputs", int))
@@ -258,13 +268,13 @@ def _require(value: Any, kind: type, what: str) -> Any:
     return value
 
 
-def _field(record: dict[str, Any], name: str, kind: type) -> Any:
+def _field(record: Record, name: str, kind: type) -> Any:
     if name not in record:
         raise FormatError(f"the field '{name}' is missing")
     return _require(record[name], kind, f"the field '{name}'")
 
 
-def _list(record: dict[str, Any], name: str, kind: type) -> list[Any]:
+def _list(record: Record, name: str, kind: type) -> list[Any]:
     items = _field(record, name, list)
     return [_require(item, kind, f"an item of '{name}'") for item in items]
 
@@ -293,14 +303,15 @@ def _spec(key: str, record: Any) -> tuple[str, Spec]:
         body = Graph.from_json(_dumps(_field(record, "body", dict))).freeze()
     except DarnerError as error:
         raise FormatError(f"spec {_shown(key)}: {error.rule}", hint=error.hint) from error
-    return key, Spec(kind, body)
+    step = _read(_field(record, "step", dict), VERSION) if "step" in record else None
+    return key, Spec(kind, body, step)
 
 
 def _constant(key: str, record: Any) -> tuple[str, Data]:
     return key, Data.from_json(_require(record, dict, "a constant"))
 
 
-def _buffer(record: dict[str, Any], types: list[TensorType]) -> Buffer:
+def _buffer(record: Record, types: list[TensorType]) -> Buffer:
     if (place := _field(record, "place", str)) not in PLACES:
         raise FormatError(f"the place of a buffer is {_shown(place)}, not {', '.join(PLACES)}")
     kept = _field(record, "storage", str) if "storage" in record else "dense"
@@ -338,7 +349,7 @@ def _two(row: object, what: str) -> tuple[object, object]:
     return row[0], row[1]
 
 
-def _kernel(record: dict[str, Any], files: list[str]) -> Kernel:
+def _kernel(record: Record, files: list[str]) -> Kernel:
     checks = _list(record, "checks", list) if "checks" in record else []
     return Kernel(
         spec=_field(record, "spec", str),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..io.memory import format_size
+from .loops import loop_of
 from .plan import Kernel, Plan, Spec
 
 SHORT = 8
@@ -45,6 +46,11 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield "specs"
         uses = Counter(kernel.spec for kernel in plan.kernels)
         yield from _table([_spec(spec, uses[key]) for key, spec in plan.specs.items()])
+    for spec in plan.specs.values():
+        if spec.inner is not None:
+            steps = loop_of(spec).length
+            yield f"step of {_short(spec.digest)}, repeated {steps} time{'' if steps == 1 else 's'}"
+            yield from (f"  {line}" for text in _lines(spec.inner) for line in text.split("\n"))
 
 
 def _shown(plan: Plan, i: int) -> str:
@@ -61,7 +67,8 @@ def _kernel(plan: Plan, k: int, kernel: Kernel) -> tuple[str, ...]:
 
 
 def _short(digest: str) -> str:
-    return digest.rpartition("-")[2][:SHORT]
+    # Loops of one op may do other things in a step: the plan of that tells them apart.
+    return digest.replace(".", "-").rpartition("-")[2][:SHORT]
 
 
 def _arena_size(plan: Plan) -> str:

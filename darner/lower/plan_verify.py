@@ -10,6 +10,7 @@ from typing import Any
 from ..graph.errors import DarnerError, VerifyError
 from ..graph.op import get_op
 from ..graph.parts import Parts
+from .loops import body_graph
 from .plan import ALIGNMENT, KINDS, PLACES, Buffer, Kernel, Plan, Spec, may_share, symbolic
 
 
@@ -56,8 +57,31 @@ def _check_spec(key: str, spec: Spec) -> None:
         raise VerifyError(f"its inputs are {', '.join(body.inputs)}, not 0, 1, ... in order")
     if not body.outputs:
         raise VerifyError("its body has no output")
+    if (spec.kind == "loop") != (spec.inner is not None):
+        raise VerifyError(f"it is of kind '{spec.kind}': loops alone have the plan of a step")
+    if spec.inner is not None:
+        _check_step(spec, spec.inner)
     if key != spec.digest:
         raise VerifyError(f"it is stored under that key, but its digest is {spec.digest}")
+
+
+def _check_step(spec: Spec, plan: Plan) -> None:
+    """The plan of a loop's step: a plan of the body, whose leaves are what the kernel's operands and results say, all updated in place."""
+    verify(plan)
+    if not any(node.op.facts.role == "loop" for node in spec.body.nodes):
+        raise VerifyError("its body has no loop")
+    wanted = body_graph(spec.body)
+    for place, leaves in (("input", wanted.inputs), ("state", wanted.states), ("parameter", {})):
+        found = {name: plan.buffers[i].type for name, i in plan.leaves(place).items()}
+        if found != {name: leaf.type for name, leaf in leaves.items()}:
+            raise VerifyError(f"its step has other leaves of kind {place} than its body")
+    if any(old != new for old, new in plan.updates):
+        raise VerifyError("a step of it leaves an update to be done after its last kernel")
+    updated = {str(plan.buffers[old].name) for old, _ in plan.updates}
+    if updated != {str(leaf.name) for leaf in wanted.updates}:
+        raise VerifyError("its step updates other leaves than its body")
+    if plan.commit or plan.outputs:
+        raise VerifyError("its step has outputs or a commit point, which are the kernel's")
 
 
 def _faults_of_buffer(plan: Plan, buffer: Buffer, names: set[str]) -> Iterator[str]:

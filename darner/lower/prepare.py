@@ -11,6 +11,9 @@ from ..graph.node import Node
 from ..transforms.expand import expand
 from .roles import stays_whole, whole_ops
 
+MOST_WRITTEN = 256
+"""Bytes of a constant that is part of a loop's body; larger ones are operands."""
+
 
 def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     """Write out what has no kernel of its own, and merge what that makes twice.
@@ -26,7 +29,72 @@ def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     (1, 1)
     """
     names = whole_ops() if whole is None else whole
-    return merged(expand(graph, keep=lambda node: node.op.name in names and stays_whole(node)))
+    written = expand(graph, keep=lambda node: node.op.name in names and stays_whole(node))
+    return merged(_Bodies().rewritten(written))
+
+
+class _Bodies:
+    """Bodies of loops as they are lowered, with numbers for names and without large constants: each made once.
+
+    What two layers call their weights makes no other kernel, and a large constant is an operand like any other, not part of code.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Graph, list[Node]]] = {}
+
+    def rewritten(self, graph: Graph) -> Graph:
+        """A graph with such bodies in its loops; the graph itself where it has none."""
+        if not any(node.op.facts.role == "loop" for node in graph.nodes):
+            return graph
+        result = Graph(graph.name)
+        made: dict[int, Node] = {}
+        for node in graph.nodes:
+            operands = [made[i] for i in node.inputs]
+            if node.op.facts.role == "loop":
+                made[node.id] = self._loop(result, node, operands)
+            else:
+                made[node.id] = result.insert_like(node, operands)
+        result.set_outputs([made[node.id] for node in graph.outputs])
+        for leaf, value in graph.updates.items():
+            result.set_update(made[leaf.id], made[value.id])
+        result.inherit(graph)
+        return result
+
+    def _loop(self, result: Graph, node: Node, operands: list[Node]) -> Node:
+        first = len(node.slots) - node.slots.count("xs")
+        key = id(node.attrs["body"]), first
+        if key not in self._known:
+            self._known[key] = self._body(node.attrs["body"], first)
+        body, constants = self._known[key]
+        found = [result.insert_like(constant, []) for constant in constants]
+        return result.insert(
+            node.op,
+            [*operands[:first], *found, *operands[first:]],
+            (*node.slots[:first], *["constants"] * len(found), *node.slots[first:]),
+            {**node.attrs, "body": body},
+            label=node.label,
+            scope=node.scope,
+            source=node.source,
+        )
+
+    def _body(self, body: Graph, first: int) -> tuple[Graph, list[Node]]:
+        """A body, and its constants that come as operands after so many others."""
+        inner = self.rewritten(body)
+        result = Graph("body")
+        constants = [
+            node
+            for node in inner.nodes
+            if node.op.name == "constant" and int(node.type.nbytes) > MOST_WRITTEN
+        ]
+        leaves = list(inner.inputs.values())
+        made: dict[int, Node] = {}
+        for number, leaf in enumerate((*leaves[:first], *constants, *leaves[first:])):
+            made[leaf.id] = result.input(str(number), leaf.shape, leaf.dtype)
+        for node in inner.nodes:
+            if node.id not in made:
+                made[node.id] = result.insert_like(node, [made[i] for i in node.inputs])
+        result.set_outputs([made[node.id] for node in inner.outputs])
+        return result.freeze(), constants
 
 
 def merged(graph: Graph) -> Graph:

@@ -5,6 +5,7 @@ point     each element of the result from a few elements of the operands: it can
 reduce    many elements into one, along axes
 contract  products summed, and windows pooled: what is element-wise after them is done where they write
 host      a function of NumPy arrays, called between kernels: a user's op without scalar code
+loop      a plan of its own, repeated (``lower.loops``)
 others    kernels of a kind of their own, named by that kind
 """
 
@@ -18,8 +19,8 @@ from ..graph.facts import Role
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import OPS
-from ..graph.scalar import runs_on_host
 from ..graph.types import TupleType
+from ..ops.faults import calls_host
 from .strided import is_readable, is_view, is_widening
 
 MOST_TAPS = 128
@@ -95,7 +96,8 @@ def roles(graph: Graph) -> list[Role]:
         if is_widening(node) and node.id not in ends and _only_multiplied(graph, node):
             found[node.id] = "view"
     for node in graph.nodes:
-        if node.op.facts.whole:
+        facts = node.op.facts
+        if facts.whole or facts.reads_rows or facts.role == "loop":
             for operand in node.operands:
                 if found[operand.id] == "view" and not is_readable(node, operand):
                     found[operand.id] = "point"
@@ -203,7 +205,7 @@ def role(node: Node) -> Role:
     op = node.op
     if "leaf" in op.traits:
         return "leaf"
-    if runs_on_host(node):
+    if calls_host(node):
         return "host"
     if op.facts.role is not None:
         return op.facts.role

@@ -150,7 +150,7 @@ class _Bodies:
             if node.id in numbers:
                 stack.pop()
                 continue
-            inner = node.id in own or self.roles[node.id] == "view" or _is_scalar(node)
+            inner = node.id in own or self.roles[node.id] == "view" or self._is_written(node, id)
             waiting = [i for i in node.inputs if i not in numbers] if inner else []
             if waiting:
                 stack += reversed(waiting)
@@ -159,6 +159,10 @@ class _Bodies:
                 operands.append(node.id)
             numbers[node.id] = len(made)
             made.append((node, inner))
+
+    def _is_written(self, node: Node, reader: int) -> bool:
+        """Whether a node is a number in the code of who reads it; a loop reads all its operands from memory."""
+        return _is_scalar(node) and self.roles[reader] != "loop"
 
     @staticmethod
     def _call(node: Node, inner: bool, numbers: Mapping[int, int]) -> tuple[Any, ...]:

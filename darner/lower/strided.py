@@ -91,11 +91,14 @@ def strided(node: Node, *, widened: bool = False) -> Strided | None:
 def is_readable(user: Node, operand: Node) -> bool:
     """Whether a kernel that works on matrices can read an operand as it lies; it is copied first where not.
 
-    A product of matrices needs its free axes to be one, and its summed axes; attention and convolutions need rows without gaps.
+    A product of matrices needs its free axes to be one, and its summed axes; attention and convolutions need rows without gaps, and a loop steps without.
     """
     seen = strided(operand, widened=user.op.name == "dot_general")
     if seen is None:
         return False
+    if user.op.facts.role == "loop":
+        slots = [slot for i, slot in zip(user.inputs, user.slots, strict=True) if i == operand.id]
+        return all(is_stepwise(operand, slot == "xs") for slot in slots)
     sizes = _sizes(operand)
     if user.op.name != "dot_general":
         contiguous = operand.rank < 2 or seen.strides[-1] == 1 or sizes[-1] == 1
@@ -111,6 +114,16 @@ def is_readable(user: Node, operand: Node) -> bool:
             if merged_stride(*taken) is None:
                 return False
     return True
+
+
+def is_stepwise(node: Node, stepped: bool) -> bool:
+    """Whether a loop can read an operand where it lies: all its elements without gaps, or where it is ``stepped`` those of each step."""
+    seen = strided(node)
+    if seen is None:
+        return False
+    sizes = _sizes(node)[int(stepped) :]
+    strides = zip(sizes, seen.strides[int(stepped) :], row_major(sizes), strict=True)
+    return all(size == 1 or found == wanted for size, found, wanted in strides)
 
 
 def row_major(sizes: Sequence[int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@
     (6422528, 518144)
 
 What is computed inside a kernel moves no bytes: that is what fusing is for. An operand counts once, however often it is read;
-of a table only the rows that are looked up, and of a value that is changed in place only what is replaced.
+of a table only the rows that are looked up, and of a value that is changed in place only what is replaced. The arithmetic of a loop is that of all its steps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..graph.node import Node
 from ..graph.types import Type
 from ..optimizer.targets import Target
 from ..transforms.cost import cost
+from .loops import loop_of
 from .plan import Kernel, Plan, Spec
 
 
@@ -110,6 +111,11 @@ def kernel_work(plan: Plan, kernel: Kernel | int) -> KernelWork:
 def _arithmetic(spec: Spec) -> tuple[int, int, bool]:
     contraction = other = 0
     half = False
+    if spec.inner is not None:
+        steps = loop_of(spec).length
+        found = [_arithmetic(spec.inner.spec(kernel)) for kernel in spec.inner.kernels]
+        contraction, other = (sum(one[i] for one in found) * steps for i in (0, 1))
+        return contraction, other, any(one[2] for one in found)
     for node in spec.body.nodes:
         flops = cost(node).flops
         if not isinstance(flops, int):

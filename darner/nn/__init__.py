@@ -47,7 +47,7 @@ from .pools import (
     MaxPool2d,
     MaxPool3d,
 )
-from .recurrent import GRU, LSTM
+from .recurrent import GRU, LSTM, RNN
 from .state_space import Mamba
 
 if not TYPE_CHECKING:  # a type checker knows the names itself
@@ -63,6 +63,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "MLP",
+    "RNN",
     "AdaptiveAvgPool",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",

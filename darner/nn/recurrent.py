@@ -1,7 +1,7 @@
-"""Recurrent layers: LSTM and GRU, with the parameters of PyTorch's, by its names.
+"""Recurrent layers: RNN, LSTM and GRU, with the parameters of PyTorch's, by its names.
 
-The steps are written out one after another, so the number of them is part of the graph. What does not wait for the step before,
-the product of all inputs with their weights, is one product for the whole sequence.
+The steps are a loop over one body. What does not wait for the step before, the product of all inputs with their weights, is one product for the whole
+sequence.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ States: TypeAlias = tuple[Node, ...]
 
 @custom_gradient
 def in_parts(x: Node, count: int, axis: int) -> tuple[Node, ...]:
-    """Equal parts of ``x`` along an axis: the steps of a sequence, the gates of a step.
+    """Equal parts of ``x`` along an axis: the gates of a step.
 
-    The gradient is those of the parts side by side. Derived from slices it would be a sum of as many arrays of the whole size,
-    which is found to be the same only where sequences are short.
+    The gradient is those of the parts side by side. Derived from slices it would be a sum of as many arrays of the whole size.
     """
     return tuple(x.chunk(count, axis=axis))
 
@@ -74,8 +73,8 @@ class Recurrent(Layer):
         return 2 if self.bidirectional else 1
 
     @abstractmethod
-    def step(self, given: Node, states: States | None, weight: Node, bias: Node | None) -> States:
-        """One step: ``given`` (batch, gates * width) is what the input adds; ``states`` None stands for zeros."""
+    def step(self, given: Node, states: States, weight: Node, bias: Node | None) -> States:
+        """One step: ``given`` (batch, gates * width) is what the input adds."""
 
     def run(self, x: Node, initial: States | None) -> tuple[Node, States]:
         """Outputs (batch, time, directions * width), and the last states of every layer and direction."""
@@ -86,16 +85,16 @@ class Recurrent(Layer):
             for layer in range(self.num_layers):
                 if layer and self.dropout:
                     x = x.dropout(self.dropout)
-                read: list[Any] = []
+                read: list[Node] = []
                 for suffix in ("", "_reverse")[: self.directions]:
                     start = None if initial is None else tuple(each[len(last)] for each in initial)
                     outputs, states = self._through(x, f"l{layer}{suffix}", start)
-                    read.append(graph.stack(outputs, axis=1))
+                    read.append(outputs)
                     last.append(states)
                 x = read[0] if len(read) == 1 else graph.concat(read, axis=2)
             return x, tuple(graph.stack(list(each), axis=0) for each in zip(*last, strict=True))
 
-    def _through(self, x: Node, key: str, states: States | None) -> tuple[list[Any], States]:
+    def _through(self, x: Node, key: str, states: States | None) -> tuple[Node, States]:
         """One layer in one direction: the outputs in the order of the sequence, and the states at its end."""
         rows, even = self.GATES * self.width, f"uniform({1.0 / math.sqrt(self.width)!r})"
 
@@ -103,22 +102,24 @@ class Recurrent(Layer):
             return parameter(x.graph, f"{kind}_{key}", shape, x.dtype, even)
 
         weight_ih = made("weight_ih", rows, int(x.shape[-1]))
-        weight_hh = made("weight_hh", rows, self.width).T
-        given, bias_hh = x @ weight_ih.T, None
+        weight_hh = made("weight_hh", rows, self.width)
+        given, bias_hh = x.transpose((1, 0, 2)) @ weight_ih.T, None
         if self.bias:
             bias_ih, bias_hh = made("bias_ih", rows), made("bias_hh", rows)
             if self.BIASES_ADD:
                 bias_ih, bias_hh = bias_ih + bias_hh, None
             given = given + bias_ih
-        outputs: list[Any] = []
-        backwards = key.endswith("_reverse")
-        steps = [part.squeeze(axis=1) for part in in_parts(given, int(x.shape[1]), 1)]
-        for each in reversed(steps) if backwards else steps:
-            states = self.step(each, states, weight_hh, bias_hh)
-            outputs.append(states[0])
         if states is None:
-            raise ShapeError("a sequence has at least one step")
-        return (outputs[::-1] if backwards else outputs), states
+            start = x.graph.zeros((x.shape[0], self.width), x.dtype)
+            states = tuple(start for _ in self.STATES)
+
+        def step(carry: States, part: Node) -> tuple[States, Node]:
+            following = self.step(part, carry, weight_hh.T, bias_hh)
+            return following, following[0]
+
+        reverse = key.endswith("_reverse")
+        states, outputs = x.graph.iterate(step, states, given, reverse=reverse)
+        return outputs.transpose((1, 0, 2)), states
 
     def _check(self, x: Node, initial: States | None) -> None:
         layer = f"{type(self).__name__} '{x.graph.current_scope}'"
@@ -142,6 +143,40 @@ class Recurrent(Layer):
 
 
 @dataclass(frozen=True)
+class RNN(Recurrent):
+    """The recurrent layer of one gate (Elman 1990), as ``torch.nn.RNN`` with ``batch_first``; ``nonlinearity`` is tanh or relu.
+
+    >>> import darner
+    >>> from darner import nn
+    >>> g = darner.Graph("reader")
+    >>> y, h = RNN("rnn", inputs=8, width=16)(g.input("x", (4, 10, 8)))
+    >>> y.shape, h.shape
+    ((4, 10, 16), (1, 4, 16))
+    """
+
+    nonlinearity: str = "tanh"
+
+    GATES: ClassVar[int] = 1
+    BIASES_ADD: ClassVar[bool] = True
+    STATES: ClassVar[tuple[str, ...]] = ("h",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nonlinearity not in ("tanh", "relu"):
+            raise ArgumentError(f"nonlinearity is 'tanh' or 'relu', got {self.nonlinearity!r}")
+
+    def __call__(self, x: Node, initial: Node | None = None) -> tuple[Node, Node]:
+        """Outputs (batch, time, directions * width) and the last h; without ``initial`` it starts at 0."""
+        y, (h,) = self.run(x, None if initial is None else (initial,))
+        return y, h
+
+    def step(self, given: Node, states: States, weight: Node, bias: Node | None) -> States:
+        """One gate."""
+        gate = given + states[0] @ weight
+        return (gate.tanh() if self.nonlinearity == "tanh" else gate.relu(),)
+
+
+@dataclass(frozen=True)
 class LSTM(Recurrent):
     """Long short-term memory (Hochreiter and Schmidhuber 1997), as ``torch.nn.LSTM`` with ``batch_first``.
 
@@ -153,9 +188,6 @@ class LSTM(Recurrent):
     ((4, 10, 16), (1, 4, 16), (1, 4, 16))
     >>> list(g.parameters)
     ['lstm.weight_ih_l0', 'lstm.weight_hh_l0', 'lstm.bias_ih_l0', 'lstm.bias_hh_l0']
-
-    Every step of time has nodes of its own, so building a session takes longer for longer texts: some ten seconds for a hundred steps
-    of training; the next time it is found in the cache.
     """
 
     GATES: ClassVar[int] = 4
@@ -169,13 +201,11 @@ class LSTM(Recurrent):
         y, (h, c) = self.run(x, initial)
         return y, (h, c)
 
-    def step(self, given: Node, states: States | None, weight: Node, bias: Node | None) -> States:
+    def step(self, given: Node, states: States, weight: Node, bias: Node | None) -> States:
         """Input, forget, cell and output gates, in this order."""
-        gates = given if states is None else given + states[0] @ weight
-        enter, forget, cell, leave = in_parts(gates, self.GATES, 1)
-        kept = enter.sigmoid() * cell.tanh()
-        if states is not None:
-            kept = forget.sigmoid() * states[1] + kept
+        h, c = states
+        enter, forget, cell, leave = in_parts(given + h @ weight, self.GATES, 1)
+        kept = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
         return leave.sigmoid() * kept.tanh(), kept
 
 
@@ -200,18 +230,14 @@ class GRU(Recurrent):
         y, (h,) = self.run(x, None if initial is None else (initial,))
         return y, h
 
-    def step(self, given: Node, states: States | None, weight: Node, bias: Node | None) -> States:
+    def step(self, given: Node, states: States, weight: Node, bias: Node | None) -> States:
         """Reset, update and new gates, in this order."""
-        reset, update, new = in_parts(given, self.GATES, 1)
-        kept = None if states is None else states[0] @ weight
+        (h,) = states
+        kept = h @ weight
         if bias is not None:
-            kept = bias if kept is None else kept + bias
-        if kept is not None:
-            kept_reset, kept_update, kept_new = in_parts(kept, self.GATES, kept.rank - 1)
-            reset, update = (reset + kept_reset).sigmoid(), (update + kept_update).sigmoid()
-            new = (new + reset * kept_new).tanh()
-        else:
-            update, new = update.sigmoid(), new.tanh()
-        if states is None:
-            return ((1.0 - update) * new,)
-        return ((1.0 - update) * new + update * states[0],)
+            kept = kept + bias
+        reset, update, new = in_parts(given, self.GATES, 1)
+        kept_reset, kept_update, kept_new = in_parts(kept, self.GATES, 1)
+        reset, update = (reset + kept_reset).sigmoid(), (update + kept_update).sigmoid()
+        new = (new + reset * kept_new).tanh()
+        return ((1.0 - update) * new + update * h,)

@@ -18,19 +18,19 @@ def numbered(count: int) -> list[str]:
     return [f"_{i}" for i in range(count)]
 
 
-def _check_closed(body: Graph, what: str) -> None:
+def check_closed(body: Graph, what: str) -> None:
     """A body computes from its inputs alone."""
-    for name, leaf in {**body.parameters, **body.states}.items():
-        raise ArgumentError(
-            f"the {what} has a {leaf.op.name} '{name}' of its own",
-            hint="declare it as an input and pass it as an operand",
-        )
     for node in body.nodes:
         if "random" in node.op.traits:
             raise ArgumentError(
                 f"the {what} draws random numbers ({node.op.name})",
                 hint="draw them outside and pass them as an operand",
             )
+    for name, leaf in {**body.parameters, **body.states}.items():
+        raise ArgumentError(
+            f"the {what} has a {leaf.op.name} '{name}' of its own",
+            hint="declare it as an input and pass it as an operand",
+        )
 
 
 def _check_inputs(what: str, found: Sequence[Node], wanted: Sequence[TensorType]) -> None:
@@ -53,7 +53,7 @@ def check_body(body: Graph, inputs: Sequence[TensorType]) -> list[TensorType]:
     """The types of a body's outputs, when it fits the operands."""
     if not inputs:
         raise ArgumentError("it needs an operand")
-    _check_closed(body, "body")
+    check_closed(body, "body")
     _check_inputs("body", list(body.inputs.values()), inputs)
     return [node._tensor for node in body.outputs]
 
@@ -88,7 +88,7 @@ def _check_rule(
     optional: Mapping[str, TensorType],
 ) -> None:
     """A rule must have the inputs it needs (for floats), may have others, and one for each operand."""
-    _check_closed(rule, what)
+    check_closed(rule, what)
     for name, type_ in needed.items():
         if name not in rule.inputs and is_float(type_):
             raise ArgumentError(f"the {what} has no input '{name}'")

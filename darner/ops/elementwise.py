@@ -308,7 +308,9 @@ def cast(x: Tensor, to: DType) -> TensorType:
     integers wrap around; anything but 0 is True. Between floats the gradient is cast back.
     """
     if x.dtype.kind == "complex" and to.kind != "complex":
-        raise ArgumentError(f"{x.dtype} cannot become {to}", hint="take its real part first")
+        raise ArgumentError(
+            f"{x.dtype} cannot become {to}", hint="take its real part first: x.real()"
+        )
     return x.with_dtype(to)
 
 
@@ -328,7 +330,9 @@ cast.rules.emit = Emit(converts=True)
 
 @cast.vjp
 def _(g: Node, out: Node, x: Node, to: DType) -> Node:
-    return cast(g, x.dtype)
+    # Only the real part of a number that has become complex came from here.
+    into_complex = to.kind == "complex" and x.dtype.kind != "complex"
+    return cast(g.real() if into_complex else g, x.dtype)
 
 
 @composite(

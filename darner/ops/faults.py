@@ -1,12 +1,12 @@
 """Faults of data: what an op cannot compute, which only its values show, and the words for it.
 
-An index outside its axis, a matrix that is singular or not positive definite, a negative power of an integer. The reference finds them in its
+An index outside its axis, a matrix that is singular or not positive definite, a negative power of an integer, more entries than there is room for. The reference finds them in its
 arrays, and compiled code tells of them by numbers; both raise the errors of this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,11 +20,29 @@ from ..graph.scalar import runs_on_host
 
 
 def can_fail(node: Node) -> bool:
-    """Whether data can be such that a node has no value; a user's function can raise whatever they are."""
+    """Whether data can be such that a node has no value; a user's function can raise whatever they are, and a loop fails where its body does."""
     fails_on = node.op.facts.fails_on
     if fails_on == "exponent":
         return node.dtype.is_int and node.dtype.limits[0] < 0
+    if node.op.facts.role == "loop":
+        return any(map(can_fail, node.attrs["body"].nodes))
     return fails_on is not None or runs_on_host(node)
+
+
+def host_nodes(graph: Graph) -> Iterator[Node]:
+    """The nodes that are a user's function of NumPy arrays, those of the bodies of loops among them."""
+    for node in graph.nodes:
+        if node.op.facts.role == "loop":
+            yield from host_nodes(node.attrs["body"])
+        elif runs_on_host(node):
+            yield node
+
+
+def calls_host(node: Node) -> bool:
+    """Whether a node is a user's function of NumPy arrays, or a loop with one in its body."""
+    if node.op.facts.role == "loop":
+        return any(True for _ in host_nodes(node.attrs["body"]))
+    return runs_on_host(node)
 
 
 def is_indexed(node: Node) -> bool:
@@ -53,10 +71,12 @@ def indexed_size(node: Node) -> int:
 def fault_of(node: Node, value: int, size: int) -> RunError:
     """The error of a node that met a fault, as kernels tell of it.
 
-    ``value`` is the index, the number of the matrix in its batch, or the exponent; ``size`` is that of the axis.
+    ``value`` is the index, the number of the matrix in its batch, the exponent, or how many entries there are; ``size`` is that of the axis, or of the room.
     """
     if is_indexed(node):
         return index_fault(value, size)
+    if node.op.facts.fails_on == "room":
+        return room_fault(value, size)
     if node.op.facts.fails_on == "matrix":
         lead = [int(n) for n in node.operands[0].shape[:-2]]
         return matrix_fault(node.op.name, [int(i) for i in np.unravel_index(value, lead)])
@@ -81,6 +101,14 @@ def power_fault(exponent: int) -> RunError:
     return RunError(
         f"the exponent {exponent} is negative, and integers have no such powers",
         hint="cast to a float first",
+    )
+
+
+def room_fault(entries: int, room: int) -> RunError:
+    """The error of lists that have no room for all entries."""
+    return RunError(
+        f"there are {entries} pairs of a tile and a splat that it touches, and room for {room}",
+        hint=f"max_list_entries={entries} or more, or larger tiles",
     )
 
 

@@ -15,11 +15,14 @@ from ..graph import dtypes
 from ..graph.attributes import Float, Number, RealNumber
 from ..graph.facts import Facts
 from ..graph.node import Node
-from ..graph.op import Op, Rule
+from ..graph.op import Op, Rule, primitive
 from ..graph.scalar import Emit, Scalar
+from ..graph.types import TensorType
+from .complex_numbers import real_type
 from .complex_parts import Pair, over, times
-from .declare import unary
-from .samples import uniform
+from .declare import FAMILY, attach, unary
+from .elementwise import where
+from .samples import sample, spec, uniform
 
 
 def _by_element(function: Callable[[float], float]) -> Rule:
@@ -57,14 +60,36 @@ neg = unary(
     emit=Emit(lambda x: -x, lambda x, signed: -x),
     facts=Facts(cheap=True, by_parts=True),
 )
-abs_ = unary(
-    "abs",
-    "The absolute value |x|. Its derivative at 0 is 0.",
-    np.abs,
-    kind=RealNumber,
-    vjp=lambda g, x, y: g * x.sign(),
-    emit=Emit(lambda x: x.abs(), _integer_abs),
+
+
+@primitive(
+    family=FAMILY,
+    name="abs",
+    traits=["elementwise"],
+    samples=[
+        *uniform(),
+        sample(spec(3, 5, kind="complex", dtype="c64")),
+        sample(spec(0, 2, kind="complex", dtype="c64")),
+    ],
 )
+def abs_(x: Number) -> TensorType:
+    """The absolute value |x|, of complex numbers too. Its derivative at 0 is 0."""
+    return x if x.dtype.kind != "complex" else x.with_dtype(real_type(x.dtype))
+
+
+abs_.reference(lambda x: np.abs(x))
+attach(abs_, Emit(lambda x: x.abs(), _integer_abs))
+
+
+@abs_.vjp
+def _(g: Node, out: Node, x: Node) -> Node:
+    if x.dtype.kind != "complex":
+        real: Node = g * x.sign()
+        return real
+    unit: Node = where(out.eq(0.0), 0.0, x.conjugate() / where(out.eq(0.0), 1.0, out))
+    return g * unit
+
+
 sign = unary(
     "sign",
     "-1, 0 or 1 by the sign of x. Its derivative is 0.",
@@ -358,6 +383,14 @@ def _size(a: Pair) -> tuple[Node, Node]:
     large = a.re.abs().maximum(a.im.abs())
     small = a.re.abs().minimum(a.im.abs())
     return large, large.eq(0.0).where(0.0, (small / large).square())
+
+
+@abs_.pairs
+def _(x: Pair) -> Node:
+    large, ratio = _size(x)
+    size: Node = large * (ratio + 1.0).sqrt()
+    # Neither is the ratio of infinities a number, nor is there one of nothing.
+    return large.eq(math.inf).where(math.inf, size)
 
 
 @recip.pairs

@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 from ..graph import dtypes
 from ..graph.attributes import Number
 from ..graph.dims import Dim, format_shape
-from ..graph.errors import DTypeError, ShapeError
+from ..graph.errors import ShapeError
 from ..graph.facts import Facts
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op, builder, composite
 from ..graph.types import TensorType
 from .axes import align
+from .complex_numbers import conjugated
 from .contract import dot_general
 from .samples import ints, sample, spec
 from .shapes import reshape, transpose
@@ -309,11 +310,9 @@ def dot(graph: Graph, a: Node, b: Node, shape: Any = None) -> Node:
 
 @builder(family=FAMILY)
 def vdot(graph: Graph, a: Node, b: Node, shape: Any = None) -> Node:
-    """Like ``dot``, for real vectors only: complex ones would need the conjugate of ``a``."""
+    """Like ``dot``, with the conjugate of ``a`` where it is complex."""
     _check_vectors(a, b)
-    if "complex" in (a.dtype.kind, b.dtype.kind):
-        raise DTypeError("complex vectors have no conjugate here", hint="use dot for a plain sum")
-    return matmul(a, b, shape=shape)
+    return matmul(conjugated(a), b, shape=shape)
 
 
 @builder(family=FAMILY)

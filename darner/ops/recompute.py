@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..graph.attributes import Free
 from ..graph.data import Array
 from ..graph.dims import Dim
@@ -41,11 +39,11 @@ def _(x: Array, after: Array) -> Array:
 
 
 @recompute_barrier.vjp
-def _(g: Node, out: Node, x: Node, after: Node) -> Any:
+def _(g: Node, out: Node, x: Node, after: Node) -> dict[str, Node]:
     return {"x": g}
 
 
 @recompute_barrier.vmap
-def _(size: Dim, batched: dict[str, Any], x: Node, after: Node) -> Node:
+def _(size: Dim, batched: dict[str, bool], x: Node, after: Node) -> Node:
     held = recompute_barrier(x, after)
     return held if batched["x"] else spread(held, size)

@@ -309,7 +309,7 @@ _RUNNING = [
 
 @primitive(
     family=FAMILY,
-    facts=Facts(role="loop"),
+    facts=Facts(role="scan"),
     samples=[
         *_RUNNING,
         sample(spec(3, 5), 1, True),
@@ -357,7 +357,7 @@ def _running(name: str, doc: str, numpy: Rule, kind: Any, *, widen: bool = False
     infer.__annotations__ = {"x": kind, "axis": Axis, "reverse": bool}
     infer.__doc__ = doc
     samples = [*_RUNNING, sample(spec(3, 5), 1, reverse=True)]
-    facts = Facts(role="loop", selects=not widen)
+    facts = Facts(role="scan", selects=not widen)
     op = primitive(family=FAMILY, name=name, samples=samples, facts=facts)(infer)
     op.vmap(lambda size, batched, x, axis, reverse: op(x, axis + 1, reverse=reverse))
 

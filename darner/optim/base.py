@@ -86,6 +86,11 @@ class Optimizer(metaclass=Constructed):
                 "optimizer attribute", f"{type(self).__name__} has no", name, dir(type(self))
             )
 
+    @property
+    def takes_complex(self) -> bool:
+        """Whether its rule holds for complex parameters too, as one that is linear in the gradient does."""
+        return False
+
     def check(self) -> None:
         """Refuse wrong numbers; a subclass adds its own. Runs as an optimizer is made."""
 

@@ -26,6 +26,11 @@ class SGD(Optimizer):
     weight_decay: float = 0.0
     dampening: float = 0.0
 
+    @property
+    def takes_complex(self) -> bool:
+        """Its steps are sums of gradients; bounds are real."""
+        return self.clip_norm is None and self.clip_value is None
+
     def check(self) -> None:
         """Momentum lies in [0, 1), numbers are not negative, and Nesterov's form needs plain momentum."""
         self.check_fraction("momentum")

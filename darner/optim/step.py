@@ -74,7 +74,7 @@ def trained_parameters(graph: Graph, optimizer: Optimizer, wrt: Wrt) -> list[Nod
             raise ArgumentError(f"'{name}' is {node.op.name}: only parameters are trained")
         if optimizer.multiplier(name) == 0.0:
             continue
-        _check(node, name, node.id in updated)
+        _check(node, name, node.id in updated, optimizer)
         chosen.append(node)
     if not chosen:
         raise ArgumentError(
@@ -91,9 +91,14 @@ def trained_parameters(graph: Graph, optimizer: Optimizer, wrt: Wrt) -> list[Nod
     return chosen
 
 
-def _check(node: Node, name: str, updated: bool) -> None:
-    if not node.dtype.is_float:
-        raise ArgumentError(f"'{name}' is {node.dtype}: only real floats are trained")
+def _check(node: Node, name: str, updated: bool, optimizer: Optimizer) -> None:
+    if node.dtype.kind == "complex" and not optimizer.takes_complex:
+        raise ArgumentError(
+            f"'{name}' is {node.dtype}: {type(optimizer).__name__} trains real floats",
+            hint="train two real parameters and use complex(re, im), or take SGD without clipping",
+        )
+    if not node.dtype.is_float and node.dtype.kind != "complex":
+        raise ArgumentError(f"'{name}' is {node.dtype}: only floats are trained")
     if node.attrs["storage"] != "dense":
         raise ArgumentError(
             f"'{name}' is stored as {node.attrs['storage']}, which cannot take small steps",

@@ -14,6 +14,7 @@ from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..transforms.gradients import value_and_grad
 from .blocks import Partition, Region, describe, partition
+from .bodies import optimize_loops
 from .canonical import canonicalise, without_useless
 from .choose import Recipe, choose, is_fusion, unchanged
 from .declare import RULES, Mode
@@ -233,6 +234,8 @@ class _Pass:
         self.extra = [join_products]
         name = "inference" if mode == "inference" else "forward" if before_gradient else "graph"
         self.report = PassReport(name, target.name)
+        self.inside: list[PassReport] = []
+        """What was done inside loops."""
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -245,6 +248,9 @@ class _Pass:
 
     def run(self, graph: Graph) -> Graph:
         report = self.report
+        if self.level:
+            with self._timed("loops"):
+                graph = optimize_loops(graph, self._body)
         if self.level < 2:
             with self._timed("price"):
                 report.nodes_before, report.before = self._work(graph)
@@ -258,11 +264,29 @@ class _Pass:
                 result = without_useless(graph)
             if self.level >= 2:
                 result = self._saturated(result)
+        for found in self.inside:
+            report.fusions += found.fusions
+            report.blocks += found.blocks
+            report.rules_fired += found.rules_fired
+            report.simplified += found.simplified
         with self._timed("verify"):
             result = graph.copy() if result is graph else result
             result.verify()
         with self._timed("price"):
             report.nodes_after, report.after = self._work(result)
+        return result
+
+    def _body(self, body: Graph) -> Graph:
+        """The body of a loop, optimized as graphs are."""
+        alone = _Pass(self.pricer.target, self.level, self.mode, self.before_gradient, self.budget)
+        alone.rules, alone.extra = self.rules, self.extra
+        result = alone.run(body)
+        found, report = alone.report, self.report
+        report.notes.append(
+            f"the body of loop '{body.name}': {found.nodes_before} nodes, {found.nodes_after} optimized"
+        )
+        report.notes += found.notes
+        self.inside.append(found)
         return result
 
     def _layouts(self, graph: Graph) -> Layouts:

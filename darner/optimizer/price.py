@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph.dims import Dim, bind_dim
+from ..graph.graph import Graph
 from ..graph.op import OPS, Op
 from ..graph.types import TensorType, Type
+from ..ops.loop import loop
 from ..transforms.cost import call_cost
 from .targets import Target
 
@@ -81,6 +83,8 @@ class Pricer:
     ) -> Price:
         if "view" in op.traits:
             return Price(TIE)
+        if op is loop:
+            return self._looped(attrs["body"], attrs["length"])
         cost = call_cost(op, slots, attrs, types, type_)
         flops, moved = number(cost.flops), number(cost.bytes)
         target = self.target
@@ -96,6 +100,20 @@ class Pricer:
             work = flops / rate + self._epilogue(attrs.get("activation"), type_) / target.vector
             return self._finish(work, moved, op.facts.kernels)
         return self._finish(flops / target.vector, moved, 1.0)
+
+    def _looped(self, body: Graph, length: int) -> Price:
+        """A loop is its body, as often as it has steps."""
+        total = FREE
+        for node in body.nodes:
+            types = tuple(operand.type for operand in node.operands)
+            step = self.price(node.op, node.slots, node.attrs, types, node.type)
+            total = Price(
+                total.seconds + length * step.seconds,
+                total.flops + length * step.flops,
+                total.bytes + length * step.bytes,
+                total.launches + length * step.launches,
+            )
+        return total
 
     @staticmethod
     def _epilogue(activation: str | None, type_: Type) -> float:

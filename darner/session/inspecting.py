@@ -47,7 +47,7 @@ class Inspector:
             for plan in [plan for plan in plans if plan is not None]:
                 outside = [b for b in plan.buffers if b.place in ("input", "constant")]
                 sizes += [b.nbytes for b in outside if b.name not in special.plans.setup_names]
-                sizes += [plan.arena_bytes] if plan.arena_bytes else []
+                sizes += [size for size in (plan.arena_bytes, plan.step_bytes) if size]
         moments = 0
         if isinstance(self._learner.used, Adam):
             names = [name for name in added if name.rpartition("/")[2] in ADAM_STATES]

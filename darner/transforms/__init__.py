@@ -1,4 +1,5 @@
 """Graph to graph: what a graph becomes."""
 
-# Adds the rules of `custom_fn`, which transform its bodies, to its record.
+# Add the rules of `custom_fn` and `loop`, which transform bodies, to their records.
 from . import custom_rules as custom_rules
+from . import loops as loops

@@ -19,6 +19,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Cost, Op
 from ..graph.types import TupleType, Type
+from ..ops.loop import loop
 from .expand import expand_call
 
 
@@ -83,3 +84,11 @@ def graph_cost(graph: Graph) -> Cost:
         part = cost(node)
         moved, flops = moved + part.bytes, flops + part.flops
     return Cost(moved, flops)
+
+
+@loop.cost
+def _(
+    init: object, constants: object, xs: object, body: Graph, length: int, **attrs: object
+) -> Dim:
+    """A loop costs its body in every step."""
+    return length * graph_cost(body).flops

@@ -21,7 +21,9 @@ from ..graph.errors import ArgumentError, Calling, UnknownNameError, listed, nea
 from ..graph.graph import Graph, check_graph
 from ..graph.node import Node
 from ..graph.types import TupleType
+from ..ops.complex_numbers import conjugated
 from .forward import push_forward
+from .loops.tidy import finished
 from .remat import Remat, regions
 from .reverse import (
     Rebuilt,
@@ -50,7 +52,7 @@ def grad(
     with Calling("grad"):
         full, gradients, _ = differentiated(graph, select(graph, wrt, frozen), remat)
         full.set_outputs(gradients)
-        return full.toposort()
+        return finished(full)
 
 
 def value_and_grad(
@@ -60,7 +62,7 @@ def value_and_grad(
     with Calling("value_and_grad"):
         full, gradients, _ = differentiated(graph, select(graph, wrt, frozen), remat)
         full.set_outputs([*full.outputs, *gradients])
-        return full.toposort()
+        return finished(full)
 
 
 def vjp(graph: Graph, wrt: Wrt = None) -> Graph:
@@ -84,7 +86,7 @@ def vjp(graph: Graph, wrt: Wrt = None) -> Graph:
         ]
         found = _pulled(rebuilt, chosen, outputs, cotangents)
         full.set_outputs([*full.outputs, *found])
-        return full.toposort()
+        return finished(full)
 
 
 def jvp(graph: Graph, wrt: Wrt = None) -> Graph:
@@ -97,7 +99,7 @@ def jvp(graph: Graph, wrt: Wrt = None) -> Graph:
         chosen = select(graph, wrt)
         full, moved, _ = pushed(graph, chosen, short_names(chosen))
         full.set_outputs([*full.outputs, *moved])
-        return full.toposort()
+        return finished(full)
 
 
 def hvp(graph: Graph, wrt: Wrt = None) -> Graph:
@@ -108,7 +110,7 @@ def hvp(graph: Graph, wrt: Wrt = None) -> Graph:
         full.set_outputs(gradients)
         full, moved, _ = pushed(full, places, short_names(chosen))
         full.set_outputs(moved)
-        return full.toposort()
+        return finished(full)
 
 
 def pushed(
@@ -209,6 +211,15 @@ def differentiated(
     if not graph.outputs:
         raise ArgumentError(f"graph '{graph.name}' has no output", hint="call set_outputs first")
     loss = graph.outputs[0]
+    if (
+        is_differentiable(loss)
+        and not isinstance(loss.type, TupleType)
+        and loss.dtype.kind == "complex"
+    ):
+        raise ArgumentError(
+            f"the first output must be one float, but it is {loss.type}",
+            hint="take its real part, or the square of its absolute value: complex_norm_sq",
+        )
     if loss.size != 1 or not is_differentiable(loss):
         raise ArgumentError(
             f"the first output must be one float, but it is {loss.type}",
@@ -217,7 +228,8 @@ def differentiated(
     rebuilt = prepare(graph, chosen, [loss])
     rebuilt.graph._remat = regions(graph, remat)
     seed = rebuilt.graph.ones(loss.shape, loss.dtype)
-    gradients = _pulled(rebuilt, chosen, [loss], [seed])
+    # A cotangent c of complex z means Re(c dz); the loss grows fastest along its conjugate.
+    gradients = [conjugated(g) for g in _pulled(rebuilt, chosen, [loss], [seed])]
     return rebuilt.graph, gradients, [rebuilt[node] for node in chosen]
 
 

@@ -22,6 +22,7 @@ from ..graph.errors import Calling, ShapeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.types import TensorType, TupleType
+from .loops.parts import is_loop
 
 Storage = tuple[int, int]
 """A node, and which of its results."""
@@ -55,6 +56,10 @@ def _live_bytes(graph: Graph) -> list[int]:
             size = _number(_item(node, index).nbytes)
             change[made] += size
             change[last + 1] -= size
+    for node in filter(is_loop, graph.nodes):  # besides, what a step of it needs
+        inside = max(_live_bytes(node.attrs["body"]), default=0)
+        change[node.id] += inside
+        change[node.id + 1] -= inside
     return list(accumulate(change))[: len(graph)]
 
 

@@ -7,7 +7,8 @@ each operand receives. What it returns are functions, called only for operands t
     def _(g, out, a, b):
         return {"a": lambda: g @ b.T, "b": lambda: a.T @ g}
 
-One operand may be answered by the node itself, a list of operands by a list. What a broadcast operand of an
+One operand may be answered by the node itself, a list of operands by a list. A rule that does all
+operands in one go returns ``Together``. What a broadcast operand of an
 element-wise op receives is summed to its shape here, not in the rules. A composite without a rule is written out
 first, so that the rules of its parts apply.
 """
@@ -15,6 +16,7 @@ first, so that the rules of its parts apply.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..graph.errors import ArgumentError, InternalError
@@ -28,6 +30,13 @@ from .remat import Recompute
 
 NO_GRADIENT = "no gradient"
 """The trait of ops through which no gradient passes, although their results are floats."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """A rule's answer that is made for all operands at once, told which of them are wanted."""
+
+    contributions: Callable[[Sequence[bool]], list[Node | None]]
 
 
 def is_differentiable(node: Node) -> bool:
@@ -215,6 +224,8 @@ def apply_rule(  # many parameters: a call, as it stands in the graph
     if op.rules.vjp is None:
         raise InternalError(f"'{op.name}' has no vjp rule")
     answer = op.rules.vjp(cotangent, result, **op.arguments(operands, slots), **attrs)
+    if isinstance(answer, Together):
+        return answer.contributions(wanted)
     if not isinstance(answer, dict):
         answer = {slots[0]: answer}
     seen: dict[str, int] = {}

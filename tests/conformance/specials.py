@@ -100,6 +100,8 @@ def unlike(found, wanted, kind):
     """Where two results differ: in NaN, infinities, the sign of a zero, or by more than rounding."""
     if found.dtype.kind in "biu":
         return found != wanted
+    if found.dtype.kind == "c":
+        return unlike(found.real, wanted.real, kind) | unlike(found.imag, wanted.imag, kind)
     kind = dtypes.dtype(found.dtype).name
     one, other = found.astype(np.float64), wanted.astype(np.float64)
     one, other = (np.where(np.abs(v) < TINY[kind], np.copysign(0.0, v), v) for v in (one, other))

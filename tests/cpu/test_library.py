@@ -173,6 +173,22 @@ def test_complex_contractions_reductions_and_moves():
     )
 
 
+@pytest.mark.parametrize(
+    "shape", [(1,), (7,), (33,), (64,), (131,), (3, 40), (5, 1), (2, 3, 17), (9000,)]
+)
+def test_complex_elements_are_vectors_of_any_length(shape):
+    agree(
+        lambda g, a, b, x: [
+            *(a * b + x, (a / b).conjugate(), a.abs() * x, (a * 1j).imag(), g.complex(x, x * 2.0)),
+            *(a.eq(b).where(a, b * x), (x > 0.0).where(a, 0.0), a[..., ::-1] * 2.0, a.sum(-1)),
+            a[..., :1] * b,
+        ],
+        complex_numbers(*shape),
+        complex_numbers(*shape),
+        RNG.normal(size=shape).astype(np.float32),
+    )
+
+
 def test_complex_slices_of_one_index_are_multiplied():
     agree(
         lambda g, x, i, s: [x.scatter(i, s, 0, "mul"), x.scatter(i, s, 0, "add")],

@@ -34,7 +34,7 @@ from tests.zoo import ZOO, llama, mlp_step, values
 def kind_of(node):
     if "elementwise" in node.op.traits:
         return "map"
-    named = {"matmul": "contract", "gather": "index", "scan": "loop", "attention": "attention"}
+    named = {"matmul": "contract", "gather": "index", "scan": "scan", "attention": "attention"}
     return named.get(node.op.name, "library")
 
 

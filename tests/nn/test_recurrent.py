@@ -1,4 +1,4 @@
-"""LSTM and GRU beside PyTorch's: outputs, last states, and the gradients of all that goes in."""
+"""RNN, LSTM and GRU beside PyTorch's: outputs, last states, and the gradients of all that goes in."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ import torch
 
 import darner
 from darner import ArgumentError, ShapeError
-from darner.nn.recurrent import GRU, LSTM
+from darner.nn.recurrent import GRU, LSTM, RNN
 from darner.testing import assert_close
 
-LAYERS = {"lstm": (LSTM, torch.nn.LSTM), "gru": (GRU, torch.nn.GRU)}
+LAYERS = {"lstm": (LSTM, torch.nn.LSTM), "gru": (GRU, torch.nn.GRU), "rnn": (RNN, torch.nn.RNN)}
 BATCH, TIME, INPUTS, WIDTH = 3, 5, 4, 6
 
 
@@ -192,3 +192,27 @@ def test_states_that_do_not_fit_are_told():
         GRU("gru", 4, 0)
     with pytest.raises(ArgumentError, match=r"dropout is at least 0 and below 1, got 1\.5"):
         GRU("gru", 4, 8, dropout=1.5)
+
+
+def test_a_recurrent_layer_may_be_rectified():
+    g = darner.Graph("rnn")
+    y, _ = RNN("rnn", INPUTS, WIDTH, nonlinearity="relu")(g.input("x", (BATCH, TIME, INPUTS)))
+    g.set_outputs([y])
+    module = torch.nn.RNN(INPUTS, WIDTH, nonlinearity="relu", batch_first=True)
+    x = np.random.default_rng(0).normal(size=(BATCH, TIME, INPUTS)).astype(np.float32)
+    values = {f"rnn.{name}": p.detach().numpy() for name, p in module.named_parameters()}
+    (found,) = darner.run(g, {"x": x}, values)
+    assert_close(found, module(torch.tensor(x))[0].detach().numpy(), "f32", 100)
+    with pytest.raises(ArgumentError, match="nonlinearity is 'tanh' or 'relu', got 'gelu'"):
+        RNN("rnn", INPUTS, WIDTH, nonlinearity="gelu")
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_graph_of_a_layer_does_not_grow_with_time(kind):
+    def nodes(time):
+        g = darner.Graph(kind)
+        outputs = LAYERS[kind][0]("rnn", 4, 5, num_layers=2)(g.input("x", (2, time, 4)))
+        g.set_outputs([outputs[0].sum()])
+        return len(darner.grad(g))
+
+    assert nodes(3) == nodes(3000)

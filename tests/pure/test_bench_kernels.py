@@ -16,6 +16,7 @@ from bench.kernels.cases import (
     Contract,
     Convolution,
     DeltaRule,
+    Fourier,
     Index,
     Map,
     Move,
@@ -52,6 +53,8 @@ TINY = [
     Order("sort", 3, 11),
     Order("top_k", 3, 11, 4),
     Move((3, 4, 5), (2, 0, 1)),
+    *(Fourier(op, 3, 10) for op in ("fft", "rfft", "irfft")),
+    Fourier("irfft", 3, 9),
     *(DeltaRule(1, 5, 2, 7, part) for part in ("forward", "both")),
     DeltaRule(1, 1, 2, 7, "step"),
     *(SelectiveScan(1, 5, 7, 3, part) for part in ("forward", "both") if find_spec("mambapy")),
@@ -88,7 +91,7 @@ def test_numpy_computes_the_same_where_it_has_a_function():
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
     kinds = {case.kind for case in TINY} - {case.kind for case in without}
-    assert kinds == {"contract", "reduce", "index", "move"}
+    assert kinds == {"contract", "fourier", "reduce", "index", "move"}
 
 
 def test_the_work_of_a_case_is_that_of_its_sizes():
@@ -205,8 +208,8 @@ def test_groups_are_chosen_by_the_beginning_of_their_names():
         "contract.TN",
     ]
     assert arguments(["gemm"]).groups == ["gemm"]
-    with pytest.raises(ValueError, match="no group 'fft'"):
-        chosen(["fft"], DRAWS)
+    with pytest.raises(ValueError, match="no group 'wavelet'"):
+        chosen(["wavelet"], DRAWS)
 
 
 def test_the_slow_points_of_a_run_are_measured_again(tmp_path):

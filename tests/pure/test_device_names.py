@@ -21,9 +21,6 @@ ALLOWED = {
 }
 """Words of a module that are no devices there."""
 
-BEING_MOVED = ("codegen/simt/", {"cpu", "wgpu"})
-"""GPU templates, which still use code of the devices themselves."""
-
 CHOOSING = {"startswith", "endswith", "removeprefix", "partition", "split", "get", "pop"}
 """Methods that choose by a text which they are given."""
 
@@ -147,8 +144,7 @@ def test_code_that_knows_none_is_not(code):
 
 def words_of(module):
     """The words that are no devices in a module."""
-    folder, words = BEING_MOVED
-    return ALLOWED.get(module, set()) | (words if module.startswith(folder) else set())
+    return ALLOWED.get(module, set())
 
 
 def test_no_module_outside_of_the_backends_knows_a_device():
@@ -167,4 +163,3 @@ def test_no_module_outside_of_the_backends_knows_a_device():
     assert found == []
     # An excuse that nothing needs any more is taken out.
     assert excused >= {(module, word) for module, words in ALLOWED.items() for word in words}
-    assert any(module.startswith(BEING_MOVED[0]) for module, _ in excused)

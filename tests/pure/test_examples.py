@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import struct
 import sys
 from pathlib import Path
 
@@ -68,6 +69,10 @@ EXAMPLES = {
             "--sample",
         ],
     ),
+    "splats.py": (
+        ["--splats", "60", "--steps", "40", "--size", "32", "--out", "fitted.png"],
+        ["step     0  error 0.", "step    40  error 0.0", " dB  ", "the last try are fitted.png"],
+    ),
     "optimize_llama.py": (
         ["--layers", "2"],
         ["=== Optimization Report ===", "MatMul+Add→FusedMatMulAdd x4", "layer1.gate+layer1.up"],
@@ -111,7 +116,20 @@ def check_adapter(printed, folder):
     assert np.abs(adapter.weights["model.layers.1.mlp.down_proj.lora_B.weight"]).max() > 0
 
 
-AFTERWARDS = {"finetune_lora.py": check_adapter, "mnist.py": check_digits}
+def check_fitted(printed, folder):
+    """Splats look like the picture, and the file has three pictures beside each other."""
+    errors = [float(found) for found in re.findall(r"error ([\d.]+)", printed)]
+    assert errors[-1] < errors[0] / 5
+    file = (folder / "fitted.png").read_bytes()
+    assert file[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", file[16:24]) == (3 * 32, 32)
+
+
+AFTERWARDS = {
+    "finetune_lora.py": check_adapter,
+    "mnist.py": check_digits,
+    "splats.py": check_fitted,
+}
 """What is to be true of what an example did."""
 
 

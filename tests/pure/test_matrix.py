@@ -366,7 +366,7 @@ ERRORS = [
     ("dot", [f32(3, 4), f32(4)], "a must be a vector, not (3, 4)"),
     ("dot", [f32(3), f32(4)], "inner sizes 3 and 4 differ"),
     ("outer", [f32(3), f32()], "b must be a vector, not ()"),
-    ("vdot", [((3,), "c64"), f32(3)], "complex vectors have no conjugate here"),
+    ("vdot", [((3,), "c64"), f32(4)], "inner sizes 3 and 4 differ"),
     (
         "linear_bias",
         [f32(3, 4), f32(4, 5), f32(4)],

@@ -20,6 +20,14 @@ def test_the_chart_is_that_of_the_table():
     )
 
 
+def test_the_filtered_signal_is_that_of_the_example():
+    drawn = pictures.denoising_svg()
+    assert drawn == (DOCS / "denoising.svg").read_text(encoding="utf-8")
+    example = (DOCS / "fft.md").read_text(encoding="utf-8")
+    for line in ("x.rfft(n=1000)", 'kept.where(re, 0.0), kept.where(im, 0.0), 1000, "backward"'):
+        assert line in example
+
+
 def test_the_stages_have_the_numbers_of_darner():
     there = (DOCS / "stages.svg").read_text(encoding="utf-8")
     kernels = int(re.search(r">(\d+) kernels<", there)[1])

@@ -2,7 +2,7 @@
 
 ``tests/seed_names.txt`` is the list. Each builder in scope is called here positionally, as its documents call it,
 beside the same computation in darner's own words (or in NumPy); both run and must agree. What comes with later parts
-(quantisation, FFT, scans, custom functions, splats) is listed as such: when one of those names starts to
+(products of quantised weights) is listed as such: when one of those names starts to
 work, its line here must move.
 """
 
@@ -19,15 +19,6 @@ NAMES = Path(__file__).parents[1].joinpath("seed_names.txt").read_text().split()
 
 LATER = {
     "quantisation": "dequant_matmul dequant_matmul_nvfp4 dequant_matmul_packed",
-    "fft and complex": """complex_norm_sq complex_norm_sq_backward conjugate fft fft_axis fft_batch_real
-        fft_conv1d fft_norm fft_real fftfreq_tensor fftn ifft_spectrum ifftn irfft
-        pad_last_axis_to_pow2 psd psd_real rfft rfftfreq_tensor split_spectrum stft""",
-    "scans": """scan scan_backward scan_backward_with_checkpoints scan_backward_xs
-        scan_backward_xs_with_checkpoints scan_checkpointed scan_trajectory
-        scan_with_bcasts_and_xs scan_with_xs""",
-    "splats": """gaussian_splat_prepare gaussian_splat_rasterize gaussian_splat_render
-        gaussian_splat_render_backward gaussian_splat_render_decomposed
-        gaussian_splat_render_meta""",
 }
 LATER_NAMES = {name for names in LATER.values() for name in names.split()}
 
@@ -45,6 +36,10 @@ class Desk:
 
     def u32(self, *shape, high):
         return self._add(self.rng.integers(0, high, shape).astype(np.uint32))
+
+    def c64(self, *shape):
+        parts = self.rng.uniform(-2, 2, (2, *shape))
+        return self._add((parts[0] + 1j * parts[1]).astype(np.complex64))
 
     def i8(self, *shape):
         return self._add(self.rng.integers(-128, 128, shape).astype(np.int8))
@@ -1021,6 +1016,301 @@ def q_conv2d(d):
     return d.graph.q_conv2d(x, w, bias, *attrs), own
 
 
+# Splats.
+
+SPLATS = {"positions": 6, "scales": 6, "rotations": 8, "opacities": 2, "colors": 6, "sh_coeffs": 0}
+CAMERA = ([0.0, 0.0, 3.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0], 60.0, 0.1, 100.0, [0.1, 0.2, 0.3])
+SMALL = darner.GaussianSplatRenderParams(6, 4, 4, 1.0)
+
+
+def splats(d):
+    """Two round splats that every pixel sees, one behind the other."""
+    low = {"positions": -0.2, "scales": 0.0, "rotations": 0.5, "opacities": 0.3}
+    high = {"positions": 0.2, "scales": 0.0, "opacities": 0.9}
+    leaves = {
+        name: d.f32(size, low=low.get(name, 0.1), high=high.get(name, 0.9))
+        for name, size in SPLATS.items()
+    }
+    meta = d.graph.gaussian_splat_render_meta(*CAMERA, SMALL)
+    return darner.GaussianSplatInputs(**leaves, meta=meta)
+
+
+def covered(d, inputs):
+    """What each splat takes of each pixel, by how far from its middle a ray passes: it is round and of size 1."""
+    y, x = np.mgrid[:4, :6]
+    at = np.stack([x.ravel() - 2.5, 1.5 - y.ravel()], 1) * np.tan(np.pi / 6) / 2
+    rays = np.concatenate([at, -np.ones((24, 1))], 1)
+    rays /= np.linalg.norm(rays, axis=1, keepdims=True)
+    away = np.array(CAMERA[0], "f4") - inputs.positions.reshape((2, 3))
+    along = away @ rays.T.astype("f4")
+    squares = (away * away).sum(-1, keepdims=True) - along * along
+    return inputs.opacities.reshape((2, 1)) * (squares * -0.5).exp(), (away * away).sum(-1)
+
+
+def light(d, inputs):
+    """The light of each pixel before its gamma, [24, 3], what each splat has of it, and what is let through."""
+    alpha, distance = covered(d, inputs)
+    is_first = (distance[0] <= distance[1]).where(np.float32(1.0), 0.0)
+    before = [1.0 - alpha[1] * (1.0 - is_first), 1.0 - alpha[0] * is_first]
+    weights = d.graph.stack([alpha[0] * before[0], alpha[1] * before[1]], 1)
+    left = (1.0 - alpha[0]) * (1.0 - alpha[1])
+    background = np.array(CAMERA[-1], "f4")
+    shown = weights @ inputs.colors.reshape((2, 3)) + left.unsqueeze(1) * background
+    return shown, weights, left
+
+
+def picture(d, inputs):
+    shown, _, left = light(d, inputs)
+    return d.graph.concat([shown**2.2, 1.0 - left.unsqueeze(1)], 1).flatten()
+
+
+@row
+def gaussian_splat_render(d):
+    inputs = splats(d)
+    return d.graph.gaussian_splat_render(inputs, SMALL), picture(d, inputs)
+
+
+@row
+def gaussian_splat_render_meta(d):
+    own = [*CAMERA[0], *CAMERA[1], *CAMERA[2], 60, 0.1, 100, *CAMERA[-1]]
+    own += [64, 64, 16, 1.6, 1 / 255, 32, 0.01, 576]
+    params = darner.GaussianSplatRenderParams()
+    found = d.graph.gaussian_splat_render_meta(*CAMERA, params)
+    return found, d.graph.constant(np.array(own, "f4"))
+
+
+@row
+def gaussian_splat_prepare(d):
+    inputs = splats(d)
+    packed = d.graph.gaussian_splat_prepare(inputs, SMALL)
+    shown = [inputs.colors.reshape((2, 3)), inputs.opacities.reshape((2, 1))]
+    own = d.graph.concat([d.graph.concat(shown, 1).flatten(), np.ones(2, "f4")])
+    return packed[:10], own
+
+
+@row
+def gaussian_splat_rasterize(d):
+    inputs = splats(d)
+    packed = d.graph.gaussian_splat_prepare(inputs, SMALL)
+    found = d.graph.gaussian_splat_rasterize(packed, inputs.meta, SMALL)
+    return found, picture(d, inputs)
+
+
+@row
+def gaussian_splat_render_decomposed(d):
+    inputs = splats(d)
+    return d.graph.gaussian_splat_render_decomposed(inputs, SMALL), picture(d, inputs)
+
+
+@row
+def gaussian_splat_render_backward(d):
+    inputs, sent = splats(d), d.f32(96)
+    params = darner.GaussianSplatBackwardParams(SMALL, 0.5)
+    packed = d.graph.gaussian_splat_render_backward(inputs, sent, params)
+    shown, weights, _ = light(d, inputs)
+    cut = sent.clip(-0.5, 0.5).reshape((24, 4))[:, :3]
+    own = weights.transpose((1, 0)) @ (cut * 2.2 * shown**1.2)
+    return packed[22:28], own.flatten()
+
+
+# Complex numbers and Fourier transforms; matrices of sines and cosines say what they are.
+
+
+@row
+def conjugate(d):
+    z = d.c64(3, 4)
+    return d.graph.conjugate(z), d.graph.complex(z.real(), -z.imag())
+
+
+@row
+def complex_norm_sq(d):
+    z = d.c64(3, 4)
+    return d.graph.complex_norm_sq(z), z.real() ** 2.0 + z.imag() ** 2.0
+
+
+@row
+def complex_norm_sq_backward(d):
+    z, g = d.c64(3, 4), d.f32(3, 4)
+    return d.graph.complex_norm_sq_backward(z, g), g * z
+
+
+def turns(n, inverse=False):
+    k = np.arange(n)
+    return np.exp((2j if inverse else -2j) * np.pi * np.outer(k, k) / n).astype(np.complex64)
+
+
+def direct(z, inverse=False, scale=1.0):
+    """A transform along the last axis, term by term."""
+    return (z @ turns(z.shape[-1], inverse)) * scale
+
+
+def halves(block):
+    n = block.shape[-1] // 2
+    return block[..., :n], block[..., n:]
+
+
+def joined(z):
+    return z.graph.concat([z.real(), z.imag()], -1)
+
+
+def directly_real(x, scale=1.0):
+    """The whole spectrum of real rows that are padded to 8."""
+    wide = x.pad([(0, 0), (0, 8 - x.shape[-1])])
+    return direct(wide.cast("c64"), scale=scale)
+
+
+NORMS = [
+    (darner.FftNorm.Backward, 1.0, 1.0),
+    (darner.FftNorm.Forward, 1.0, 1 / 8),
+    (darner.FftNorm.Ortho, 8**-0.5, 8**-0.5),
+]
+
+
+@row
+def fft(d):
+    z, x = d.c64(3, 5), d.f32(3, 10)
+    made = d.graph.complex(*halves(x))
+    return [
+        (d.graph.fft(z, False), direct(z)),
+        (d.graph.fft(z, True), direct(z, True)),
+        (d.graph.fft(d.graph.fft(z, False), True), z * 5.0),
+        (d.graph.fft(x, False), joined(direct(made))),
+        (d.graph.fft(x, True), joined(direct(made, True))),
+    ]
+
+
+@row
+def fft_norm(d):
+    z = d.c64(3, 8)
+    return [
+        pair
+        for norm, forward, inverse in NORMS
+        for pair in (
+            (d.graph.fft_norm(z, False, norm), direct(z, scale=forward)),
+            (d.graph.fft_norm(z, True, norm), direct(z, True, inverse)),
+        )
+    ]
+
+
+@row
+def fft_axis(d):
+    z, x = d.c64(3, 5, 2), d.f32(6, 5)
+    swapped = z.swapaxes(1, 2)
+    return [
+        (d.graph.fft_axis(z, 1, True), direct(swapped, True).swapaxes(1, 2)),
+        (d.graph.fft_axis(x, 0, False), d.graph.fft(x.T, False).T),
+    ]
+
+
+@row
+def fftn(d):
+    z = d.c64(3, 5)
+    both = direct(direct(z.T).T)
+    return [(d.graph.fftn(z, [1, 0], False), both), (d.graph.fftn(z, [], True), z)]
+
+
+@row
+def ifftn(d):
+    z = d.c64(3, 5)
+    return d.graph.ifftn(d.graph.fftn(z, [0, 1], False), [0, 1]), z * 15.0
+
+
+@row
+def pad_last_axis_to_pow2(d):
+    x, y = d.f32(2, 5), d.f32(2, 4)
+    assert d.graph.pad_last_axis_to_pow2(y) is y
+    return d.graph.pad_last_axis_to_pow2(x), d.graph.concat([x, d.graph.zeros((2, 3))], 1)
+
+
+@row
+def split_spectrum(d):
+    x = d.f32(2, 6)
+    return list(zip(d.graph.split_spectrum(x), (x[:, :3], x[:, 3:]), strict=True))
+
+
+@row
+def fft_real(d):
+    x = d.f32(3, 5)
+    return [
+        pair
+        for norm, forward, _ in NORMS
+        for whole in [directly_real(x, forward)]
+        for pair in zip(d.graph.fft_real(x, norm), (whole.real(), whole.imag()), strict=True)
+    ]
+
+
+@row
+def fft_batch_real(d):
+    x = d.f32(3, 5)
+    whole = directly_real(x)
+    found = d.graph.fft_batch_real(x, darner.FftNorm.Backward)
+    return list(zip(found, (whole.real(), whole.imag()), strict=True))
+
+
+@row
+def rfft(d):
+    x = d.f32(3, 5)
+    half = directly_real(x, 8**-0.5)[:, :5]
+    found = d.graph.rfft(x, darner.FftNorm.Ortho)
+    return list(zip(found, (half.real(), half.imag()), strict=True))
+
+
+@row
+def irfft(d):
+    x = d.f32(3, 5)
+    re, im = d.graph.rfft(x, darner.FftNorm.Forward)
+    return [
+        (d.graph.irfft(re, im, 5, darner.FftNorm.Forward), x),
+        (d.graph.irfft(re, im, 5, darner.FftNorm.Backward), x * 8.0),
+    ]
+
+
+@row
+def ifft_spectrum(d):
+    re, im = d.f32(3, 8), d.f32(3, 8)
+    own = direct(d.graph.complex(re, im), True, 1 / 8).real()
+    return d.graph.ifft_spectrum(re, im, darner.FftNorm.Forward), own
+
+
+@row
+def psd(d):
+    re, im = d.f32(3, 5), d.f32(3, 5)
+    return d.graph.psd(re, im), (re**2.0 + im**2.0) / 5.0
+
+
+@row
+def psd_real(d):
+    x = d.f32(3, 5)
+    half = directly_real(x)[:, :5]
+    own = (half.real() ** 2.0 + half.imag() ** 2.0) / 8.0
+    return d.graph.psd_real(x, darner.FftNorm.Backward), own
+
+
+@row
+def stft(d):
+    x = d.f32(3, 9)
+    frames = [directly_real(x[:, first : first + 5])[:, :5] for first in (0, 2, 4)]
+    own = d.graph.concat([joined(frame).unsqueeze(0) for frame in frames], 0)
+    return d.graph.stft(x, 5, 2, darner.FftNorm.Backward), own
+
+
+@row
+def fft_conv1d(d):
+    a, b = d.f32(2, 5), d.f32(2, 3)
+    own = sum(a.pad([(0, 0), (k, 2 - k)]) * b[:, k : k + 1] for k in range(3))
+    return [(d.graph.fft_conv1d(a, b, 16, norm), own) for norm, _, _ in NORMS]
+
+
+@row
+def fftfreq_tensor(d):
+    return d.graph.fftfreq_tensor(6), d.graph.constant(np.array([0, 1, 2, -3, -2, -1]) / 6)
+
+
+@row
+def rfftfreq_tensor(d):
+    return d.graph.rfftfreq_tensor(7), d.graph.constant(np.arange(4) / 7)
+
+
 # Meganeura's names beyond the list: the rest of the Graph page.
 
 
@@ -1170,6 +1460,134 @@ def custom_fn_multi(d):
 
 # Names that are methods of the graph itself, or Python's own words for them; tests/pure/test_graph.py
 # and test_module.py call each.
+def scan_body(bcasts=0, xs=0):
+    """``tanh(h * k + x)`` of a carry, so many constants, and so many steps, each [3]."""
+    body = Graph("body")
+    h = body.input("h", (3,))
+    value = h
+    for i in range(bcasts):
+        value = value * body.input(f"k{i}", (3,))
+    for i in range(xs):
+        value = value + body.input(f"x{i}", (3,))
+    body.set_outputs([value.tanh()])
+    return body
+
+
+def scan_vjp():
+    """The transposed body of ``scan_body(xs=1)``."""
+    body = Graph("body_vjp")
+    h, x, d = (body.input(name, (3,)) for name in ("h", "x", "d_output"))
+    inner = d * (1.0 - (h + x).tanh().square())
+    body.set_outputs([inner, inner])
+    return body
+
+
+def scan_steps(h, xs, length, k=None):
+    """The carries after each step, written out."""
+    found = []
+    for t in range(length):
+        h = ((h if k is None else h * k) + (xs[t] if xs is not None else 0.0)).tanh()
+        found.append(h)
+    return found
+
+
+@row
+def scan(d):
+    h = d.f32(3)
+    return d.graph.scan(h, scan_body(), 4), scan_steps(h, None, 4)[-1]
+
+
+@row
+def scan_with_xs(d):
+    h, x = d.f32(3), d.f32(4, 3)
+    return d.graph.scan_with_xs(h, [x], scan_body(0, 1), 4), scan_steps(h, x, 4)[-1]
+
+
+@row
+def scan_with_bcasts_and_xs(d):
+    h, k, x = d.f32(3), d.f32(3), d.f32(4, 3)
+    found = d.graph.scan_with_bcasts_and_xs(h, [k], [x], scan_body(1, 1), 4)
+    return found, scan_steps(h, x, 4, k)[-1]
+
+
+@row
+def scan_trajectory(d):
+    h = d.f32(3)
+    return d.graph.scan_trajectory(h, scan_body(), 4), d.graph.stack(scan_steps(h, None, 4), 0)
+
+
+@row
+def scan_checkpointed(d):
+    h = d.f32(3)
+    return d.graph.scan_checkpointed(h, scan_body(), 7, 3), scan_steps(h, None, 7)[-1]
+
+
+def scan_gradients(h, xs, upstream, each):
+    """The gradients of the first carry and of each step, written out from the last step to the first."""
+    length = len(xs)
+    carries = [h, *scan_steps(h, xs, length)]
+    given, found = 0.0 if each else upstream, []
+    for t in reversed(range(length)):
+        given = given + upstream[t] if each else given
+        given = given * (1.0 - carries[t + 1].square())
+        found.append(given)
+    return given, h.graph.stack(found[::-1], 0)
+
+
+def scan_back(d, each, number, checkpoints=None):
+    """A backward scan's operands, and both of its gradients."""
+    h, x = d.f32(3), d.f32(7, 3)
+    upstream = d.f32(7, 3) if each else d.f32(3)
+    carries = scan_steps(h, x, 7)
+    if checkpoints:
+        carries = [carries[-(-(k + 1) * 7 // checkpoints) - 1] for k in range(checkpoints)]
+    trajectory = d.graph.stack(carries, 0)
+    wanted = scan_gradients(h, x, upstream, each)[number]
+    return [h, trajectory, upstream, [x], scan_vjp(), 7, each], wanted
+
+
+@row
+def scan_backward(d):
+    calls = [scan_back(d, each, 0) for each in (True, False)]
+    return [
+        (d.graph.scan_backward(*args, Shape.new([3], DType.F32)), wanted) for args, wanted in calls
+    ]
+
+
+@row
+def scan_backward_xs(d):
+    calls = [scan_back(d, each, 1) for each in (True, False)]
+    return [
+        (d.graph.scan_backward_xs(*args, 0, Shape.new([7, 3], DType.F32)), wanted)
+        for args, wanted in calls
+    ]
+
+
+@row
+def scan_backward_with_checkpoints(d):
+    kinds = [(each, k) for each in (True, False) for k in (1, 2, 3, 5, 6)]
+    calls = [(scan_back(d, each, 0, k), k) for each, k in kinds]
+    return [
+        (
+            d.graph.scan_backward_with_checkpoints(
+                *args, k, scan_body(0, 1), Shape.new([3], DType.F32)
+            ),
+            wanted,
+        )
+        for (args, wanted), k in calls
+    ]
+
+
+@row
+def scan_backward_xs_with_checkpoints(d):
+    kinds = [(True, 0), (False, 7), (True, 3), (False, 4)]
+    calls = [(scan_back(d, each, 1, k), k) for each, k in kinds]
+    return [
+        (d.graph.scan_backward_xs_with_checkpoints(*args, 0, k, scan_body(0, 1), (7, 3)), wanted)
+        for (args, wanted), k in calls
+    ]
+
+
 STRUCTURE = [
     "add_node",
     "append_node",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...graph.errors import ArgumentError, UnsupportedError
 from ...graph.graph import Graph
 from ...graph.parts import Parts
-from ...graph.scalar import runs_on_host
 from ...lower.lower import lower
 from ...lower.plan import Kernel, Plan, Spec
 from ...lower.roles import whole_ops
+from ...ops.faults import host_nodes
 from .backend import Request
 from .program import Program
 from .registry import backend_of
@@ -43,32 +43,43 @@ def lower_for(
             stored=stored,
         )
         rules.check(plan, graph)
-        without = {digest for digest, spec in plan.specs.items() if not rules.runs(spec)}
-        lacking = [kernel for kernel in plan.kernels if kernel.spec in without]
+        lacking = [(k, spec) for k, spec in written_specs(plan) if not rules.runs(spec)]
         if not lacking:
             if segment is not None or plan.arena_bytes <= rules.largest:
                 return plan
             segment = rules.largest
             continue
-        for kernel in lacking:
-            _refuse_host(plan.spec(kernel), kernel, device)
-        named = {name for kernel in lacking for name in plan.spec(kernel).ops}
+        for kernel, spec in lacking:
+            _refuse_host(spec, kernel, device)
+        named = {name for _, spec in lacking for name in spec.ops}
         named &= whole | ended
         if not named:
-            spec = plan.spec(lacking[0])
+            kernel, spec = lacking[0]
             ops = ", ".join(dict.fromkeys(spec.ops))
             raise UnsupportedError(
                 f"the device '{device}' has no kernel of kind '{spec.kind}' for {ops}"
-            ).located(spec.ops[-1], lacking[0].label, "", lacking[0].source)
+            ).located(spec.ops[-1], kernel.label, "", kernel.source)
         whole -= named
         ended -= named
+
+
+def written_specs(plan: Plan) -> Iterator[tuple[Kernel, Spec]]:
+    """What kernels compute, and after each loop what its step consists of: a kernel of the plan for each, and a spec."""
+    told: set[str] = set()
+    for kernel in plan.kernels:
+        if kernel.spec not in told:
+            told.add(kernel.spec)
+            spec = plan.spec(kernel)
+            yield kernel, spec
+            if spec.inner is not None:
+                yield from ((kernel, inner) for _, inner in written_specs(spec.inner))
 
 
 def _refuse_host(spec: Spec, kernel: Kernel, device: str) -> None:
     """Raise where a kernel is the function of a user's op, which this device does not call."""
     if not spec.is_host:
         return
-    node = next(node for node in spec.body.nodes if runs_on_host(node))
+    node = next(host_nodes(spec.body))
     if node.op.rules.reference is None:
         raise UnsupportedError(
             "it has neither a reference nor scalar code nor an expansion",

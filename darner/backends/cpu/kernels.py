@@ -9,22 +9,26 @@ from typing import Any, NamedTuple
 from ...codegen.ir.index import i64
 from ...codegen.ir.lanes import note_target
 from ...codegen.ir.types import Module, Type, Value
-from ...graph.errors import UnsupportedError
+from ...graph.errors import InternalError, UnsupportedError
 from ...lower.plan import Kernel, Plan, Spec
 from ..base.cache import ObjectCache
 from ..base.keys import source_digest
 from ..base.sections import join, split
 from .attention.template import ATTENTION
+from .complex.maps import COMPLEX_MAPS
 from .complex.template import COMPLEX
 from .contract.template import CONTRACT
 from .conv.template import CONV
 from .emit.panels import Panels
 from .emit.template import Code, Packing, Scratch, Template
+from .fft.template import FFT
 from .host.template import HOST
 from .index.scatter import SCATTERS
 from .index.scatter_epilogue import SCATTER_ENDS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
+from .loops.elements import ELEMENT_LOOPS
+from .loops.template import LOOPS, inner_functions
 from .maps.template import ELEMENTS
 from .maps.transpose import TRANSPOSED
 from .model import CpuModel
@@ -37,10 +41,15 @@ from .runtime.steps import FIXED
 from .runtime.stored import leaves_in_panels
 from .scan.template import SCANS
 from .sort.template import SORTING
+from .splats.template import SPLATS
 from .state_space.template import STATE_SPACE
 
 TEMPLATES: tuple[Template, ...] = (
     HOST,
+    FFT,
+    COMPLEX_MAPS,
+    ELEMENT_LOOPS,
+    LOOPS,
     COMPLEX,
     ATTENTION,
     CONTRACT,
@@ -52,6 +61,7 @@ TEMPLATES: tuple[Template, ...] = (
     SCANS,
     UPDATES,
     SOLVING,
+    SPLATS,
     STATE_SPACE,
     ROWS,
     TRANSPOSED,
@@ -111,6 +121,14 @@ class Functions(NamedTuple):
 def template_of(spec: Spec) -> Template | None:
     """The template that makes a spec's code."""
     return next((template for template in TEMPLATES if template.fits(spec)), None)
+
+
+def written_by(spec: Spec) -> Template:
+    """The template of a spec that is known to have one."""
+    template = template_of(spec)
+    if template is None:
+        raise InternalError(f"the CPU backend has no kernel of kind '{spec.kind}'")
+    return template
 
 
 def functions_of(plan: Plan, machine: Machine, fixed: Collection[int] = ()) -> Functions:
@@ -210,13 +228,13 @@ def _emitted(module: Module, plan: Plan, functions: Functions, machine: Machine)
     for name, function in sorted(functions.all.items(), key=lambda one: _is_optimised(one[1])):
         spec = plan.specs[function.digest]
         counts = len(spec.inputs), len(spec.body.outputs)
-        code = _code(module, name, spec, counts, machine, function.packing is not None)
+        code = new_code(module, name, spec, counts, machine, function.packing is not None)
         function.template.emit(replace(code, panels=function.panels))
         code.builder.ret_void()
         yield name
     for name, packing in functions.packing.values():
         user = next(f for f in functions.all.values() if f.packing and f.packing.key == packing.key)
-        code = _code(module, name, plan.specs[user.digest], (1, 1), machine, False)
+        code = new_code(module, name, plan.specs[user.digest], (1, 1), machine, False)
         packing.emit(code)
         code.builder.ret_void()
         yield name
@@ -224,6 +242,15 @@ def _emitted(module: Module, plan: Plan, functions: Functions, machine: Machine)
 
 def _is_optimised(function: Function) -> bool:
     return function.template not in TILED
+
+
+def _optimised(plan: Plan, functions: Functions, machine: Machine) -> Iterator[str]:
+    """The functions that LLVM's optimiser has a part in, those of the steps of loops among them."""
+    for name, function in functions.all.items():
+        found = [(name, function.template)]
+        if function.template is LOOPS:
+            found += inner_functions(name, plan.specs[function.digest], machine)
+        yield from (own for own, template in found if template not in TILED)
 
 
 def compiled(
@@ -253,7 +280,7 @@ def _is_own(plan: Plan) -> bool:
 def _modules(plan: Plan, functions: Functions, machine: Machine) -> Iterator[tuple[str, bool]]:
     """Modules that are the plan's code together, as they are written, and whether LLVM's optimiser is to run on each."""
     module = _empty_module(machine)
-    parts = Parts({name for name, one in functions.all.items() if _is_optimised(one)})
+    parts = Parts(set(_optimised(plan, functions, machine)))
     written = 0
     for _ in _emitted(module, plan, functions, machine):
         new = [*module.globals.values()][written:]
@@ -280,7 +307,7 @@ def _release(value: Any) -> None:
         del blocks[1:]
 
 
-def _code(
+def new_code(
     module: Module, name: str, spec: Spec, counts: tuple[int, int], machine: Machine, packed: bool
 ) -> Code:
     """A new function of so many operands and results, to be written."""

@@ -13,14 +13,11 @@ import numpy as np
 from ...graph.data import Array
 from ...graph.errors import DarnerError, caller
 from ...graph.graph import LEAVES, Graph
-from ...graph.integers import ceil_div
 from ...graph.types import TensorType
-from ...interpreter import Values, _checked, _leaf, evaluate
+from ...interpreter import Values, _checked, _leaf
 from ...lower.plan import Plan
-from ...transforms.expand import _widen, in_float64
-
-UNWRITTEN = 0xFF
-"""What the arena holds before anything is written: NaN in every float."""
+from ...transforms.expand import in_float64
+from ..base.loops import UNWRITTEN, Oracle
 
 
 def run_plan(
@@ -51,21 +48,19 @@ def _run(
     graph = leaf_graph(plan)
     given = {**_checked(graph, "input", inputs), **_checked(graph, "parameter", params)}
     given.update(_checked(graph, "state", state or {}, partial=True))
-    bodies = {key: spec.body for key, spec in plan.specs.items()}
+    oracle = Oracle(float64)
     if float64:
         graph = in_float64(graph)
-        bodies = {key: in_float64(body) for key, body in bodies.items()}
     leaves = {str(node.name): _leaf(node, given) for node in graph.nodes}
     values = _buffers(plan, leaves, float64)
     for kernel in plan.kernels:
-        body = bodies[kernel.spec]
-        operands = {str(position): values[i] for position, i in enumerate(kernel.operands)}
         try:
-            found = evaluate(body, operands)
+            # All are computed before one is written: a result may be a view of an operand it replaces.
+            results = oracle.compute(
+                plan.spec(kernel), [values[i] for i in kernel.operands], kernel.checks
+            )
         except DarnerError as error:
             raise error.located("run_plan", kernel.label, "", kernel.source) from error.__cause__
-        # All are computed before one is written: a result may be a view of an operand it replaces.
-        results = [np.array(found[node.id]) for node in body.outputs]
         for i, result in zip(kernel.results, results, strict=True):
             values[i][...] = result
     outputs = [np.array(values[i]) for i in plan.outputs]
@@ -89,9 +84,9 @@ def leaf_graph(plan: Plan) -> Graph:
 
 def _buffers(plan: Plan, leaves: dict[str, Array], float64: bool) -> list[Array]:
     """An array for each buffer; those of the arena are views of its bytes."""
-    kinds = [_widen(b.type.dtype) if float64 else b.type.dtype for b in plan.buffers]
-    sizes = zip(kinds, plan.buffers, strict=True)
-    factor = max((ceil_div(kind.itemsize, b.type.dtype.itemsize) for kind, b in sizes), default=1)
+    oracle = Oracle(float64)
+    kinds = [oracle.dtype(buffer) for buffer in plan.buffers]
+    factor = oracle.factor(plan)
     arena = np.full(plan.arena_bytes * factor, UNWRITTEN, np.uint8)
     values: list[Array] = []
     for kind, buffer in zip(kinds, plan.buffers, strict=True):

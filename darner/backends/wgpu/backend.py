@@ -59,11 +59,12 @@ class WgpuBackend(Backend):
         from ...codegen.simt.families import template_of
         from ...codegen.simt.machine import GRANULE
         from ..base.rules import LowerRules
-        from .kernels import check_types
+        from .kernels import check_loops, check_types
         from .limits import check_values, segment_of
 
         def check(plan: Plan, graph: Graph) -> None:
             check_types(plan, machine)
+            check_loops(plan)
             check_values(plan, graph, machine)
 
         return LowerRules(

@@ -79,7 +79,7 @@ def _fitted(stage: Stage, scratch: int, spec: Spec, machine: Machine) -> tuple[S
 def _nbytes(binding: Binding, spec: Spec) -> int:
     if binding.what == "fault":
         return FAULT_BYTES
-    if binding.what == "scratch":
+    if binding.what == "scratch" or binding.nbytes:
         return binding.nbytes
     nodes = spec.inputs if binding.what == "operand" else spec.body.outputs
     return int(nodes[binding.number].type.nbytes)

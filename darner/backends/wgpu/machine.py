@@ -12,7 +12,7 @@ from ...codegen.simt.machine import PROCESSORS
 from ..base.keys import Keyed
 
 if TYPE_CHECKING:
-    from .printer import Printer
+    from ...codegen.simt.dispatch import DispatchBuilder
 
 ASKED = (
     "shader-f16",
@@ -150,7 +150,7 @@ class Machine(Keyed):
         """The same GPU with fewer threads in a workgroup."""
         return self.without(max_compute_invocations_per_workgroup=most)
 
-    def builder(self, threads: int) -> Printer:
+    def builder(self, threads: int) -> DispatchBuilder:
         """What the code of a dispatch is written with."""
         from .printer import Printer
 

@@ -53,6 +53,10 @@ class Printer(Values):
         zero: see ``Writer``.
     """
 
+    group: Value
+    local: Value
+    thread: Value
+
     def __init__(self, machine: Machine, threads: int, zero: str = ZERO) -> None:
         super().__init__(zero)
         self.machine = machine
@@ -194,9 +198,9 @@ class Printer(Values):
         first: Operand,
         last: Operand,
         step: int,
-        body: Callable[[Text, list[Text]], Sequence[Operand]],
+        body: Callable[[Value, list[Value]], Sequence[Operand]],
         carried: Sequence[Operand],
-    ) -> list[Text]:
+    ) -> list[Value]:
         """See ``Simt``."""
         held = []
         for value in carried:

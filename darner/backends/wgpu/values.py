@@ -157,7 +157,7 @@ class Values(Writer):
             type_ = vector(type_, bits.width)
         return self._cast(bits, type_, f"bitcast<{spelled(type_)}>")
 
-    def words(self, value: Operand) -> list[Text]:
+    def words(self, value: Operand) -> list[Value]:
         """See ``Simt``."""
         bits = self.bits(value)
         if width(bits.type) < 64:

@@ -46,13 +46,35 @@ def in_pairs(body: Graph) -> Graph:
     >>> in_pairs(g).outputs[0].shape
     (3, 2)
     """
+    result, outputs = _written(body, "pairs")
+    result.set_outputs([_joined(output) for output in outputs])
+    return result.toposort()
+
+
+def in_parts(body: Graph) -> Graph:
+    """The same, with the real and the imaginary part of each complex output as outputs of their own.
+
+    >>> import darner
+    >>> g = darner.Graph()
+    >>> z = g.input("0", (3,), "c64")
+    >>> g.set_outputs([z * z])
+    >>> [output.shape for output in in_parts(g).outputs]
+    [(3,), (3,)]
+    """
+    result, outputs = _written(body, "parts")
+    parts = [[*output] if isinstance(output, Pair) else [output] for output in outputs]
+    result.set_outputs([part for output in parts for part in output])
+    return expand(result.toposort())
+
+
+def _written(body: Graph, name: str) -> tuple[Graph, list[Value]]:
+    """The body in ops on parts, and what its outputs are in it."""
     source = expand(body)
-    result = Graph("pairs")
+    result = Graph(name)
     made: dict[int, Value] = {}
     for node in source.nodes:
         made[node.id] = _made(result, node, [made[i] for i in node.inputs])
-    result.set_outputs([_joined(made[node.id]) for node in source.outputs])
-    return result.toposort()
+    return result, [made[node.id] for node in source.outputs]
 
 
 def _made(graph: Graph, node: Node, operands: Sequence[Value]) -> Value:
@@ -223,11 +245,24 @@ def _scatter(graph: Graph, node: Node, x: Pair, indices: Node, src: Pair) -> Pai
     return times(x, factors)
 
 
+def _fft(graph: Graph, node: Node, x: Pair) -> Pair:
+    """As a block: real parts, and then imaginary ones."""
+    axis = int(node.attrs["axis"])
+    block = graph.concat([x.re, x.im], axis)
+    count, found = int(x.re.shape[axis]), graph.insert(node.op, [block], node.slots, node.attrs)
+    halves = (
+        _cut(Pair(found, found), axis, 0, count),
+        _cut(Pair(found, found), axis, count, 2 * count),
+    )
+    return Pair(halves[0].re, halves[1].re)
+
+
 RULES: dict[str, Callable[..., Value]] = {
     "cast": _cast,
     "constant": _constant,
     "cumprod": _cumprod,
     "dot_general": _dot_general,
+    "fft": _fft,
     "iota": _iota,
     "pad": _pad,
     "prod": _prod,

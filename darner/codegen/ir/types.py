@@ -116,10 +116,12 @@ class Function(Value, Protocol):
     """A function: declared, or written block by block.
 
     Attributes:
+        name: what it is called.
         linkage: who may call it.
         ftype: its type, which has ``return_type`` and ``args``.
     """
 
+    name: str
     linkage: str
     ftype: Any
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ...graph.dtypes import DType, u32
 from ...graph.errors import InternalError
@@ -19,7 +19,7 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...ops.faults import can_fail
-from .builder import Memory, is_packed
+from .builder import Memory, Simt, is_packed
 from .elements import ThreadElements
 from .machine import Machine
 
@@ -48,6 +48,19 @@ class Binding:
 
 Stage: TypeAlias = Any
 """A dispatch as the machine's builder finished it."""
+
+
+class DispatchBuilder(Simt, Protocol):
+    """The builder of one dispatch, from its beginning to its end."""
+
+    def finish(
+        self,
+        groups: int,
+        buffers: Sequence[tuple[Memory, Binding]],
+        copies: tuple[int, int] | None = None,
+    ) -> Stage:
+        """The dispatch of what is written; see ``Dispatch.finish``. Of ``buffers`` those are bound that it reads or writes."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,12 @@ from .complex.template import COMPLEX
 from .contract.template import CONTRACT
 from .conv.template import CONV
 from .dispatch import Written
+from .fft.template import FFT
 from .index.scatter import SCATTERS
 from .index.update import UPDATES
 from .linalg.template import SOLVING
+from .loops.elements import ELEMENT_LOOPS
+from .loops.template import LOOPS
 from .machine import Machine
 from .maps.template import MAPS
 from .maps.transpose import TURNED
@@ -19,10 +22,14 @@ from .pooling.template import POOLING
 from .rows.template import ROWS
 from .scan.template import SCANS
 from .sort.template import SORTING
+from .splats.template import SPLATS
 from .state_space.template import STATE_SPACE
 from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
+    FFT,
+    ELEMENT_LOOPS,
+    LOOPS,
     COMPLEX,
     ATTENTION,
     CONTRACT,
@@ -33,6 +40,7 @@ TEMPLATES: tuple[Template, ...] = (
     SCANS,
     UPDATES,
     SOLVING,
+    SPLATS,
     STATE_SPACE,
     ROWS,
     TURNED,

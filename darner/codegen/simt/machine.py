@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from ...graph.integers import ceil_div
+
+if TYPE_CHECKING:
+    from .dispatch import DispatchBuilder
 
 GRANULE = 256
 """What every part of scratch memory begins at a multiple of: a distance that every device can bind at."""
@@ -69,8 +72,8 @@ class Machine(Protocol):
         """The same GPU with fewer threads in a workgroup."""
         ...
 
-    def builder(self, threads: int) -> Any:
-        """What the code of a dispatch with workgroups of so many threads is written with: a ``Simt`` with ``finish`` (see ``Dispatch.finish``)."""
+    def builder(self, threads: int) -> DispatchBuilder:
+        """What the code of a dispatch with workgroups of so many threads is written with."""
         ...
 
 

@@ -135,6 +135,8 @@ for name, call in NOT_NEGATIVE.items():
     rule(f"relu of {name}", T.relu(call), call, when=is_float(x), simplify=True)
     rule(f"abs of {name}", T.abs(call), call, when=is_float(x), simplify=True)
 
+IS_REAL = Condition("x is real", lambda m: m.x.dtype.kind != "complex")
+
 rule("relu of abs", T.relu(T.abs(x)), T.abs(x), when=is_float(x), simplify=True)
 rule("abs of relu", T.abs(T.relu(x)), T.relu(x), simplify=True)
 
@@ -159,7 +161,7 @@ for name in ("sin", "tanh", "erf", "recip"):
     call = getattr(T, name)
     rule(f"{name} of neg", call(-x), -call(x))
 
-rule("square of abs", T.square(T.abs(x)), T.square(x), simplify=True)
+rule("square of abs", T.square(T.abs(x)), T.square(x), when=IS_REAL, simplify=True)
 
 # --------------------------------------------------------------------------- logic and comparison
 

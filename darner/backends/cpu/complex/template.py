@@ -9,18 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
 from ....codegen.elements.complex_pairs import in_pairs, is_complex
 from ....codegen.ir.index import i64
 from ....codegen.ir.types import Pointer, Value
-from ....graph.data import Array
 from ....graph.integers import round_up
 from ....lower.lower import lower
 from ....lower.plan import ALIGNMENT, Plan, Spec
 from ....lower.specs import operand_number
 from ..emit.template import Code, Scratch, Template
-from ..emit.vectors import copy_bytes, moved
+from ..emit.vectors import constant_array, copy_bytes, moved
 from ..runtime.jit import Machine
 
 
@@ -37,6 +34,8 @@ def _template(spec: Spec) -> Template | None:
 
 
 def _fits(spec: Spec) -> bool:
+    if spec.inner is not None:
+        return False
     return is_complex(spec.body) and None not in map(_template, _inner(spec).specs.values())
 
 
@@ -83,23 +82,8 @@ def _address_of(code: Code, plan: Plan, number: int) -> Pointer:
     if buffer.place == "input":
         return code.operands[operand_number(buffer)]
     if buffer.place == "constant":
-        return _constant(code, plan.constants[str(buffer.name)].array)
+        return constant_array(code.module, "values", plan.constants[str(buffer.name)].array)
     return moved(code.builder, code.shared, buffer.offset or 0)
-
-
-def _constant(code: Code, array: Array) -> Pointer:
-    """The address of an array that is part of the code."""
-    from llvmlite import ir
-
-    data = bytearray(np.ascontiguousarray(array).tobytes())
-    value = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)
-    name = code.module.get_unique_name("values")
-    memory = ir.GlobalVariable(code.module, value.type, name)
-    memory.linkage = "internal"
-    memory.global_constant = True
-    memory.align = ALIGNMENT
-    memory.initializer = value
-    return memory
 
 
 def _copy_out(code: Code, plan: Plan, places: Sequence[Value]) -> None:

@@ -6,19 +6,24 @@ along them a vector at a time, and ``Source`` reads an operand there, as vectors
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from math import prod
+
+import numpy as np
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import broadcast, intrinsic, loop, maximum, minimum
 from ....codegen.ir.index import Index, i64, neighbours
 from ....codegen.ir.math import emit, memory_type
 from ....codegen.ir.registers import Registers
-from ....codegen.ir.types import Builder, Pointer, Value, accumulator_type
+from ....codegen.ir.types import Builder, Module, Pointer, Value, accumulator_type
+from ....graph.data import Array
 from ....graph.dtypes import DType
 from ....graph.errors import InternalError
 from ....graph.integers import ceil_div
 from ....graph.node import Node
+from ....lower.plan import ALIGNMENT
 from ....lower.specs import sizes
 from ....lower.strided import merged_stride, strided
 from ..runtime.jit import Machine
@@ -73,6 +78,24 @@ def moved(builder: Builder, pointer: Pointer, count: Index) -> Pointer:
     from llvmlite import ir
 
     return builder.gep(pointer, [i64(count)], source_etype=ir.IntType(8))
+
+
+def constant_array(module: Module, name: str, array: Array) -> Pointer:
+    """The address of an array that is part of the code; equal arrays of one name are there once."""
+    from llvmlite import ir
+
+    contents = np.ascontiguousarray(array).tobytes()
+    name = f"{name}.{array.dtype.name}.{hashlib.sha256(contents).hexdigest()[:16]}"
+    found = module.globals.get(name)
+    if found is None:
+        data = bytearray(contents)
+        value = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)
+        found = ir.GlobalVariable(module, value.type, name)
+        found.linkage = "internal"
+        found.global_constant = True
+        found.align = ALIGNMENT
+        found.initializer = value
+    return found
 
 
 def same_pointer(builder: Builder, a: Pointer, b: Pointer) -> Value:

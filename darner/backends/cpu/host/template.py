@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ....graph.scalar import runs_on_host
 from ....lower.plan import Spec
+from ....ops.faults import host_nodes
 from ..emit.template import Code, Template
 
 
 def _fits(spec: Spec) -> bool:
-    own = (node.op for node in spec.body.nodes if runs_on_host(node))
+    own = (node.op for node in host_nodes(spec.body))
     return spec.is_host and all(op.rules.reference is not None for op in own)
 
 

@@ -32,7 +32,7 @@ def _inner(spec: Spec) -> Plan:
 def _fits(spec: Spec, machine: Machine) -> bool:
     from ..families import template_of
 
-    if not is_complex(spec.body):
+    if spec.inner is not None or not is_complex(spec.body):
         return False
     return all(template_of(inner, machine) is not None for inner in _inner(spec).specs.values())
 
@@ -43,7 +43,7 @@ def _write(spec: Spec, machine: Machine) -> Written:
     plan = _inner(spec)
     places, end = _places(plan)
     stages = [
-        _constant(machine, plan.constants[str(buffer.name)].array, places[number])
+        constant_stage(machine, plan.constants[str(buffer.name)].array, places[number])
         for number, buffer in enumerate(plan.buffers)
         if buffer.place == "constant"
     ]
@@ -95,7 +95,7 @@ def _moved(
     return replace(stage, bindings=tuple(map(moved, stage.bindings)), copies=None)
 
 
-def _constant(machine: Machine, array: Array, place: Binding) -> Stage:
+def constant_stage(machine: Machine, array: Array, place: Binding) -> Stage:
     """A dispatch that writes an array that is part of its text."""
     from ....graph.dtypes import u32
 

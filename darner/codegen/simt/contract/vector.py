@@ -165,7 +165,8 @@ def write_vector(
     reader, places = readers[1], elements.places
     first = b.let(column + unit * share.columns)
     if reader.view.vector > 1 and by_columns:
-        numbers, last = [b.let(first // 4)], product.n // 4 - 1
+        numbers: list[Number] = [b.let(first // 4)]
+        last = product.n // 4 - 1
     else:
         numbers, last = [places.add(first, j) for j in range(share.columns)], product.n - 1
     if product.n % share.width:

@@ -197,8 +197,8 @@ class _Scatter:
             place = self.index(elements, 0, number)
             elements.check(self.node, place, self.size)
             writes = b.variable(place < self.size, "writes")
-            others = (number + 1, self.count) if sets else (0, number)
-            with b.for_(*others, name="other") as other:
+            first, last = (number + 1, self.count) if sets else (0, number)
+            with b.for_(first, last, name="other") as other:
                 writes.set(writes & (self.index(elements, 0, other) != place))
             with b.if_(writes):
                 total = b.variable(self.value(elements, 0, number, column), "total")

@@ -65,8 +65,8 @@ class Threads:
     def each(self, count: int, body: Callable[[Number], None]) -> None:
         """``body(k)`` for each of some states: one after the other in the code where they are few."""
         if count <= WRITTEN_OUT:
-            for k in range(count):
-                body(k)
+            for known in range(count):
+                body(known)
             return
         with self.b.for_(0, count, name="k") as k:
             body(k)
