@@ -58,6 +58,7 @@ from .interpreter import run
 from .ops.attention import MaskKind, SlidingWindow
 from .ops.custom import MultiOutputHandle
 from .ops.declare import binary, unary
+from .ops.quant_scheme import QuantScheme
 from .ops.registered import lookup_op, register_op
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
@@ -194,6 +195,7 @@ __all__ = [
     "OptimizeReport",
     "OutOfMemoryError",
     "Plan",
+    "QuantScheme",
     "ReduceOp",
     "RematPolicy",
     "RuleError",

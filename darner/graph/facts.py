@@ -43,6 +43,7 @@ class Facts:
         overwrites: the operand that the result is, but for some elements: in place only these are written.
         reads_part_of: the operand of which it reads as many elements as it returns.
         reads_all: it reads every element of its operands, as every element-wise op does.
+        decodes: its operands are stored in fewer bits than its result has: a product that reads it computes its elements as it goes.
         selects: each element of the result is an element of the first operand.
         fails_on: what data can be such that it has no value: an index outside its axis, a matrix, a negative exponent of an integer.
         indexes: of ops that fail on an index, whose axis the operand ``indices`` is of: an operand, or ``RESULT``.
@@ -66,6 +67,7 @@ class Facts:
     overwrites: str | None = None
     reads_part_of: str | None = None
     reads_all: bool = False
+    decodes: bool = False
     selects: bool = False
     fails_on: Literal["index", "matrix", "exponent"] | None = None
     indexes: str | None = None

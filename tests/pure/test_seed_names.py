@@ -18,7 +18,6 @@ from darner.graph.op import OPS, unregister
 NAMES = Path(__file__).parents[1].joinpath("seed_names.txt").read_text().split()
 
 LATER = {
-    "quantisation": "dequant_matmul dequant_matmul_nvfp4 dequant_matmul_packed",
     "fft and complex": """complex_norm_sq complex_norm_sq_backward conjugate fft fft_axis fft_batch_real
         fft_conv1d fft_norm fft_real fftfreq_tensor fftn ifft_spectrum ifftn irfft
         pad_last_axis_to_pow2 psd psd_real rfft rfftfreq_tensor split_spectrum stft""",
@@ -46,6 +45,9 @@ class Desk:
 
     def u32(self, *shape, high):
         return self._add(self.rng.integers(0, high, shape).astype(np.uint32))
+
+    def u8(self, *shape, high):
+        return self._add(self.rng.integers(0, high, shape).astype(np.uint8))
 
     def i8(self, *shape):
         return self._add(self.rng.integers(-128, 128, shape).astype(np.int8))
@@ -978,6 +980,43 @@ def q_conv2d(d):
     own = coded((sums + bias.cast("f64").reshape((6, 1, 1))).cast("f32") * 0.001, 1.0, 5.0)
     attrs = [3, 2], [1, 2], [1, 0], [1, 2], 2, 3, -2, 5, 0.001, Shape.new([1, 6, 5, 2], DType.I8)
     return d.graph.q_conv2d(x, w, bias, *attrs), own
+
+
+@row
+def dequant_matmul(d):
+    x, q, scale, zp = d.f32(3, 5), d.i8(5, 6), d.f32(3, 6), d.f32(3, 6)
+    rows = np.array([0, 0, 1, 1, 2], np.int32)
+    scheme, shape = darner.QuantScheme.Int8BlockAsym(2), Shape.new([3, 6], DType.F32)
+    weights = (q.cast("f32") - zp.take(rows, 0)) * scale.take(rows, 0)
+    return d.graph.dequant_matmul(x, q, scale, zp, scheme, shape), x @ weights
+
+
+@row
+def dequant_matmul_packed(d):
+    x, codes = d.f32(3, 32), d.u8(4, 34, high=60)
+    bits = codes[:, :1].cast("i32") + codes[:, 1:2].cast("i32") * 256
+    # An f16 below 1 and above the smallest: its exponent is between.
+    mantissa = (bits % 1024).cast("f32") * (1 / 1024) + 1.0
+    power = bits.floor_divide(1024)
+    subnormal = (bits % 1024).cast("f32") * 2.0**-24
+    scale = (power == 0).where(subnormal, mantissa * (power - 15).cast("f32").exp2())
+    own = x @ (codes[:, 2:].cast("f32") * scale).T
+    shape = Shape.new([3, 4], DType.F32)
+    return d.graph.dequant_matmul_packed(x, codes, darner.QuantScheme.GgufQ8_0, shape), own
+
+
+@row
+def dequant_matmul_nvfp4(d):
+    x, codes, fine, whole = d.f32(3, 16), d.u8(16, 2, high=256), d.u8(1, 4, high=100), d.f32(1)
+    low, high = codes.cast("i32") % 16, codes.cast("i32").floor_divide(16)
+    both = d.graph.concat([low.unsqueeze(2), high.unsqueeze(2)], 2).reshape((16, 4))
+    halves = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = d.graph.constant(np.concatenate([halves, -halves])).gather(both)
+    eighths = fine.cast("i32")
+    exact = (eighths.floor_divide(8) - 7).cast("f32").exp2() * (1.0 + (eighths % 8) / 8.0)
+    exact = (eighths < 8).where(eighths.cast("f32") * 2.0**-9, exact)
+    own = x @ (values * exact * whole)
+    return d.graph.dequant_matmul_nvfp4(x, codes, fine, whole, Shape.new([3, 4])), own
 
 
 # Meganeura's names beyond the list: the rest of the Graph page.
