@@ -2,15 +2,16 @@
 
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 
 def packed(codes, scheme):
     """ggml's blocks, by its own package."""
+    gguf = pytest.importorskip("gguf", reason="pip install -r requirements/dev.lock")
     codes = np.ascontiguousarray(codes.numpy())
-    kind = GGMLQuantizationType[scheme.upper()]
-    elements, size = GGML_QUANT_SIZES[kind]
+    kind = gguf.GGMLQuantizationType[scheme.upper()]
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
     shape = (*codes.shape[:-1], codes.shape[-1] // size * elements)
     if not codes.size:
         return torch.zeros(shape, dtype=torch.float64)
@@ -19,7 +20,7 @@ def packed(codes, scheme):
         scale = np.ascontiguousarray(blocks[:, :4]).view("<f4")
         found = (scale * blocks[:, 4:260].view(np.int8)).reshape(shape)
     else:
-        found = quants.dequantize(codes, kind)
+        found = gguf.quants.dequantize(codes, kind)
     return torch.from_numpy(found.astype(np.float64))
 
 
@@ -76,7 +77,7 @@ def dequant_matmul(x, w_q, scale=None, zp=None, scheme="int8_block(32)"):
 
 def dequant_matmul_packed(x, packed_w, scheme):
     if packed_w.ndim == 1:
-        elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[scheme.upper()]]
+        elements, size = {"q4_0": (32, 18)}[scheme]
         packed_w = packed_w.reshape(-1, x.shape[-1] // elements * size)
     return x.double() @ packed(packed_w, scheme).T
 

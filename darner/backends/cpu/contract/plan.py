@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Protocol
 
 from ....codegen.ir.emit import accumulator_of
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....graph.errors import ArgumentError
 from ....graph.integers import ceil_div, round_up
 from ..emit.panels import Panels
@@ -78,6 +79,7 @@ class Contraction:
         strided_terms: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
         b_panels: how the transpose of B lies, where that is in panels; ``b_strides`` are those within one.
         c_panels: how C lies, where that is in panels; ``c_strides`` are those within one.
+        decoded: whether B has to be packed, as it is decoded then.
 
     >>> Contraction.dense("f32", 2, 3, 4, transpose_b=True).b_strides
     (0, 1, 4)
@@ -95,6 +97,7 @@ class Contraction:
     strided_terms: tuple[Strides, ...] = ()
     b_panels: Panels | None = None
     c_panels: Panels | None = None
+    decoded: bool = False
 
     def __post_init__(self) -> None:
         accumulator_of(self.dtype)
@@ -154,6 +157,30 @@ class Contraction:
         return round_up(count, grain)
 
 
+class Decoding(Protocol):
+    """Packs panels of a B that is decoded as it is packed."""
+
+    def pack(
+        self, builder: Builder, panel: PanelOf, span: tuple[Value, Value], target: Pointer
+    ) -> None:
+        """Pack the columns of a panel: ``span`` is the address of their first term, and how many terms."""
+
+
+@dataclass(frozen=True)
+class PanelOf:
+    """Columns that are packed together.
+
+    Attributes:
+        width: of a panel, a multiple of the lanes.
+        valid: how many of them there are.
+        lanes: of a vector.
+    """
+
+    width: int
+    valid: int
+    lanes: int
+
+
 @dataclass(frozen=True)
 class Cut:
     """How one contraction is cut for one machine.
@@ -177,6 +204,7 @@ class Cut:
         packed: whether B was packed before.
         asks: whether the next rows of B are asked for while a few rows of A meet some.
         model: the processor.
+        decoder: what packs a B that is decoded, where code is written.
     """
 
     contraction: Contraction
@@ -197,6 +225,7 @@ class Cut:
     packed: bool = False
     asks: bool = True
     model: CpuModel = field(kw_only=True)
+    decoder: Decoding | None = field(default=None, kw_only=True)
 
     @property
     def passes(self) -> int:
@@ -402,6 +431,7 @@ def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, in
         and k > 0
         and n > tile.lanes
         and not contraction.strided_terms
+        and not contraction.decoded
     )
     if few and not packed_b:
         _, down, across = contraction.b_strides
@@ -470,6 +500,7 @@ def _sums_dots(contraction: Contraction) -> bool:
         contraction.b_strides[1] != 1
         or contraction.strided_terms
         or contraction.b_panels is not None
+        or contraction.decoded
     ):
         return False
     return 0 < contraction.m <= min(MOST_DOT_ROWS, contraction.k // TERMS_OF_DOT_ROW)
@@ -478,6 +509,8 @@ def _sums_dots(contraction: Contraction) -> bool:
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:
     """Whether a tile can read B as it lies."""
     if contraction.b_strides[2] != 1 or contraction.strided_terms or contraction.k == 0:
+        return False
+    if contraction.decoded:
         return False
     # Machines with narrow vectors have no loads of some lanes.
     return not contraction.n % tile.lanes or machine.vector_bytes >= 32

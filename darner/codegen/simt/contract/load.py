@@ -7,6 +7,7 @@ from typing import Any
 
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....lower.specs import sizes
 from ...ir.index import Number
 from ..builder import Memory, Simt, Value, Variable, is_packed
 from ..dispatch import Dispatch
@@ -28,7 +29,8 @@ class Reader:
         self.builder = dispatch.builder
         self.view = view
         self.kept = kept
-        number = int(str(view.leaf.name))
+        self.decoded = view.leaf.op.facts.decodes
+        number = 0 if self.decoded else int(str(view.leaf.name))
         if view.vector > 1:
             dispatch.as_vectors(dispatch.operands[number], view.vector)
         self._number = number
@@ -52,6 +54,9 @@ class Reader:
         """What lies at a place, as it is stored; an element of a type of its own as a number."""
         if self.view.vector > 1:
             return self.memory[place]
+        if self.decoded:
+            leaf = self.view.leaf
+            return elements.at(leaf, elements.places.split(place, sizes(leaf)))
         registers, dtype = elements.registers, self.view.leaf.dtype
         found: Any = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
         return found
