@@ -57,7 +57,6 @@ def to_rows(plan: Plan) -> dict[str, Any]:
                 b.name,
                 b.offset,
                 repr(b.init),
-                b.storage,
             ]
             for b in plan.buffers
         ],
@@ -91,8 +90,8 @@ def from_rows(rows: dict[str, Any], sources: Iterable[Source | None]) -> Plan:
         target=rows["target"],
         specs=Specs({key: (kind, text) for key, kind, text in rows["specs"]}),
         buffers=tuple(
-            Buffer(types[number], place, name, offset, float(init), storage)
-            for number, place, name, offset, init, storage in rows["buffers"]
+            Buffer(types[number], place, name, offset, float(init))
+            for number, place, name, offset, init in rows["buffers"]
         ),
         kernels=tuple(
             Kernel(
