@@ -127,25 +127,26 @@ def _only_decoded(graph: Graph, node: Node) -> bool:
     users: list[tuple[Node, Node]] = []
     for weight in weights:
         for user in graph.users(weight):
-            if user.op.name == "transpose":
+            if user.op.name == "transpose" and node.rank == 2:
                 weights.append(user)
             else:
                 users.append((weight, user))
     ends = {end.id for end in (*graph.outputs, *graph.updates.values())}
-    if ends.intersection(weight.id for weight in weights) or node.rank != 2:
+    if ends.intersection(weight.id for weight in weights):
         return False
     return bool(users) and all(decodes_operand(user, weight) for weight, user in users)
 
 
 def decodes_operand(user: Node, weight: Node) -> bool:
-    """Whether a node is a product of what lies in memory and a matrix that it can decode."""
-    if user.op.name != "dot_general" or user.attrs["a_batch"] or weight.dtype.name != "f32":
+    """Whether a node is a product of what lies in memory and a matrix that it can decode, or one for each of a batch."""
+    if user.op.name != "dot_general" or weight.dtype.name != "f32":
         return False
     others = [operand for operand in user.operands if operand.id != weight.id]
     if len(others) != 1 or _source(others[0]).op.facts.decodes:
         return False
     side = "a" if user.inputs[0] == weight.id else "b"
-    return len(user.attrs[f"{side}_contract"]) == 1
+    batch = tuple(range(weight.rank - 2))
+    return len(user.attrs[f"{side}_contract"]) == 1 and user.attrs[f"{side}_batch"] == batch
 
 
 def _source(node: Node) -> Node:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ....codegen.elements.elements import Elements
 from ....codegen.ir.emit import ir, lane_mask, loop, minimum, offset, store
@@ -32,13 +33,18 @@ class Decoder:
 
     Attributes:
         code: the kernel.
-        node: what is decoded, a matrix.
-        summed: which of its axes a product sums over.
+        node: what is decoded: a matrix, or several.
+        summed: which of its axes a product sums over: one of the last two.
     """
 
     code: Code
     node: Node
     summed: int
+
+    @property
+    def summed_last(self) -> bool:
+        """Whether the terms of a sum lie side by side."""
+        return self.summed == self.node.rank - 1
 
     def pack(
         self, builder: Builder, panel: PanelOf, span: tuple[Value, Value], target: Pointer
@@ -87,6 +93,14 @@ class Decoder:
         return function
 
 
+class Ahead(NamedTuple):
+    """The element that a panel begins with: which matrix of a batch, its term and its column."""
+
+    batch: tuple[Index, ...]
+    term: Index
+    column: Index
+
+
 @dataclass(frozen=True)
 class _Packing:
     """A function that packs while it is being written.
@@ -103,25 +117,25 @@ class _Packing:
     def emit(self, terms: Value, valid: Value, first: Value, target: Pointer) -> None:
         """All terms of the panel: vectors of columns, or transposed blocks where terms lie side by side."""
         indices = IndexMath(self.builder)
-        row, column = indices.split(first, sizes(self.decoder.node))
-        ahead = (column, row) if self.decoder.summed else (row, column)
-        if self.decoder.summed:
-            self._blocks(terms, valid, ahead, target)
+        *batch, row, column = indices.split(first, sizes(self.decoder.node))
+        if self.decoder.summed_last:
+            self._blocks(terms, valid, Ahead(tuple(batch), column, row), target)
         else:
-            self._rows(terms, valid, ahead, target)
+            self._rows(terms, valid, Ahead(tuple(batch), row, column), target)
 
-    def _element(self, term: Index, column: Index, mask: Value | None) -> Value:
+    def _element(
+        self, batch: tuple[Index, ...], term: Index, column: Index, mask: Value | None
+    ) -> Value:
         """Decoded elements, where one of the numbers has lanes."""
         code, node = self.decoder.code, self.decoder.node
         some = next(iter(self.addresses.values()))
         operands = [self.addresses.get(leaf.id, some) for leaf in code.spec.inputs]
         elements = Elements(self.builder, code.body, operands, mask, width=code.width)
-        index = [column, term] if self.decoder.summed else [term, column]
+        last = [column, term] if self.decoder.summed_last else [term, column]
+        index = [*batch, *last]
         return elements.indices.spread(elements.at(node, index), self.panel.lanes)
 
-    def _rows(
-        self, terms: Value, valid: Value, ahead: tuple[Index, Index], target: Pointer
-    ) -> None:
+    def _rows(self, terms: Value, valid: Value, ahead: Ahead, target: Pointer) -> None:
         """A term at a time, of all columns: these lie side by side."""
         builder, panel = self.builder, self.panel
         masks = [
@@ -132,25 +146,24 @@ class _Packing:
         ]
 
         def pack_term(number: Value, _: Sequence[Value]) -> None:
-            term = builder.add(i64(ahead[0]), number)
+            term = builder.add(i64(ahead.term), number)
             line = offset(builder, target, "f32", builder.mul(number, i64(panel.width)))
             for mask, at in zip(masks, range(0, panel.width, panel.lanes), strict=True):
-                column = Lanes(builder.add(i64(ahead[1]), i64(at)), panel.lanes, 1, panel.lanes)
-                value = self._element(term, column, mask)
+                first = builder.add(i64(ahead.column), i64(at))
+                column = Lanes(first, panel.lanes, 1, panel.lanes)
+                value = self._element(ahead.batch, term, column, mask)
                 store(builder, value, offset(builder, line, "f32", at), "f32")
 
         loop(builder, i64(0), terms, 1, pack_term)
 
-    def _blocks(
-        self, terms: Value, valid: Value, ahead: tuple[Index, Index], target: Pointer
-    ) -> None:
+    def _blocks(self, terms: Value, valid: Value, ahead: Ahead, target: Pointer) -> None:
         """As many terms as a vector has lanes at a time, transposed in registers."""
         builder, panel, lanes = self.builder, self.panel, self.panel.lanes
         last = builder.sub(valid, i64(1))
 
         def block(number: Value, count: Value | None) -> None:
             mask = None if count is None else lane_mask(builder, count, lanes)
-            term = Lanes(builder.add(i64(ahead[0]), number), lanes, 1, lanes)
+            term = Lanes(builder.add(i64(ahead.term), number), lanes, 1, lanes)
 
             def square(at: Value, _: Sequence[Value]) -> None:
                 rows = []
@@ -158,7 +171,8 @@ class _Packing:
                     # Of columns that are missing, the last is decoded once more.
                     own = builder.add(at, i64(lane))
                     own = minimum(builder, own, last) if panel.valid < panel.width else own
-                    rows.append(self._element(term, builder.add(i64(ahead[1]), own), mask))
+                    column = builder.add(i64(ahead.column), own)
+                    rows.append(self._element(ahead.batch, term, column, mask))
                 self._store_square(transpose(builder, rows), number, at, target, count)
 
             loop(builder, i64(0), i64(panel.width), lanes, square)

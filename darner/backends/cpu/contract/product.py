@@ -198,13 +198,14 @@ def decoded_axis(product: Product) -> int:
 
 
 def _can_decode(side: Side, operand: Node) -> bool:
-    """Whether an operand lies in memory, or is a matrix of f32 that is decoded, transposed or not."""
+    """Whether an operand lies in memory, or is a matrix of f32 that is decoded, transposed or not, or one for each of a batch."""
     if not side.decoded:
         return True
-    while operand.op.name == "transpose":
+    while operand.op.name == "transpose" and operand.rank == 2:
         (operand,) = operand.operands
-    plain = operand.id == side.leaf.id and operand.rank == 2 and operand.dtype.name == "f32"
-    return plain and not (side.batch or side.outer or side.strided_terms)
+    plain = operand.id == side.leaf.id and operand.dtype.name == "f32"
+    matrices = len(side.batch) == operand.rank - 2
+    return plain and matrices and not (side.outer or side.strided_terms)
 
 
 def _is_better_transposed(a: Side, b: Side, terms: int) -> bool:
