@@ -59,6 +59,7 @@ from .ops.attention import MaskKind, SlidingWindow
 from .ops.custom import MultiOutputHandle
 from .ops.declare import binary, unary
 from .ops.quant_scheme import QuantScheme
+from .ops.quantiser import QuantizedWeights, quantize_weights
 from .ops.registered import lookup_op, register_op
 from .transforms.batch import vmap
 from .transforms.cost import cost, graph_cost
@@ -196,6 +197,7 @@ __all__ = [
     "OutOfMemoryError",
     "Plan",
     "QuantScheme",
+    "QuantizedWeights",
     "ReduceOp",
     "RematPolicy",
     "RuleError",
@@ -250,6 +252,7 @@ __all__ = [
     "peak_live_bytes",
     "primitive",
     "promote",
+    "quantize_weights",
     "register_op",
     "remat",
     "run",

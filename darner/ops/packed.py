@@ -25,7 +25,7 @@ from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
 from .axes import spread
 from .block_formats import half_of
-from .quant_scheme import QuantScheme
+from .quant_scheme import QuantScheme, Scheme
 from .quantise import FAMILY
 from .samples import Sample, Spec, ints, sample, spec
 from .shapes import reshape
@@ -152,7 +152,7 @@ def dequantize_blocks(
     scales: Free | None = None,
     offsets: Free | None = None,
     *,
-    scheme: str,
+    scheme: Scheme,
     to: DType | None = None,
 ) -> Resolved:
     """What stored weights stand for, by ``scheme`` (a ``QuantScheme`` or its name).
@@ -175,7 +175,7 @@ def dequantize_blocks(
         shape = _unpacked(codes, known)
     else:
         shape = _scaled_shape(codes, scales, offsets, known)
-    return resolved(TensorType(shape, to), scheme=str(known), to=to)
+    return resolved(TensorType(shape, to), to=to)
 
 
 @dequantize_blocks.vjp

@@ -11,13 +11,13 @@ from ..graph.dims import Dim, format_shape
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.facts import Facts
 from ..graph.node import Node
-from ..graph.op import Resolved, composite, resolved
+from ..graph.op import composite
 from ..graph.types import TensorType
 from .contract import dot_general
 from .index import gather
 from .matrix import check_inner
 from .packed import dequantize_blocks
-from .quant_scheme import QuantScheme
+from .quant_scheme import QuantScheme, Scheme
 from .quantise import FAMILY
 from .samples import ints, sample, spec
 from .shapes import reshape, transpose
@@ -132,10 +132,10 @@ _BLOCK_SCALES = spec(3, 6, low=0.01, high=0.1)
 def dequant_matmul(
     x: Float,
     w_q: Free,
-    scale: Free | None = None,
-    zp: Free | None = None,
-    scheme: str = "int8_block(32)",
-) -> Resolved:
+    scale: Free | None,
+    zp: Free | None,
+    scheme: Scheme,
+) -> TensorType:
     """``x @ W`` with quantised weights W [K, N], which are decoded as they are read and never stored as floats.
 
     ``scheme`` is a ``QuantScheme``: ``Int8Block(bs)`` (i8 codes, ``scale`` [ceil(K / bs), N]), ``Int8BlockAsym(bs)`` and ``Int4Block(bs)`` (``zp`` besides; two codes of 4 bits share
@@ -149,10 +149,7 @@ def dequant_matmul(
             raise ArgumentError(
                 f"{known} has its scales among its codes: scale and zp must be None"
             )
-        return resolved(
-            x.with_shape((*x.shape[:-1], _packed_columns(w_q, known, x.shape[-1]))),
-            scheme=str(known),
-        )
+        return x.with_shape((*x.shape[:-1], _packed_columns(w_q, known, x.shape[-1])))
     rows, columns = _columns(w_q, scale, known, x.shape[-1])
     if known.layout.scales == "none":
         _check_row_scale("scale", scale, (columns, 1))
@@ -168,7 +165,7 @@ def dequant_matmul(
         dequantize_blocks.infer(
             w_q.with_shape((rows, stored)), scale, offsets, scheme=str(known), to=None
         )
-    return resolved(x.with_shape((*x.shape[:-1], columns)), scheme=str(known))
+    return x.with_shape((*x.shape[:-1], columns))
 
 
 def _check_row_scale(name: str, scale: TensorType | None, sizes: tuple[Dim, ...]) -> None:
@@ -238,7 +235,7 @@ def _packed_product(x: Node, packed: Node, scheme: QuantScheme) -> Node:
         sample(spec(0, 32), ints(2, 20, high=60, dtype="u8"), "q4_1"),
     ],
 )
-def dequant_matmul_packed(x: Float, packed_w: Free, scheme: str) -> Resolved:
+def dequant_matmul_packed(x: Float, packed_w: Free, scheme: Scheme) -> TensorType:
     """``x @ W.T`` with the weights of a GGUF file as they are there: W [N, K] in blocks of bytes along K.
 
     ``packed_w`` is u8, flat or [N, row bytes]; ``scheme`` is ``Q4_0``, ``Q4_1``, ``Q5_0``, ``Q5_1``, ``Q8_0`` or one of ``Q2_K`` to ``Q6_K`` and ``Q8_K``. It stays in memory as it
@@ -251,7 +248,7 @@ def dequant_matmul_packed(x: Float, packed_w: Free, scheme: str) -> Resolved:
         )
     _check_x(x)
     columns = _packed_columns(packed_w, known, x.shape[-1])
-    return resolved(x.with_shape((*x.shape[:-1], columns)), scheme=str(known))
+    return x.with_shape((*x.shape[:-1], columns))
 
 
 @dequant_matmul_packed.expand
@@ -279,10 +276,10 @@ def dequant_matmul_nvfp4(
 
     ``w_q`` is u8 [K, N / 2] with two codes (e2m1) a byte along N, ``block_scales`` u8 [K / 16, N] (e4m3fn), ``global_scale`` f32 [1], or None for 1.
     """
-    found = dequant_matmul.infer(x, w_q, block_scales, global_scale, QuantScheme.Nvfp4Block)
-    if not isinstance(found.type, TensorType):
-        raise ShapeError("a product has one result")
-    return found.type
+    found: TensorType = dequant_matmul.infer(
+        x, w_q, block_scales, global_scale, QuantScheme.Nvfp4Block
+    )
+    return found
 
 
 @dequant_matmul_nvfp4.expand
@@ -325,7 +322,7 @@ def _slabs(codes: TensorType, scheme: QuantScheme) -> tuple[Dim, Dim, int]:
         sample(spec(0, 32), ints(2, 3, 34, high=60, dtype="u8"), ints(0, high=2), "q8_0"),
     ],
 )
-def dequant_grouped_matmul(x: Float, packed_w: Free, expert: Index, scheme: str) -> Resolved:
+def dequant_grouped_matmul(x: Float, packed_w: Free, expert: Index, scheme: Scheme) -> TensorType:
     """Each row times the packed matrix that its index chooses: ``y[i] = x[i] @ W[expert[i]].T``.
 
     ``x`` is [..., K], ``packed_w`` u8 [E, N, row bytes], a slab of a packed ``scheme`` for each expert, and ``expert`` has one integer in 0..E-1 for each row. Only the slabs
@@ -339,7 +336,7 @@ def dequant_grouped_matmul(x: Float, packed_w: Free, expert: Index, scheme: str)
             f"x has rows {format_shape(x.shape[:-1])}, expert is {format_shape(expert.shape)}"
         )
     check_inner(x.shape[-1], terms)
-    return resolved(x.with_shape((*x.shape[:-1], columns)), scheme=str(known))
+    return x.with_shape((*x.shape[:-1], columns))
 
 
 @dequant_grouped_matmul.expand
@@ -362,11 +359,11 @@ def _(x: Node, packed_w: Node, expert: Node, scheme: str) -> Node:
         sample(ints(0, 3, 18, high=60, dtype="u8"), "q4_0"),
     ],
 )
-def dequant_moe_weights(packed_w: Free, scheme: str) -> Resolved:
+def dequant_moe_weights(packed_w: Free, scheme: Scheme) -> TensorType:
     """The matrices of all experts as f32 [E, K, N], from packed slabs [E, N, row bytes]: what ``grouped_matmul`` takes."""
     known = QuantScheme(scheme)
     experts, columns, terms = _slabs(packed_w, known)
-    return resolved(TensorType((experts, terms, columns), dtypes.f32), scheme=str(known))
+    return TensorType((experts, terms, columns), dtypes.f32)
 
 
 @dequant_moe_weights.expand

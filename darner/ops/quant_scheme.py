@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
+from ..graph.attributes import Attribute
 from ..graph.errors import ArgumentError, UnknownNameError, UnsupportedError, nearest
 from .block_formats import FORMATS, Format
 
@@ -51,7 +52,7 @@ class QuantScheme(str):
     Fp8E5m2: ClassVar[QuantScheme]
     Nvfp4Block: ClassVar[QuantScheme]
 
-    def __new__(cls, text: Any) -> Self:
+    def __new__(cls, text: object) -> Self:
         """The scheme of a name, in any spelling: ``Q4_K``, ``GgufQ4K``, ``int8_block(32)``."""
         if isinstance(text, cls):
             return text
@@ -124,6 +125,15 @@ class QuantScheme(str):
         """Bytes of a row of so many elements, in whole blocks."""
         return elements // self.block * self.layout.bytes
 
+
+def _as_scheme(value: object) -> str:
+    """A scheme as nodes have it: its plain name."""
+    return str(QuantScheme(value))
+
+
+SCHEME = Attribute("scheme", _as_scheme, lambda value, pool: value, lambda value, pool: value)
+Scheme = Annotated[str, SCHEME]
+"""A ``QuantScheme``, or its name in any spelling, as an attribute."""
 
 QuantScheme.GgufQ4_0 = QuantScheme("q4_0")
 QuantScheme.GgufQ4_1 = QuantScheme("q4_1")

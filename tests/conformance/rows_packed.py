@@ -62,7 +62,7 @@ def dequantize_blocks(codes, scales=None, offsets=None, *, scheme, to=None):
     return decoded(codes, scales, offsets, scheme)
 
 
-def dequant_matmul(x, w_q, scale=None, zp=None, scheme="int8_block(32)"):
+def dequant_matmul(x, w_q, scale, zp, scheme):
     x = x.double()
     if w_q.ndim == 1:
         w_q = w_q.reshape(x.shape[-1], -1)
