@@ -231,7 +231,7 @@ class GraphMethods:
         """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
     def dequant_grouped_matmul(self, x: NodeLike, packed_w: NodeLike, expert: NodeLike, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
         """Each row times the packed matrix that its index chooses: ``y[i] = x[i] @ W[expert[i]].T``."""
-    def dequant_matmul(self, x: NodeLike, w_q: NodeLike, scale: NodeLike | None = None, zp: NodeLike | None = None, scheme: str = 'int8_block(32)', shape: Any = None, *, label: str | None = None) -> Node:
+    def dequant_matmul(self, x: NodeLike, w_q: NodeLike, scale: NodeLike | None, zp: NodeLike | None, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
         """``x @ W`` with quantised weights W [K, N], which are decoded as they are read and never stored as floats."""
     def dequant_matmul_nvfp4(self, x: NodeLike, w_q: NodeLike, block_scales: NodeLike, global_scale: NodeLike | None = None, shape: Any = None, *, label: str | None = None) -> Node:
         """``x @ W`` with NVFP4 weights: floats of 4 bits, a float of 8 bits for each 16 rows of a column, and one scale for all."""
@@ -1045,7 +1045,7 @@ class NodeMethods:
         """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
     def dequant_grouped_matmul(self, packed_w: NodeLike, expert: NodeLike, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
         """Each row times the packed matrix that its index chooses: ``y[i] = x[i] @ W[expert[i]].T``."""
-    def dequant_matmul(self, w_q: NodeLike, scale: NodeLike | None = None, zp: NodeLike | None = None, scheme: str = 'int8_block(32)', shape: Any = None, *, label: str | None = None) -> Node:
+    def dequant_matmul(self, w_q: NodeLike, scale: NodeLike | None, zp: NodeLike | None, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
         """``x @ W`` with quantised weights W [K, N], which are decoded as they are read and never stored as floats."""
     def dequant_matmul_nvfp4(self, w_q: NodeLike, block_scales: NodeLike, global_scale: NodeLike | None = None, shape: Any = None, *, label: str | None = None) -> Node:
         """``x @ W`` with NVFP4 weights: floats of 4 bits, a float of 8 bits for each 16 rows of a column, and one scale for all."""

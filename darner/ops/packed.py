@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypedDict, Unpack
+from typing import TypeAlias, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ..graph.node import Node
 from ..graph.op import Resolved, primitive, resolved
 from ..graph.types import TensorType
 from .axes import spread
-from .block_formats import half_of
+from .block_formats import Block, Number, Place, half_of
 from .quant_scheme import QuantScheme, Scheme
 from .quantise import FAMILY
 from .samples import Sample, Spec, ints, sample, spec
@@ -263,7 +263,7 @@ class _Arrays:
 
     def half(self, place: int) -> Array:
         low, high = (self._data[:, place + i : place + i + 1].astype(np.int32) for i in (0, 1))
-        return half_of(self, low | (high << 8))  # type: ignore[arg-type, return-value]
+        return cast(Array, half_of(cast(Block, self), cast(Number, low | (high << 8))))
 
     def single(self, place: int) -> Array:
         four = np.ascontiguousarray(self._data[:, place : place + 4])
@@ -311,6 +311,12 @@ class _Arrays:
         return self.offsets
 
 
+def _all_of(scheme: QuantScheme, block: _Arrays, places: Array) -> Array:
+    """All elements, by the decoder of a scheme."""
+    found = scheme.layout.decode(cast(Block, block), cast(Place, places))
+    return np.asarray(found, block.kind)
+
+
 def decoded(scheme: QuantScheme, codes: Array, kind: DType = dtypes.f32) -> Array:
     """What packed bytes [..., row bytes] stand for, [..., K].
 
@@ -320,8 +326,7 @@ def decoded(scheme: QuantScheme, codes: Array, kind: DType = dtypes.f32) -> Arra
     """
     rows = (*codes.shape[:-1], codes.shape[-1] // scheme.layout.bytes * scheme.block)
     blocks = _Arrays(kind.numpy, np.ascontiguousarray(codes).reshape(-1, scheme.layout.bytes))
-    found = scheme.layout.decode(blocks, np.arange(scheme.block))  # type: ignore[arg-type]
-    return np.asarray(found, kind.numpy).reshape(rows)
+    return _all_of(scheme, blocks, np.arange(scheme.block)).reshape(rows)
 
 
 def _split_nibbles(codes: Array) -> Array:
@@ -351,5 +356,4 @@ def _(
     block = _Arrays(
         kind.numpy, None, wide.astype(np.int32), of_elements(scales), of_elements(offsets)
     )
-    found = scheme.layout.decode(block, np.zeros(1, np.int64))  # type: ignore[arg-type]
-    return np.asarray(found, kind.numpy)
+    return _all_of(scheme, block, np.zeros(1, np.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class QuantizedWeights(NamedTuple):
     offsets: Array | None = None
 
 
-def quantize_weights(weights: Any, scheme: str) -> QuantizedWeights:
+def quantize_weights(weights: object, scheme: str) -> QuantizedWeights:
     """Floats as the codes of a scheme: ``Q8_0``, ``Q4_0``, ``Q4_1``, ``Int8Block``, ``Int8BlockAsym`` or ``Int4Block``. Halves round to the even code.
 
     Packed schemes take [..., K], whole blocks along the last axis, as ``dequant_matmul_packed`` has its weights [N, K]; the others take a matrix [K, N], as

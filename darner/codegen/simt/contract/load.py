@@ -56,7 +56,8 @@ class Reader:
             return self.memory[place]
         if self.decoded:
             leaf = self.view.leaf
-            return elements.at(leaf, elements.places.split(place, sizes(leaf)))
+            index = elements.places.split(place, sizes(leaf))
+            return self.builder.let(elements.at(leaf, index))
         registers, dtype = elements.registers, self.view.leaf.dtype
         found: Any = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
         return found
