@@ -45,6 +45,9 @@ class Block(Protocol):
     def single(self, place: int) -> Number:
         """The f32 that begins at a byte."""
 
+    def word(self, place: int) -> Number:
+        """The 32 bits that begin at a byte, as an integer."""
+
     def right(self, bits: Number, by: Place | int) -> Number:
         """Bits moved down; zeros come in."""
 
@@ -91,6 +94,7 @@ class Format:
         bytes: of a block of a packed format.
         code: what codes are stored as: ``i8``, ``u8``, or two in a byte, the even element in the low bits.
         decode: an element from its block.
+        run: neighbours, from a multiple of their number on, that have their scales and the order of their bytes in common.
         scales: what lies beside codes: nothing, ``scales`` as floats or as ``codes`` of 8 bits, or ``offsets`` too.
     """
 
@@ -100,6 +104,7 @@ class Format:
     decode: Decode
     code: Literal["u8", "i8", "nibble"] = "u8"
     scales: Literal["none", "scales", "offsets", "codes"] = "none"
+    run: int = 16
 
     @property
     def bits(self) -> float:
@@ -167,7 +172,7 @@ def _nibble(b: Block, e: Place, start: int) -> Number:
 
 def _fifth_bit(b: Block, e: Place, start: int) -> Number:
     """One of 32 bits, where it is the fifth of a code."""
-    return b.left(b.right(b.byte(e // 8 + start), e % 8) & 1, 4)
+    return b.left(b.right(b.word(start), e) & 1, 4)
 
 
 def _q4_0(b: Block, e: Place) -> Number:
@@ -287,12 +292,12 @@ FORMATS: dict[str, Format] = {
     "q4_1": Format("packed", 32, 20, _q4_1),
     "q5_0": Format("packed", 32, 22, _q5_0),
     "q5_1": Format("packed", 32, 24, _q5_1),
-    "q8_0": Format("packed", 32, 34, _q8_0),
+    "q8_0": Format("packed", 32, 34, _q8_0, run=32),
     "q2_k": Format("packed", 256, 84, _q2_k),
     "q3_k": Format("packed", 256, 110, _q3_k),
-    "q4_k": Format("packed", 256, 144, _q4_k),
-    "q5_k": Format("packed", 256, 176, _q5_k),
+    "q4_k": Format("packed", 256, 144, _q4_k, run=32),
+    "q5_k": Format("packed", 256, 176, _q5_k, run=32),
     "q6_k": Format("packed", 256, 210, _q6_k),
-    "q8_k": Format("packed", 256, 292, _q8_k),
+    "q8_k": Format("packed", 256, 292, _q8_k, run=32),
 }
 """Every format that there is a decoder for, by the name of its scheme."""

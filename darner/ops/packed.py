@@ -153,7 +153,7 @@ def dequantize_blocks(
     offsets: Free | None = None,
     *,
     scheme: Scheme,
-    to: DType | None = None,
+    to: DType = dtypes.f32,
 ) -> Resolved:
     """What stored weights stand for, by ``scheme`` (a ``QuantScheme`` or its name).
 
@@ -163,8 +163,8 @@ def dequantize_blocks(
     """
     known = QuantScheme(scheme)
     _check_codes(codes, known)
-    if to is None:
-        to = dtypes.f64 if scales is not None and scales.dtype is dtypes.f64 else dtypes.f32
+    if scales is not None and scales.dtype is dtypes.f64:
+        to = dtypes.f64
     if to not in (dtypes.f32, dtypes.f64):
         raise DTypeError(f"weights are decoded to f32 or f64, not {to}")
     beside = {"none": 0, "scales": 1, "codes": 1, "offsets": 2}[known.layout.scales]
@@ -266,8 +266,13 @@ class _Arrays:
         return cast(Array, half_of(cast(Block, self), cast(Number, low | (high << 8))))
 
     def single(self, place: int) -> Array:
-        four = np.ascontiguousarray(self._data[:, place : place + 4])
-        return four.view("<f4").astype(self.kind)
+        return self._four(place).view("<f4").astype(self.kind)
+
+    def word(self, place: int) -> Array:
+        return self._four(place).view("<i4")
+
+    def _four(self, place: int) -> Array:
+        return np.ascontiguousarray(self._data[:, place : place + 4])
 
     @property
     def _data(self) -> Array:

@@ -163,7 +163,7 @@ def dequant_matmul(
         if w_q.rank == 1 and isinstance(columns, int):
             stored = columns // 2
         dequantize_blocks.infer(
-            w_q.with_shape((rows, stored)), scale, offsets, scheme=str(known), to=None
+            w_q.with_shape((rows, stored)), scale, offsets, scheme=str(known), to=dtypes.f32
         )
     return x.with_shape((*x.shape[:-1], columns))
 
@@ -303,7 +303,7 @@ def _slabs(codes: TensorType, scheme: QuantScheme) -> tuple[Dim, Dim, int]:
             f"packed_w must be a slab for each expert [E, N, row bytes], not "
             f"{format_shape(codes.shape)}"
         )
-    found = dequantize_blocks.infer(codes, None, None, scheme=str(scheme), to=None)
+    found = dequantize_blocks.infer(codes, None, None, scheme=str(scheme), to=dtypes.f32)
     experts, columns, terms = found.type.shape
     return experts, columns, int(terms)
 

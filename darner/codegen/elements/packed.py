@@ -110,16 +110,19 @@ class _Code:
         return cast(Lane, half_of(cast(Block, self), cast(Number, bits)))
 
     def single(self, place: int) -> Lane:
-        found = self._loaded(place, dtypes.f32)
+        return self.of_bits(self.word(place))
+
+    def word(self, place: int) -> Lane:
+        found = self._loaded(place, dtypes.i32)
         if found is not None:
             return found
         bits = self.byte(place)
         for i in range(1, 4):
             bits = bits | self.byte(place + i).shift_left(8 * i)
-        return self.of_bits(bits)
+        return bits
 
     def _loaded(self, place: int, dtype: DType) -> Lane | None:
-        """The float at a byte, where it is one for all lanes and its bytes are in memory as they are."""
+        """The f16, as a float, or the i32 at a byte, where it is one for all lanes and its bytes are in memory as they are."""
         codes, index = self.operands["codes"], self._byte_index(place)
         if not self.compiled or codes.id not in self.e.leaves:
             return None
@@ -131,9 +134,9 @@ class _Code:
         builder, registers = self.e.builder, self.e.registers
         at = self.e.indices.plain(self.e.indices.offset(index, _sizes(leaf)))
         address = builder.gep(pointer, [at], source_etype=ir.IntType(8))
-        kind = ir.HalfType() if dtype is dtypes.f16 else ir.FloatType()
+        kind = ir.HalfType() if dtype is dtypes.f16 else ir.IntType(32)
         value = builder.load(address, typ=kind, align=1)
-        return self._lane(registers.cast(value, dtype, self.kind))
+        return self._lane(registers.cast(value, dtype, self.kind) if dtype.is_float else value)
 
     # ------------------------------------------------------------- arithmetic
 

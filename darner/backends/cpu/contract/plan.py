@@ -13,6 +13,7 @@ from ....graph.integers import ceil_div, round_up
 from ..emit.panels import Panels
 from ..model import CpuModel
 from ..runtime.jit import Machine
+from .columns import Columns
 from .prefetch import EACH
 from .tile import LONG_TURN, UNROLL, Tile, choose_tile, fit_tile
 
@@ -60,6 +61,8 @@ FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
+MOST_DECODED_ROWS = 8
+"""The most rows that are multiplied with terms of B as these are decoded."""
 MOST_DOT_ROWS = 24
 """The most rows for which dot products are made of columns whose terms are contiguous."""
 TERMS_OF_DOT_ROW = 32
@@ -79,7 +82,7 @@ class Contraction:
         strided_terms: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
         b_panels: how the transpose of B lies, where that is in panels; ``b_strides`` are those within one.
         c_panels: how C lies, where that is in panels; ``c_strides`` are those within one.
-        decoded: whether B has to be packed, as it is decoded then.
+        decoded: of a B that is decoded, how many terms lie side by side in blocks of it, or 1; 0 where it lies in memory as it is.
 
     >>> Contraction.dense("f32", 2, 3, 4, transpose_b=True).b_strides
     (0, 1, 4)
@@ -97,7 +100,7 @@ class Contraction:
     strided_terms: tuple[Strides, ...] = ()
     b_panels: Panels | None = None
     c_panels: Panels | None = None
-    decoded: bool = False
+    decoded: int = 0
 
     def __post_init__(self) -> None:
         accumulator_of(self.dtype)
@@ -164,6 +167,9 @@ class Decoding(Protocol):
         self, builder: Builder, panel: PanelOf, span: tuple[Value, Value], target: Pointer
     ) -> None:
         """Pack the columns of a panel: ``span`` is the address of their first term, and how many terms."""
+
+    def sum_dots(self, builder: Builder, plan: Cut, columns: Columns) -> None:
+        """The sums of some columns of a few rows."""
 
 
 @dataclass(frozen=True)
@@ -357,6 +363,8 @@ def cut(
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
     path, chunk = _path(contraction, tile, packed_b)
+    if _decodes_dots(contraction, tile):
+        path = "dots"
     block = _block(contraction, tile)
     panels = max(1, ceil_div(n, tile.width))
     tiles = max(1, ceil_div(m, tile.rows))
@@ -439,6 +447,13 @@ def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, in
     elif not packed_b and _sums_dots(contraction):
         path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
     return path, chunk
+
+
+def _decodes_dots(contraction: Contraction, tile: Tile) -> bool:
+    """Whether a few rows are multiplied with what is decoded, term by term: writing that to a panel would take longer."""
+    blocks = contraction.decoded and contraction.decoded % tile.lanes == 0
+    few = 0 < contraction.m <= MOST_DECODED_ROWS and tile.lanes > 1
+    return bool(blocks) and few and contraction.k > 0 and not contraction.strided_terms
 
 
 def _blocked_rows(

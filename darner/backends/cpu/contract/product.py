@@ -11,6 +11,7 @@ from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ....lower.strided import merged_stride, row_major, strided
+from ....ops.quant_scheme import QuantScheme
 from .plan import Contraction
 
 FEW_COLUMNS = 24
@@ -181,9 +182,17 @@ def product_of(spec: Spec) -> Product | None:
         (0, b.summed, b.free),
         (m * n, 1, prod(a.sizes)) if transposed else (m * n, prod(b.sizes), 1),
         strided_terms=tuple(zip(strided_terms, a.strided_terms, b.strided_terms, strict=True)),
-        decoded=b.decoded,
+        decoded=_run_of(b),
     )
     return _with_rows_of_batch(Product(node, a, b, loops, contraction, transposed))
+
+
+def _run_of(side: Side) -> int:
+    """How many terms lie side by side in the blocks of a decoded operand, 1 where none do; 0 of what lies in memory."""
+    if not side.decoded:
+        return 0
+    scheme = QuantScheme(side.leaf.attrs["scheme"])
+    return scheme.layout.run if side.summed == 1 and scheme.is_packed else 1
 
 
 def decoded_axis(product: Product) -> int:
