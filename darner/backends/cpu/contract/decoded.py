@@ -29,6 +29,7 @@ from ....codegen.ir.index import Index, IndexMath, Lanes, i64
 from ....codegen.ir.types import STORAGE_BYTES, Builder, Function, Module, Pointer, Value
 from ....graph.node import Node
 from ....lower.specs import sizes
+from ....ops.quant_scheme import QuantScheme
 from ..emit.template import Code
 from .columns import Columns
 from .dots import contiguous_rows
@@ -55,6 +56,12 @@ class Decoder:
     code: Code
     node: Node
     summed: int
+
+    @property
+    def run(self) -> int:
+        """Terms that lie side by side and have their scales in common."""
+        scheme = QuantScheme(self.node.attrs["scheme"])
+        return scheme.layout.run if scheme.is_packed else 1
 
     @property
     def summed_last(self) -> bool:
@@ -199,12 +206,13 @@ class _Packing:
         """As many terms as a vector has lanes at a time, transposed in registers."""
         builder, panel, lanes = self.builder, self.panel, self.panel.lanes
         last = builder.sub(valid, i64(1))
+        run = max(lanes, self.elements.decoder.run)
 
-        def block(number: Value, count: Value | None) -> None:
+        def block(number: Value, width: int, count: Value | None = None) -> None:
             mask = None if count is None else lane_mask(builder, count, lanes)
-            term = Lanes(builder.add(i64(ahead.term), number), lanes, 1, lanes)
+            term = Lanes(builder.add(i64(ahead.term), number), width, 1, width)
 
-            def square(at: Value, _: Sequence[Value]) -> None:
+            def squares(at: Value, _: Sequence[Value]) -> None:
                 rows = []
                 for lane in range(lanes):
                     # Of columns that are missing, the last is decoded once more.
@@ -213,14 +221,20 @@ class _Packing:
                     column = builder.add(i64(ahead.column), own)
                     rows.append(self.elements.at(ahead.batch, term, column, mask))
                 line = offset(builder, target, "f32", builder.mul(number, i64(panel.width)), at)
-                self._store_square(transpose(builder, rows), line, count)
+                for part in range(0, width, lanes):
+                    own = [picked(builder, row, part, lanes) for row in rows]
+                    place = offset(builder, line, "f32", part * panel.width)
+                    self._store_square(transpose(builder, own), place, count)
 
-            loop(builder, i64(0), i64(panel.width), lanes, square)
+            loop(builder, i64(0), i64(panel.width), lanes, squares)
 
+        runs = builder.and_(terms, i64(-run))
+        loop(builder, i64(0), runs, run, lambda number, _: block(number, run))
         whole = builder.and_(terms, i64(-lanes))
-        loop(builder, i64(0), whole, lanes, lambda number, _: block(number, None))
+        if run > lanes:
+            loop(builder, runs, whole, lanes, lambda number, _: block(number, lanes))
         with builder.if_then(builder.icmp_signed("<", whole, terms)):
-            block(whole, builder.sub(terms, whole))
+            block(whole, lanes, builder.sub(terms, whole))
 
     def _store_square(self, columns: Sequence[Value], target: Pointer, count: Value | None) -> None:
         """Write a term of each column after the other, or as many as there are."""

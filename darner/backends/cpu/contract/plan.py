@@ -155,8 +155,8 @@ class Contraction:
         return replace(self, batch=batch, k=k, b_panels=panels)
 
     def whole_terms(self, count: int, lanes: int) -> int:
-        """Terms that are best packed together, at least ``count``: of whole vectors, or of whole panels where these lie in panels."""
-        grain = lanes if self.b_panels is None else self.b_panels.width
+        """Terms that are best packed together, at least ``count``: of whole vectors and blocks, or of whole panels where these lie in panels."""
+        grain = max(lanes, self.decoded) if self.b_panels is None else self.b_panels.width
         return round_up(count, grain)
 
 
