@@ -8,6 +8,7 @@ from typing import Any
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....lower.specs import sizes
+from ...elements.neighbours import decoded_neighbours
 from ...ir.index import Number
 from ..builder import Memory, Simt, Value, Variable, is_packed
 from ..dispatch import Dispatch
@@ -31,7 +32,7 @@ class Reader:
         self.kept = kept
         self.decoded = view.leaf.op.facts.decodes
         number = 0 if self.decoded else int(str(view.leaf.name))
-        if view.vector > 1:
+        if view.vector > 1 and not self.decoded:
             dispatch.as_vectors(dispatch.operands[number], view.vector)
         self._number = number
 
@@ -52,15 +53,25 @@ class Reader:
 
     def load(self, elements: ThreadElements, place: Number) -> Value:
         """What lies at a place, as it is stored; an element of a type of its own as a number."""
+        if self.decoded:
+            return self._decode(elements, place)
         if self.view.vector > 1:
             return self.memory[place]
-        if self.decoded:
-            leaf = self.view.leaf
-            index = elements.places.split(place, sizes(leaf))
-            return self.builder.let(elements.at(leaf, index))
         registers, dtype = elements.registers, self.view.leaf.dtype
         found: Any = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
         return found
+
+    def _decode(self, elements: ThreadElements, place: Number) -> Value:
+        """The elements that would lie at a place."""
+        b, leaf, count = self.builder, self.view.leaf, self.view.vector
+        if count == 1:
+            return b.let(elements.at(leaf, elements.places.split(place, sizes(leaf))))
+        *rows, last = sizes(leaf)
+        *before, number = elements.places.split(place, [*rows, last // count])
+        first = elements.places.mul(number, count)
+        return b.vector(
+            [b.let(x) for x in decoded_neighbours(elements, leaf, before, first, count)]
+        )
 
     def wide(self, raw: Value) -> Value:
         """A vector that ``load`` gave, as numbers to multiply."""

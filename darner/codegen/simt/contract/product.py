@@ -228,8 +228,7 @@ def view_of(product: Product, side: int, *, free: bool = True) -> View:
         "free": steps(product.free(side), side),
         "summed": steps(product.summed, side),
     }
-    stored = not operand.leaf.op.facts.decodes
-    if stored and operand.leaf.dtype.name in IN_FOURS and prod(sizes(operand.leaf)) % 4 == 0:
+    if operand.leaf.dtype.name in IN_FOURS and prod(sizes(operand.leaf)) % 4 == 0:
         for along in ("summed", "free") if free else ("summed",):
             found = _in_fours(groups, along, operand.offset)
             if found is not None:
