@@ -50,10 +50,14 @@ class _Code:
         e: emits the elements that are read.
         node: the ``dequantize_blocks``.
         index: of the element; where it has lanes, all that is returned has as many.
+        block: the number of its block of rows, where scales lie beside codes, and it is known.
     """
 
-    def __init__(self, e: Elements, node: Node, index: list[Index]) -> None:
+    def __init__(
+        self, e: Elements, node: Node, index: list[Index], block: Index | None = None
+    ) -> None:
         self.e = e
+        self.block = block
         self.scheme = QuantScheme(node.attrs["scheme"])
         self.operands = dict(zip(node.slots, node.operands, strict=True))
         self.index = index
@@ -201,7 +205,9 @@ class _Code:
         return self._lane(spread).shift_right(by, signed=False) & 15
 
     def _beside(self, slot: str, to: DType) -> Lane:
-        row = self.e.indices.div(self.index[-2], self.scheme.block)
+        row = self.block
+        if row is None:
+            row = self.e.indices.div(self.index[-2], self.scheme.block)
         return self._read(slot, [*self.index[:-2], row, self.index[-1]], to)
 
     def scale(self) -> Lane:
@@ -212,6 +218,11 @@ class _Code:
 
     def offset(self) -> Lane:
         return self._beside("offsets", self.kind)
+
+
+def decoded_in_block(e: Elements, node: Node, index: list[Index], block: Index) -> Value:
+    """A decoded element of quantised weights with scales beside its codes, which lies in a block of rows."""
+    return _Code(e, node, index, block).decoded()
 
 
 def dequantize_blocks(e: Elements, node: Node, index: list[Index]) -> Value:

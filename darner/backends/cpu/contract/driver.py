@@ -171,7 +171,7 @@ class Driver:
             return
         sum_columns = sum_rows if plan.path == "rows" else sum_dots
         if plan.decoder is not None:
-            sum_columns = plan.decoder.sum_dots
+            sum_columns = plan.decoder.sum_few
 
         end = minimum(builder, builder.mul(high, i64(plan.grain)), i64(contraction.n))
 

@@ -168,7 +168,7 @@ class Decoding(Protocol):
     ) -> None:
         """Pack the columns of a panel: ``span`` is the address of their first term, and how many terms."""
 
-    def sum_dots(self, builder: Builder, plan: Cut, columns: Columns) -> None:
+    def sum_few(self, builder: Builder, plan: Cut, columns: Columns) -> None:
         """The sums of some columns of a few rows."""
 
 
@@ -363,8 +363,7 @@ def cut(
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
     path, chunk = _path(contraction, tile, packed_b)
-    if _decodes_dots(contraction, tile):
-        path = "dots"
+    path = _decoded_path(contraction, tile) or path
     block = _block(contraction, tile)
     panels = max(1, ceil_div(n, tile.width))
     tiles = max(1, ceil_div(m, tile.rows))
@@ -449,11 +448,15 @@ def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, in
     return path, chunk
 
 
-def _decodes_dots(contraction: Contraction, tile: Tile) -> bool:
-    """Whether a few rows are multiplied with what is decoded, term by term: writing that to a panel would take longer."""
-    blocks = contraction.decoded and contraction.decoded % tile.lanes == 0
-    few = 0 < contraction.m <= MOST_DECODED_ROWS and tile.lanes > 1
-    return bool(blocks) and few and contraction.k > 0 and not contraction.strided_terms
+def _decoded_path(contraction: Contraction, tile: Tile) -> str:
+    """The path of a few rows of a B that is decoded, where packing panels of it would take longer; none of others."""
+    few = contraction.decoded and 0 < contraction.m <= MOST_DECODED_ROWS and contraction.k > 0
+    if not few or contraction.strided_terms or tile.lanes == 1:
+        return ""
+    if contraction.decoded % tile.lanes == 0:
+        return "dots"
+    rows = contraction.b_strides[2] == 1 and contraction.m <= FEW_ROWS
+    return "rows" if rows and contraction.n > tile.lanes else ""
 
 
 def _blocked_rows(

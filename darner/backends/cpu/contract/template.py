@@ -33,7 +33,8 @@ from ..emit.panels import Offer, Panels
 from ..emit.template import Code, Packing, Scratch, Template
 from ..model import CpuModel
 from ..runtime.jit import Machine
-from .decoded import Decoder, no_address
+from .decoded import Decoder
+from .decoded_elements import Decoded, no_address
 from .driver import Driver, Operands, Target, Write
 from .panel import emit_pack_panel
 from .pieces import fair_share
@@ -256,7 +257,7 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         for side, distance in ((product.a, product.a.summed), (product.b, step))
     )
     if product.b.decoded:
-        plan = replace(plan, decoder=Decoder(code, product.b.leaf, decoded_axis(product)))
+        plan = replace(plan, decoder=Decoder(Decoded(code, product.b.leaf, decoded_axis(product))))
     if code.packed:
         b = code.operand_of(product.b.leaf)
     operands = Operands(a, b, offsets, code.packed)
