@@ -10,7 +10,7 @@ from ....codegen.ir.index import Lanes, i64
 from ....codegen.ir.types import Builder, Function, Module, Pointer, Value
 from ....graph.node import Node
 from .columns import Columns
-from .decoded_elements import Ahead, Decoded, DecodedElements, picked
+from .decoded_elements import Ahead, Decoded, DecodedElements, of_block, picked
 from .decoded_rows import DecodedDots, DecodedRows
 from .pack import transpose
 from .plan import Cut, PanelOf
@@ -89,7 +89,7 @@ class _Packing:
             self._rows(terms, valid, ahead, target)
 
     def _rows(self, terms: Value, valid: Value, ahead: Ahead, target: Pointer) -> None:
-        """A term at a time, of all columns: these lie side by side."""
+        """Some terms at a time, of all columns: these lie side by side."""
         builder, panel = self.builder, self.panel
         masks = [
             lane_mask(builder, builder.sub(valid, i64(at)), panel.lanes)
@@ -98,16 +98,22 @@ class _Packing:
             for at in range(0, panel.width, panel.lanes)
         ]
 
-        def pack_term(number: Value, _: Sequence[Value]) -> None:
-            term = builder.add(i64(ahead.term), number)
+        def pack_terms(number: Value, count: int) -> None:
+            own = ahead._replace(term=builder.add(i64(ahead.term), number))
             line = offset(builder, target, "f32", builder.mul(number, i64(panel.width)))
             for mask, at in zip(masks, range(0, panel.width, panel.lanes), strict=True):
                 first = builder.add(i64(ahead.column), i64(at))
                 column = Lanes(first, panel.lanes, 1, panel.lanes)
-                value = self.elements.at(Ahead(ahead.batch, term, column), mask)
-                store(builder, value, offset(builder, line, "f32", at), "f32")
+                for step, value in enumerate(self.elements.of_rows(own, column, count, mask)):
+                    store(
+                        builder, value, offset(builder, line, "f32", step * panel.width, at), "f32"
+                    )
 
-        loop(builder, i64(0), terms, 1, pack_term)
+        # Panels begin with whole vectors of terms.
+        together = min(of_block(self.elements.operand.scheme.block), panel.lanes)
+        whole = builder.and_(terms, i64(-together))
+        loop(builder, i64(0), whole, together, lambda number, _: pack_terms(number, together))
+        loop(builder, whole, terms, 1, lambda number, _: pack_terms(number, 1))
 
     def _blocks(self, terms: Value, valid: Value, ahead: Ahead, target: Pointer) -> None:
         """As many terms as a vector has lanes at a time, transposed in registers."""

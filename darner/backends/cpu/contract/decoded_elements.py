@@ -7,6 +7,7 @@ others; what reads them makes indices of these again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import NamedTuple
 
 from ....codegen.elements.elements import Elements
@@ -121,6 +122,19 @@ class DecodedElements:
         some = next(iter(self.addresses.values()))
         operands = [self.addresses.get(leaf.id, some) for leaf in code.spec.inputs]
         return Elements(self.builder, code.body, operands, mask, width=code.width)
+
+
+TOGETHER = 8
+"""Rows that are decoded at a time, at most."""
+
+
+def of_block(block: int) -> int:
+    """How many rows, from a multiple of their number on, certainly lie in one block.
+
+    >>> of_block(32), of_block(20), of_block(7)
+    (8, 4, 1)
+    """
+    return gcd(block, TOGETHER)
 
 
 def picked(builder: Builder, values: Value, first: int, count: int) -> Value:

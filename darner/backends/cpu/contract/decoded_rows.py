@@ -20,12 +20,12 @@ from ....codegen.ir.emit import (
 from ....codegen.ir.index import Lanes, i64
 from ....codegen.ir.types import STORAGE_BYTES, Pointer, Value
 from .columns import Columns
-from .decoded_elements import Ahead, DecodedElements, picked
+from .decoded_elements import Ahead, DecodedElements, of_block, picked
 from .dots import contiguous_rows
 from .plan import Cut
 
-TOGETHER = 8
-"""Rows of B that are added up at a time, where its columns lie side by side."""
+FACTORS = 16
+"""Elements of A that rows of B are multiplied with at a time, at most."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,7 @@ class DecodedRows:
         """All terms, those of one block at a time where a block has enough of them."""
         builder, plan = self.elements.builder, self.plan
         k, block = plan.contraction.k, self.elements.operand.scheme.block
-        together = TOGETHER if block % TOGETHER == 0 and plan.contraction.m <= 2 else 1
-        if together == 1 and block % (TOGETHER // 2) == 0:
-            together = TOGETHER // 2
+        together = min(of_block(block), 1 << (FACTORS // plan.contraction.m).bit_length() - 1)
         self._clear()
         # Where parts of the sums begin is a multiple of the lanes, and so of these.
         whole = k // together * together

@@ -455,7 +455,7 @@ def _decoded_path(contraction: Contraction, tile: Tile) -> str:
         return ""
     if contraction.decoded % tile.lanes == 0:
         return "dots"
-    rows = contraction.b_strides[2] == 1 and contraction.m <= FEW_ROWS
+    rows = contraction.b_strides[2] == 1
     return "rows" if rows and contraction.n > tile.lanes else ""
 
 
