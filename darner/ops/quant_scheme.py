@@ -76,8 +76,8 @@ class QuantScheme(str):
                 if size is None
                 else f"{name} has blocks of its own size, so none can be given"
             )
-        if size is not None and not 1 <= int(size) <= _MOST:
-            raise ArgumentError(f"a block must have 1 to {_MOST} elements, not {size}")
+        if size is not None and (len(size) > len(str(_MOST)) or not 1 <= int(size) <= _MOST):
+            raise ArgumentError(f"a block must have 1 to {_MOST} elements, not {size[:20]}")
         return super().__new__(cls, name if size is None else f"{name}({int(size)})")
 
     @classmethod

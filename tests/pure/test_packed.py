@@ -560,6 +560,21 @@ def test_wrong_calls_say_what_is_wrong(name, operands, rest, kind, text):
     assert "here" in str(caught.value)
 
 
+def test_sizes_of_packed_weights_may_be_symbols_but_for_the_terms():
+    g = Graph()
+    x, w = g.input("x", ("rows", 64)), g.input("w", ("columns", 68), "u8")
+    y = g.dequant_matmul_packed(x, w, "q8_0")
+    assert [str(size) for size in y.shape] == ["rows", "columns"]
+    g.set_outputs([y])
+    given = {"x": np.ones((2, 64), np.float32), "w": blocks("q8_0", 6).reshape(3, 68)}
+    with darner.build_inference_session(g, device="cpu") as session:
+        found = session.run(given)["output0"]
+    wanted = decoded(QuantScheme.GgufQ8_0, given["w"]).sum(1)
+    np.testing.assert_allclose(found, [wanted, wanted], rtol=1e-4, atol=1e-4)
+    with pytest.raises(ShapeError, match="terms of a product with packed weights"):
+        g.dequant_matmul_packed(g.input("z", (2, "terms")), w, "q8_0")
+
+
 def test_a_scheme_without_scales_takes_none():
     g = Graph()
     with pytest.raises(ArgumentError, match="has no scales beside its codes"):

@@ -135,9 +135,9 @@ class _Packing:
                     rows.append(self.elements.at(Ahead(ahead.batch, term, column), mask))
                 line = offset(builder, target, "f32", builder.mul(number, i64(panel.width)), at)
                 for part in range(0, width, lanes):
-                    own = [picked(builder, row, part, lanes) for row in rows]
+                    square = [picked(builder, row, part, lanes) for row in rows]
                     place = offset(builder, line, "f32", part * panel.width)
-                    self._store_square(transpose(builder, own), place, count)
+                    self._store_square(transpose(builder, square), place, count)
 
             loop(builder, i64(0), i64(panel.width), lanes, squares)
 
