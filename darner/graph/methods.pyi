@@ -241,7 +241,7 @@ class GraphMethods:
         """The matrices of all experts as f32 [E, K, N], from packed slabs [E, N, row bytes]: what ``grouped_matmul`` takes."""
     def dequantize(self, q: NodeLike, scale: float, zero_point: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
         """What codes stand for, ``(q - zero_point) * scale``, as f32; ``q`` is i8, or u8 with a zero point in 0..255."""
-    def dequantize_blocks(self, codes: NodeLike, scales: NodeLike | None = None, offsets: NodeLike | None = None, shape: Any = None, *, scheme: str, to: DTypeLike | None = None, label: str | None = None) -> Node:
+    def dequantize_blocks(self, codes: NodeLike, scales: NodeLike | None = None, offsets: NodeLike | None = None, shape: Any = None, *, scheme: str, to: DTypeLike = ..., label: str | None = None) -> Node:
         """What stored weights stand for, by ``scheme`` (a ``QuantScheme`` or its name)."""
     def dequantize_per_channel(self, q: NodeLike, axis: int, scales: float | Sequence[float], zero_points: int | Sequence[int], shape: Any = None, *, label: str | None = None) -> Node:
         """``dequantize`` with a scale and a zero point for each slice along ``axis``."""
@@ -1055,7 +1055,7 @@ class NodeMethods:
         """The matrices of all experts as f32 [E, K, N], from packed slabs [E, N, row bytes]: what ``grouped_matmul`` takes."""
     def dequantize(self, scale: float, zero_point: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
         """What codes stand for, ``(q - zero_point) * scale``, as f32; ``q`` is i8, or u8 with a zero point in 0..255."""
-    def dequantize_blocks(self, scales: NodeLike | None = None, offsets: NodeLike | None = None, shape: Any = None, *, scheme: str, to: DTypeLike | None = None, label: str | None = None) -> Node:
+    def dequantize_blocks(self, scales: NodeLike | None = None, offsets: NodeLike | None = None, shape: Any = None, *, scheme: str, to: DTypeLike = ..., label: str | None = None) -> Node:
         """What stored weights stand for, by ``scheme`` (a ``QuantScheme`` or its name)."""
     def dequantize_per_channel(self, axis: int, scales: float | Sequence[float], zero_points: int | Sequence[int], shape: Any = None, *, label: str | None = None) -> Node:
         """``dequantize`` with a scale and a zero point for each slice along ``axis``."""
