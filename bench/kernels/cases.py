@@ -422,6 +422,76 @@ class Move(Case):
         return tuple(self.shape[i] for i in self.order)
 
 
+@dataclass(frozen=True)
+class SelectiveScan(Case):
+    """The recurrence of Mamba, with a state of ``size`` numbers for every channel."""
+
+    kind: ClassVar[str] = "scan"
+    batch: int
+    steps: int
+    channels: int
+    size: int
+    part: str = "forward"
+
+    @property
+    def sizes(self) -> str:
+        return f"{self.batch}*{self.steps}x{self.channels}x{self.size}"
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        row = (self.batch, self.steps, self.size)
+        pace = (self.channels, self.size)
+        return {"x": self.result, "delta": self.result, "a": pace, "b": row, "c": row}
+
+    @property
+    def result(self) -> Shape:
+        return (self.batch, self.steps, self.channels)
+
+    def drawn(self, rng: np.random.Generator, name: str, shape: Shape) -> np.ndarray:
+        if name == "delta":
+            return rng.uniform(0.01, 0.2, shape).astype(np.float32)
+        return (
+            -rng.uniform(0.1, 8, shape).astype(np.float32)
+            if name == "a"
+            else super().drawn(rng, name, shape)
+        )
+
+
+@dataclass(frozen=True)
+class DeltaRule(Case):
+    """The recurrence of Gated DeltaNet, with a matrix for every head; ``step`` carries it from one token to the next."""
+
+    kind: ClassVar[str] = "delta"
+    batch: int
+    steps: int
+    heads: int
+    width: int
+    part: str = "forward"
+
+    @property
+    def sizes(self) -> str:
+        return f"{self.batch}*{self.heads} {self.steps}x{self.width}"
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        gate = (self.batch, self.steps, self.heads)
+        rows = dict.fromkeys(("q", "k", "v"), self.result)
+        state = {"state": (self.batch, self.heads, self.width, self.width)}
+        return {**rows, "g": gate, "beta": gate, **(state if self.part == "step" else {})}
+
+    @property
+    def result(self) -> Shape:
+        return (self.batch, self.steps, self.heads, self.width)
+
+    def drawn(self, rng: np.random.Generator, name: str, shape: Shape) -> np.ndarray:
+        if name in ("g", "beta"):
+            return rng.uniform(*((-1, 0) if name == "g" else (0, 1)), shape).astype(np.float32)
+        found = super().drawn(rng, name, shape)
+        if name in ("q", "k"):
+            found = found / np.linalg.norm(found, axis=-1, keepdims=True)
+        return found.astype(np.float32)
+
+
 KINDS: dict[str, Any] = {
     kind.kind: kind
     for kind in (
@@ -435,6 +505,8 @@ KINDS: dict[str, Any] = {
         Index,
         Order,
         Move,
+        SelectiveScan,
+        DeltaRule,
     )
 }
 

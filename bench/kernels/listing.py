@@ -6,6 +6,7 @@ from .cases import (
     Attention,
     Contract,
     Convolution,
+    DeltaRule,
     Index,
     Map,
     Move,
@@ -13,6 +14,7 @@ from .cases import (
     Pool,
     Reduce,
     Rows,
+    SelectiveScan,
 )
 
 SQUARE = (256, 384, 512, 768, 1000, 1024, 1536, 2048)
@@ -87,6 +89,13 @@ GROUPS: dict[str, list[Any]] = {
         Order("sort", 1, 262144),
         Order("top_k", 16, 49152, 50),
         Order("top_k", 4096, 64, 4),
+    ],
+    "state-space": [
+        *(SelectiveScan(1, 512, 1536, 16, part) for part in ("forward", "both")),
+        *(SelectiveScan(2, 301, 500, 13, part) for part in ("forward", "both")),
+        *(DeltaRule(1, 1024, 16, 128, part) for part in ("forward", "both")),
+        *(DeltaRule(2, 301, 5, 50, part) for part in ("forward", "both")),
+        DeltaRule(1, 1, 16, 128, "step"),
     ],
     "move": [
         Move((4, 128, 576), (1, 0, 2)),

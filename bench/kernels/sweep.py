@@ -18,6 +18,7 @@ from .cases import (
     Attention,
     Contract,
     Convolution,
+    DeltaRule,
     Index,
     Map,
     Move,
@@ -25,6 +26,7 @@ from .cases import (
     Pool,
     Reduce,
     Rows,
+    SelectiveScan,
 )
 
 FLOPS = (4e6, 6e8)
@@ -137,6 +139,16 @@ def _move(s: Sizes) -> Move:
     return Move(shape, s.one_of((0, 2, 1), (1, 0, 2), (2, 1, 0), (2, 0, 1), (1, 2, 0)))
 
 
+def _scan(s: Sizes) -> SelectiveScan:
+    part = s.one_of("forward", "both")
+    return SelectiveScan(s.size(1, 4), s.size(1, 512), s.size(16, 1024), s.size(1, 64), part)
+
+
+def _delta(s: Sizes) -> DeltaRule:
+    part = s.one_of("forward", "both")
+    return DeltaRule(s.size(1, 4), s.size(1, 512), s.size(1, 16), s.size(8, 128), part)
+
+
 DRAWS: dict[str, Callable[[Sizes], Any]] = {
     **{f"contract.{form}": lambda s, form=form: _contract(s, form) for form in FORMS},
     "contract.batch": _batched,
@@ -149,6 +161,8 @@ DRAWS: dict[str, Callable[[Sizes], Any]] = {
     "index": _index,
     "order": _order,
     "move": _move,
+    "scan": _scan,
+    "delta": _delta,
 }
 """How the cases of each group are drawn."""
 

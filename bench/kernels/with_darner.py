@@ -93,6 +93,16 @@ def _move(case: Any, g: Graph, given: Nodes) -> list[Node]:
     return [given["x"].transpose(case.order)]
 
 
+def _scan(case: Any, g: Graph, given: Nodes) -> list[Node]:
+    return [g.selective_scan(*given.values())]
+
+
+def _delta(case: Any, g: Graph, given: Nodes) -> list[Node]:
+    if case.part == "step":
+        return list(g.gated_delta_net_carry(*given.values(), return_state=True))
+    return [g.gated_delta_net(*given.values())]
+
+
 WRITTEN: dict[str, Callable[[Any, Graph, Nodes], list[Node]]] = {
     "contract": _contract,
     "conv": _conv,
@@ -104,6 +114,8 @@ WRITTEN: dict[str, Callable[[Any, Graph, Nodes], list[Node]]] = {
     "index": _index,
     "order": _order,
     "move": _move,
+    "scan": _scan,
+    "delta": _delta,
 }
 """Each kind as nodes of a graph."""
 

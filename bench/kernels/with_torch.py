@@ -3,12 +3,14 @@
 import time
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from ..peers.turns import NotOfferedError
 from .prepared import Prepared, by_clock
 
 Tensors = dict[str, torch.Tensor]
@@ -100,6 +102,35 @@ def _move(case: Any, given: Tensors) -> list[torch.Tensor]:
     return [given["x"].permute(case.order).clone(memory_format=torch.contiguous_format)]
 
 
+def _scan(case: Any, given: Tensors) -> list[torch.Tensor]:
+    try:
+        from mambapy.mamba import MambaBlock
+    except ImportError as error:
+        raise NotOfferedError("mambapy is not installed") from error
+    sizes = SimpleNamespace(d_inner=case.channels, d_state=case.size)
+    block, skip = SimpleNamespace(config=sizes), given["x"].new_zeros(case.channels)
+    operands = [given[name] for name in ("x", "delta", "a", "b", "c")]
+    return [MambaBlock.selective_scan_seq(block, *operands, skip)]
+
+
+def _delta(case: Any, given: Tensors) -> list[torch.Tensor]:
+    """As transformers has it without kernels: tokens one by one, and sequences by chunks."""
+    from transformers.models.qwen3_next import modeling_qwen3_next as qwen
+
+    one = case.steps == 1
+    rule = qwen.torch_recurrent_gated_delta_rule if one else qwen.torch_chunk_gated_delta_rule
+    o, state = rule(
+        given["q"],
+        given["k"],
+        given["v"],
+        g=given["g"],
+        beta=given["beta"],
+        initial_state=given.get("state"),
+        output_final_state=case.part == "step",
+    )
+    return [o] if state is None else [o, state]
+
+
 WRITTEN: dict[str, Callable[[Any, Tensors], list[torch.Tensor]]] = {
     "contract": _contract,
     "conv": _conv,
@@ -111,6 +142,8 @@ WRITTEN: dict[str, Callable[[Any, Tensors], list[torch.Tensor]]] = {
     "index": _index,
     "order": _order,
     "move": _move,
+    "scan": _scan,
+    "delta": _delta,
 }
 """Each kind as a function of tensors."""
 

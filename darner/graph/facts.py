@@ -42,6 +42,8 @@ class Facts:
         ends: a kernel by index that may end with what is element-wise after it, where a target has such kernels.
         overwrites: the operand that the result is, but for some elements: in place only these are written.
         reads_part_of: the operand of which it reads as many elements as it returns.
+        carries: an operand that the last of several results is made of, part by part: it may take the operand's place in memory.
+        reads_rows: its kernels read operands wherever their rows lie, if these have no gaps; others have such views copied.
         reads_all: it reads every element of its operands, as every element-wise op does.
         decodes: its operands are stored in fewer bits than its result has: a product that reads it computes its elements as it goes.
         selects: each element of the result is an element of the first operand.
@@ -66,6 +68,8 @@ class Facts:
     ends: bool = False
     overwrites: str | None = None
     reads_part_of: str | None = None
+    carries: str | None = None
+    reads_rows: bool = False
     reads_all: bool = False
     decodes: bool = False
     selects: bool = False

@@ -318,6 +318,14 @@ class GraphMethods:
         """``rms_norm(x + residual + bias, gamma, beta, eps)`` over the last axis; bias may be None."""
     def fused_swiglu_ffn(self, x: NodeLike, up_w: NodeLike, gate_w: NodeLike, down_w: NodeLike, out_shape: Any = None, *, label: str | None = None) -> Node:
         """``swiglu_ffn`` with one product for up and gate: the weights are joined as [up | gate]."""
+    def gated_delta_net(self, q: NodeLike, k: NodeLike, v: NodeLike, g: NodeLike, beta: NodeLike, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> Node:
+        """The gated delta rule from an empty state: ``M *= exp(g); M += k (beta (v - M'k))'; o = M'q / sqrt(n)`` along the sequence."""
+    def gated_delta_net_backward(self, q: NodeLike, k: NodeLike, v: NodeLike, g: NodeLike, beta: NodeLike, dy: NodeLike, state: NodeLike | None = None, dstate: NodeLike | None = None, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The gradients of ``gated_delta_net`` with respect to ``q``, ``k``, ``v``, ``g`` and ``beta``; from a ``state``, also with respect to that."""
+    def gated_delta_net_carry(self, q: NodeLike, k: NodeLike, v: NodeLike, g: NodeLike, beta: NodeLike, state: NodeLike, state_size: int | None = None, shape: object = None, *, return_state: bool = False, label: str | None = None) -> Node | tuple[Node, Node]:
+        """``gated_delta_net`` that begins with ``state`` (batch, heads, n keys, n values): a whole prompt, or one token of it."""
+    def gated_delta_net_final(self, q: NodeLike, k: NodeLike, v: NodeLike, g: NodeLike, beta: NodeLike, state: NodeLike, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """``gated_delta_net`` from a ``state`` (batch, heads, n keys, n values), and the state after the last step."""
     def gather(self, table: NodeLike, indices: NodeLike, axis: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
         """Slices of ``table`` along ``axis``, one for each index; the indices' axes take that axis' place."""
     def gather_(self, table: NodeLike, indices: NodeLike, axis: int, *, label: str | None = None) -> Node:
@@ -719,6 +727,10 @@ class GraphMethods:
         """Slices of ``src`` added up by index into a tensor of zeros with ``size`` entries along ``axis``."""
     def scatter_add_along_axis(self, indices: NodeLike, src: NodeLike, size: DimLike, axis: int = -1, shape: Any = None, *, label: str | None = None) -> Node:
         """Each element of ``src`` added to zeros at the place along ``axis`` that its index gives."""
+    def selective_scan(self, x: NodeLike, delta: NodeLike, a: NodeLike, b: NodeLike, c: NodeLike, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> Node:
+        """The selective scan of Mamba: ``h = exp(delta * a) * h + delta * b * x`` from 0 along the sequence, and ``y = sum(c * h)`` over the state."""
+    def selective_scan_backward(self, x: NodeLike, delta: NodeLike, a: NodeLike, b: NodeLike, c: NodeLike, dy: NodeLike, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The gradients of ``selective_scan`` with respect to ``x``, ``delta``, ``a``, ``b`` and ``c``; ``dy`` is the gradient of its result."""
     def selu(self, x: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """elu scaled so that activations keep mean 0 and variance 1."""
     def shared_matmul_pair(self, x: NodeLike, w1: NodeLike, w2: NodeLike, *, label: str | None = None) -> tuple[Node, Node]:
@@ -1126,6 +1138,14 @@ class NodeMethods:
         """``rms_norm(x + residual + bias, gamma, beta, eps)`` over the last axis; bias may be None."""
     def fused_swiglu_ffn(self, up_w: NodeLike, gate_w: NodeLike, down_w: NodeLike, out_shape: Any = None, *, label: str | None = None) -> Node:
         """``swiglu_ffn`` with one product for up and gate: the weights are joined as [up | gate]."""
+    def gated_delta_net(self, k: NodeLike, v: NodeLike, g: NodeLike, beta: NodeLike, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> Node:
+        """The gated delta rule from an empty state: ``M *= exp(g); M += k (beta (v - M'k))'; o = M'q / sqrt(n)`` along the sequence."""
+    def gated_delta_net_backward(self, k: NodeLike, v: NodeLike, g: NodeLike, beta: NodeLike, dy: NodeLike, state: NodeLike | None = None, dstate: NodeLike | None = None, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The gradients of ``gated_delta_net`` with respect to ``q``, ``k``, ``v``, ``g`` and ``beta``; from a ``state``, also with respect to that."""
+    def gated_delta_net_carry(self, k: NodeLike, v: NodeLike, g: NodeLike, beta: NodeLike, state: NodeLike, state_size: int | None = None, shape: object = None, *, return_state: bool = False, label: str | None = None) -> Node | tuple[Node, Node]:
+        """``gated_delta_net`` that begins with ``state`` (batch, heads, n keys, n values): a whole prompt, or one token of it."""
+    def gated_delta_net_final(self, k: NodeLike, v: NodeLike, g: NodeLike, beta: NodeLike, state: NodeLike, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """``gated_delta_net`` from a ``state`` (batch, heads, n keys, n values), and the state after the last step."""
     def gather(self, indices: NodeLike, axis: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
         """Slices of ``table`` along ``axis``, one for each index; the indices' axes take that axis' place."""
     def gather_(self, indices: NodeLike, axis: int, *, label: str | None = None) -> Node:
@@ -1468,6 +1488,10 @@ class NodeMethods:
         """Slices of ``src`` added up by index into a tensor of zeros with ``size`` entries along ``axis``."""
     def scatter_add_along_axis(self, src: NodeLike, size: DimLike, axis: int = -1, shape: Any = None, *, label: str | None = None) -> Node:
         """Each element of ``src`` added to zeros at the place along ``axis`` that its index gives."""
+    def selective_scan(self, delta: NodeLike, a: NodeLike, b: NodeLike, c: NodeLike, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> Node:
+        """The selective scan of Mamba: ``h = exp(delta * a) * h + delta * b * x`` from 0 along the sequence, and ``y = sum(c * h)`` over the state."""
+    def selective_scan_backward(self, delta: NodeLike, a: NodeLike, b: NodeLike, c: NodeLike, dy: NodeLike, state_size: int | None = None, shape: Any = None, *, label: str | None = None) -> tuple[Node, ...]:
+        """The gradients of ``selective_scan`` with respect to ``x``, ``delta``, ``a``, ``b`` and ``c``; ``dy`` is the gradient of its result."""
     def selu(self, shape: Any = None, *, label: str | None = None) -> Node:
         """elu scaled so that activations keep mean 0 and variance 1."""
     def shared_matmul_pair(self, w1: NodeLike, w2: NodeLike, *, label: str | None = None) -> tuple[Node, Node]:

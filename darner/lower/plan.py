@@ -22,7 +22,7 @@ from ..graph.data import Data
 from ..graph.errors import Calling, Source, VerifyError
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
-from ..graph.types import TensorType
+from ..graph.types import TensorType, TupleType
 
 VERSION = 2
 """The version of the plan's saved form; a plan of a newer one is refused."""
@@ -329,13 +329,13 @@ def may_share(spec: Spec, operand: int, result: int) -> bool:
     It may where every element of the operand is read only to make the element of the result in its place: through
     element-wise ops of one shape, and no view. Maps and epilogues make all their results element by element together; any
     other kernel may only if no other result needs the operand. It also may where the operand is what an op replaces elements of
-    (``Facts.overwrites``), and nothing else reads it.
+    (``Facts.overwrites``) or carries on (``Facts.carries``), and nothing else reads it.
     """
     body, leaf = spec.body, spec.inputs[operand]
     output = body.outputs[result]
     if leaf.shape != output.shape or leaf.dtype.itemsize != output.dtype.itemsize:
         return False
-    if _overwrites(body, leaf, output):
+    if _overwrites(body, leaf, output) or _carries(body, leaf, output):
         return True
     reached = element_wise_after(body, leaf)
     if reached is None:
@@ -361,6 +361,18 @@ def _overwrites(body: Graph, leaf: Node, output: Node) -> bool:
     slots = [slot for i, slot in zip(output.inputs, output.slots, strict=True) if i == leaf.id]
     alone = [node.id for node in body.users(leaf)] == [output.id] and len(body.outputs) == 1
     return alone and slots == [output.op.facts.overwrites]
+
+
+def _carries(body: Graph, leaf: Node, output: Node) -> bool:
+    if output.op.name != "project":
+        return False
+    (whole,) = output.operands
+    if not isinstance(whole.type, TupleType):
+        return False
+    carried = whole.op.facts.carries
+    slots = [slot for i, slot in zip(whole.inputs, whole.slots, strict=True) if i == leaf.id]
+    alone = [node.id for node in body.users(leaf)] == [whole.id] and slots == [carried]
+    return alone and int(output.attrs["index"]) == len(whole.type.items) - 1
 
 
 # --------------------------------------------------------------------------- order

@@ -99,8 +99,7 @@ def is_readable(user: Node, operand: Node) -> bool:
     sizes = _sizes(operand)
     if user.op.name != "dot_general":
         contiguous = operand.rank < 2 or seen.strides[-1] == 1 or sizes[-1] == 1
-        attention = user.op.name.startswith("scaled_dot_attention")
-        return contiguous if attention else seen.strides == row_major(sizes)
+        return contiguous if user.op.facts.reads_rows else seen.strides == row_major(sizes)
     for side, place in (("a", 0), ("b", 1)):
         if user.inputs[place] != operand.id:
             continue

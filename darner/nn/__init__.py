@@ -48,6 +48,7 @@ from .pools import (
     MaxPool3d,
 )
 from .recurrent import GRU, LSTM
+from .state_space import Mamba
 
 if not TYPE_CHECKING:  # a type checker knows the names itself
 
@@ -90,6 +91,7 @@ __all__ = [
     "LinearMaker",
     "LoRA",
     "LoRALinear",
+    "Mamba",
     "MaxPool",
     "MaxPool1d",
     "MaxPool2d",

@@ -17,6 +17,7 @@ from . import (
     custom_bodies,
     custom_samples,
     declare,
+    delta_net,
     distributions,
     einsum,
     elementwise,
@@ -52,6 +53,7 @@ from . import (
     shapes,
     shaping,
     softmax,
+    state_space,
 )
 
 __all__ = [
@@ -71,6 +73,7 @@ __all__ = [
     "custom_bodies",
     "custom_samples",
     "declare",
+    "delta_net",
     "distributions",
     "einsum",
     "elementwise",
@@ -106,4 +109,5 @@ __all__ = [
     "shapes",
     "shaping",
     "softmax",
+    "state_space",
 ]

@@ -147,7 +147,7 @@ ATTENTION_SAMPLES = [
 @composite(
     family=FAMILY,
     samples=ATTENTION_SAMPLES,
-    facts=Facts(role="attention", whole=True, full_rate=True),
+    facts=Facts(role="attention", whole=True, reads_rows=True, full_rate=True),
 )
 def scaled_dot_attention(
     q: Float,

@@ -9,12 +9,10 @@ import pytest
 import darner
 from darner import Graph, optim
 from darner.backends.base.lowering import compile_for, lower_for
-from darner.backends.wgpu.access import Shelf, Windows
+from darner.backends.wgpu.bindings import fitted, item_bytes
 from darner.backends.wgpu.device import opened
-from darner.backends.wgpu.fitting import fitted, item_bytes
 from darner.backends.wgpu.limits import segment_of
 from darner.backends.wgpu.program import WgpuProgram
-from darner.backends.wgpu.rewriting import rewritten
 from darner.backends.wgpu.tuning import tune
 from darner.codegen.simt.families import written
 from darner.graph import dtypes
@@ -77,40 +75,7 @@ def random(shape, seed=0, dtype=np.float32):
     return (values * 10).astype(dtype) if np.dtype(dtype).kind in "iu" else values.astype(dtype)
 
 
-# ------------------------------------------------------------- text
-
-
-def test_names_that_begin_alike_are_told_apart():
-    text = "x1[i] = x11[x1[2u]] + ax1[i];"
-    found = rewritten(text, {"x1": Shelf("shelf0", 7)})
-    assert found == "shelf0[u32(i) + 7u] = x11[shelf0[u32(2u) + 7u]] + ax1[i];"
-
-
-def test_comparisons_are_not_assignments():
-    way = {"x": Windows("x", "u32", 64, 2)}
-    assert rewritten("if (x[i] == 1u || x[i] <= 2u) {}", way) == (
-        "if (x_at(u32(i)) == 1u || x_at(u32(i)) <= 2u) {}"
-    )
-    assert rewritten("x[i] = 1u; y = x[0];", way) == "x_put(u32(i), 1u); y = x_at(u32(0));"
-    assert rewritten("x[i] <<= 1u;", way) == "x_put(u32(i), x_at(u32(i)) << (1u));"
-
-
-def test_parts_of_vectors_and_atomics_are_written_through_functions():
-    way = Windows("x", "vec4<f32>", 64, 2)
-    assert rewritten("x[i].y += x[j][k];", {"x": way}) == (
-        "x_put_part(u32(i), u32(1), x_at(u32(i))[u32(1)] + (x_at(u32(j))[k]));"
-    )
-    way = Windows("x", "atomic<u32>", 64, 2)
-    text = rewritten("atomicOr(&x[i >> 1u], y[(i)]); let z = atomicLoad(&x[0]);", {"x": way})
-    assert text == "x_atomicOr(u32(i >> 1u), y[(i)]); let z = x_atomicLoad(u32(0));"
-    assert "fn x_atomicOr(i: u32, value: u32) -> u32 {" in way.functions()
-    assert "if (i < 64u) { return atomicOr(&x_0[i - 0u], value); }" in way.functions()
-
-
-@pytest.mark.parametrize("text", ["f(&x);", "arrayLength(&x)", "x[i"])
-def test_what_is_not_an_access_is_never_left_as_it_is(text):
-    with pytest.raises(InternalError):
-        rewritten(text, {"x": Shelf("shelf0", 0)})
+# ------------------------------------------------------------- items
 
 
 def test_types_have_the_bytes_that_arrays_of_them_take():

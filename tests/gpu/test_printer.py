@@ -5,7 +5,9 @@ import pytest
 from darner import Graph
 from darner.backends.wgpu.access import Shelf, Windows
 from darner.backends.wgpu.machine import Machine
-from darner.codegen.simt.builder import Memory, Simt
+from darner.backends.wgpu.printer import item_of
+from darner.codegen.ir.math import emit
+from darner.codegen.simt.builder import Memory, Operators, ScalarBuilder, Simt
 from darner.codegen.simt.dispatch import Dispatch
 from darner.graph.dtypes import bf16, bool_, f16, f32, f64, i32, u32
 from darner.graph.errors import InternalError
@@ -205,7 +207,33 @@ def test_a_function_is_written_once_and_reads_buffers():
     assert "scratch0[thread] = read(thread) + read(thread + 1u);" in text
 
 
+def test_a_function_that_hides_where_numbers_come_from_has_a_zero_of_its_own():
+    dispatch = Dispatch(Spec("map", Graph()), GPU)
+    b, memory = dispatch.builder, dispatch.scratch(0, 64, f32)
+    tanh = b.function(
+        "tanh_of", [("x", f32, 1)], lambda inner, x: emit("tanh", inner, [x], [f32], f32)
+    )
+    memory[b.thread] = tanh(memory[b.thread])
+    text = dispatch.finish(1).text
+    assert "var<private> hidden_zero: u32;" in text
+    assert "  hidden_zero = workgroup.z;" in text
+    assert "op_tanh_f32_f32(x, hidden_zero)" in text
+
+
 # --------------------------------------------------------------------------- memory
+
+
+def test_only_buffers_that_are_read_or_written_are_bound():
+    graph = Graph()
+    graph.set_outputs([graph.input("0", (4,)) + graph.input("1", (4,))])
+    dispatch = Dispatch(Spec("map", graph), GPU)
+    b = dispatch.builder
+    with b.if_(b.thread < 4):
+        dispatch.results[0][b.thread] = dispatch.operand(graph.inputs["1"])[b.thread]
+    stage = dispatch.finish(1)
+    assert [(x.what, x.number) for x in stage.bindings] == [("operand", 1), ("result", 0)]
+    with pytest.raises(InternalError, match="no input"):
+        dispatch.operand(graph.outputs[0])
 
 
 def test_shared_memory_of_several_axes_and_of_truths(b):
@@ -241,8 +269,8 @@ def test_a_shared_item_that_all_threads_have(b):
     ("dtype", "vector", "kind"),
     [(f32, 1, "f32"), (f32, 4, "vec4<f32>"), (bf16, 4, "vec2<u32>"), (f16, 2, "u32")],
 )
-def test_items_of_buffers(b, dtype, vector, kind):
-    assert b.item(Memory("x", dtype, vector=vector)) == kind
+def test_items_of_buffers(dtype, vector, kind):
+    assert item_of(Memory("x", dtype, vector=vector)) == kind
 
 
 def test_accesses_go_by_how_a_buffer_is_bound(b):
@@ -274,9 +302,13 @@ def test_accesses_go_by_how_a_buffer_is_bound(b):
         "  flags_atomicOr(local >> 2u, 1u);",
     ]
     assert "fn flags_atomicOr(i: u32, value: u32) -> u32 {" in windows.functions()
+    assert "if (i < 64u) { return atomicOr(&flags_0[i - 0u], value); }" in windows.functions()
+    assert "\n  return atomicOr(&flags_1[i - 64u], value);\n}" in windows.functions()
 
 
 def test_the_printer_has_all_that_a_builder_has(b):
-    missing = [name for name in vars(Simt) if not name.startswith("_") and not hasattr(b, name)]
-    assert not missing
+    protocols = (Simt, Operators, ScalarBuilder)
+    names = {name for protocol in protocols for name in vars(protocol) if name[0] != "_"}
+    assert names > {"for_", "operate", "fadd"}
+    assert not [name for name in names if not hasattr(b, name)]
     assert all(hasattr(b, name) for name in Simt.__annotations__)

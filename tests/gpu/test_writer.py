@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from llvmlite import ir
 
 from darner import Graph
+from darner.backends.wgpu.expressions import Text
 from darner.backends.wgpu.machine import Machine
-from darner.backends.wgpu.text import Text, number
+from darner.backends.wgpu.spelling import number
 from darner.codegen.ir.math import emit, register_type
 from darner.codegen.simt.families import written
 from darner.graph import dtypes

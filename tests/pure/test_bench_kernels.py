@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from bench.kernels.cases import (
     Attention,
     Contract,
     Convolution,
+    DeltaRule,
     Index,
     Map,
     Move,
@@ -21,6 +23,7 @@ from bench.kernels.cases import (
     Pool,
     Reduce,
     Rows,
+    SelectiveScan,
     from_json,
     to_json,
 )
@@ -49,6 +52,9 @@ TINY = [
     Order("sort", 3, 11),
     Order("top_k", 3, 11, 4),
     Move((3, 4, 5), (2, 0, 1)),
+    *(DeltaRule(1, 5, 2, 7, part) for part in ("forward", "both")),
+    DeltaRule(1, 1, 2, 7, "step"),
+    *(SelectiveScan(1, 5, 7, 3, part) for part in ("forward", "both") if find_spec("mambapy")),
 ]
 
 

@@ -24,7 +24,6 @@ LATER = {
     "scans": """scan scan_backward scan_backward_with_checkpoints scan_backward_xs
         scan_backward_xs_with_checkpoints scan_checkpointed scan_trajectory
         scan_with_bcasts_and_xs scan_with_xs""",
-    "state space": "gated_delta_net gated_delta_net_carry selective_scan",
     "splats": """gaussian_splat_prepare gaussian_splat_rasterize gaussian_splat_render
         gaussian_splat_render_backward gaussian_splat_render_decomposed
         gaussian_splat_render_meta""",
@@ -457,6 +456,48 @@ def conv2d_backward_weight(d):
     shape = Shape.new([4, 3, 3, 3])
     found = d.graph.conv2d_backward_weight(x, dy, shape, [3, 3], [2, 2], [1, 1], [1, 1], 1)
     return found, x.conv_weight_grad(dy, kernel=(3, 3), stride=2, padding=1)
+
+
+@row
+def selective_scan(d):
+    x, delta = d.f32(2, 3, 4), d.f32(2, 3, 4, low=0.1, high=1.0)
+    a, b, c = d.f32(4, 5, low=-2.0, high=0.0), d.f32(2, 3, 5), d.f32(2, 3, 5)
+    state, rows = d.graph.zeros((2, 4, 5)), []
+    for t in range(3):
+        pace, drive = delta[:, t].unsqueeze(-1), (delta * x)[:, t].unsqueeze(-1)
+        state = (pace * a).exp() * state + drive * b[:, t].unsqueeze(1)
+        rows.append((state * c[:, t].unsqueeze(1)).sum(-1))
+    shape = Shape.new([2, 3, 4])
+    return d.graph.selective_scan(x, delta, a, b, c, 5, shape), d.graph.stack(rows, 1)
+
+
+def delta_rule(d, state=None):
+    """Operands of the gated delta rule, and the results and the state of a loop over them."""
+    q, k, v = d.f32(2, 3, 4, 5), d.f32(2, 3, 4, 5, low=-0.5, high=0.5), d.f32(2, 3, 4, 5)
+    g, beta = d.f32(2, 3, 4, low=-1.0, high=0.0), d.f32(2, 3, 4, low=0.0, high=1.0)
+    matrix, rows = d.graph.zeros((2, 4, 5, 5)) if state is None else state, []
+    for t in range(3):
+        matrix = matrix * g[:, t].exp().unsqueeze(-1).unsqueeze(-1)
+        known = (matrix * k[:, t].unsqueeze(-1)).sum(2)
+        written = (v[:, t] - known) * beta[:, t].unsqueeze(-1)
+        matrix = matrix + k[:, t].unsqueeze(-1) * written.unsqueeze(2)
+        rows.append((matrix * q[:, t].unsqueeze(-1)).sum(2) / 5**0.5)
+    return (q, k, v, g, beta), d.graph.stack(rows, 1), matrix
+
+
+@row
+def gated_delta_net(d):
+    operands, wanted, _ = delta_rule(d)
+    return d.graph.gated_delta_net(*operands, 5, Shape.new([2, 3, 4, 5])), wanted
+
+
+@row
+def gated_delta_net_carry(d):
+    state = d.f32(2, 4, 5, 5)
+    operands, wanted, final = delta_rule(d, state)
+    shape = Shape.new([2, 3, 4, 5])
+    o, after = d.graph.gated_delta_net_carry(*operands, state, 5, shape, return_state=True)
+    return [(o, wanted), (after, final)]
 
 
 @row

@@ -37,6 +37,7 @@ from .runtime.steps import FIXED
 from .runtime.stored import leaves_in_panels
 from .scan.template import SCANS
 from .sort.template import SORTING
+from .state_space.template import STATE_SPACE
 
 TEMPLATES: tuple[Template, ...] = (
     HOST,
@@ -51,6 +52,7 @@ TEMPLATES: tuple[Template, ...] = (
     SCANS,
     UPDATES,
     SOLVING,
+    STATE_SPACE,
     ROWS,
     TRANSPOSED,
     ELEMENTS,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .text import PLAIN, Text
+from .expressions import PLAIN, Text
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ class Access:
         if way is not None:
             moved = self.index
             if way.start:
-                moved = Text(moved.type, moved.raw, PLAIN, moved.level) + way.start  # type: ignore[assignment]
+                plain = Text(moved.type, moved.raw, PLAIN, moved.level)
+                moved = PLAIN.operate("+", plain, way.start)
             place = f"{way.name}[{moved.raw}]"
         if self.op:
             value = f", {self.value}" if self.value else ""

@@ -26,6 +26,7 @@ from ...graph.errors import (
     optional,
 )
 from ...graph.forks import Origin, watch
+from ...graph.integers import round_up
 from .machine import ASKED, LIMITS, Machine
 from .native import losses, notice_losses, unchecked_module, vulkan_only, wait
 from .stage import Stage
@@ -46,7 +47,7 @@ class Region:
     @property
     def bound(self) -> int:
         """Bytes that a shader sees of it: whole words, and at least one item of the widest kind."""
-        return max(LEAST, -(-self.nbytes // 4) * 4)
+        return max(LEAST, round_up(self.nbytes, 4))
 
 
 DRIVER = Origin("the driver of the GPU")
@@ -223,7 +224,7 @@ class Device:
 
     def region(self, nbytes: int) -> Region:
         """New memory, zeroed."""
-        size = max(LEAST, -(-nbytes // 4) * 4)
+        size = max(LEAST, round_up(nbytes, 4))
         most = self.machine.most_bytes
         if size > most:
             raise DeviceMemoryError(
@@ -249,7 +250,7 @@ class Device:
     def staging(self, nbytes: int) -> Any:
         """Memory that the device writes and the process reads."""
         return self._buffer(
-            max(4, -(-nbytes // 4) * 4), self._usage.MAP_READ | self._usage.COPY_DST
+            max(4, round_up(nbytes, 4)), self._usage.MAP_READ | self._usage.COPY_DST
         )
 
     def mapped(self, buffer: Any) -> npt.NDArray[np.uint8]:
@@ -285,7 +286,7 @@ class Device:
 
     def read(self, region: Region) -> npt.NDArray[np.uint8]:
         """Bytes of the device, once all that was started is done."""
-        size = -(-region.nbytes // 4) * 4
+        size = round_up(region.nbytes, 4)
         if not size:
             return np.empty(0, np.uint8)
         with self.guard:

@@ -30,7 +30,8 @@ from typing import Any
 from ...codegen.ir import tables
 from ...codegen.ir.lanes import Lane
 from ...codegen.ir.philox import MASK, MULTIPLIERS, ROUNDS, WEYL
-from .text import Text, integer, spelled
+from .expressions import Text
+from .spelling import integer, spelled
 from .writer import Writer
 
 BUILTINS = {
@@ -206,11 +207,6 @@ class ShaderLane(Lane):
         texts = [self.builder.text(item.value) for item in (self, exponent)]
         found = self.of(self.builder.let_text(self.type, f"power_{kind}({', '.join(texts)})"))
         return found & ((1 << self.bits) - 1) if self.bits < 32 else found
-
-
-def lane_of(writer: Writer, value: Any) -> ShaderLane:
-    """A value as arithmetic."""
-    return ShaderLane(writer, value)
 
 
 def _word(bits: int) -> tuple[str, str]:

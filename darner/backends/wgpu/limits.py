@@ -1,6 +1,6 @@
 """What is more than a GPU can hold or count is refused when a plan is made: by name, with both numbers, and with what would help.
 
-What only has to be bound in another way is no reason to refuse anything: see ``fitting``.
+What only has to be bound in another way is no reason to refuse anything: see ``bindings``.
 """
 
 from __future__ import annotations

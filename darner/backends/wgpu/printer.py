@@ -13,9 +13,11 @@ from ...codegen.simt.dispatch import Binding
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.errors import InternalError, UnsupportedError
+from ...graph.integers import ceil_div
 from .access import Access, Line
+from .expressions import SUM, Cell, Text, reads_of
+from .spelling import dtype_of, element, integer, spelled
 from .stage import Listing, Stage
-from .text import SUM, Cell, Text, dtype_of, element, integer, reads_of, spelled
 from .values import Values, is_signed
 from .writer import HIDDEN, ZERO
 
@@ -284,18 +286,6 @@ class Printer(Values):
         """See ``Simt``."""
         self._shared[memory.name] = _array(item_of(memory), (count,)) if count else ""
 
-    def declare_shared(self, name: str, kind: str) -> None:
-        """Memory of a workgroup of a WGSL type."""
-        self._shared[name] = kind
-
-    def item(self, memory: Memory) -> str:
-        """The type of a memory's items."""
-        return item_of(memory)
-
-    def declare_function(self, name: str, head: str, lines: list[Line]) -> None:
-        """Add a function to the shader."""
-        self.globals.setdefault(name, Function(head, lines))
-
     def table(self, words: Sequence[int], name: str) -> Memory:
         """See ``Simt``."""
         found, kind = self.called(name), f"array<u32, {len(words)}>"
@@ -396,13 +386,13 @@ class Printer(Values):
     ) -> Stage:
         """The shader of what is written, for so many workgroups; of ``buffers`` those are bound that it reads or writes."""
         most = self.machine.most_groups
-        high = -(-groups // most)
+        high = ceil_div(groups, most)
         if high > most:
             raise UnsupportedError(
                 f"a kernel of {groups:,} workgroups is more than '{self.machine.name}' runs ({most:,} times {most:,})",
                 hint="a smaller batch, or the tensor in several pieces",
             )
-        across = -(-groups // max(high, 1)) if groups else 0
+        across = ceil_div(groups, max(high, 1)) if groups else 0
         head = [f"let group = workgroup.x + workgroup.y * {across}u;"]
         if across * high != groups:
             head.append(f"if (group >= {groups}u) {{ return; }}")
@@ -420,7 +410,7 @@ class Printer(Values):
         parts += ["  " + line for line in head]
         parts += [*self.lines, "}"]
         listing = Listing(tuple(parts))
-        used = listing.names()
+        used = listing.memories()
         bound = [
             (memory.name, item_of(memory), binding)
             for memory, binding in buffers

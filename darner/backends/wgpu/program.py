@@ -16,14 +16,15 @@ from ...codegen.simt.dispatch import FAULT_BYTES, Binding, Written
 from ...codegen.simt.families import written
 from ...graph.data import Array
 from ...graph.errors import ArgumentError, InternalError, UnsupportedError
+from ...graph.integers import round_up
 from ...io.memory import Bytes
 from ...lower.faults import raised
 from ...lower.plan import Buffer, Plan
 from ..base.host import empty_like
 from ..base.mirrors import Mirror, mirror
+from .bindings import fitted
 from .clock import Clock
 from .device import LEAST, Device, Region
-from .fitting import fitted
 from .kernels import check_types
 from .limits import check_scratch, last_op, segment_of
 from .native import Call, dispatch_all, handle
@@ -456,7 +457,7 @@ class WgpuProgram:
 
 def _copy(encoder: Any, source: Region, target: Region) -> None:
     if source.nbytes:
-        size = -(-source.nbytes // 4) * 4
+        size = round_up(source.nbytes, 4)
         encoder.copy_buffer_to_buffer(
             source.buffer, source.offset, target.buffer, target.offset, size
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...codegen.simt.dispatch import Binding
+from ...graph.integers import ceil_div
 from ...optimizer.targets import Target, find_target
 from ..base.cache import ObjectCache
 from .device import Device, Region
@@ -109,7 +110,7 @@ def _seconds(device: Device, texts: list[str], regions: list[Region], groups: in
     calls = []
     for text in texts:
         pipeline = device.pipeline(Stage(text, (groups, 1), bindings))
-        calls.append((handle(pipeline), handle(group), min(groups, 65535), -(-groups // 65535)))
+        calls.append((handle(pipeline), handle(group), min(groups, 65535), ceil_div(groups, 65535)))
 
     def run(times: int) -> float:
         encoder = device.encoder()

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...codegen.simt.machine import GRANULE
+from ...graph.integers import round_up
 from .device import Device, Region
 
 MOST = 1 << 20
@@ -32,7 +33,7 @@ class Readback:
         size = 0
         for key, region in regions.items():
             self._places[key] = size
-            size += -(-region.nbytes // GRANULE) * GRANULE
+            size += round_up(region.nbytes, GRANULE)
         self._buffer = device.staging(size) if size else None
         self._bytes: npt.NDArray[np.uint8] | None = None
         self._copied = False
@@ -43,7 +44,7 @@ class Readback:
     def record(self, encoder: Any) -> None:
         """Copy everything once what was recorded so far is done."""
         for key, region in self._regions.items():
-            size = -(-region.nbytes // 4) * 4
+            size = round_up(region.nbytes, 4)
             if size:
                 encoder.copy_buffer_to_buffer(
                     region.buffer, region.offset, self._buffer, self._places[key], size

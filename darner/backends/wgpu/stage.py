@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...codegen.simt.dispatch import Binding
 from .access import Access, Line, Ways, Windows
-from .rewriting import rewritten
-
-NAMES = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -32,14 +28,9 @@ class Listing:
 
     lines: tuple[Line, ...]
 
-    def names(self) -> set[str]:
-        """All names in it."""
-        found: set[str] = set()
-        for line in self.lines:
-            if isinstance(line, Access):
-                found.add(line.memory)
-            found.update(NAMES.findall(line.text({}) if isinstance(line, Access) else line))
-        return found
+    def memories(self) -> set[str]:
+        """The names of all buffers that it reads or writes."""
+        return {line.memory for line in self.lines if isinstance(line, Access)}
 
     def text(self, declared: Sequence[tuple[str, str]], ways: Ways) -> str:
         """The shader, with buffers that have these names and types of items."""
@@ -47,10 +38,7 @@ class Listing:
             f"@group(0) @binding({number}) var<storage, read_write> {name}: array<{item}>;"
             for number, (name, item) in enumerate(declared)
         ]
-        written = [
-            line.text(ways) if isinstance(line, Access) else rewritten(line, ways)
-            for line in self.lines
-        ]
+        written = [line.text(ways) if isinstance(line, Access) else line for line in self.lines]
         windows = [way.functions().rstrip() for way in ways.values() if isinstance(way, Windows)]
         return "\n".join([*bound, *filter(None, windows), *written])
 

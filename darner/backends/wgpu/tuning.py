@@ -16,8 +16,8 @@ from ...codegen.simt.dispatch import Binding, Written
 from ...codegen.simt.families import template_of
 from ...lower.plan import Plan, Spec
 from ..base.cache import ObjectCache
+from .bindings import fitted
 from .device import Device, Region
-from .fitting import fitted
 from .machine import Machine, kept_key
 from .native import Call, dispatch_all, handle
 from .stage import Stage

@@ -12,8 +12,9 @@ from ...codegen.simt.builder import Operand, Type, Value, value_type
 from ...graph import dtypes
 from ...graph.dtypes import DType
 from ...graph.errors import InternalError
+from .expressions import Text, reads_of
 from .lanes import ShaderLane, philox
-from .text import Text, element, integer, reads_of, spelled, vector, width
+from .spelling import element, integer, spelled, vector, width
 from .writer import ZERO, Writer
 
 _WORDS = """abs acos alias all any asin atan atan2 bitcast bool break case ceil clamp const continue continuing cos cosh cross default degrees determinant diagnostic
@@ -71,9 +72,7 @@ class Values(Writer):
         return Text(value.type, found, self, signed=value.signed)
 
     def expression(self, value: Operand) -> str:
-        """A value where any expression may stand; text, until all templates are without."""
-        if isinstance(value, str):
-            return value
+        """A value where any expression may stand."""
         return value.whole if isinstance(value, Text) else self.text(value)
 
     def constant(self, number: float, dtype: DType, width: int = 1) -> Text:

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ...graph.errors import InternalError
-from .text import Expressions, Text, number, reads_of, spelled, width
+from .expressions import Expressions, Text, reads_of
+from .spelling import number, spelled, width
 
 TYPES = frozenset({"i32", "i64", "u32", "u64", "f16", "f32", "f64"})
 
@@ -118,9 +119,10 @@ class Writer(Expressions):
     def constant_text(self, value: float, type_: Any, signed: bool = False) -> str:
         """A constant as WGSL; what that has no constant for is declared."""
         shown = number(value, type_, signed)
-        for word, declaration in _SPECIAL.items():
-            if word in shown:
-                self.globals.setdefault(word, declaration)
+        if not isinstance(value, int):
+            for word, declaration in _SPECIAL.items():
+                if word in shown:
+                    self.globals.setdefault(word, declaration)
         return shown
 
     def declare(self, name: str, text: str) -> None:
@@ -153,6 +155,7 @@ class Writer(Expressions):
             self.globals[name] = found.text
         for needed, text in found.needs.items():
             self.globals.setdefault(needed, text)
+        self.hides |= "{zero}" in found.call
         return self.let_text(found.type, found.call.format(*texts, zero=self.zero))
 
     def _routine(

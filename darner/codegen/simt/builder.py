@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from ...graph import dtypes
@@ -34,6 +35,7 @@ Index: TypeAlias = Any
 """The number of an item, or a tuple of numbers where a memory has several axes."""
 
 
+@cache
 def value_type(dtype: DType, width: int = 1) -> Type:
     """The type of a value that is computed with: of an element type, or a vector of 2 or 4."""
     return register_type(dtype, None if width == 1 else width)
@@ -52,7 +54,9 @@ class Value:
 
     __slots__ = ("builder", "signed", "type")
 
-    def __init__(self, builder: Any, type_: Type, signed: bool = False) -> None:
+    builder: Operators
+
+    def __init__(self, builder: Operators, type_: Type, signed: bool = False) -> None:
         self.builder = builder
         self.type = type_
         self.signed = signed
@@ -191,6 +195,8 @@ class Variable(Value):
 
     __slots__ = ()
 
+    builder: Simt
+
     def set(self, value: Operand) -> None:
         """Give it another value."""
         self.builder.assign(self, value)
@@ -255,11 +261,6 @@ class Memory:
             return value_type(dtypes.u32, self.words)
         return value_type(self.dtype, self.vector)
 
-    @property
-    def item(self) -> str:
-        """The type of its items as text: for templates that are not written against the builder yet."""
-        return str(self.builder.item(self))
-
     def __getitem__(self, index: Index) -> Value:
         found: Value = self.builder.load(self, index)
         return found
@@ -271,6 +272,22 @@ class Memory:
 def is_packed(dtype: DType) -> bool:
     """Whether several elements share a word of memory."""
     return dtype.itemsize < 4
+
+
+class Operators(Protocol):
+    """What the operators of values come to."""
+
+    def operate(self, sign: str, a: Operand, b: Operand) -> Value:
+        """``a sign b``: one of ``+ - * / // % & | ^ << >> < <= > >= == !=``. A number of Python takes the type of the other; a scalar meets a vector in every part."""
+        ...
+
+    def apply(self, sign: str, a: Operand) -> Value:
+        """``-a`` or ``~a``; not ``a``, of truths."""
+        ...
+
+    def part(self, a: Operand, which: Operand) -> Value:
+        """A part of a vector, known or not."""
+        ...
 
 
 class ScalarBuilder(Protocol):
@@ -330,7 +347,7 @@ class ScalarBuilder(Protocol):
         ...
 
 
-class Simt(ScalarBuilder, Protocol):
+class Simt(ScalarBuilder, Operators, Protocol):
     """The code of one dispatch: what every one of its threads does.
 
     Attributes:
@@ -435,6 +452,14 @@ class Simt(ScalarBuilder, Protocol):
         self, initial: Operand, name: str = "v", dtype: DType | None = None, width: int = 1
     ) -> Variable:
         """A value that changes; ``dtype`` and ``width`` where ``initial`` is a number of Python."""
+        ...
+
+    def assign(self, variable: Variable, value: Operand) -> None:
+        """What ``Variable.set`` writes."""
+        ...
+
+    def assign_part(self, variable: Variable, part: int, value: Operand) -> None:
+        """What ``variable[part] = value`` writes."""
         ...
 
     def if_(self, *conditions: Operand | None) -> AbstractContextManager[None]:

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ...graph.dtypes import DType, u32
+from ...graph.errors import InternalError
 from ...graph.graph import Graph
+from ...graph.node import Node
 from ...lower.plan import Spec
 from ...ops.faults import can_fail
 from .builder import Memory, is_packed
@@ -54,6 +56,13 @@ class Written:
 
     stages: tuple[Stage, ...]
     scratch: int = 0
+
+
+def operand_number(leaf: Node) -> int:
+    """Which of a kernel's operands an input of its body is."""
+    if leaf.name is None:
+        raise InternalError(f"{leaf} is no input of a kernel's body")
+    return int(leaf.name)
 
 
 class Dispatch:
@@ -102,6 +111,10 @@ class Dispatch:
     def _fault(self) -> Memory:
         return Memory("fault", u32, builder=self.builder)
 
+    def operand(self, leaf: Node) -> Memory:
+        """The operand that an input of the body is."""
+        return self.operands[operand_number(leaf)]
+
     def elements(self, body: Graph | None = None) -> ThreadElements:
         """The elements of the body's nodes."""
         operands: Sequence[Memory] = self.operands
@@ -120,11 +133,6 @@ class Dispatch:
         memory = Memory(name, dtype, vector=vector, builder=self.builder)
         self._scratch.append((memory, Binding("scratch", start, count * dtype.itemsize)))
         return memory
-
-    def text_shared(self, name: str, kind: str) -> str:
-        """Memory of a workgroup by its type's text: for templates that are not written against the builder yet."""
-        self.builder.declare_shared(name, kind)
-        return name
 
     def barrier(self) -> None:
         """See ``Simt.barrier``: for the same."""

@@ -6,9 +6,9 @@ Numbers of indices are 32 bits wide: no tensor of a device has more than 2**31 e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...graph import dtypes
 from ...graph.dtypes import DType
@@ -19,31 +19,38 @@ from ...ops.faults import ordinal
 from ..elements.elements import Elements
 from ..ir.index import IndexMath, Number
 from ..ir.registers import Registers
-from .builder import Memory, Simt, Value, is_packed
+from .builder import Memory, Operand, Simt, Value, is_packed
 
 NEVER = 1 << 62
 """More elements than any row has: nothing is computed in vectors."""
 
 
+@lru_cache(maxsize=4096)
+def _known(number: int) -> Operand:
+    from llvmlite import ir
+
+    return ir.Constant(ir.IntType(32), number)
+
+
 class ThreadPlaces(IndexMath):
     """Arithmetic on indices of 32 bits."""
 
-    def plain(self, number: Number) -> Any:
+    def plain(self, number: Number) -> Operand:
         """A number as a value."""
-        from llvmlite import ir
+        return _known(number) if isinstance(number, int) else number
 
-        return ir.Constant(ir.IntType(32), number) if isinstance(number, int) else number
+    if TYPE_CHECKING:
 
-    def _both(self, a: Number, b: Number) -> tuple[Any, Any]:
+        def compare(self, sign: str, a: Number, b: Number) -> Value:
+            """See ``IndexMath``."""
+            ...
+
+    def _both(self, a: Number, b: Number) -> tuple[Operand, Operand]:
         return self.plain(a), self.plain(b)
 
     def value(self, number: Number) -> Value:
         """A number as a value that operators continue."""
         return self.builder.index(number)
-
-    def text(self, number: Number) -> str:
-        """A number as a u32 expression."""
-        return str(self.builder.text(self.plain(number)))
 
 
 class ThreadRegisters(Registers):
@@ -51,12 +58,31 @@ class ThreadRegisters(Registers):
 
     builder: Simt
 
+    if TYPE_CHECKING:
+        # What is made of this builder's values is one, or a constant.
+
+        def cast(self, value: Operand, found: DType, wanted: DType) -> Operand:
+            """See ``Registers``."""
+            ...
+
+        def choose(self, condition: Operand, chosen: Operand, otherwise: Operand) -> Value:
+            """See ``Registers``."""
+            ...
+
+        def both(self, first: Operand, second: Operand) -> Operand:
+            """See ``Registers``."""
+            ...
+
+        def reduced(self, name: str, total: Operand, result: DType) -> Operand:
+            """See ``Registers``."""
+            ...
+
     def __init__(self, builder: Simt) -> None:
         super().__init__(builder)
         self.places: ThreadPlaces = ThreadPlaces(builder)
         self.indices = self.places
 
-    def load(self, pointer: Memory, offset: Number, dtype: DType, mask: Any = None) -> Any:
+    def load(self, pointer: Memory, offset: Number, dtype: DType, mask: Operand = None) -> Operand:
         """The element at an offset."""
         offset = self.places.value(offset)
         if is_packed(dtype):
@@ -83,19 +109,19 @@ class ThreadRegisters(Registers):
         """Elements of a word, as a power of two."""
         return 2 if dtype.itemsize == 1 else 1
 
-    def unpacked(self, word: Any, offset: Number, dtype: DType) -> Value:
+    def unpacked(self, word: Operand, offset: Number, dtype: DType) -> Value:
         """One of the elements of a word: which is told by the lowest bits of its offset."""
         b, bits = self.builder, 8 * dtype.itemsize
         word, offset = b.index(word), b.index(offset)
         low = (word >> ((offset & (32 // bits - 1)) * bits)) & ((1 << bits) - 1)
         return b.let(b.halves(low).x if dtype is dtypes.f16 else b.of_bits(low, dtype))
 
-    def packed(self, value: Any, dtype: DType) -> Value:
+    def packed(self, value: Operand, dtype: DType) -> Value:
         """The bits of an element that shares a word, zeros above them."""
         b = self.builder
         return b.half_bits(value) if dtype is dtypes.f16 else b.bits(value)
 
-    def word(self, values: Sequence[Any], dtype: DType) -> Value:
+    def word(self, values: Sequence[Operand], dtype: DType) -> Value:
         """The elements that share a word, as that word."""
         bits = 8 * dtype.itemsize
         first, *rest = (
@@ -105,11 +131,11 @@ class ThreadRegisters(Registers):
 
     def store(
         self,
-        value: Any,
+        value: Operand,
         pointer: Memory,
         offset: Number,
         dtype: DType,
-        mask: Any = None,
+        mask: Operand = None,
         *,
         non_temporal: bool = False,
     ) -> None:
@@ -127,11 +153,11 @@ class ThreadRegisters(Registers):
         b.atomic("and", pointer, word, ~(own << by))
         b.atomic("or", pointer, word, self.packed(value, dtype) << by)
 
-    def of_index(self, index: Number, dtype: DType) -> Any:
+    def of_index(self, index: Number, dtype: DType) -> Operand:
         """An index as an element."""
         return self.cast(self.places.plain(index), dtypes.i32, dtype)
 
-    def as_index(self, value: Any, dtype: DType) -> Any:
+    def as_index(self, value: Operand, dtype: DType) -> Operand:
         """An element of integers as an index."""
         if dtype.itemsize < 8:
             return self.cast(value, dtype, dtypes.i32)
@@ -167,36 +193,42 @@ class ThreadElements(Elements):
         # What is computed in a block is not known after it.
         builder.scopes.append(self.scope)
 
+    if TYPE_CHECKING:
+
+        def at(self, node: Node, index: Sequence[Number]) -> Operand:
+            """See ``Elements``: a value of the builder, or a constant."""
+            ...
+
     def loop(
         self,
         start: Number,
         stop: Number,
-        inside: Callable[[Any, list[Any]], Sequence[Any]],
-        carried: Sequence[Any] = (),
+        inside: Callable[[Operand, list[Operand]], Sequence[Operand]],
+        carried: Sequence[Operand] = (),
         step: int = 1,
-    ) -> list[Any]:
+    ) -> list[Operand]:
         """``for i in range(start, stop, step)``; ``inside`` maps the carried values to their next ones."""
         return list(self.builder.loop(start, stop, step, inside, carried))
 
-    def place(self, node: Node, indices: Node, index: Sequence[Number], size: int) -> Any:
+    def place(self, node: Node, indices: Node, index: Sequence[Number], size: int) -> Operand:
         """An element of a node's indices as a place on an axis: inside it, and told of where it was not."""
         found = self.integer(indices, index)
         self.check(node, found, size)
         return self.places.clamp(found, 0, max(size - 1, 0))
 
-    def check(self, node: Node, index: Any, size: int) -> None:
+    def check(self, node: Node, index: Operand, size: int) -> None:
         """Tell of an index of a node that is not from 0 to before ``size``; the program raises."""
         index = self.places.value(index)
         self.tell_if(index >= size, node, index, size)
 
-    def check_exponent(self, node: Node, exponent: Any) -> None:
+    def check_exponent(self, node: Node, exponent: Operand) -> None:
         """Tell of a negative exponent of a power of integers, where it is not a number that is known."""
         given = node.operands[1]
         if given.op.name != "constant":
             index = self.places.value(self.registers.as_index(exponent, given.dtype))
             self.tell_if((index >> 31) != 0, node, index)
 
-    def tell_if(self, wrong: Any, node: Node, value: Any, size: int = 0) -> None:
+    def tell_if(self, wrong: Operand, node: Node, value: Operand, size: int = 0) -> None:
         """Tell of a fault of a node where ``wrong`` holds: what it met, and the size of an axis."""
         if self.fault is None:
             return
@@ -205,6 +237,6 @@ class ThreadElements(Elements):
             self.builder.store(size, self.fault, 2)
             self.builder.store(ordinal(self.whole, node), self.fault, 0)
 
-    def random_bits(self, offset: Any, step: Any, seed: int, stream: int) -> Any:
+    def random_bits(self, offset: Operand, step: Operand, seed: int, stream: int) -> Operand:
         """The random bits of the element at a place: Philox 4x32-10, with products of 32 bits in two words."""
         return self.builder.let(self.builder.random_bits(offset, step, seed, stream))

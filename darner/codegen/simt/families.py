@@ -19,6 +19,7 @@ from .pooling.template import POOLING
 from .rows.template import ROWS
 from .scan.template import SCANS
 from .sort.template import SORTING
+from .state_space.template import STATE_SPACE
 from .template import Template
 
 TEMPLATES: tuple[Template, ...] = (
@@ -32,6 +33,7 @@ TEMPLATES: tuple[Template, ...] = (
     SCANS,
     UPDATES,
     SOLVING,
+    STATE_SPACE,
     ROWS,
     TURNED,
     MAPS,

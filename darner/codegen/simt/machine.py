@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, Self
 
+from ...graph.integers import ceil_div
+
 GRANULE = 256
 """What every part of scratch memory begins at a multiple of: a distance that every device can bind at."""
 PROCESSORS = 132
@@ -85,7 +87,7 @@ def turns(count: int, processors: int) -> float:
     (2, 7.76)
     """
     exact = count / processors
-    return -(-count // processors) if exact <= FEW_TURNS else exact
+    return ceil_div(count, processors) if exact <= FEW_TURNS else exact
 
 
 def power_above(number: int) -> int:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 from ...graph.node import Node
 from ...lower.plan import Spec
 from ...lower.specs import sizes
 from ..elements.elements import can_emit
 from ..ir.index import Number
+from .builder import Operand
 from .dispatch import Dispatch, Stage
 from .elements import ThreadElements
 from .machine import Machine
 from .maps.template import stages_of
 
-Element = Callable[["MainElements", list[Number]], Any]
+Element = Callable[["MainElements", list[Number]], Operand]
 """Writes the element of a main node at an index."""
 
 
@@ -38,7 +38,7 @@ class MainElements(ThreadElements):
     main: Node
     element: Element
 
-    def _element(self, node: Node, index: list[Number]) -> Any:
+    def _element(self, node: Node, index: list[Number]) -> Operand:
         if node.id == self.main.id:
             return self.element(self, index)
         return super()._element(node, index)

@@ -8,21 +8,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from operator import add
 
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ....lower.specs import sizes
+from ...ir.index import Number
 from ...problems.attention import GRADIENTS, Described
-from ..builder import Memory
+from ..builder import Memory, Value
 from ..dispatch import Stage, Written
 from ..machine import Machine
 from .bias import write_bias
 from .forward import write_place, write_query_block
-from .plan import Cut, choose
+from .operands import Place, most_of_four, sum_of_four
+from .plan import Blocks, Cut, choose
 from .results import are_whole, write_sums
-from .tile import Rows, Tile, most_of_four, sum_of_four
+from .tile import Block, Rows, Tile
 
-STATISTICS = ("top", "share", "mean")
-"""What is known of each query: its maximum, 1 over its total (0 where it sees nothing), and its mean slope."""
+
+@dataclass(frozen=True)
+class Statistics:
+    """What is known of a query, or of four.
+
+    Attributes:
+        top: its maximum.
+        share: 1 over its total; 0 where it sees nothing.
+        mean: its mean slope.
+    """
+
+    top: Value
+    share: Value
+    mean: Value
+
+
+COUNT = 3
+"""Statistics of a query."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +58,9 @@ def backward_cuts(attention: Described, machine: Machine) -> Cuts | None:
     """How the gradients are cut; None where nothing fits."""
     heads, both = attention.batch * attention.heads, (attention.width, attention.value_width)
     shared = attention.batch * attention.kv_heads
-    first = choose(attention, machine, attention.queries, heads, both, ())
-    second = choose(attention, machine, attention.queries, heads, both, both[:1])
-    third = choose(attention, machine, attention.keys, shared, both, both)
+    first = choose(Blocks(attention.queries, heads, both, ()), machine)
+    second = choose(Blocks(attention.queries, heads, both, both[:1]), machine)
+    third = choose(Blocks(attention.keys, shared, both, both), machine)
     if first is None or second is None or third is None:
         return None
     return Cuts(first, second, third)
@@ -74,7 +94,7 @@ class Gradients:
             stages.append(self._of_keys(found))
         if "bias" in found:
             stages.append(write_bias(self, found["bias"]))
-        return Written(tuple(stages), max(1, self.rows * len(STATISTICS)) * self._size)
+        return Written(tuple(stages), max(1, self.rows * COUNT) * self._size)
 
     @property
     def _size(self) -> int:
@@ -86,192 +106,192 @@ class Gradients:
 
     def known(self, tile: Tile) -> Memory:
         """The statistics in scratch memory: all maxima, then all shares, then all means."""
-        return tile.shader.scratch(0, max(1, len(STATISTICS) * self.rows), tile.kind)
+        return tile.dispatch.scratch(0, max(1, COUNT * self.rows), tile.kind)
+
+    def _known_at(self, tile: Tile, batch: Number, head: Number) -> Value:
+        """The place of those of a head's first query."""
+        attention = self.attention
+        return tile.builder.let((batch * attention.heads + head) * attention.queries, "known_base")
 
     # ------------------------------------------------------------- statistics
 
     def _statistics(self) -> Stage:
         cut = self.cuts.statistics
         tile = self._tile(cut, [])
-        known = self.known(tile)
+        b, known = tile.builder, self.known(tile)
         tile.need_exchange()
-        rows = write_query_block(tile)
-        zero = tile.constant(0.0)
-        for i in range(cut.rows):
-            tile.line(f"var top_{i} = {tile.lowest};")
-            tile.line(f"var total_{i} = {zero};")
-            tile.line(f"var slope_{i} = {zero};")
-        for _ in tile.blocks_of_columns():
-            tile.product("s", rows["q"], rows["k"])
-            tile.product("g", rows["dy"], rows["v"])
-            tile.write_columns("column")
-            tile.finish("s")
+        place, rows = write_query_block(tile)
+        tops = tile.numbers(tile.lowest, "top")
+        totals = tile.numbers(0.0, "total")
+        slopes = tile.numbers(0.0, "slope")
+        for column in tile.blocks_of_columns():
+            scores = tile.product("score", rows["q"], rows["k"].at(column))
+            products = tile.product("product", rows["dy"], rows["v"].at(column))
+            tile.finish(scores, tile.column_numbers(column))
             # Every thread has its own columns' maximum: only at the end they are taken together.
-            for i in range(cut.rows):
-                most = f"top_{i}"
-                for c in range(cut.quads):
-                    most = f"max({most}, {most_of_four(f's_{i}_{c}')})"
-                tile.line(f"let peak_{i} = {most};")
-                tile.line(f"let factor_{i} = {tile.exp(f'top_{i} - peak_{i}')};")
-                tile.line(f"top_{i} = peak_{i};")
-                tile.line(f"total_{i} = total_{i} * factor_{i};")
-                tile.line(f"slope_{i} = slope_{i} * factor_{i};")
-                for c in range(cut.quads):
-                    own = f"s_{i}_{c}"
-                    tile.line(f"{own} = {tile.exp_of_four(f'{own} - peak_{i}')};")
-                    tile.line(f"total_{i} += {sum_of_four(own)};")
-                    tile.line(f"slope_{i} += dot({own}, g_{i}_{c});")
-        tile.exchange("top", "peak", lambda a, b: f"max({a}, {b})")
-        for i in range(cut.rows):
-            tile.line(f"let factor_{i} = {tile.exp(f'top_{i} - peak_{i}')};")
-            tile.line(f"let part_{i} = total_{i} * factor_{i};")
-            tile.line(f"let tilt_{i} = slope_{i} * factor_{i};")
-        tile.shader.barrier()
-        tile.exchange("part", "whole", lambda a, b: f"{a} + {b}")
-        tile.shader.barrier()
-        tile.exchange("tilt", "sum", lambda a, b: f"{a} + {b}")
-        one = tile.constant(1.0)
-        base = f"(batch * {self.attention.heads}u + head) * {self.attention.queries}u"
-        with tile.writer.block("if (across == 0u)"):
-            for i in range(cut.rows):
-                with tile.writer.block(f"if (u32(row_{i}) < {self.attention.queries}u)"):
-                    tile.line(f"let at = {base} + u32(row_{i});")
-                    tile.line(f"let some = whole_{i} > {zero};")
-                    tile.line(f"let share = select({zero}, {one} / whole_{i}, some);")
-                    for k, value in enumerate((f"peak_{i}", "share", f"sum_{i} * share")):
-                        tile.line(f"{known.name}[at + {k * self.rows}u] = {value};")
-        return tile.shader.finish(self._query_blocks(cut))
+            for i, (top, total, slope) in enumerate(zip(tops, totals, slopes, strict=True)):
+                most: Value = top
+                for score in scores[i]:
+                    most = b.max(most, most_of_four(b, score))
+                peak = b.let(most, "peak")
+                factor = b.let(tile.exp(top - peak), "factor")
+                top.set(peak)
+                total.set(total * factor)
+                slope.set(slope * factor)
+                for score, product in zip(scores[i], products[i], strict=True):
+                    score.set(tile.exp(score - peak))
+                    total.set(total + sum_of_four(score))
+                    slope.set(slope + b.call("dot", score, product))
+        peaks = tile.exchange(tops, b.max)
+        parts, tilts = [], []
+        for top, peak, total, slope in zip(tops, peaks, totals, slopes, strict=True):
+            factor = b.let(tile.exp(top - peak), "factor")
+            parts.append(b.let(total * factor, "part"))
+            tilts.append(b.let(slope * factor, "tilt"))
+        b.barrier()
+        wholes = tile.exchange(parts, add)
+        b.barrier()
+        sums = tile.exchange(tilts, add)
+        with b.if_(tile.across == 0):
+            base = self._known_at(tile, place.batch, place.head)
+            for i, number in enumerate(tile.row_numbers):
+                row = b.as_unsigned(number)
+                with b.if_(row < self.attention.queries):
+                    share = b.choose(wholes[i] > 0.0, 1.0 / wholes[i], 0.0)
+                    share = b.let(share, "share")
+                    for k, value in enumerate((peaks[i], share, sums[i] * share)):
+                        known[base + row + k * self.rows] = value
+        return tile.dispatch.finish(self._query_blocks(cut))
 
     def _query_blocks(self, cut: Cut) -> int:
         attention = self.attention
-        return -(-attention.queries // cut.row_block) * attention.heads * attention.batch
+        return ceil_div(attention.queries, cut.row_block) * attention.heads * attention.batch
 
     # ------------------------------------------------------------- queries
 
-    def read_rows(self, tile: Tile, known: Memory) -> None:
-        """``top_i``, ``share_i`` and ``mean_i`` of a thread's rows, which are queries."""
-        attention = self.attention
-        tile.line(f"let known_base = (batch * {attention.heads}u + head) * {attention.queries}u;")
-        for i in range(tile.cut.rows):
-            tile.line(f"let known_{i} = known_base + min(u32(row_{i}), {attention.queries - 1}u);")
-            for k, name in enumerate(STATISTICS):
-                tile.line(f"var {name}_{i} = {known.name}[known_{i} + {k * self.rows}u];")
-            outside = f"u32(row_{i}) >= {attention.queries}u"
-            tile.line(f"if ({outside}) {{ share_{i} = {tile.constant(0.0)}; }}")
+    def of_rows(self, tile: Tile, known: Memory, place: Place) -> list[Statistics]:
+        """Those of a thread's rows, which are queries."""
+        b, queries = tile.builder, self.attention.queries
+        base = self._known_at(tile, place.batch, place.head)
+        found = []
+        for number in tile.row_numbers:
+            row = b.as_unsigned(number)
+            at = b.let(base + b.min(row, queries - 1), "known")
+            top, share, mean = (known[at + k * self.rows] for k in range(COUNT))
+            share = b.let(b.choose(row < queries, share, 0.0), "share")
+            found.append(Statistics(top, share, mean))
+        return found
 
-    def slopes(self, tile: Tile, i: int, c: int, top: str, share: str, mean: str) -> None:
-        """Probabilities in place of scores ``s``, and the gradients of scores before bias in place of products ``g``."""
-        own, other = f"s_{i}_{c}", f"g_{i}_{c}"
-        tile.line(f"{own} = {tile.exp_of_four(f'{own} - {top}')} * {share};")
-        tile.line(f"{other} = {own} * ({other} - {mean});")
+    def weigh(self, tile: Tile, score: Value, own: Statistics) -> Value:
+        """Probabilities of scores."""
+        return tile.exp(score - own.top) * own.share
 
-    def uncap(self, tile: Tile, i: int, c: int) -> None:
+    def slopes(
+        self, tile: Tile, scores: Block, products: Block, found: list[list[Statistics]]
+    ) -> None:
+        """Probabilities in place of scores, and the gradients of scores before bias in place of products; ``found`` are the statistics of each vector."""
+        for i, c in tile.each():
+            score, product, own = scores[i][c], products[i][c], found[i][c]
+            score.set(self.weigh(tile, score, own))
+            product.set(score * (product - own.mean))
+
+    def uncap(self, tile: Tile, products: Block, squashed: list[list[Value]]) -> None:
         """The gradients of capped scores as those of scores."""
         if self.attention.softcap is not None:
-            own, squashed = f"g_{i}_{c}", f"squashed_{i}_{c}"
-            one = f"{tile.vector}({tile.constant(1.0)})"
-            tile.line(f"{own} = {own} * ({one} - {squashed} * {squashed});")
+            for i, c in tile.each():
+                product, own = products[i][c], squashed[i][c]
+                product.set(product * (1.0 - own * own))
 
     def _of_queries(self, number: int) -> Stage:
         cut, attention = self.cuts.queries, self.attention
         tile = self._tile(cut, [number])
         tile.need_weights()
-        rows = write_query_block(tile)
+        place, rows = write_query_block(tile)
+        found: list[Statistics] = []
         if attention.keys:
-            self.read_rows(tile, self.known(tile))
-        tile.start_sums("sum", "q")
-        for _ in tile.blocks_of_columns():
-            tile.product("s", rows["q"], rows["k"])
-            tile.product("g", rows["dy"], rows["v"])
-            tile.write_columns("column")
-            tile.finish("s")
-            for i, c in tile.each():
-                self.slopes(tile, i, c, f"top_{i}", f"share_{i}", f"mean_{i}")
-                self.uncap(tile, i, c)
-            tile.add_weighted("sum", "g", rows["k"])
-        self._scale(tile, "sum", "q")
-        output = self.spec.body.outputs[number]
-        write_sums(tile, "sum", output, [number], "first", "batch", "head")
-        return tile.shader.finish(self._query_blocks(cut))
+            found = self.of_rows(tile, self.known(tile), place)
+        sums = tile.start_sums("q")
+        for column in tile.blocks_of_columns():
+            scores = tile.product("score", rows["q"], rows["k"].at(column))
+            products = tile.product("product", rows["dy"], rows["v"].at(column))
+            squashed = tile.finish(scores, tile.column_numbers(column))
+            self.slopes(tile, scores, products, [[own] * cut.quads for own in found])
+            self.uncap(tile, products, squashed)
+            tile.add_weighted(sums, products, rows["k"].at(column))
+        self._scale(sums)
+        write_sums(tile, sums, self.spec.body.outputs[number], [number], place)
+        return tile.dispatch.finish(self._query_blocks(cut))
 
-    def _scale(self, tile: Tile, target: str, name: str) -> None:
-        scale = tile.constant(self.attention.scale)
-        for i in range(tile.cut.rows):
-            for w in range(tile.cut.summed(tile.width(name))):
-                tile.line(f"{target}_{i}_{w} = {target}_{i}_{w} * {scale};")
+    def _scale(self, sums: Block) -> None:
+        for own in sums:
+            for value in own:
+                value.set(value * self.attention.scale)
 
     # ------------------------------------------------------------- keys and values
 
     def _of_keys(self, found: dict[str, int]) -> Stage:
         cut, attention = self.cuts.keys, self.attention
-        numbers = [found[name] for name in ("k", "v") if name in found]
-        tile = self._tile(cut, numbers, by_query=False)
+        wanted_ = [name for name in ("k", "v") if name in found]
+        tile = self._tile(cut, [found[name] for name in wanted_], by_query=False)
+        b = tile.builder
         tile.need_weights()
-        blocks = -(-attention.keys // cut.row_block)
-        write_place(tile, blocks, attention.kv_heads, attention.batch)
-        tile.write_start("batch")
-        tile.write_rows("first")
-        tile.write_range("first")
+        blocks = ceil_div(attention.keys, cut.row_block)
+        place = write_place(tile, blocks, attention.kv_heads, attention.batch)
+        tile.write_start(place.batch)
+        tile.write_rows(place.first)
+        tile.write_range(place)
+        rows: dict[str, Rows] = {}
         for name in ("k", "v"):
-            tile.line(f"let {name}_base = {tile.head_of(name, 'batch', 'head')};")
-            if name in found:
-                tile.start_sums(f"sum_{name}", name)
-        with tile.counted("member", "0u", f"{attention.group}u", 1):
-            tile.line(f"let query_head = head * {attention.group}u + member;")
+            base = b.index(tile.head_of(name, place.batch, place.head))
+            rows[name] = Rows(name, b.let(base, f"{name}_base"), place.first)
+        sums: dict[str, Block] = {name: tile.start_sums(name, f"sum_{name}") for name in wanted_}
+        with b.for_(0, attention.group, name="member") as member:
+            head = b.let(place.head * attention.group + member, "query_head")
             for name in ("q", "dy"):
-                tile.line(f"let {name}_base = {tile.head_of(name, 'batch', 'query_head')};")
-            for name in ("mask", "bias"):
-                if name in attention.operands:
-                    tile.write_bases(name, "batch", "query_head")
-            place = f"(batch * {attention.heads}u + query_head) * {attention.queries}u"
-            tile.line(f"let known_base = {place};")
-            for _ in tile.blocks_of_columns():
-                self._key_block(tile, self.known(tile), found)
-        for name, number in found.items():
-            if name in ("k", "v"):
-                if name == "k":
-                    self._scale(tile, "sum_k", "k")
-                output = self.spec.body.outputs[number]
-                write_sums(tile, f"sum_{name}", output, [number], "first", "batch", "head")
-        return tile.shader.finish(blocks * attention.kv_heads * attention.batch)
+                base = b.index(tile.head_of(name, place.batch, head))
+                rows[name] = Rows(name, b.let(base, f"{name}_base"))
+            tile.write_bases(place.batch, head)
+            known = self._known_at(tile, place.batch, head)
+            for column in tile.blocks_of_columns():
+                self._key_block(tile, rows, sums, column, known)
+        for name in wanted_:
+            if name == "k":
+                self._scale(sums[name])
+            write_sums(tile, sums[name], self.spec.body.outputs[found[name]], [found[name]], place)
+        return tile.dispatch.finish(blocks * attention.kv_heads * attention.batch)
 
-    def _key_block(self, tile: Tile, known: Memory, found: dict[str, int]) -> None:
-        """A block of queries of one head, for a block of keys."""
-        rows = {
-            name: Rows(name, f"{name}_base", "first" if name in ("k", "v") else "column")
-            for name in ("q", "k", "v", "dy")
-        }
-        tile.product("s", rows["k"], rows["q"])
-        if "k" in found:
-            tile.product("g", rows["v"], rows["dy"])
-        tile.write_columns("column")
-        tile.finish("s")
-        self._read_columns(tile, known)
-        for i, c in tile.each():
-            if "k" in found:
-                self.slopes(tile, i, c, f"top_{c}", f"share_{c}", f"mean_{c}")
-                self.uncap(tile, i, c)
-            else:
-                own = f"s_{i}_{c}"
-                tile.line(f"{own} = {tile.exp_of_four(f'{own} - top_{c}')} * share_{c};")
-        if "v" in found:
-            tile.add_weighted("sum_v", "s", rows["dy"])
-            tile.shader.barrier()
-        if "k" in found:
-            tile.add_weighted("sum_k", "g", rows["q"])
+    def _key_block(
+        self, tile: Tile, rows: dict[str, Rows], sums: dict[str, Block], column: Value, base: Value
+    ) -> None:
+        """A block of queries of one head, from ``column`` on, for a block of keys."""
+        known = self.known(tile)
+        queries, gradients = rows["q"].at(column), rows["dy"].at(column)
+        scores = tile.product("score", rows["k"], queries)
+        products = tile.product("product", rows["v"], gradients) if "k" in sums else []
+        numbers = tile.column_numbers(column)
+        squashed = tile.finish(scores, numbers)
+        found = [self._of_column(tile, known, base, number) for number in numbers]
+        if "k" in sums:
+            self.slopes(tile, scores, products, [found] * tile.cut.rows)
+            self.uncap(tile, products, squashed)
+        else:
+            for i, c in tile.each():
+                scores[i][c].set(self.weigh(tile, scores[i][c], found[c]))
+        if "v" in sums:
+            tile.add_weighted(sums["v"], scores, gradients)
+            tile.builder.barrier()
+        if "k" in sums:
+            tile.add_weighted(sums["k"], products, queries)
 
-    def _read_columns(self, tile: Tile, known: Memory) -> None:
-        """``top_c``, ``share_c`` and ``mean_c`` of a thread's columns, which are queries."""
-        queries = self.attention.queries
-        for c in range(tile.cut.quads):
-            last = f"vec4<i32>({queries - 1}i)"
-            tile.line(f"let known_{c} = known_base + vec4<u32>(min(columns_{c}, {last}));")
-            for k, name in enumerate(STATISTICS):
-                parts = (f"{known.name}[known_{c}.{axis} + {k * self.rows}u]" for axis in "xyzw")
-                text = f"{tile.vector}({', '.join(parts)})"
-                if name == "share":
-                    text = f"select({tile.vector}(), {text}, columns_{c} <= {last})"
-                tile.line(f"let {name}_{c} = {text};")
+    def _of_column(self, tile: Tile, known: Memory, base: Value, columns: Value) -> Statistics:
+        """Those of four of a thread's columns, which are queries."""
+        b, last = tile.builder, self.attention.queries - 1
+        at = b.let(b.as_unsigned(b.min(columns, last)) + base, "known")
+        top, share, mean = (
+            b.let(b.vector([known[place + k * self.rows] for place in at.parts]))
+            for k in range(COUNT)
+        )
+        return Statistics(top, b.let(b.choose(columns <= last, share, 0.0), "share"), mean)
 
 
 def write_backward(spec: Spec, machine: Machine, attention: Described, cuts: Cuts) -> Written:

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ....graph.integers import ceil_div, round_up
 from ....lower.plan import Spec
+from ...ir.index import Number
 from ...problems.attention import Described
+from ..builder import Memory, Value, Variable
 from ..dispatch import Stage, Written
 from ..machine import Machine
-from .merge import Records
-from .operands import Reader, share_of
+from .merge import Records, Running
+from .operands import Place, Reader, most_of_four, sum_of_four, unsigned
 from .results import are_whole, write_rows
-from .tile import AXES, most_of_four, stage, sum_of_four
+from .tile import Stretch, stage
 
 THREADS = 128
 MOST_ROWS = 16
@@ -63,21 +66,21 @@ def decode_parts(attention: Described, machine: Machine) -> Parts | None:
         return None
     if machine.threads < THREADS or not attention.value_width or not attention.width:
         return None
-    quads = -(-attention.value_width // 4)
-    team = min((32, 16, 8, 4), key=lambda n: (-(-quads // n) * n, -n))
-    columns = -(-quads // team)
+    quads = ceil_div(attention.value_width, 4)
+    team = min((32, 16, 8, 4), key=lambda n: (round_up(quads, n), -n))
+    columns = ceil_div(quads, team)
     if rows * columns > MOST_SUMS:
         return None
-    size, deepest = 16, -(-attention.width // 4)
+    size, deepest = 16, ceil_div(attention.width, 4)
     known = rows * (deepest + THREADS // 4 + quads) * size + 2 * THREADS * size // 4 + 16
     for depth in (8, 4, 2, 1):
         if known + max(THREADS * (depth | 1), THREADS * columns) * size <= machine.shared:
             break
     else:
         return None
-    blocks = -(-attention.keys // THREADS)
+    blocks = ceil_div(attention.keys, THREADS)
     heads = attention.batch * attention.kv_heads
-    parts = max(1, min(blocks, -(-GROUPS // heads)))
+    parts = max(1, min(blocks, ceil_div(GROUPS, heads)))
     return Parts(rows, team, columns, min(depth, deepest), parts)
 
 
@@ -89,227 +92,263 @@ def write_decode(spec: Spec, machine: Machine, attention: Described, parts: Part
     return Written((work.stage(), work.records.merge()), work.records.nbytes)
 
 
-class _Decode:
-    def __init__(self, spec: Spec, machine: Machine, attention: Described, parts: Parts) -> None:
-        self.spec, self.machine, self.attention, self.parts = spec, machine, attention, parts
-        self.records = Records(spec, machine, attention, parts.parts)
+@dataclass(frozen=True)
+class Query:
+    """A query of one of the heads that share keys.
 
-    def _rows(self) -> Iterator[tuple[int, str, int]]:
-        """The number of each row, its head as text, and which query of the head it is."""
-        queries = self.attention.queries
-        for r in range(self.parts.rows):
-            yield r, f"(kv_head * {self.attention.group}u + {r // queries}u)", r % queries
+    Attributes:
+        head: its head.
+        number: which query of the head it is.
+        places: where its rows of a mask and a bias begin.
+        top: its maximum, of the keys that a team has met.
+        total: relative to that.
+        sums: of a thread's columns.
+    """
+
+    head: Value
+    number: int
+    places: dict[str, Value]
+    top: Variable
+    total: Variable
+    sums: list[Variable]
+
+
+class _Decode:
+    """The dispatches of attention of a few queries."""
+
+    def __init__(self, spec: Spec, machine: Machine, attention: Described, parts: Parts) -> None:
+        self.attention, self.parts = attention, parts
+        self.records = Records(spec, machine, attention, parts.parts)
+        whole = are_whole(spec, range(len(spec.body.outputs)))
+        self.reader = Reader(spec, machine, attention, THREADS, whole)
+        self.builder = self.reader.builder
+        self.deepest = ceil_div(attention.width, 4)
 
     # ------------------------------------------------------------- a part of the keys
 
     def stage(self) -> Stage:
         """The dispatch of the parts."""
-        attention, parts = self.attention, self.parts
-        whole = are_whole(self.spec, range(len(self.spec.body.outputs)))
-        reader = Reader(self.spec, self.machine, attention, THREADS, whole)
-        shared, vector = reader.shader.text_shared, reader.vector
-        deepest = -(-attention.width // 4)
-        shared("queries", f"array<{vector}, {parts.rows * deepest}>")
+        attention, parts, reader, b = self.attention, self.parts, self.reader, self.builder
+        kind = reader.kind
+        self.queries = b.shared(kind, parts.rows * self.deepest, "queries", width=4)
         # Keys, and at the end the sums of teams.
         room = max(THREADS * (parts.depth | 1), THREADS * parts.columns)
-        shared("block", f"array<{vector}, {room}>")
-        shared("scores", f"array<{reader.number}, {parts.rows * THREADS}>")
-        shared("tops", f"array<{reader.number}, {parts.teams}>")
-        shared("totals", f"array<{reader.number}, {parts.teams}>")
-        reader.line(f"let part = group % {parts.parts}u;")
-        reader.line(f"let kv_head = group / {parts.parts}u % {attention.kv_heads}u;")
-        reader.line(f"let batch = group / {parts.parts * attention.kv_heads}u;")
-        reader.line(f"let team = local / {parts.team}u;")
-        reader.line(f"let member = local % {parts.team}u;")
-        reader.write_start("batch")
-        self._write_range(reader)
-        for name in ("k", "v"):
-            reader.line(f"let {name}_base = {reader.head_of(name, 'batch', 'kv_head')};")
-        self._stage_queries(reader)
-        for r, head, query in self._rows():
+        self.block = b.shared(kind, room, "block", width=4)
+        self.scores = b.shared(kind, parts.rows * THREADS, "scores")
+        self.tops = b.shared(kind, parts.teams, "tops")
+        self.totals = b.shared(kind, parts.teams, "totals")
+        heads = parts.parts * attention.kv_heads
+        place = Place(
+            batch=b.let(b.group // heads, "batch"),
+            head=b.let(b.group // parts.parts % attention.kv_heads, "kv_head"),
+            first=0,
+            part=b.let(b.group % parts.parts, "part"),
+        )
+        self.team = b.let(b.local // parts.team, "team")
+        self.member = b.let(b.local % parts.team, "member")
+        reader.write_start(place.batch)
+        low, high = self._range(place.part)
+        self.keys, self.values = (
+            b.let(b.index(reader.head_of(name, place.batch, place.head)), f"{name}_base")
+            for name in ("k", "v")
+        )
+        self._stage_queries(place)
+        queries = list(self._queries(place))
+        with b.for_(low, high, THREADS, name="first") as first:
+            self._write_scores(queries, first, high)
+            self._add_values(queries, first)
+        self._together(queries, place)
+        return reader.dispatch.finish(attention.batch * attention.kv_heads * parts.parts)
+
+    def _queries(self, place: Place) -> Iterator[Query]:
+        """All queries, which have met no keys."""
+        attention, reader, b = self.attention, self.reader, self.builder
+        for r in range(self.parts.rows):
+            head = place.head * attention.group + r // attention.queries
+            number = r % attention.queries
+            places: dict[str, Value] = {}
             for name in ("mask", "bias"):
                 if name in attention.operands:
-                    base = reader.head_of(name, "batch", head)
-                    row = f"{query}u * {reader.stride(name, 2)}"
-                    reader.line(f"let {name}_{r} = {base} + {row};")
-            reader.line(f"var top_{r} = {reader.lowest};")
-            reader.line(f"var total_{r} = {reader.constant(0.0)};")
-            for w in range(parts.columns):
-                reader.line(f"var sum_{r}_{w} = {vector}();")
-        with reader.writer.block(f"for (var first = low; first < high; first += {THREADS}u)"):
-            self._scores(reader)
-            self._sums(reader)
-        self._together(reader)
-        return reader.shader.finish(attention.batch * attention.kv_heads * parts.parts)
+                    base = reader.head_of(name, place.batch, head)
+                    row = b.index(base + number * reader.stride(name, 2))
+                    places[name] = b.let(row, f"{name}_row")
+            top = b.variable(reader.lowest, "top")
+            total = b.variable(0.0, "total", reader.kind)
+            sums = [b.variable(0.0, "sum", reader.kind, width=4) for _ in range(self.parts.columns)]
+            yield Query(head, number, places, top, total, sums)
 
-    def _write_range(self, reader: Reader) -> None:
-        """``low`` and ``high``: the part's keys, of those that any query sees; all parts but the last are whole blocks."""
-        attention, window = self.attention, self.attention.window
-        low, high = "0i", f"{attention.keys}i"
+    def _range(self, part: Number) -> tuple[Value, Value]:
+        """The first of the part's keys and what is behind its last, of those that any query sees; all parts but the last are whole blocks."""
+        b, attention, window, start = (
+            self.builder,
+            self.attention,
+            self.attention.window,
+            self.reader.start,
+        )
+        low: Number = 0
+        high: Number = attention.keys
         if attention.causal:
-            high = f"min({high}, start + {attention.queries}i)"
+            high = b.min(high, start + attention.queries)
         if window is not None:
             window = min(window, 1 << 30)
-            low = f"max({low}, start - {window - 1}i)"
+            low = b.max(low, start - (window - 1))
             if not attention.causal:
-                high = f"min({high}, start + {attention.queries + window - 1}i)"
-        reader.line(f"let begin = u32({low}) / 4u * 4u;")
-        reader.line(f"let end = u32(max({high}, 0i));")
-        reader.line("let seen = select(0u, end - begin, end > begin);")
+                high = b.min(high, start + (attention.queries + window - 1))
+        begin = b.let(b.index(unsigned(b, low) // 4 * 4), "begin")
+        end = b.let(b.index(unsigned(b, b.max(high, 0))), "end")
+        seen = b.let(b.choose(end > begin, end - begin, 0), "seen")
         together = THREADS * self.parts.parts
-        reader.line(f"let length = (seen + {together - 1}u) / {together}u * {THREADS}u;")
-        reader.line("let low = min(begin + part * length, end);")
-        reader.line("let high = min(low + length, end);")
+        length = b.let((seen + (together - 1)) // together * THREADS, "length")
+        first = b.let(b.min(begin + part * length, end), "low")
+        return first, b.let(b.min(first + length, end), "high")
 
-    def _stage_queries(self, reader: Reader) -> None:
-        attention, deepest = self.attention, -(-self.attention.width // 4)
-        reader.line(f"let first_head = kv_head * {attention.group}u;")
+    def _stage_queries(self, place: Place) -> None:
+        attention, reader = self.attention, self.reader
+        first = self.builder.let(place.head * attention.group, "first_head")
         four = reader.four("q")
 
-        def value(row: str, quad: str) -> str:
-            head = f"(first_head + {row} / {attention.queries}u)"
-            base = reader.head_of("q", "batch", head)
-            return f"{four}({base}, {row} % {attention.queries}u, {quad})"
+        def vector(row: Value, quad: Value) -> Value:
+            head = first + row // attention.queries
+            base = reader.head_of("q", place.batch, head)
+            return four(base, row % attention.queries, quad)
 
-        stage(reader, "queries", deepest, self.parts.rows, deepest, value)
+        rows = self.parts.rows
+        stage(reader, Stretch(self.queries, rows, self.deepest, self.deepest), vector)
 
-    def _scores(self, reader: Reader) -> None:
+    def _write_scores(self, queries: list[Query], first: Value, high: Value) -> None:
         """The scores of all queries with a block of keys, into shared memory."""
-        attention, parts = self.attention, self.parts
-        deepest, pitch = -(-attention.width // 4), parts.depth | 1
+        b, parts, reader = self.builder, self.parts, self.reader
         four = reader.four("k")
-        for r in range(parts.rows):
-            reader.line(f"var dots_{r} = {reader.vector}();")
-        several = deepest > parts.depth
-        with reader.writer.block(
-            f"for (var depth = 0u; depth < {deepest}u; depth += {parts.depth}u)" if several else ""
-        ):
-            begin = "depth" if several else "0u"
-            reader.shader.barrier()
-            stage(
-                reader,
-                "block",
-                pitch,
-                THREADS,
-                parts.depth,
-                lambda row, quad: f"{four}(k_base, first + {row}, {begin} + {quad})",
-            )
-            reader.shader.barrier()
-            limit = f"min({parts.depth}u, {deepest}u - depth)" if several else f"{deepest}u"
-            with reader.writer.block(f"for (var d = 0u; d < {limit}; d++)"):
-                reader.line(f"let key = block[local * {pitch}u + d];")
-                for r in range(parts.rows):
-                    query = f"queries[{r * deepest}u + {begin} + d]"
-                    reader.line(f"dots_{r} = fma({query}, key, dots_{r});")
-        reader.line("let key = i32(first + local);")
-        reader.line(f"let near = u32(min(key, {attention.keys - 1}i));")
-        for r, _, at in self._rows():
-            reader.line(f"let score_{r} = {self._finished(reader, r, at)};")
-        for r in range(parts.rows):
-            reader.line(f"scores[{r * THREADS}u + local] = score_{r};")
-        reader.shader.barrier()
+        dots = [b.variable(0.0, "dots", reader.kind, width=4) for _ in queries]
 
-    def _finished(self, reader: Reader, r: int, query: int) -> str:
-        """A score from a product: scale, cap, bias, and what hides the key."""
-        attention, window = self.attention, self.attention.window
-        reader.line(
-            f"var own_{r} = {sum_of_four(f'dots_{r}')} * {reader.constant(attention.scale)};"
-        )
+        def add(begin: Number, limit: Number) -> None:
+            b.barrier()
+
+            def vector(row: Value, quad: Value) -> Value:
+                return four(self.keys, first + row, quad + begin)
+
+            pitch = parts.depth | 1
+            stage(reader, Stretch(self.block, THREADS, parts.depth, pitch), vector)
+            b.barrier()
+            with b.for_(0, limit, name="d") as d:
+                key = self.block[b.local * pitch + d]
+                for r, own in enumerate(dots):
+                    query = self.queries[d + begin + r * self.deepest]
+                    own.set(b.fma(query, key, own))
+
+        if self.deepest > parts.depth:
+            with b.for_(0, self.deepest, parts.depth, name="depth") as depth:
+                add(depth, b.min(parts.depth, self.deepest - depth))
+        else:
+            with b.scope():
+                add(0, self.deepest)
+        number = b.let(first + b.local, "number")
+        scores = [
+            self._score(query, sum_of_four(own), number, number < high)
+            for query, own in zip(queries, dots, strict=True)
+        ]
+        for r, score in enumerate(scores):
+            self.scores[b.local + r * THREADS] = score
+        b.barrier()
+
+    def _score(self, query: Query, product: Value, number: Value, seen: Value) -> Value:
+        """A score from a product with the key of that number: scale, cap, bias, and what hides the key."""
+        b, attention, window = self.builder, self.attention, self.attention.window
+        reader, key = self.reader, b.as_signed(number)
+        near = b.min(number, attention.keys - 1)
+        own = b.let(product * attention.scale, "own")
         if attention.softcap is not None:
-            cap = reader.constant(attention.softcap)
-            reader.line(f"own_{r} = {reader.tanh(f'own_{r} / {cap}')} * {cap};")
+            own = b.let(reader.tanh(own / attention.softcap) * attention.softcap, "own")
         if "bias" in attention.operands:
-            place = f"bias_{r} + near * {reader.stride('bias', 3)}"
-            reader.line(f"own_{r} = own_{r} + {reader.one('bias')}({place});")
-        seen = ["first + local < high"]
-        distance = f"({query}i + start - key)"
+            place = query.places["bias"] + near * reader.stride("bias", 3)
+            own = b.let(own + reader.number("bias")(place), "own")
+        distance = query.number + reader.start - key
         if attention.causal:
-            seen.append(f"{distance} >= 0i")
+            seen = seen & (distance >= 0)
         if window is not None:
             window = min(window, 1 << 30)
-            seen.append(f"{distance} < {window}i")
+            seen = seen & (distance < window)
             if not attention.causal:
-                seen.append(f"{distance} > {-window}i")
+                seen = seen & (distance > -window)
         if "mask" in attention.operands:
-            seen.append(f"{reader.one('mask')}(mask_{r} + near * {reader.stride('mask', 3)})")
-        test = " && ".join(f"({text})" for text in seen)
-        return f"select({reader.hidden}, own_{r}, {test})"
+            place = query.places["mask"] + near * reader.stride("mask", 3)
+            seen = seen & reader.number("mask")(place)
+        return b.let(b.choose(seen, own, reader.hidden), "score")
 
-    def _sums(self, reader: Reader) -> None:
+    def _add_values(self, queries: list[Query], first: Value) -> None:
         """Add a block of values, weighted by their scores: every team its own keys, 4 at a time."""
-        parts = self.parts
-        four = reader.four("v")
-        with reader.writer.block(f"for (var u = 0u; u < {parts.share}u; u += 4u)"):
-            reader.line(f"let at = team * {parts.share}u + u;")
+        b, parts, exp, four = self.builder, self.parts, self.reader.exp, self.reader.four("v")
+        with b.for_(0, parts.share, 4, name="u") as u:
+            at = b.let(self.team * parts.share + u, "at")
+            values = []
             for w in range(parts.columns):
-                for k in range(4):
-                    column = f"member + {w * parts.team}u"
-                    reader.line(f"let v{k}_{w} = {four}(v_base, first + at + {k}u, {column});")
-            for r in range(parts.rows):
-                places = (f"scores[{r * THREADS}u + at + {k}u]" for k in range(4))
-                reader.line(f"let s_{r} = {reader.vector}({', '.join(places)});")
-                reader.line(f"let peak_{r} = max(top_{r}, {most_of_four(f's_{r}')});")
-                reader.line(f"let factor_{r} = {reader.exp(f'top_{r} - peak_{r}')};")
-                reader.line(f"let p_{r} = {reader.exp_of_four(f's_{r} - peak_{r}')};")
-                reader.line(f"top_{r} = peak_{r};")
-                reader.line(f"total_{r} = fma(total_{r}, factor_{r}, {sum_of_four(f'p_{r}')});")
-                for w in range(parts.columns):
-                    own = f"sum_{r}_{w}"
-                    reader.line(f"{own} = {own} * factor_{r};")
-                    for k, axis in enumerate(AXES):
-                        factor = f"{reader.vector}(p_{r}.{axis})"
-                        reader.line(f"{own} = fma({factor}, v{k}_{w}, {own});")
+                column = self.member + w * parts.team
+                values.append([b.let(four(self.values, first + at + k, column)) for k in range(4)])
+            for r, query in enumerate(queries):
+                scores = [self.scores[at + (r * THREADS + k)] for k in range(4)]
+                score = b.let(b.vector(scores), "score")
+                peak = b.let(b.max(query.top, most_of_four(b, score)), "peak")
+                factor = b.let(exp(query.top - peak), "factor")
+                weights = b.let(exp(score - peak), "weights")
+                query.top.set(peak)
+                query.total.set(b.fma(query.total, factor, sum_of_four(weights)))
+                for own, several in zip(query.sums, values, strict=True):
+                    own.set(own * factor)
+                    for weight, value in zip(weights.parts, several, strict=True):
+                        own.set(b.fma(weight, value, own))
 
     # ------------------------------------------------------------- putting together
 
-    def _together(self, reader: Reader) -> None:
+    def _together(self, queries: list[Query], place: Place) -> None:
         """The sums of all teams as one, and where they go."""
-        parts, attention = self.parts, self.attention
-        several = parts.parts > 1
-        wide = parts.team * parts.columns
-        quads = self.records.quads
-        if several:
-            self.records.bind(reader)
+        parts, b = self.parts, self.builder
+        quads, wide = self.records.quads, self.parts.team * self.parts.columns
+        results: Memory | None = None
+        if parts.parts > 1:
+            self.records.bind(self.reader)
         else:
-            reader.shader.text_shared("results", f"array<{reader.vector}, {parts.rows * quads}>")
-        for r, head, query in self._rows():
-            reader.shader.barrier()
-            for w in range(parts.columns):
-                place = f"team * {wide}u + member + {w * parts.team}u"
-                reader.line(f"block[{place}] = sum_{r}_{w};")
-            with reader.writer.block("if (member == 0u)"):
-                reader.line(f"tops[team] = top_{r};")
-                reader.line(f"totals[team] = total_{r};")
-            reader.shader.barrier()
-            with reader.writer.block(
-                f"for (var quad = local; quad < {quads}u; quad += {THREADS}u)"
-            ):
-                reader.line("var top = tops[0];")
-                with reader.writer.block(f"for (var t = 1u; t < {parts.teams}u; t++)"):
-                    reader.line("top = max(top, tops[t]);")
-                reader.line(f"var total = {reader.constant(0.0)};")
-                reader.line(f"var sum = {reader.vector}();")
-                with reader.writer.block(f"for (var t = 0u; t < {parts.teams}u; t++)"):
-                    reader.line(f"let factor = {reader.exp('tops[t] - top')};")
-                    reader.line("total = fma(totals[t], factor, total);")
-                    place = f"block[t * {wide}u + quad]"
-                    reader.line(f"sum = fma({place}, {reader.vector}(factor), sum);")
-                if several:
-                    self.records.write_place(reader, head, f"{query}u")
-                    self.records.put_sum(reader, "quad", "sum")
-                    with reader.writer.block("if (quad == 0u)"):
-                        self.records.put_known(reader, "top", "total")
-                else:
-                    share = share_of(reader, "total")
-                    reader.line(f"results[{r * quads}u + quad] = sum * {share};")
-        if not several:
-            reader.shader.barrier()
-            with reader.writer.block(
-                f"for (var member_head = 0u; member_head < {attention.group}u; member_head++)"
-            ):
-                reader.line(f"let head = kv_head * {attention.group}u + member_head;")
-                before, quads = f"member_head * {attention.queries}u", self.records.quads
-                write_rows(
-                    *(reader, attention.queries, "0u"),
-                    lambda row, quad: f"results[({before} + {row}) * {quads}u + {quad}]",
-                )
+            results = b.shared(self.reader.kind, parts.rows * quads, "results", width=4)
+        for r, query in enumerate(queries):
+            b.barrier()
+            for w, value in enumerate(query.sums):
+                self.block[self.team * wide + self.member + w * parts.team] = value
+            with b.if_(self.member == 0):
+                self.tops[self.team] = query.top
+                self.totals[self.team] = query.total
+            b.barrier()
+            with b.for_(b.local, quads, THREADS, name="quad") as quad:
+                running = self._of_teams(quad, wide)
+                if results is not None:
+                    results[quad + r * quads] = running.share()
+                    continue
+                of_query = Place(place.batch, query.head, 0, place.part)
+                record = self.records.place(self.reader, of_query, query.number)
+                self.records.put_sum(record, quad, running.sum)
+                with b.if_(quad == 0):
+                    self.records.put_known(record, running.top, running.total)
+        if results is not None:
+            self._write_results(place, results)
+
+    def _of_teams(self, quad: Value, wide: int) -> Running:
+        """What all teams have of a vector of the sums."""
+        b, parts = self.builder, self.parts
+        running = Running(self.reader, self.tops[0])
+        with b.for_(1, parts.teams, name="t") as t:
+            running.top.set(b.max(running.top, self.tops[t]))
+        with b.for_(0, parts.teams, name="t") as t:
+            factor = b.let(self.reader.exp(self.tops[t] - running.top), "factor")
+            running.add(self.totals[t], self.block[t * wide + quad], factor)
+        return running
+
+    def _write_results(self, place: Place, results: Memory) -> None:
+        """Write what stands in shared memory."""
+        attention, b, quads = self.attention, self.builder, self.records.quads
+        b.barrier()
+        with b.for_(0, attention.group, name="member_head") as member:
+            head = b.let(place.head * attention.group + member, "head")
+            before = member * attention.queries
+
+            def vector(row: Value, quad: Value) -> Value:
+                return results[(before + row) * quads + quad]
+
+            write_rows(self.reader, Place(place.batch, head, 0), attention.queries, vector)

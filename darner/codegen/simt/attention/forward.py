@@ -2,70 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import add
+
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ...problems.attention import Described
+from ..builder import Value
 from ..dispatch import Stage, Written
 from ..machine import Machine
 from .merge import Records
-from .operands import share_of
-from .plan import Cut, choose
+from .operands import Place, most_of_four, share_of, sum_of_four
+from .plan import Blocks, Cut, choose
 from .results import are_whole, write_sums
-from .tile import Rows, Tile, most_of_four, sum_of_four
+from .tile import Block, Rows, Tile
 
 
 def forward_cut(attention: Described, machine: Machine) -> Cut | None:
     """How the queries are cut."""
     heads = attention.batch * attention.heads
-    return choose(
-        *(attention, machine, attention.queries, heads),
-        *((attention.width,), (attention.value_width,), attention.keys),
-    )
+    widths = (attention.width,), (attention.value_width,)
+    return choose(Blocks(attention.queries, heads, *widths, attention.keys), machine)
 
 
-def write_place(tile: Tile, blocks: int, heads: int, batch: int) -> None:
-    """``block``, ``head``, ``batch`` and ``part`` of a workgroup, and ``first``, its first row.
+def write_place(tile: Tile, blocks: int, heads: int, batch: int) -> Place:
+    """What a workgroup works on.
 
     Later queries see more keys where attention is causal: those blocks begin first, so that the short ones fill in at the end.
     """
-    total, parts = heads * batch, tile.cut.parts
-    tile.line(f"let part = group % {parts}u;")
+    b, total, parts = tile.builder, heads * batch, tile.cut.parts
     if tile.attention.causal:
-        place = f"group / {parts * total}u"
-        tile.line(f"let block = {f'{blocks - 1}u - {place}' if tile.by_query else place};")
-        tile.line(f"let number = group / {parts}u % {total}u;")
+        block = b.group // (parts * total)
+        if tile.by_query:
+            block = blocks - 1 - block
+        number = b.group // parts % total
     else:
-        tile.line(f"let block = group / {parts}u % {blocks}u;")
-        tile.line(f"let number = group / {parts * blocks}u;")
-    tile.line(f"let head = number % {heads}u;")
-    tile.line(f"let batch = number / {heads}u;")
-    tile.line(f"let first = block * {tile.cut.row_block}u;")
+        block = b.group // parts % blocks
+        number = b.group // (parts * blocks)
+    block, number = b.let(block, "block"), b.let(number, "number")
+    return Place(
+        batch=b.let(number // heads, "batch"),
+        head=b.let(number % heads, "head"),
+        first=b.let(block * tile.cut.row_block, "first"),
+        part=b.let(b.group % parts, "part"),
+    )
 
 
-def write_query_block(tile: Tile) -> dict[str, Rows]:
+def write_query_block(tile: Tile) -> tuple[Place, dict[str, Rows]]:
     """What a workgroup with a block of queries begins with: where it is, and what ``write_query_operands`` says."""
     attention = tile.attention
-    blocks = -(-attention.queries // tile.cut.row_block)
-    write_place(tile, blocks, attention.heads, attention.batch)
-    return write_query_operands(tile)
+    blocks = ceil_div(attention.queries, tile.cut.row_block)
+    place = write_place(tile, blocks, attention.heads, attention.batch)
+    return place, write_query_operands(tile, place)
 
 
-def write_query_operands(tile: Tile) -> dict[str, Rows]:
-    """Where the operands of a block of queries lie; rows begin at ``first``, columns at ``column``."""
-    attention = tile.attention
-    tile.line(f"let kv_head = head / {attention.group}u;")
-    tile.write_start("batch")
-    tile.write_rows("first")
-    tile.write_range("first")
+def write_query_operands(tile: Tile, place: Place) -> dict[str, Rows]:
+    """Where the operands of a block of queries lie, from its first row on; keys and values are to be met block by block."""
+    attention, b = tile.attention, tile.builder
+    kv_head = b.let(place.head // attention.group, "kv_head")
+    tile.write_start(place.batch)
+    tile.write_rows(place.first)
+    tile.write_range(place)
     found: dict[str, Rows] = {}
     for name in ("q", "k", "v", "dy"):
         if name in attention.operands:
             of_keys = name in ("k", "v")
-            base = tile.head_of(name, "batch", "kv_head" if of_keys else "head")
-            tile.line(f"let {name}_base = {base};")
-            found[name] = Rows(name, f"{name}_base", "column" if of_keys else "first")
-    for name in ("mask", "bias"):
-        if name in attention.operands:
-            tile.write_bases(name, "batch", "head")
+            base = tile.head_of(name, place.batch, kv_head if of_keys else place.head)
+            found[name] = Rows(name, b.let(b.index(base), f"{name}_base"), place.first)
+    tile.write_bases(place.batch, place.head)
     return found
 
 
@@ -80,61 +84,66 @@ def write_forward(spec: Spec, machine: Machine, attention: Described, cut: Cut) 
 
 
 def _stage(tile: Tile, records: Records | None) -> Stage:
-    cut, attention = tile.cut, tile.attention
+    b, cut, attention = tile.builder, tile.cut, tile.attention
     tile.need_weights()
     tile.need_exchange()
-    rows = write_query_block(tile)
-    for i in range(cut.rows):
-        tile.line(f"var top_{i} = {tile.lowest};")
-        tile.line(f"var total_{i} = {tile.constant(0.0)};")
-    tile.start_sums("sum", "v")
+    place, rows = write_query_block(tile)
+    top = tile.numbers(tile.lowest, "top")
+    total = tile.numbers(0.0, "total")
+    sums = tile.start_sums("v")
     if cut.kept and attention.width and attention.keys:
         tile.stage_left(rows["q"])
-    for _ in tile.blocks_of_columns():
-        tile.product("s", rows["q"], rows["k"])
-        tile.write_columns("column")
-        tile.finish("s")
-        for i in range(cut.rows):
-            most = most_of_four(f"s_{i}_0")
-            for c in range(1, cut.quads):
-                most = f"max({most}, {most_of_four(f's_{i}_{c}')})"
-            tile.line(f"let most_{i} = max(top_{i}, {most});")
-        tile.exchange("most", "peak", lambda a, b: f"max({a}, {b})")
-        for i in range(cut.rows):
-            tile.line(f"let factor_{i} = {tile.exp(f'top_{i} - peak_{i}')};")
-            tile.line(f"top_{i} = peak_{i};")
-            for c in range(cut.quads):
-                own = f"s_{i}_{c}"
-                tile.line(f"{own} = {tile.exp_of_four(f'{own} - peak_{i}')};")
-            added = " + ".join(sum_of_four(f"s_{i}_{c}") for c in range(cut.quads))
-            tile.line(f"total_{i} = fma(total_{i}, factor_{i}, {added});")
-            for w in range(cut.summed(attention.value_width)):
-                tile.line(f"sum_{i}_{w} = sum_{i}_{w} * factor_{i};")
-        tile.add_weighted("sum", "s", rows["v"])
-    tile.shader.barrier()
-    tile.exchange("total", "whole", lambda a, b: f"{a} + {b}")
-    groups = -(-attention.queries // cut.row_block) * attention.heads * attention.batch
+    for column in tile.blocks_of_columns():
+        scores = tile.product("score", rows["q"], rows["k"].at(column))
+        tile.finish(scores, tile.column_numbers(column))
+        most = []
+        for own, before in zip(scores, top, strict=True):
+            found = most_of_four(b, own[0])
+            for score in own[1:]:
+                found = b.max(found, most_of_four(b, score))
+            most.append(b.let(b.max(before, found), "most"))
+        for i, peak in enumerate(tile.exchange(most, b.max)):
+            factor = b.let(tile.exp(top[i] - peak), "factor")
+            top[i].set(peak)
+            for score in scores[i]:
+                score.set(tile.exp(score - peak))
+            added = sum_of_four(scores[i][0])
+            for score in scores[i][1:]:
+                added = added + sum_of_four(score)
+            total[i].set(b.fma(total[i], factor, added))
+            for value in sums[i]:
+                value.set(value * factor)
+        tile.add_weighted(sums, scores, rows["v"].at(column))
+    b.barrier()
+    whole = tile.exchange(total, add)
+    groups = ceil_div(attention.queries, cut.row_block) * attention.heads * attention.batch
     if records is not None:
-        _record(tile, records)
-        return tile.shader.finish(groups * cut.parts)
-    for i in range(cut.rows):
-        tile.line(f"let share_{i} = {share_of(tile, f'whole_{i}')};")
-        for w in range(cut.summed(attention.value_width)):
-            tile.line(f"sum_{i}_{w} = sum_{i}_{w} * share_{i};")
-    numbers = range(len(tile.shader.body.outputs))
-    write_sums(tile, "sum", attention.node, numbers, "first", "batch", "head")
-    return tile.shader.finish(groups)
+        _record(tile, records, place, (sums, top, whole))
+        return tile.dispatch.finish(groups * cut.parts)
+    for own, all_ in zip(sums, whole, strict=True):
+        share = b.let(share_of(tile, all_), "share")
+        for value in own:
+            value.set(value * share)
+    write_sums(tile, sums, attention.node, range(len(tile.dispatch.body.outputs)), place)
+    return tile.dispatch.finish(groups)
 
 
-def _record(tile: Tile, records: Records) -> None:
-    """Leave a part's sums in scratch memory."""
+def _record(
+    tile: Tile,
+    records: Records,
+    place: Place,
+    found: tuple[Block, Sequence[Value], Sequence[Value]],
+) -> None:
+    """Leave a part's sums in scratch memory, with each row's maximum and total."""
+    b = tile.builder
     records.bind(tile)
-    for i in range(tile.cut.rows):
-        with tile.writer.block(f"if (u32(row_{i}) < {tile.row_count}u)"):
-            records.write_place(tile, "head", f"u32(row_{i})")
-            for w in range(tile.cut.summed(tile.attention.value_width)):
-                quad = f"(across + {w * tile.cut.across}u)"
-                with tile.writer.block(f"if ({quad} < {records.quads}u)"):
-                    records.put_sum(tile, quad, f"sum_{i}_{w}")
-            with tile.writer.block("if (across == 0u)"):
-                records.put_known(tile, f"top_{i}", f"whole_{i}")
+    for number, sums, top, total in zip(tile.row_numbers, *found, strict=True):
+        row = b.as_unsigned(number)
+        with b.if_(row < tile.row_count):
+            record = records.place(tile, place, row)
+            for w, value in enumerate(sums):
+                quad = tile.across + w * tile.cut.across
+                with b.if_(quad < records.quads):
+                    records.put_sum(record, quad, value)
+            with b.if_(tile.across == 0):
+                records.put_known(record, top, total)

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+from ....graph.integers import ceil_div, round_up
 from ....lower.plan import Spec
+from ...ir.index import Number
 from ...problems.attention import Described
+from ..builder import Memory, Value, Variable
 from ..dispatch import Stage
-from ..machine import Machine
-from .operands import Reader, share_of
+from ..machine import GRANULE, Machine
+from .operands import Place, Reader, share_of
 from .results import are_whole, write_rows
 
 THREADS = 128
 """Threads that put the parts of some rows together."""
 AHEAD = 4
 """Parts that each of them reads at a time."""
+
+
+class Running:
+    """Sums that are relative to a maximum, with their total: of some keys, and of more and more of them."""
+
+    def __init__(self, reader: Reader, top: Value) -> None:
+        b = reader.builder
+        self.reader, self.builder = reader, b
+        self.top = b.variable(top, "top")
+        self.total: Variable = b.variable(0.0, "total", reader.kind)
+        self.sum: Variable = b.variable(0.0, "sum", reader.kind, width=4)
+
+    def add(self, total: Value, sum_: Value, factor: Value) -> None:
+        """Add those of other keys, by a factor."""
+        b = self.builder
+        self.total.set(b.fma(total, factor, self.total))
+        self.sum.set(b.fma(sum_, factor, self.sum))
+
+    def share(self) -> Value:
+        """The sums by their total."""
+        return self.sum * share_of(self.reader, self.total)
 
 
 class Records:
@@ -23,108 +47,105 @@ class Records:
         nbytes: of scratch memory.
     """
 
+    sums: Memory
+    known: Memory
+
     def __init__(self, spec: Spec, machine: Machine, attention: Described, parts: int) -> None:
         self.spec, self.machine, self.attention, self.parts = spec, machine, attention, parts
-        self.quads = -(-attention.value_width // 4)
+        self.quads = ceil_div(attention.value_width, 4)
         self.count = attention.batch * attention.heads * attention.queries * parts
         size = 4
-        self.sums_bytes = -(-self.count * self.quads * 4 * size // 256) * 256
+        self.sums_bytes = round_up(self.count * self.quads * 4 * size, GRANULE)
         self.nbytes = self.sums_bytes + 2 * self.count * size
 
     def bind(self, reader: Reader) -> None:
         """Have the memory at hand."""
-        scratch, kind = reader.shader.scratch, reader.kind
-        self.sums = scratch(0, self.count * self.quads * 4, kind, vector=4).name
-        self.known = scratch(self.sums_bytes, 2 * self.count, kind).name
+        scratch, kind = reader.dispatch.scratch, reader.kind
+        self.sums = scratch(0, self.count * self.quads * 4, kind, vector=4)
+        self.known = scratch(self.sums_bytes, 2 * self.count, kind)
 
-    def write_place(self, reader: Reader, head: str, row: str) -> None:
-        """``record``: the number of a query's record of this ``part``."""
-        attention = self.attention
-        place = f"(batch * {attention.heads}u + {head}) * {attention.queries}u + {row}"
-        reader.line(f"let record = ({place}) * {self.parts}u + part;")
+    def place(self, reader: Reader, place: Place, row: Number) -> Value:
+        """The number of a query's record of a part."""
+        attention, b = self.attention, reader.builder
+        head = (place.batch * attention.heads + place.head) * attention.queries + row
+        return b.let(head * self.parts + place.part, "record")
 
-    def put_sum(self, reader: Reader, quad: str, value: str) -> None:
+    def put_sum(self, record: Value, quad: Value, value: Value) -> None:
         """Write one vector of a row of sums."""
-        reader.line(f"{self.sums}[record * {self.quads}u + {quad}] = {value};")
+        self.sums[record * self.quads + quad] = value
 
-    def put_known(self, reader: Reader, top: str, total: str) -> None:
+    def put_known(self, record: Value, top: Value, total: Value) -> None:
         """Write what the sums are relative to."""
-        reader.line(f"{self.known}[record * 2u] = {top};")
-        reader.line(f"{self.known}[record * 2u + 1u] = {total};")
+        self.known[record * 2] = top
+        self.known[record * 2 + 1] = total
 
     def merge(self) -> Stage:
         """The dispatch that puts parts together: a workgroup for a few rows, whose threads have some parts of some columns each."""
         attention, parts, quads = self.attention, self.parts, self.quads
-        numbers = range(len(self.spec.body.outputs))
-        whole = are_whole(self.spec, numbers)
+        whole = are_whole(self.spec, range(len(self.spec.body.outputs)))
         reader = Reader(self.spec, self.machine, attention, THREADS, whole)
-        vector, number = reader.vector, reader.number
+        b = reader.builder
         self.bind(reader)
         rows = max(1, min(THREADS // quads, attention.queries))
         items = rows * quads
         slices = max(1, min(parts, THREADS // items))
-        shared, held = reader.shader.text_shared, max(items, THREADS)
-        shared("results", f"array<{vector}, {held}>")
-        shared("tops", f"array<{number}, {held}>")
-        shared("totals", f"array<{number}, {held}>")
-        blocks = -(-attention.queries // rows)
-        reader.line(f"let first = group % {blocks}u * {rows}u;")
-        reader.line(f"let head = group / {blocks}u % {attention.heads}u;")
-        reader.line(f"let batch = group / {blocks * attention.heads}u;")
-        each = f"for (var e = local; e < {items * slices}u; e += {THREADS}u)"
-        with reader.writer.block(each):
-            own = f"min(first + e % {items}u / {quads}u, {attention.queries - 1}u)"
-            place = f"(batch * {attention.heads}u + head) * {attention.queries}u + {own}"
-            reader.line(f"let record = ({place}) * {parts}u;")
-            reader.line(f"let quad = e % {quads}u;")
-            reader.line(f"var top = {reader.lowest};")
-            reader.line(f"var total = {reader.constant(0.0)};")
-            reader.line(f"var sum = {vector}();")
-            begin, step = f"e / {items}u", AHEAD * slices
-            with reader.writer.block(f"for (var part = {begin}; part < {parts}u; part += {step}u)"):
-                self._some(reader, slices)
-            reader.line("results[e] = sum;")
-            reader.line("tops[e] = top;")
-            reader.line("totals[e] = total;")
-        reader.shader.barrier()
-        with reader.writer.block(f"for (var e = local; e < {items}u; e += {THREADS}u)"):
-            self._slices(reader, items, slices)
-        reader.shader.barrier()
-        write_rows(reader, rows, "first", lambda row, quad: f"results[{row} * {quads}u + {quad}]")
-        return reader.shader.finish(attention.batch * attention.heads * blocks)
+        held = max(items, THREADS)
+        self.results = b.shared(reader.kind, held, "results", width=4)
+        self.tops = b.shared(reader.kind, held, "tops")
+        self.totals = b.shared(reader.kind, held, "totals")
+        blocks = ceil_div(attention.queries, rows)
+        place = Place(
+            batch=b.let(b.group // (blocks * attention.heads), "batch"),
+            head=b.let(b.group // blocks % attention.heads, "head"),
+            first=b.let(b.group % blocks * rows, "first"),
+        )
+        with b.for_(b.local, items * slices, THREADS, name="e") as e:
+            row = b.min(e % items // quads + place.first, attention.queries - 1)
+            record = self.place(reader, place, row)
+            quad = b.let(e % quads, "quad")
+            running = Running(reader, reader.lowest)
+            with b.for_(e // items, parts, AHEAD * slices, name="part") as part:
+                self._add_parts(running, record, quad, part, slices)
+            self.results[e] = running.sum
+            self.tops[e] = running.top
+            self.totals[e] = running.total
+        b.barrier()
+        with b.for_(b.local, items, THREADS, name="e") as e:
+            self._add_slices(reader, e, items, slices)
+        b.barrier()
+        write_rows(reader, place, rows, lambda row, quad: self.results[row * quads + quad])
+        return reader.dispatch.finish(attention.batch * attention.heads * blocks)
 
-    def _some(self, reader: Reader, slices: int) -> None:
-        """Add a few parts to ``sum`` and ``total``; one that there is not weighs nothing."""
-        last, zero = self.parts - 1, reader.constant(0.0)
+    def _add_parts(
+        self, running: Running, record: Value, quad: Value, part: Value, slices: int
+    ) -> None:
+        """Add a few parts; one that there is not weighs nothing."""
+        b, exp, last = running.builder, running.reader.exp, self.parts - 1
+        found = []
         for k in range(AHEAD):
-            reader.line(f"let own_{k} = record + min(part + {k * slices}u, {last}u);")
-            reader.line(f"let top_{k} = {self.known}[own_{k} * 2u];")
-            reader.line(f"let total_{k} = {self.known}[own_{k} * 2u + 1u];")
-            reader.line(f"let sum_{k} = {self.sums}[own_{k} * {self.quads}u + quad];")
-        most = "top"
-        for k in range(AHEAD):
-            most = f"max({most}, top_{k})"
-        reader.line(f"let peak = {most};")
-        reader.line(f"let before = {reader.exp('top - peak')};")
-        reader.line("top = peak;")
-        reader.line("total = total * before;")
-        reader.line("sum = sum * before;")
-        for k in range(AHEAD):
-            raised, exists = reader.exp(f"top_{k} - peak"), f"part + {k * slices}u <= {last}u"
-            reader.line(f"let factor_{k} = select({zero}, {raised}, {exists});")
-            reader.line(f"total = fma(total_{k}, factor_{k}, total);")
-            reader.line(f"sum = fma(sum_{k}, {reader.vector}(factor_{k}), sum);")
+            own = b.let(record + b.min(part + k * slices, last), "own")
+            known = self.known[own * 2], self.known[own * 2 + 1]
+            found.append((*known, self.sums[own * self.quads + quad]))
+        most: Value = running.top
+        for top, _, _ in found:
+            most = b.max(most, top)
+        peak = b.let(most, "peak")
+        before = b.let(exp(running.top - peak), "before")
+        running.top.set(peak)
+        running.total.set(running.total * before)
+        running.sum.set(running.sum * before)
+        for k, (top, total, sum_) in enumerate(found):
+            factor = b.choose(part + k * slices <= last, exp(top - peak), 0.0)
+            running.add(total, sum_, b.let(factor, "factor"))
 
-    def _slices(self, reader: Reader, items: int, slices: int) -> None:
+    def _add_slices(self, reader: Reader, e: Value, items: int, slices: int) -> None:
         """What the threads of one column and row have, as one."""
-        reader.line("var top = tops[e];")
-        for k in range(1, slices):
-            reader.line(f"top = max(top, tops[e + {k * items}u]);")
-        reader.line(f"var total = {reader.constant(0.0)};")
-        reader.line(f"var sum = {reader.vector}();")
-        with reader.writer.block(f"for (var k = 0u; k < {slices}u; k++)"):
-            reader.line(f"let own = e + k * {items}u;")
-            reader.line(f"let factor = {reader.exp('tops[own] - top')};")
-            reader.line("total = fma(totals[own], factor, total);")
-            reader.line(f"sum = fma(results[own], {reader.vector}(factor), sum);")
-        reader.line(f"results[e] = sum * {share_of(reader, 'total')};")
+        b = reader.builder
+        running = Running(reader, self.tops[e])
+        for other in range(1, slices):
+            running.top.set(b.max(running.top, self.tops[e + other * items]))
+        with b.for_(0, slices, name="k") as k:
+            own = b.let(e + k * items, "own")
+            factor = b.let(reader.exp(self.tops[own] - running.top), "factor")
+            running.add(self.totals[own], self.results[own], factor)
+        self.results[e] = running.share()

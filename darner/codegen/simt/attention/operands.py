@@ -1,23 +1,23 @@
-"""The operands of attention in a shader: functions that read them, and the numbers that all code of attention is made of."""
+"""The operands of attention in a dispatch: functions that read them, and the numbers that all code of attention is made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from ....backends.wgpu.text import Text
-from ....backends.wgpu.writer import HIDDEN
 from ....graph import dtypes
 from ....graph.dtypes import DType
-from ....graph.node import Node
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ...ir.math import emit, register_type
-from ...problems.attention import Described, Operand
-from ..builder import Memory, is_packed
+from ...ir.index import Number
+from ...ir.math import emit
+from ...problems.attention import Described
+from ...problems.attention import Operand as Given
+from ..builder import Memory, Operand, Simt, Value, is_packed
 from ..dispatch import Dispatch
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -26,108 +26,98 @@ ROWS = ("q", "k", "v", "dy")
 """Operands that are rows of numbers; the others are masks and biases."""
 FARTHEST = 1 << 29
 """A place beyond any key, and still exact in 32 bits."""
+LEAST_EXPONENT = -87.0
+"""Below that exponentials of f32 are no normal numbers."""
+
+Function = Callable[..., Value]
+"""A function of a dispatch: values to a value."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a workgroup works on: a head of the batch, its rows from ``first`` on, and one of the parts of the columns."""
+
+    batch: Number
+    head: Number
+    first: Number
+    part: Number = 0
 
 
 class Reader:
-    """A dispatch of an attention in the making: its text, and what reads its operands.
+    """A dispatch of an attention in the making, and what reads its operands.
 
     Attributes:
-        number: the type that is computed with, as WGSL calls it; ``vector`` is 4 of them.
+        kind: the type that is computed with.
+        start: the key at which the first query stands, the same for all threads; known, or with a sign.
     """
+
+    start: Number
 
     def __init__(
         self, spec: Spec, machine: Machine, attention: Described, threads: int, whole: bool = False
     ) -> None:
         self.attention = attention
-        self.shader = Dispatch(spec, machine, threads=threads, whole=whole)
-        self.writer = self.shader.builder
+        self.dispatch = Dispatch(spec, machine, threads=threads, whole=whole)
+        self.builder: Simt = self.dispatch.builder
         self.kind: DType = dtypes.dtype(attention.accumulator)
-        self.number = "f32"
-        self.vector = f"vec4<{self.number}>"
-        self._declared: set[str] = set()
+        self._functions: dict[str, Function] = {}
         for name in ROWS:
             item = attention.operands.get(name)
             memory = None if item is None else self._leaf(item)
             if memory is None or memory.vector > 1 or is_packed(memory.dtype):
                 continue
             if self._is_aligned(name):
-                self.shader.as_vectors(memory, 4)
-
-    # ------------------------------------------------------------- text
-
-    def line(self, text: str) -> None:
-        """Write a line."""
-        self.writer.line(text)
-
-    def constant(self, value: float) -> str:
-        """A number as WGSL."""
-        from llvmlite import ir
-
-        if self.kind is dtypes.f32:
-            value = float(np.float32(value))
-        return self.writer.text(ir.Constant(register_type(self.kind), value))
+                self.dispatch.as_vectors(memory, 4)
 
     @property
-    def lowest(self) -> str:
+    def lowest(self) -> Value:
         """Where a maximum begins: -inf less the lowest number is -inf, which less itself would be NaN."""
-        return self.constant(float(np.finfo(self.kind.numpy).min))
+        return self.builder.constant(float(np.finfo(self.kind.numpy).min), self.kind)
 
     @property
-    def hidden(self) -> str:
+    def hidden(self) -> Value:
         """The score of a key that is not seen."""
-        return self.constant(float("-inf"))
-
-    def function(
-        self, name: str, parameters: str, result: str, inside: Callable[[Any], str]
-    ) -> str:
-        """Declare a function once; ``inside`` writes it and gives what it returns."""
-        if name not in self._declared:
-            self._declared.add(name)
-            writer = self.writer.child()
-            self.writer.declare(HIDDEN, f"var<private> {HIDDEN}: u32;")
-            found = inside(writer)
-            head = f"fn {name}({parameters}) -> {result} {{"
-            self.writer.declare_function(name, head, [*writer.lines, f"  return {found};", "}"])
-        return name
-
-    def each_of_four(self, name: str, scalar: str) -> str:
-        """A function of vectors from one of numbers."""
-        parts = ", ".join(f"{scalar}(x.{axis})" for axis in "xyzw")
-        text = f"{self.vector}({parts})"
-        return self.function(name, f"x: {self.vector}", self.vector, lambda _: text)
+        return self.builder.constant(float("-inf"), self.kind)
 
     # ------------------------------------------------------------- functions of numbers
 
-    def exp(self, x: str) -> str:
-        """The exponential of a number that is not above 0; what is too small for a normal number is 0."""
-        self.function("raised", "x: f32", "f32", lambda _: "select(exp(x), 0.0f, x < -87.0f)")
-        return f"raised({x})"
+    def _function(
+        self, name: str, parameter: tuple[DType, int], body: Callable[[Simt, Value], Operand]
+    ) -> Function:
+        """A function of one argument, written once."""
+        if name not in self._functions:
+            self._functions[name] = self.builder.function(name, [("x", *parameter)], body)
+        return self._functions[name]
 
-    def exp_of_four(self, x: str) -> str:
-        """The same of each of a vector's numbers."""
-        text = "select(exp(x), vec4<f32>(), x < vec4<f32>(-87.0f))"
-        return f"{self.function('four_raised', 'x: vec4<f32>', 'vec4<f32>', lambda _: text)}({x})"
+    def exp(self, x: Value) -> Value:
+        """The exponential of a number that is not above 0, or of each of a vector's; what is too small for a normal number is 0."""
 
-    def tanh(self, x: str) -> str:
-        """The hyperbolic tangent."""
-        return f"{self._elementary('tanh')}({x})"
+        def body(b: Simt, x: Value) -> Value:
+            return b.choose(x < LEAST_EXPONENT, 0.0, b.call("exp", x))
 
-    def tanh_of_four(self, x: str) -> str:
-        """The hyperbolic tangent of each of a vector's numbers."""
-        return f"{self.each_of_four('four_tanh', self._elementary('tanh'))}({x})"
+        name = "raised" if x.width == 1 else "four_raised"
+        return self._function(name, (self.kind, x.width), body)(x)
 
-    def _elementary(self, op: str) -> str:
-        def inside(writer: Any) -> str:
-            x = Text(register_type(self.kind), "x")
-            return writer.text(emit(op, writer, [x], [self.kind], self.kind))
+    def tanh(self, x: Value) -> Value:
+        """The hyperbolic tangent of a number, or of each of a vector's."""
 
-        return self.function(f"one_{op}", f"x: {self.number}", self.number, inside)
+        def body(b: Simt, x: Value) -> Operand:
+            return emit("tanh", b, [x], [self.kind], self.kind)
+
+        scalar = self._function("one_tanh", (self.kind, 1), body)
+        if x.width == 1:
+            return scalar(x)
+
+        def each(b: Simt, x: Value) -> Value:
+            return b.vector([scalar(part) for part in x.parts])
+
+        return self._function("four_tanh", (self.kind, x.width), each)(x)
 
     # ------------------------------------------------------------- operands
 
-    def _leaf(self, item: Operand) -> Memory | None:
+    def _leaf(self, item: Given) -> Memory | None:
         """The buffer that an operand lies in, if it is one."""
-        for memory, leaf in zip(self.shader.operands, self.shader.spec.inputs, strict=True):
+        for memory, leaf in zip(self.dispatch.operands, self.dispatch.spec.inputs, strict=True):
             if leaf.id == item.base.id:
                 return memory
         return None
@@ -147,112 +137,114 @@ class Reader:
         whole = (item.offset, self.width(name), prod(sizes(item.base)), *item.strides[:3])
         return all(number % 4 == 0 for number in whole) and item.strides[3] == 1
 
-    def one(self, name: str) -> str:
+    def number(self, name: str) -> Function:
         """The function that reads a number (or a truth) of an operand at a distance from its buffer's first element."""
         item = self.attention.operands[name]
-        base: Node = item.base
-        memory = self._leaf(item)
-        boolean = base.dtype is dtypes.bool_
+        base, memory = item.base, self._leaf(item)
 
-        def inside(writer: Any) -> str:
-            from llvmlite import ir
-
-            shader = self.shader
-            elements = ThreadElements(writer, shader.body, shader.operands, shader.fault)
-            at = Text(ir.IntType(32), "at")
+        def body(b: Simt, at: Value) -> Operand:
+            dispatch = self.dispatch
+            elements = ThreadElements(b, dispatch.body, dispatch.operands, dispatch.fault)
             if memory is not None:
                 value = elements.registers.load(memory, at, base.dtype)
             else:
                 value = elements.at(base, elements.places.split(at, sizes(base)))
-            if not boolean:
+            if base.dtype is not dtypes.bool_:
                 value = elements.registers.cast(value, base.dtype, self.kind)
-            return writer.text(value)
+            return value
 
-        result = "bool" if boolean else self.number
-        return self.function(f"one_{name}", "at: u32", result, inside)
+        return self._function(f"one_{name}", (dtypes.u32, 1), body)
 
-    def four(self, name: str, inside: bool = False) -> str:
+    def four(self, name: str, inside: bool = False) -> Function:
         """The function that reads 4 numbers of a row: 0 where there are none, unless all that are asked for are ``inside``.
 
         Its arguments: the head's first number, the row, which 4.
         """
-        item, width, rows = self.attention.operands[name], self.width(name), self.rows(name)
-        memory, vector, quads = self._leaf(item), self.vector, -(-width // 4)
+        called = f"{'inside' if inside else 'four'}_{name}"
+        if called in self._functions:
+            return self._functions[called]
+        rows, quads = self.rows(name), ceil_div(self.width(name), 4)
 
-        def write(writer: Any) -> str:
-            at_row, at_quad = "row", "quad"
+        def body(b: Simt, base: Value, row: Value, quad: Value) -> Value:
+            at_row, at_quad = row, quad
             if not inside:
                 # Read in any case, from what is nearest: a condition would keep reads from being on the way together.
-                at_row, at_quad = f"min(row, {max(rows, 1) - 1}u)", f"min(quad, {quads - 1}u)"
-            writer.line(f"let at = base + {at_row} * {_word(item.strides[2])}u + {at_quad} * 4u;")
-            if memory is None or not self._is_aligned(name):
-                one = self.one(name)
-                writer.line(f"var found = {vector}();")
-                writer.line(f"found.x = {one}(at);")
-                for lane, axis in enumerate("yzw", 1):
-                    test = f"quad * 4u + {lane}u < {width}u"
-                    writer.line(f"if ({test}) {{ found.{axis} = {one}(at + {lane}u); }}")
-            elif not is_packed(memory.dtype):
-                writer.line(f"let found = {memory.name}[at >> 2u];")
-            else:
-                writer.line(f"let a = {memory.name}[at >> 1u];")
-                writer.line(f"let b = {memory.name}[(at >> 1u) + 1u];")
-                writer.line(f"let found = {_halves(memory.dtype)};")
+                at_row, at_quad = b.min(row, max(rows, 1) - 1), b.min(quad, quads - 1)
+            step = self.attention.operands[name].strides[2]
+            found = self._four_at(name, b, b.let(base + at_row * step + at_quad * 4, "at"), quad)
             if inside:
-                return "found"
-            return f"select({vector}(), found, row < {rows}u && quad < {quads}u)"
+                return found
+            return b.choose((row < rows) & (quad < quads), found, 0.0)
 
-        kind = "inside" if inside else "four"
-        parameters = "base: u32, row: u32, quad: u32"
-        return self.function(f"{kind}_{name}", parameters, vector, write)
+        parameters = [(word, dtypes.u32, 1) for word in ("base", "row", "quad")]
+        self._functions[called] = self.builder.function(called, parameters, body)
+        return self._functions[called]
 
-    def head_of(self, name: str, batch: str, head: str) -> str:
-        """The distance of a head's first number, as text of a u32."""
+    def _four_at(self, name: str, b: Simt, at: Value, quad: Value) -> Value:
+        """4 numbers from a place on, that is one of a row."""
+        memory = self._leaf(self.attention.operands[name])
+        if memory is None or not self._is_aligned(name):
+            number, width = self.number(name), self.width(name)
+            found = b.variable(0, "found", self.kind, width=4)
+            found[0] = number(at)
+            for lane in range(1, 4):
+                with b.if_(quad * 4 + lane < width):
+                    found[lane] = number(at + lane)
+            return found
+        if not is_packed(memory.dtype):
+            return b.load(memory, at >> 2)
+        words = [b.load(memory, at >> 1), b.load(memory, (at >> 1) + 1)]
+        if memory.dtype is dtypes.f16:
+            return b.let(b.vector([b.halves(word) for word in words]))
+        halves = [half for word in words for half in (word << 16, word & 0xFFFF0000)]
+        return b.let(b.of_bits(b.vector(halves), dtypes.f32))
+
+    def head_of(self, name: str, batch: Number, head: Number) -> Number:
+        """The distance of a head's first number."""
         item = self.attention.operands[name]
-        parts = [f"{_word(item.offset)}u"]
+        found: Number = item.offset
         for index, stride in ((batch, item.strides[0]), (head, item.strides[1])):
             if stride:
-                parts.append(f"{index} * {_word(stride)}u")
-        return " + ".join(parts)
+                found = found + index * stride
+        return found
 
-    def stride(self, name: str, axis: int) -> str:
-        """The distance of neighbours along an axis, as text of a u32."""
-        return f"{_word(self.attention.operands[name].strides[axis])}u"
+    def stride(self, name: str, axis: int) -> int:
+        """The distance of neighbours along an axis."""
+        return self.attention.operands[name].strides[axis]
 
-    def write_start(self, batch: str) -> None:
-        """``start``: the key at which the first query stands, the same for all threads."""
-        attention = self.attention
+    def write_start(self, batch: Number) -> None:
+        """Find ``start``."""
+        attention, b = self.attention, self.builder
         node = attention.offset
         if node is None:
-            self.line(f"let start = {attention.keys - attention.queries}i;")
+            self.start = attention.keys - attention.queries
             return
-        from llvmlite import ir
-
-        elements = self.shader.elements()
+        elements = self.dispatch.elements()
         one = node.rank == 0 or int(node.shape[0]) == 1
-        index = [] if node.rank == 0 else [0 if one else Text(ir.IntType(32), batch)]
+        index = [] if node.rank == 0 else [0 if one else batch]
         found = elements.places.clamp(elements.integer(node, index), -FARTHEST, FARTHEST)
         # What comes from memory counts as different in every thread: by way of shared memory it is known to be the same.
-        shared = self.shader.text_shared("shared_start", "i32")
-        with self.writer.block("if (local == 0u)"):
-            self.line(f"{shared} = bitcast<i32>({elements.places.text(found)});")
-        self.line(f"let start = workgroupUniformLoad(&{shared});")
+        shared = b.shared(dtypes.i32, (), "shared_start", signed=True)
+        with b.if_(b.local == 0):
+            shared[()] = b.as_signed(elements.places.value(found))
+        self.start = b.let(b.uniform(shared), "start")
 
 
-def share_of(reader: Reader, total: str) -> str:
+def share_of(reader: Reader, total: Value) -> Value:
     """1 over a total; 1 where nothing was seen."""
-    zero, one = reader.constant(0.0), reader.constant(1.0)
-    return f"({one} / select({one}, {total}, {total} > {zero}))"
+    return 1.0 / reader.builder.choose(total > 0.0, total, 1.0)
 
 
-def _word(number: int) -> int:
-    """A number as one of 32 bits without a sign: sums wrap around."""
-    return number % (1 << 32)
+def sum_of_four(x: Value) -> Value:
+    """The sum of a vector's numbers."""
+    return (x.x + x.y) + (x.z + x.w)
 
 
-def _halves(dtype: DType) -> str:
-    """4 numbers of 16 bits in the words a and b."""
-    if dtype is dtypes.f16:
-        return "vec4<f32>(unpack2x16float(a), unpack2x16float(b))"
-    parts = (f"{word} << 16u, {word} & 0xffff0000u" for word in "ab")
-    return f"bitcast<vec4<f32>>(vec4<u32>({', '.join(parts)}))"
+def most_of_four(b: Simt, x: Value) -> Value:
+    """The largest of them."""
+    return b.max(b.max(x.x, x.y), b.max(x.z, x.w))
+
+
+def unsigned(b: Simt, number: Number) -> Number:
+    """A number with a sign that is not below 0 as one without."""
+    return number if isinstance(number, int) else b.as_unsigned(number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...problems.attention import Described
+from ....graph.integers import ceil_div
 from ..machine import Machine
 
 BUSY = 132 * 256
@@ -82,7 +82,7 @@ class Cut:
 
     def summed(self, width: int) -> int:
         """Vectors of a thread in each of its rows of a sum."""
-        return -(-_quads(width) // self.across)
+        return ceil_div(ceil_div(width, 4), self.across)
 
 
 CUTS = (
@@ -97,56 +97,53 @@ CUTS = (
 """How blocks can be shared out: those that load least for each product first."""
 
 
-def _quads(width: int) -> int:
-    return -(-width // 4)
+@dataclass(frozen=True)
+class Blocks:
+    """What is cut.
 
-
-def choose(
-    attention: Described,
-    machine: Machine,
-    rows: int,
-    heads: int,
-    multiplied: Sequence[int],
-    summed: Sequence[int],
-    columns: int = 0,
-) -> Cut | None:
-    """The cut for so many rows of each of ``heads``; None where nothing fits.
-
-    Args:
-        attention: what is computed.
-        machine: the GPU.
+    Attributes:
         rows: of one head.
         heads: of the whole batch.
         multiplied: the widths of the products that make scores.
         summed: the widths of what is summed with them.
         columns: that a row meets, where they may be cut into parts.
     """
-    found = [_fitted(cut, machine, attention, multiplied, summed) for cut in CUTS]
-    fitting = [_in_parts(cut, rows, heads, columns) for cut in found if cut is not None]
-    return min(fitting, key=lambda cut: _cost(cut, rows, heads), default=None)
+
+    rows: int
+    heads: int
+    multiplied: tuple[int, ...]
+    summed: tuple[int, ...]
+    columns: int = 0
+
+
+def choose(blocks: Blocks, machine: Machine) -> Cut | None:
+    """The cut of some blocks; None where nothing fits."""
+    found = [_fitted(cut, machine, blocks.multiplied, blocks.summed) for cut in CUTS]
+    fitting = [
+        _in_parts(cut, blocks.rows, blocks.heads, blocks.columns)
+        for cut in found
+        if cut is not None
+    ]
+    return min(fitting, key=lambda cut: _cost(cut, blocks.rows, blocks.heads), default=None)
 
 
 def _in_parts(cut: Cut, rows: int, heads: int, columns: int) -> Cut:
     """The same with as many parts of columns as keep a GPU busy."""
-    threads = max(1, heads * -(-rows // cut.row_block)) * cut.threads
-    blocks = -(-columns // cut.column_block)
+    threads = max(1, heads * ceil_div(rows, cut.row_block)) * cut.threads
+    blocks = ceil_div(columns, cut.column_block)
     return replace(cut, parts=max(1, min(BUSY // threads, blocks // SHORTEST)))
 
 
 def _cost(cut: Cut, rows: int, heads: int) -> float:
     """What all scores take, in products of numbers on a GPU that is fully busy: for each column and number of a row."""
-    groups = max(1, heads * -(-rows // cut.row_block))
+    groups = max(1, heads * ceil_div(rows, cut.row_block))
     reads = 4 * cut.rows * cut.columns / (cut.rows + cut.columns)
     speed = min(1.0, reads / BALANCED) * min(1.0, groups * cut.parts * cut.threads / BUSY)
     return max(groups * cut.row_block / speed, groups * 4 / BYTES_PER_PRODUCT)
 
 
 def _fitted(
-    cut: Cut,
-    machine: Machine,
-    attention: Described,
-    multiplied: Sequence[int],
-    summed: Sequence[int],
+    cut: Cut, machine: Machine, multiplied: Sequence[int], summed: Sequence[int]
 ) -> Cut | None:
     """A cut with the most that shared memory can hold, or None."""
     numbers = cut.rows * cut.columns * len(multiplied) + 4 * (cut.rows + cut.columns)
@@ -154,9 +151,9 @@ def _fitted(
     if numbers > MOST_NUMBERS or cut.threads > machine.threads:
         return None
     size = 16
-    deepest = max(1, *(_quads(width) for width in multiplied))
+    deepest = max(1, *(ceil_div(width, 4) for width in multiplied))
     apart = max([0, *(cut.across * cut.summed(width) for width in summed)])
-    rows_out = max([0, *(cut.down * _quads(width) for width in summed)])
+    rows_out = max([0, *(cut.down * ceil_div(width, 4) for width in summed)])
     # Exchanged maxima and sums, and a number that all read.
     others = (cut.row_block * (cut.across + 2) + 4) * size // 4
     weights = cut.row_block * cut.weight_pitch * size

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from ....backends.wgpu.text import Text
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
+from ...ir.index import Number
 from ...problems.attention import Described
-from ..builder import is_packed
-from .operands import Reader
-from .tile import Tile
+from ..builder import Value, is_packed
+from .operands import Place, Reader
+from .tile import Block, Tile
 
 
 def are_whole(spec: Spec, numbers: Sequence[int]) -> bool:
@@ -24,161 +25,137 @@ def are_whole(spec: Spec, numbers: Sequence[int]) -> bool:
     )
 
 
-def write_sums(
-    tile: Tile,
-    target: str,
-    node: Node,
-    numbers: Sequence[int],
-    first: str,
-    batch: str,
-    head: str,
-) -> None:
+@dataclass(frozen=True)
+class RowBlock:
+    """Rows that all threads of a workgroup write.
+
+    Attributes:
+        node: whose elements these are.
+        numbers: of the results that are made of them.
+        place: batch, head and the first row.
+        count: rows.
+        limit: rows that exist.
+        element: ``element(row, column)`` in the type that is computed with; rows count from 0.
+        vector: ``vector(row, which)``, 4 of them.
+    """
+
+    node: Node
+    numbers: Sequence[int]
+    place: Place
+    count: int
+    limit: int
+    element: Callable[[Value, Value], Value]
+    vector: Callable[[Value, Value], Value]
+
+
+def write_sums(tile: Tile, sums: Block, node: Node, numbers: Sequence[int], place: Place) -> None:
     """Write the sums of a block of rows: the elements of ``node``, of which the results ``numbers`` are made."""
-    cut = tile.cut
-    width = int(node.shape[-1])
-    quads = -(-width // 4)
-    across = cut.summed(width)
-    vectors = write_vectors(tile, node, numbers)
-    slice_ = max(1, min(cut.rows, cut.room // (cut.down * quads)))
-    for begin in range(0, cut.rows, slice_):
-        rows = range(begin, min(begin + slice_, cut.rows))
-        tile.shader.barrier()
-        for i in rows:
-            for w in range(across):
-                column = f"across + {w * cut.across}u"
-                place = f"({(i - begin) * cut.down}u + down) * {quads}u + {column}"
-                store = f"right[{place}] = {target}_{i}_{w};"
-                inside = cut.across * (w + 1) <= quads
-                tile.line(store if inside else f"if ({column} < {quads}u) {{ {store} }}")
-        tile.shader.barrier()
-        write_block(
-            tile,
-            node,
-            numbers,
-            len(rows) * cut.down,
-            tile.row_count,
-            f"{first} + {begin * cut.down}u",
-            (batch, head),
-            lambda row, column: f"right[{row} * {quads}u + ({column} >> 2u)][{column} & 3u]",
-            (lambda row, quad: f"right[{row} * {quads}u + {quad}]") if vectors else None,
-        )
+    b, cut, right = tile.builder, tile.cut, tile.right
+    quads = ceil_div(int(node.shape[-1]), 4)
+    several = max(1, min(cut.rows, cut.room // (cut.down * quads)))
+
+    def element(row: Value, column: Value) -> Value:
+        return right[row * quads + (column >> 2), column & 3]
+
+    def vector(row: Value, quad: Value) -> Value:
+        return right[row * quads + quad]
+
+    for begin in range(0, cut.rows, several):
+        rows = sums[begin : begin + several]
+        b.barrier()
+        for i, own in enumerate(rows):
+            for w, total in enumerate(own):
+                column = tile.across + w * cut.across
+                with b.if_(None if cut.across * (w + 1) <= quads else column < quads):
+                    right[(tile.down + i * cut.down) * quads + column] = total
+        b.barrier()
+        first = Place(place.batch, place.head, place.first + begin * cut.down)
+        count = len(rows) * cut.down
+        write_block(tile, RowBlock(node, numbers, first, count, tile.row_count, element, vector))
 
 
-def write_rows(reader: Reader, count: int, first: str, vector: Callable[[str, str], str]) -> None:
-    """Write ``count`` rows of attention's result; ``vector(row, which)`` has 4 elements. ``batch`` and ``head`` say whose they are."""
-    node = reader.attention.node
-    numbers = range(len(reader.shader.body.outputs))
-    vectors = write_vectors(reader, node, numbers)
-    write_block(
-        *(reader, node, numbers, count, reader.attention.queries, first, ("batch", "head")),
-        lambda row, column: f"{vector(row, f'({column} >> 2u)')}[{column} & 3u]",
-        vector if vectors else None,
-    )
+def write_rows(
+    reader: Reader, place: Place, count: int, vector: Callable[[Value, Value], Value]
+) -> None:
+    """Write ``count`` rows of attention's result; ``vector(row, which)`` has 4 elements."""
+    attention = reader.attention
+    numbers = range(len(reader.dispatch.body.outputs))
+
+    def element(row: Value, column: Value) -> Value:
+        four = vector(row, column >> 2)
+        return reader.builder.let(four[column & 3])
+
+    rows = RowBlock(attention.node, numbers, place, count, attention.queries, element, vector)
+    write_block(reader, rows)
 
 
-def write_vectors(reader: Reader, node: Node, numbers: Sequence[int]) -> bool:
+def _in_vectors(reader: Reader, rows: RowBlock) -> bool:
     """Whether a result is written 4 elements at a time; it is declared so."""
-    outputs = [reader.shader.body.outputs[i] for i in numbers]
+    node, numbers = rows.node, rows.numbers
+    outputs = [reader.dispatch.body.outputs[i] for i in numbers]
     plain = [output.id for output in outputs] == [node.id] and not is_packed(node.dtype)
     if not plain or int(node.shape[-1]) % 4:
         return False
-    if reader.shader.results[numbers[0]].vector == 1:
-        reader.shader.as_vectors(reader.shader.results[numbers[0]], 4)
+    result = reader.dispatch.results[numbers[0]]
+    if result.vector == 1:
+        reader.dispatch.as_vectors(result, 4)
     return True
 
 
-def write_block(
-    reader: Reader,
-    node: Node,
-    numbers: Sequence[int],
-    count: int,
-    limit: int,
-    first: str,
-    at: tuple[str, str],
-    value: Callable[[str, str], str],
-    vector: Callable[[str, str], str] | None,
-) -> None:
-    """Write ``count`` rows from ``first`` on, before ``limit``, with all threads of a workgroup.
-
-    Args:
-        reader: the dispatch.
-        node: whose elements these are.
-        numbers: of the results that are made of them.
-        count: rows.
-        limit: rows that exist.
-        first: the first of them.
-        at: batch and head.
-        value: ``value(row, column)``, the element in the type that is computed with; rows count from 0.
-        vector: ``vector(row, which)``, 4 of them, where they are written so.
-    """
-    shader, writer = reader.shader, reader.writer
-    packed = any(is_packed(shader.results[i].dtype) for i in numbers)
-    together = 2 if packed and are_whole(shader.spec, numbers) else 1
-    if vector is not None:
+def write_block(reader: Reader, rows: RowBlock) -> None:
+    """Write rows."""
+    dispatch, b = reader.dispatch, reader.builder
+    vectors = _in_vectors(reader, rows)
+    packed = any(is_packed(dispatch.results[i].dtype) for i in rows.numbers)
+    together = 2 if packed and are_whole(dispatch.spec, rows.numbers) else 1
+    if vectors:
         together = 4
-    units = -(-int(node.shape[-1]) // together)
-    head = f"for (var e = local; e < {count * units}u; e += {shader.threads}u)"
-    with writer.block(head):
-        reader.line(f"let own_row = e / {units}u;")
-        reader.line(f"let unit = e % {units}u;")
-        reader.line(f"let to_row = {first} + own_row;")
-        with writer.block(f"if (to_row < {limit}u)"):
-            if vector is not None:
-                place = _place(reader, node, [*at, "to_row", "unit * 4u"])
-                name = shader.results[numbers[0]].name
-                reader.line(f"{name}[{place} >> 2u] = {vector('own_row', 'unit')};")
+    units = ceil_div(int(rows.node.shape[-1]), together)
+    with b.for_(b.local, rows.count * units, dispatch.threads, name="e") as e:
+        own_row = b.let(e // units, "own_row")
+        unit = b.let(e % units, "unit")
+        row = b.let(own_row + rows.place.first, "to_row")
+        with b.if_(row < rows.limit):
+            if vectors:
+                index = _index(reader.attention, rows.place, row, unit * 4)
+                offset: Number = 0
+                for number, size in zip(index, sizes(rows.node), strict=True):
+                    offset = offset * size + number
+                result = dispatch.results[rows.numbers[0]]
+                result[offset >> 2] = rows.vector(own_row, unit)
             else:
-                _write_unit(reader, node, numbers, at, value, together)
+                _write_unit(reader, rows, (own_row, row), unit, together)
 
 
-def _index(attention: Described, parts: Sequence[Any]) -> list[Any]:
+def _index(attention: Described, place: Place, row: Value, column: Value) -> list[Number]:
     """Batch, head, row and column in the order of the layout."""
-    batch, head, row, column = parts
-    return [batch, head, row, column] if attention.layout == "bhsd" else [batch, row, head, column]
-
-
-def _place(reader: Reader, node: Node, parts: Sequence[str]) -> str:
-    total = "0u"
-    for number, size in zip(_index(reader.attention, parts), sizes(node), strict=True):
-        total = f"({total} * {size}u + {number})"
-    return total
+    if attention.layout == "bhsd":
+        return [place.batch, place.head, row, column]
+    return [place.batch, row, place.head, column]
 
 
 def _write_unit(
-    reader: Reader,
-    node: Node,
-    numbers: Sequence[int],
-    at: tuple[str, str],
-    value: Callable[[str, str], str],
-    together: int,
+    reader: Reader, rows: RowBlock, row: tuple[Value, Value], unit: Value, together: int
 ) -> None:
-    """One element of each result, or a pair of neighbours."""
-    from llvmlite import ir
-
-    from ...ir.math import register_type
-
-    shader, writer = reader.shader, reader.writer
-    elements = shader.elements()
+    """One element of each result, or a pair of neighbours; ``row`` is counted from the first that is written, and from the head's first."""
+    dispatch, b, node = reader.dispatch, reader.builder, rows.node
+    elements = dispatch.elements()
     registers, places = elements.registers, elements.places
-    outputs = [shader.body.outputs[i] for i in numbers]
-    word = ir.IntType(32)
-    made = []
-    offsets = []
+    outputs = [dispatch.body.outputs[i] for i in rows.numbers]
+    made: list[list[Value]] = []
+    offsets: list[Number] = []
     for k in range(together):
-        column = writer.let_text(word, f"unit * {together}u + {k}u")
-        parts = [*(Text(word, text) for text in at), Text(word, "to_row"), column]
-        index = _index(reader.attention, parts)
-        plain = writer.let_text(register_type(reader.kind), value("own_row", column.text))
+        column = b.let(unit * together + k)
+        index = _index(reader.attention, rows.place, row[1], column)
+        plain = rows.element(row[0], column)
         with elements.scope():
             elements.give(node, registers.cast(plain, reader.kind, node.dtype))
             made.append([elements.at(output, index) for output in outputs])
         offsets.append(places.offset(index, sizes(node)))
-    for place, (output, number) in enumerate(zip(outputs, numbers, strict=True)):
-        memory, values = shader.results[number], [row[place] for row in made]
+    for slot, (output, number) in enumerate(zip(outputs, rows.numbers, strict=True)):
+        memory, values = dispatch.results[number], [own[slot] for own in made]
         if is_packed(output.dtype) and not memory.atomic:
-            low, high = (registers.packed(item, output.dtype) for item in values)
-            text = places.text(offsets[0])
-            writer.line(f"{memory.name}[{text} >> 1u] = {low} | ({high} << 16u);")
+            memory[places.value(offsets[0]) >> 1] = registers.word(values, output.dtype)
             continue
         for offset, item in zip(offsets, values, strict=True):
             registers.store(item, memory, offset, output.dtype)

@@ -1,4 +1,4 @@
-"""Attention as shaders: an online softmax over blocks of keys, and its gradients; scores never go through memory."""
+"""Attention: an online softmax over blocks of keys, and its gradients; scores never go through memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _fits(spec: Spec, machine: Machine) -> bool:
         return False
     attention = described(node)
     if attention.accumulator != "f32":
-        # On NVIDIA's driver 580 these very shaders in f64 gave wrong sums: products and rows do it instead.
+        # On NVIDIA's driver 580 these very kernels in f64 gave wrong sums: products and rows do it instead.
         return False
     if len(spec.inputs) + len(spec.body.outputs) + MOST_SCRATCH > machine.most_buffers:
         return False

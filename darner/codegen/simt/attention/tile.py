@@ -1,33 +1,42 @@
 """Blocks of scores in the registers of a workgroup: products of rows, what becomes of them, and sums weighted by them.
 
-Thread ``(down, across)`` has rows ``down + i * cut.down`` and columns ``across + j * cut.across`` of a block; its scores are named vectors of 4 columns each. Weights go
+Thread ``(down, across)`` has rows ``down + i * cut.down`` and columns ``across + j * cut.across`` of a block; its scores are vectors of 4 columns each. Weights go
 through shared memory in the order of threads, and the rows that they weigh are put there in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
+from ...ir.index import Number
 from ...problems.attention import Described
+from ..builder import Memory, Value, Variable
 from ..machine import Machine
-from .operands import Reader
+from .operands import Place, Reader, unsigned
 from .plan import Cut
 
-AXES = "xyzw"
 AT_ONCE = 8
 """Vectors that a thread reads before it puts them into shared memory."""
+
+Block: TypeAlias = list[list[Variable]]
+"""A thread's numbers of a block of scores, or of sums: vectors, row by row."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of an operand: its name, the distance of its head's first number, and the first row; texts of u32."""
+    """Rows of an operand: its name, the distance of its head's first number, and the first row."""
 
     name: str
-    base: str
-    first: str
+    base: Number
+    first: Number = 0
+
+    def at(self, first: Number) -> Rows:
+        """Those from another row on."""
+        return replace(self, first=first)
 
 
 class Tile(Reader):
@@ -39,7 +48,18 @@ class Tile(Reader):
         attention: what is computed, with sizes.
         cut: how.
         by_query: whether rows are queries and columns are keys; or the other way round.
+
+    Attributes:
+        left: the rows in shared memory; ``right`` the columns, ``weights`` a block of scores.
+        row_numbers: the numbers of a thread's rows, with signs.
+        low: from which column on, in whole blocks, a block of rows sees any; ``high`` before which.
+        bases: where the head's parts of a mask and a bias begin.
     """
+
+    row_numbers: list[Value]
+    low: Value
+    high: Value
+    weights: Memory
 
     def __init__(
         self,
@@ -56,13 +76,14 @@ class Tile(Reader):
         self.by_query = by_query
         counts = attention.queries, attention.keys
         self.row_count, self.column_count = counts if by_query else counts[::-1]
-        shared = self.shader.text_shared
-        deepest = max(1, -(-attention.width // 4))
+        deepest = max(1, ceil_div(attention.width, 4))
         self.left_pitch = (deepest | 1) if cut.kept else cut.pitch
-        shared("left", f"array<{self.vector}, {cut.row_block * self.left_pitch}>")
-        shared("right", f"array<{self.vector}, {cut.room}>")
-        self.line(f"let down = local / {cut.across}u;")
-        self.line(f"let across = local % {cut.across}u;")
+        b = self.builder
+        self.left = b.shared(self.kind, cut.row_block * self.left_pitch, "left", width=4)
+        self.right = b.shared(self.kind, cut.room, "right", width=4)
+        self.down = b.let(b.local // cut.across, "down")
+        self.across = b.let(b.local % cut.across, "across")
+        self.bases: dict[str, Value] = {}
 
     # ------------------------------------------------------------- loops
 
@@ -72,330 +93,325 @@ class Tile(Reader):
             for c in range(self.cut.quads):
                 yield i, c
 
-    @contextmanager
-    def counted(self, name: str, start: str, stop: str, step: int) -> Iterator[None]:
-        """A loop over u32 numbers."""
-        with self.writer.block(f"for (var {name} = {start}; {name} < {stop}; {name} += {step}u)"):
-            yield
+    def zeros(self, count: int, name: str) -> Block:
+        """So many vectors of each of a thread's rows."""
+        b = self.builder
+        return [
+            [b.variable(0, name, self.kind, width=4) for _ in range(count)]
+            for _ in range(self.cut.rows)
+        ]
 
-    def blocks_of_columns(self) -> Iterator[None]:
-        """The loop over blocks of columns, each from ``column`` on: ``for _ in`` it, since there is none where nothing is to be met."""
+    def numbers(self, initial: Value | float, name: str) -> list[Variable]:
+        """A number of each of a thread's rows."""
+        return [self.builder.variable(initial, name, self.kind) for _ in range(self.cut.rows)]
+
+    def blocks_of_columns(self) -> Iterator[Value]:
+        """The loop over blocks of columns: ``for column in`` it, since there is none where nothing is to be met."""
         if self.column_count:
-            with self.counted("column", "low", "high", self.cut.column_block):
-                yield
+            block = self.cut.column_block
+            with self.builder.for_(self.low, self.high, block, name="column") as column:
+                yield column
 
     # ------------------------------------------------------------- shared memory
 
-    def _reads(self, name: str, count: int, *, whole: bool = False) -> str:
+    def _reads(self, name: str, count: int, *, whole: bool = False) -> Callable[..., Value]:
         """What reads vectors of an operand in blocks of ``count`` rows; of ``whole`` ones, none is beyond its row."""
-        quads = -(-self.width(name) // 4)
+        quads = ceil_div(self.width(name), 4)
         inside = self.rows(name) % count == 0 and (whole or quads % self.cut.depth == 0)
         return self.four(name, inside)
 
-    def _stage_rows(self, target: str, count: int, rows: Rows, first: str) -> None:
+    def _stage_rows(self, target: Memory, count: int, rows: Rows, first: Number) -> None:
         cut, four = self.cut, self._reads(rows.name, count)
-        stage(
-            self,
-            target,
-            cut.pitch,
-            count,
-            cut.depth,
-            lambda row, quad: f"{four}({rows.base}, {rows.first} + {row}, {first} + {quad})",
-        )
+
+        def vector(row: Value, quad: Value) -> Value:
+            return four(rows.base, rows.first + row, quad + first)
+
+        stage(self, Stretch(target, count, cut.depth, cut.pitch), vector)
 
     def stage_left(self, rows: Rows) -> None:
         """Put whole rows into shared memory, once for all columns."""
         four = self._reads(rows.name, self.cut.row_block, whole=True)
-        quads = -(-self.width(rows.name) // 4)
-        stage(
-            self,
-            "left",
-            self.left_pitch,
-            self.cut.row_block,
-            quads,
-            lambda row, quad: f"{four}({rows.base}, {rows.first} + {row}, {quad})",
-        )
+        quads = ceil_div(self.width(rows.name), 4)
+
+        def vector(row: Value, quad: Value) -> Value:
+            return four(rows.base, rows.first + row, quad)
+
+        stage(self, Stretch(self.left, self.cut.row_block, quads, self.left_pitch), vector)
 
     # ------------------------------------------------------------- products
 
-    def product(self, target: str, rows: Rows, columns: Rows) -> None:
-        """Products of all rows and columns of a block as ``target``; rows that are kept are in shared memory already."""
-        cut = self.cut
-        for i, c in self.each():
-            self.line(f"var {target}_{i}_{c} = {self.vector}();")
-        quads = -(-self.width(rows.name) // 4)
-        if not quads:
-            return
-        several = quads > cut.depth
-        with self.writer.block(
-            f"for (var depth = 0u; depth < {quads}u; depth += {cut.depth}u)" if several else ""
-        ):
-            first = "depth" if several else "0u"
-            self.shader.barrier()
-            if not cut.kept:
-                self._stage_rows("left", cut.row_block, rows, first)
-            self._stage_rows("right", cut.column_block, columns, first)
-            self.shader.barrier()
-            limit = f"min({cut.depth}u, {quads}u - depth)" if several else f"{quads}u"
-            self.line(f"let limit = {limit};")
-            with self.counted("d", "0u", "limit", 1):
-                self._multiply(target, f"{first} + d" if cut.kept else "d")
+    def product(self, name: str, rows: Rows, columns: Rows) -> Block:
+        """Products of all rows and columns of a block; rows that are kept are in shared memory already."""
+        b, cut = self.builder, self.cut
+        scores = self.zeros(cut.quads, name)
+        quads = ceil_div(self.width(rows.name), 4)
 
-    def _multiply(self, target: str, place: str) -> None:
+        def add(first: Number, limit: Number) -> None:
+            b.barrier()
+            if not cut.kept:
+                self._stage_rows(self.left, cut.row_block, rows, first)
+            self._stage_rows(self.right, cut.column_block, columns, first)
+            b.barrier()
+            with b.for_(0, limit, name="d") as d:
+                self._multiply(scores, d + first if cut.kept else d, d)
+
+        if quads > cut.depth:
+            with b.for_(0, quads, cut.depth, name="depth") as depth:
+                add(depth, b.let(b.min(cut.depth, quads - depth), "limit"))
+        elif quads:
+            with b.scope():
+                add(0, quads)
+        return scores
+
+    def _multiply(self, scores: Block, place: Value, d: Value) -> None:
         """One vector of each row, at its place in shared memory, and of each column."""
-        cut = self.cut
-        self.line(f"let of_row = down * {self.left_pitch}u + {place};")
-        self.line(f"let of_column = across * {cut.pitch}u + d;")
-        for j in range(cut.columns):
-            self.line(f"let r{j} = right[of_column + {j * cut.across * cut.pitch}u];")
-        for c in range(cut.quads):
-            for axis in AXES:
-                parts = ", ".join(f"r{4 * c + k}.{axis}" for k in range(4))
-                self.line(f"let c{c}{axis} = {self.vector}({parts});")
-        for i in range(cut.rows):
-            self.line(f"let l{i} = left[of_row + {i * cut.down * self.left_pitch}u];")
-            for c in range(cut.quads):
-                name = f"{target}_{i}_{c}"
-                for axis in AXES:
-                    self.line(f"{name} = fma({self.vector}(l{i}.{axis}), c{c}{axis}, {name});")
+        b, cut = self.builder, self.cut
+        of_row = b.let(self.down * self.left_pitch + place, "of_row")
+        of_column = b.let(self.across * cut.pitch + d, "of_column")
+        right = [self.right[of_column + j * cut.across * cut.pitch] for j in range(cut.columns)]
+        columns = [
+            [b.let(b.vector([column[axis] for column in right[at : at + 4]])) for axis in range(4)]
+            for at in range(0, cut.columns, 4)
+        ]
+        for i, own in enumerate(scores):
+            left = self.left[of_row + i * cut.down * self.left_pitch]
+            for score, four in zip(own, columns, strict=True):
+                for axis, column in enumerate(four):
+                    score.set(b.fma(left[axis], column, score))
 
     # ------------------------------------------------------------- sums
 
-    def start_sums(self, target: str, name: str) -> None:
-        """Zeros for the rows of what is summed."""
-        for i in range(self.cut.rows):
-            for w in range(self.cut.summed(self.width(name))):
-                self.line(f"var {target}_{i}_{w} = {self.vector}();")
+    def start_sums(self, operand: str, name: str = "sum") -> Block:
+        """Zeros for the rows of an operand that are summed."""
+        return self.zeros(self.cut.summed(self.width(operand)), name)
 
     def need_weights(self) -> None:
         """Have room for weights in shared memory."""
-        self.shader.text_shared(
-            "weights", f"array<{self.vector}, {self.cut.row_block * self.cut.weight_pitch}>"
-        )
+        count = self.cut.row_block * self.cut.weight_pitch
+        self.weights = self.builder.shared(self.kind, count, "weights", width=4)
 
-    def put_weights(self, source: str) -> None:
+    def put_weights(self, source: Block) -> None:
         """Put a thread's scores into shared memory, one row after the other."""
-        cut = self.cut
-        self.line(f"let own_weights = down * {cut.weight_pitch}u + across * {cut.quads}u;")
+        b, cut = self.builder, self.cut
+        own = b.let(self.down * cut.weight_pitch + self.across * cut.quads, "own_weights")
         for i, c in self.each():
-            place = f"own_weights + {i * cut.down * cut.weight_pitch + c}u"
-            self.line(f"weights[{place}] = {source}_{i}_{c};")
+            self.weights[own + (i * cut.down * cut.weight_pitch + c)] = source[i][c]
 
-    def add_weighted(self, target: str, weights: str, columns: Rows) -> None:
+    def add_weighted(self, sums: Block, weights: Block, columns: Rows) -> None:
         """Add the columns' rows, weighted by scores, to sums. Nobody may be reading weights any more."""
-        cut = self.cut
-        across = cut.summed(self.width(columns.name))
-        quads, pitch = -(-self.width(columns.name) // 4), cut.across * across
+        b, cut = self.builder, self.cut
+        pitch = cut.across * cut.summed(self.width(columns.name))
+        quads = ceil_div(self.width(columns.name), 4)
         if not quads:
             return
         four = self._reads(columns.name, cut.column_block, whole=True)
-        several = cut.chunk < cut.column_block
-        with self.writer.block(""):
-            self.put_weights(weights)
-            with self.writer.block(
-                f"for (var part = 0u; part < {cut.column_block}u; part += {cut.chunk}u)"
-                if several
-                else ""
-            ):
-                part = "part" if several else "0u"
-                self.shader.barrier()
+        self.put_weights(weights)
 
-                def value(row: str, quad: str) -> str:
-                    place = f"({part} + {row})"
-                    column = (
-                        f"{place} / {cut.columns}u + {cut.across}u * ({place} % {cut.columns}u)"
-                    )
-                    return f"{four}({columns.base}, {columns.first} + {column}, {quad})"
+        def add(part: Number) -> None:
+            b.barrier()
 
-                stage(self, "right", pitch, cut.chunk, quads, value)
-                self.shader.barrier()
-                with self.counted("p", "0u", f"{cut.chunk // 4}u", 1):
-                    self.line(f"let of_row = down * {cut.weight_pitch}u + {part} / 4u + p;")
-                    for i in range(cut.rows):
-                        place = f"of_row + {i * cut.down * cut.weight_pitch}u"
-                        self.line(f"let w{i} = weights[{place}];")
-                    for k, axis in enumerate(AXES):
-                        for w in range(across):
-                            place = f"(p * 4u + {k}u) * {pitch}u + across + {w * cut.across}u"
-                            self.line(f"let v{k}_{w} = right[{place}];")
-                        for i in range(cut.rows):
-                            for w in range(across):
-                                name = f"{target}_{i}_{w}"
-                                factor = f"{self.vector}(w{i}.{axis})"
-                                self.line(f"{name} = fma({factor}, v{k}_{w}, {name});")
+            def vector(row: Value, quad: Value) -> Value:
+                place = row + part
+                column = place // cut.columns + cut.across * (place % cut.columns)
+                return four(columns.base, columns.first + column, quad)
+
+            stage(self, Stretch(self.right, cut.chunk, quads, pitch), vector)
+            b.barrier()
+            with b.for_(0, cut.chunk // 4, name="p") as p:
+                self._weigh(sums, p, part, pitch)
+
+        if cut.chunk < cut.column_block:
+            with b.for_(0, cut.column_block, cut.chunk, name="part") as part:
+                add(part)
+        else:
+            with b.scope():
+                add(0)
+
+    def _weigh(self, sums: Block, p: Value, part: Number, pitch: int) -> None:
+        """Add 4 columns, the ``p``-th of those in shared memory."""
+        b, cut = self.builder, self.cut
+        of_row = b.let(self.down * cut.weight_pitch + part // 4 + p, "of_row")
+        weights = [self.weights[of_row + i * cut.down * cut.weight_pitch] for i in range(cut.rows)]
+        for k in range(4):
+            first = (p * 4 + k) * pitch + self.across
+            values = [self.right[first + w * cut.across] for w in range(pitch // cut.across)]
+            for own, weight in zip(sums, weights, strict=True):
+                for total, value in zip(own, values, strict=True):
+                    total.set(b.fma(weight[k], value, total))
 
     # ------------------------------------------------------------- which keys are seen
 
-    def write_rows(self, first: str) -> None:
-        """``row0``, ...: the numbers of a thread's rows, from the block's first."""
-        for i in range(self.cut.rows):
-            self.line(f"let row_{i} = i32({first} + down) + {i * self.cut.down}i;")
+    def write_rows(self, first: Number) -> None:
+        """Find the numbers of a thread's rows, from the block's first."""
+        b = self.builder
+        begin = b.as_signed(self.down + first)
+        self.row_numbers = [
+            b.let(begin + i * self.cut.down, f"row_{i}") for i in range(self.cut.rows)
+        ]
 
-    def write_columns(self, first: str) -> None:
-        """``columns0``, ...: those of its columns, 4 at a time."""
-        cut = self.cut
-        for c in range(cut.quads):
-            steps = ", ".join(f"{(4 * c + k) * cut.across}i" for k in range(4))
-            self.line(f"let columns_{c} = i32({first} + across) + vec4<i32>({steps});")
+    def column_numbers(self, first: Number) -> list[Value]:
+        """The numbers of a thread's columns, 4 at a time."""
+        b, cut = self.builder, self.cut
+        begin = b.as_signed(self.across + first)
+        return [
+            b.let(begin + b.vector([(4 * c + k) * cut.across for k in range(4)], like=begin))
+            for c in range(cut.quads)
+        ]
 
-    def write_bases(self, name: str, batch: str, head: str) -> None:
-        """Where the head's part of a mask or bias begins."""
-        self.line(f"let {name}_base = {self.head_of(name, batch, head)};")
-
-    def write_places(self, name: str) -> None:
-        """Where the elements of a mask or bias lie for a thread's rows and columns, as far as they exist."""
-        of_row, of_column = (2, 3) if self.by_query else (3, 2)
-        for i in range(self.cut.rows):
-            inside = f"u32(min(row_{i}, {self.row_count - 1}i))"
-            stride = self.stride(name, of_row)
-            self.line(f"let {name}_row_{i} = {name}_base + {inside} * {stride};")
-        for c in range(self.cut.quads):
-            inside = f"min(columns_{c}, vec4<i32>({self.column_count - 1}i))"
-            stride = self.stride(name, of_column)
-            self.line(f"let {name}_column_{c} = vec4<u32>({inside}) * {stride};")
-
-    def _four_of(self, name: str, i: int, c: int) -> str:
-        one = self.one(name)
-        parts = ", ".join(f"{one}({name}_row_{i} + {name}_column_{c}.{axis})" for axis in AXES)
-        kind = "vec4<bool>" if name == "mask" else self.vector
-        return f"{kind}({parts})"
-
-    def finish(self, target: str, squashed: str = "") -> None:
-        """Make scores of products, in place: scale, cap, bias, and what hides keys.
-
-        ``squashed`` names what takes tanh(score / softcap), where a gradient needs it.
-        """
-        attention = self.attention
+    def write_bases(self, batch: Number, head: Number) -> None:
+        """Find where the head's parts of a mask and a bias begin."""
+        b = self.builder
         for name in ("mask", "bias"):
-            if name in attention.operands:
-                self.write_places(name)
-        scale = self.constant(attention.scale)
-        for i, c in self.each():
-            own = f"{target}_{i}_{c}"
-            self.line(f"{own} = {own} * {scale};")
-            if attention.softcap is not None:
-                cap = self.constant(attention.softcap)
-                cut = f"{squashed or 'squashed'}_{i}_{c}"
-                self.line(f"let {cut} = {self.tanh_of_four(f'{own} / {cap}')};")
-                self.line(f"{own} = {cut} * {cap};")
-            if "bias" in attention.operands:
-                self.line(f"{own} = {own} + {self._four_of('bias', i, c)};")
-            seen = " & ".join(self._seen(i, c))
-            if seen:
-                self.line(f"{own} = select({self.vector}({self.hidden}), {own}, {seen});")
+            if name in self.attention.operands:
+                base = b.index(self.head_of(name, batch, head))
+                self.bases[name] = b.let(base, f"{name}_base")
 
-    def _seen(self, i: int, c: int) -> list[str]:
-        """What must be true of a vector of keys that are seen."""
+    def _places(self, name: str, columns: Sequence[Value]) -> tuple[list[Value], list[Value]]:
+        """Where the elements of a mask or bias lie for a thread's rows and columns, as far as they exist."""
+        b = self.builder
+        of_row, of_column = (2, 3) if self.by_query else (3, 2)
+        rows = []
+        for row in self.row_numbers:
+            inside = b.as_unsigned(b.min(row, self.row_count - 1))
+            rows.append(b.let(self.bases[name] + inside * self.stride(name, of_row)))
+        across = []
+        for column in columns:
+            inside = b.as_unsigned(b.min(column, self.column_count - 1))
+            across.append(b.let(inside * self.stride(name, of_column)))
+        return rows, across
+
+    def finish(self, scores: Block, columns: Sequence[Value]) -> list[list[Value]]:
+        """Make scores of products, in place: scale, cap, bias, and what hides keys; ``columns`` are their numbers.
+
+        Returns tanh(score / softcap), which a gradient needs, where there is a softcap.
+        """
+        attention, b = self.attention, self.builder
+        names: list[str] = [name for name in ("mask", "bias") if name in attention.operands]
+        places = {name: self._places(name, columns) for name in names}
+        numbers = {name: self.number(name) for name in names}
+
+        def four_of(name: str, i: int, c: int) -> Value:
+            rows, across = places[name]
+            return b.vector([numbers[name](rows[i] + part) for part in across[c].parts])
+
+        cap = attention.softcap
+        squashed: list[list[Value]] = [[] for _ in scores]
+        for i, c in self.each():
+            own = scores[i][c]
+            own.set(own * attention.scale)
+            if cap is not None:
+                squashed[i].append(b.let(self.tanh(own / cap), "squashed"))
+                own.set(squashed[i][c] * cap)
+            if "bias" in attention.operands:
+                own.set(own + four_of("bias", i, c))
+            seen = self._seen(self.row_numbers[i], columns[c])
+            if "mask" in attention.operands:
+                mask = four_of("mask", i, c)
+                seen = mask if seen is None else seen & mask
+            if seen is not None:
+                own.set(b.choose(seen, own, self.hidden))
+        return squashed
+
+    def _seen(self, row: Value, column: Value) -> Value | None:
+        """Which of a vector of columns a row sees, as far as places decide that; None for all."""
         attention, window = self.attention, self.attention.window
         found = []
         if self.column_count % self.cut.column_block:
-            found.append(f"(columns_{c} < vec4<i32>({self.column_count}i))")
-        query, key = (f"row_{i}", f"columns_{c}") if self.by_query else (f"columns_{c}", f"row_{i}")
-        distance = f"({query} + start - {key})"
+            found.append(column < self.column_count)
+        query, key = (row, column) if self.by_query else (column, row)
+        distance = query + self.start - key
         if attention.causal:
-            found.append(f"({distance} >= vec4<i32>(0i))")
+            found.append(distance >= 0)
         if window is not None:
             window = min(window, 1 << 30)
-            found.append(f"({distance} < vec4<i32>({window}i))")
+            found.append(distance < window)
             if not attention.causal:
-                found.append(f"({distance} > vec4<i32>({-window}i))")
-        if "mask" in attention.operands:
-            found.append(self._four_of("mask", i, c))
-        return found
+                found.append(distance > -window)
+        seen: Value | None = None
+        for condition in found:
+            seen = condition if seen is None else seen & condition
+        return seen
 
-    def write_range(self, first: str) -> None:
-        """``low`` and ``high``: from which column on, in whole blocks, and before which, a block of rows sees any; u32."""
-        attention, window, cut = self.attention, self.attention.window, self.cut
-        low, high = "0i", f"{self.column_count}i"
-        last = f"i32(min({first} + {cut.row_block - 1}u, {max(self.row_count, 1) - 1}u))"
-        begin = f"i32({first})"
+    def write_range(self, place: Place) -> None:
+        """Find ``low`` and ``high`` of a block of rows, or of the part of them that a workgroup has."""
+        b, attention, window, cut = self.builder, self.attention, self.attention.window, self.cut
+        low: Number = 0
+        high: Number = self.column_count
+        last = b.as_signed(b.min(place.first + (cut.row_block - 1), max(self.row_count, 1) - 1))
+        begin = b.as_signed(b.index(place.first))
         reach = None if window is None else min(window, 1 << 30) - 1
         if self.by_query:
             if attention.causal:
-                high = f"min({high}, start + {last} + 1i)"
+                high = b.min(high, last + self.start + 1)
             elif reach is not None:
-                high = f"min({high}, start + {last} + {reach + 1}i)"
+                high = b.min(high, last + self.start + (reach + 1))
             if reach is not None:
-                low = f"max({low}, start + {begin} - {reach}i)"
+                low = b.max(low, begin + self.start - reach)
         else:
             if attention.causal:
-                low = f"max({low}, {begin} - start)"
+                low = b.max(low, begin - self.start)
             elif reach is not None:
-                low = f"max({low}, {begin} - start - {reach}i)"
+                low = b.max(low, begin - self.start - reach)
             if reach is not None:
-                high = f"min({high}, {last} - start + {reach + 1}i)"
-        block = f"{cut.column_block}u"
-        begin, end = ("low", "high") if cut.parts == 1 else ("begin", "end")
-        self.line(f"let {begin} = u32({low}) / {block} * {block};")
-        self.line(f"let {end} = u32(max({high}, 0i));")
-        if cut.parts > 1:
-            self.line(
-                f"let blocks = select(0u, (end + {block} - 1u - begin) / {block}, end > begin);"
-            )
-            length = f"(blocks + {cut.parts - 1}u) / {cut.parts}u * {block}"
-            self.line(f"let low = min(begin + part * ({length}), end);")
-            self.line(f"let high = min(low + {length}, end);")
+                high = b.min(high, last - self.start + (reach + 1))
+        block, parts = cut.column_block, cut.parts
+        begin = b.let(b.index(unsigned(b, low) // block * block), "low")
+        end = b.let(b.index(unsigned(b, b.max(high, 0))), "high")
+        if parts > 1:
+            blocks = b.choose(end > begin, (end + (block - 1) - begin) // block, 0)
+            length = b.let((b.let(blocks, "blocks") + (parts - 1)) // parts * block, "length")
+            begin = b.let(b.min(begin + place.part * length, end), "low")
+            end = b.let(b.min(begin + length, end), "high")
+        self.low, self.high = begin, end
 
     # ------------------------------------------------------------- sums over rows
 
     def need_exchange(self) -> None:
         """Have room for one number of every row and thread, and one of every row."""
-        cut = self.cut
-        self.shader.text_shared(
-            "partial", f"array<{self.number}, {cut.row_block * (cut.across + 1)}>"
-        )
-        self.shader.text_shared("agreed", f"array<{self.number}, {cut.row_block}>")
+        b, cut = self.builder, self.cut
+        self.partial = b.shared(self.kind, cut.row_block * (cut.across + 1), "partial")
+        self.agreed = b.shared(self.kind, cut.row_block, "agreed")
 
-    def exchange(self, values: str, result: str, combine: Callable[[str, str], str]) -> None:
-        """``result_i``: the numbers ``values_i`` of all threads of a row as one."""
-        cut = self.cut
+    def exchange(
+        self, values: Sequence[Value], combine: Callable[[Value, Value], Value]
+    ) -> list[Value]:
+        """The numbers that all threads of a row have, as one: for each row."""
+        b, cut = self.builder, self.cut
         pitch = cut.across + 1
-        for i in range(cut.rows):
-            self.line(f"partial[(down + {i * cut.down}u) * {pitch}u + across] = {values}_{i};")
-        self.shader.barrier()
-        with self.counted("e", "local", f"{cut.row_block}u", cut.threads):
-            self.line(f"var all = partial[e * {pitch}u];")
+        for i, value in enumerate(values):
+            self.partial[(self.down + i * cut.down) * pitch + self.across] = value
+        b.barrier()
+        with b.for_(b.local, cut.row_block, cut.threads, name="e") as e:
+            total = b.variable(self.partial[e * pitch], "all")
             for k in range(1, cut.across):
-                self.line(f"all = {combine('all', f'partial[e * {pitch}u + {k}u]')};")
-            self.line("agreed[e] = all;")
-        self.shader.barrier()
-        for i in range(cut.rows):
-            self.line(f"let {result}_{i} = agreed[down + {i * cut.down}u];")
+                total.set(combine(total, self.partial[e * pitch + k]))
+            self.agreed[e] = total
+        b.barrier()
+        return [self.agreed[self.down + i * cut.down] for i in range(cut.rows)]
 
 
-def stage(
-    reader: Reader,
-    target: str,
-    pitch: int,
-    count: int,
-    width: int,
-    value: Callable[[str, str], str],
-) -> None:
-    """Fill ``count`` rows of ``width`` vectors of shared memory, ``pitch`` apart; ``value(row, vector)`` reads one."""
-    threads, total = reader.shader.threads, count * width
-    turns = -(-total // threads)
-    together = min(AT_ONCE, turns)
+@dataclass(frozen=True)
+class Stretch:
+    """A part of shared memory: ``count`` rows of ``width`` vectors, ``pitch`` apart."""
+
+    memory: Memory
+    count: int
+    width: int
+    pitch: int
+
+
+def stage(reader: Reader, stretch: Stretch, vector: Callable[[Value, Value], Value]) -> None:
+    """Fill a part of shared memory; ``vector(row, number)`` reads one."""
+    b, threads = reader.builder, reader.dispatch.threads
+    total = stretch.count * stretch.width
+    together = min(AT_ONCE, ceil_div(total, threads))
     step = threads * together
-    with reader.writer.block(f"for (var e = local; e < {total}u; e += {step}u)"):
-        names = []
+    with b.for_(b.local, total, step, name="e") as e:
+        found = []
         for k in range(together):
-            at, row = f"e{k}", f"row{k}"
-            reader.line(f"let {at} = e + {k * threads}u;")
-            reader.line(f"let {row} = {at} / {width}u;")
-            reader.line(f"let quad{k} = {at} % {width}u;")
-            reader.line(f"let value{k} = {value(row, f'quad{k}')};")
-            names.append((at, f"{row} * {pitch}u + quad{k}", f"value{k}"))
-        for k, (at, place, name) in enumerate(names):
-            store = f"{target}[{place}] = {name};"
-            inside = total % step == 0 or k == 0
-            reader.line(store if inside else f"if ({at} < {total}u) {{ {store} }}")
-
-
-def sum_of_four(x: str) -> str:
-    """The sum of a vector's numbers."""
-    return f"(({x}.x + {x}.y) + ({x}.z + {x}.w))"
-
-
-def most_of_four(x: str) -> str:
-    """The largest of them."""
-    return f"max(max({x}.x, {x}.y), max({x}.z, {x}.w))"
+            at = b.let(e + k * threads, "at")
+            row, quad = b.let(at // stretch.width, "row"), b.let(at % stretch.width, "quad")
+            found.append((at, row * stretch.pitch + quad, b.let(vector(row, quad))))
+        for k, (at, place, value) in enumerate(found):
+            with b.if_(None if total % step == 0 or k == 0 else at < total):
+                stretch.memory[place] = value

@@ -13,13 +13,13 @@ import numpy as np
 
 from ....graph.data import Array
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div, round_up
 from ....lower.lower import lower
 from ....lower.plan import Plan, Spec
 from ...elements.complex_pairs import in_pairs, is_complex
 from ..dispatch import Binding, Dispatch, Stage, Written
 from ..machine import GRANULE, Machine
 from ..maps.template import MAPS
-from ..sort.template import rounded
 from ..template import Template
 
 
@@ -67,14 +67,15 @@ def _write(spec: Spec, machine: Machine) -> Written:
 
 def _places(plan: Plan) -> tuple[list[Binding], int]:
     """What stands for each buffer of the plan, and the bytes of scratch memory that these take."""
-    end = rounded(plan.arena_bytes)
+    end = round_up(plan.arena_bytes, GRANULE)
+    inputs = {buffer: int(name) for name, buffer in plan.leaves("input").items()}
     found = []
-    for buffer in plan.buffers:
+    for number, buffer in enumerate(plan.buffers):
         if buffer.place == "input":
-            found.append(Binding("operand", int(str(buffer.name))))
+            found.append(Binding("operand", inputs[number]))
         elif buffer.place == "constant":
             found.append(Binding("scratch", end, max(buffer.nbytes, 4)))
-            end += rounded(max(buffer.nbytes, 4))
+            end += round_up(max(buffer.nbytes, 4), GRANULE)
         else:
             found.append(Binding("scratch", buffer.offset or 0, buffer.nbytes))
     return found, end
@@ -105,7 +106,7 @@ def _constant(machine: Machine, array: Array, place: Binding) -> Stage:
     values = b.table(words.tolist(), "values")
     with b.if_(b.thread < len(words)):
         memory[b.thread] = values[b.thread]
-    return dispatch.finish(-(-len(words) // dispatch.threads))
+    return dispatch.finish(ceil_div(len(words), dispatch.threads))
 
 
 COMPLEX = Template("complex", _fits, _write)

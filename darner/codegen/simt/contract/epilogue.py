@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ....graph.dtypes import DType
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...ir.index import Number
-from ..builder import Memory, Value, is_packed
+from ..builder import Memory, Operand, Value, is_packed
 from ..dispatch import Dispatch, Stage
 from ..elements import ThreadElements
 from .product import Axis, Product, kept_in, part_elements
@@ -67,7 +68,7 @@ class Results:
             _read_with(product, dispatch.body) if self.unit == 4 else ([], [])
         )
         for leaf in self._beside:
-            dispatch.as_vectors(dispatch.operands[int(str(leaf.name))], 4)
+            dispatch.as_vectors(dispatch.operand(leaf), 4)
         self.elements = dispatch.elements()
 
     def line(self, batch: Number, row: Number) -> Line:
@@ -95,7 +96,7 @@ class Results:
         for place, i in (*line.index, *first.index):
             index[place] = i
         given = self._given(index)
-        found: list[list[Any]] = []
+        found: list[list[Operand]] = []
         # All are computed before any is written: a result may lie where an operand does.
         for number, total in enumerate(sums):
             with elements.scope():
@@ -111,20 +112,20 @@ class Results:
         for number, memory in enumerate(self.dispatch.results):
             self._store([row[number] for row in found], memory, offset)
 
-    def _given(self, index: Sequence[Number]) -> list[tuple[Node, list[Any]]]:
+    def _given(self, index: Sequence[Number]) -> list[tuple[Node, list[Operand]]]:
         """The elements of operands that four columns read together: one for all, or one for each."""
         elements = self.elements
         places, registers = elements.places, elements.registers
-        found: list[tuple[Node, list[Any]]] = []
+        found: list[tuple[Node, list[Operand]]] = []
         for leaves, read in ((self._same, registers.load), (self._beside, self._four)):
             for leaf in leaves:
-                memory = self.dispatch.operands[int(str(leaf.name))]
+                memory = self.dispatch.operand(leaf)
                 offset = places.offset(elements.spread(leaf, index), sizes(leaf))
                 value = read(memory, offset, leaf.dtype)
                 found.append((leaf, value if isinstance(value, list) else [value]))
         return found
 
-    def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Any]:
+    def _four(self, memory: Memory, offset: Number, dtype: DType) -> list[Operand]:
         """Four elements that lie together."""
         registers, places = self.elements.registers, self.elements.places
         four = memory[places.value(offset) >> 2]
@@ -134,7 +135,7 @@ class Results:
         words = [four] * 4 if memory.words == 1 else [four[x // share] for x in range(4)]
         return [registers.unpacked(words[x], x % share, dtype) for x in range(4)]
 
-    def _store(self, values: Sequence[Any], memory: Memory, offset: Number) -> None:
+    def _store(self, values: Sequence[Operand], memory: Memory, offset: Number) -> None:
         registers, b = self.elements.registers, self.dispatch.builder
         if self.unit == 1:
             registers.store(values[0], memory, offset, memory.dtype)
@@ -229,4 +230,4 @@ def sum_of_parts(dispatch: Dispatch, product: Product, parts: int) -> Stage:
         first = b.let(b.thread * unit)
         batch, row, column = places.split(first, (product.count, product.m, product.n))
         results.write(results.line(batch, row), column, total.parts)
-    return dispatch.finish(-(-units // dispatch.threads))
+    return dispatch.finish(ceil_div(units, dispatch.threads))

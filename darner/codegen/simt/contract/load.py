@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....lower.specs import sizes
 from ...elements.neighbours import decoded_neighbours
 from ...ir.index import Number
-from ..builder import Memory, Simt, Value, Variable, is_packed
+from ..builder import Memory, Operand, Simt, Value, Variable, is_packed
 from ..dispatch import Dispatch
 from ..elements import ThreadElements
 from .product import Steps, View
@@ -31,15 +30,13 @@ class Reader:
         self.view = view
         self.kept = kept
         self.decoded = view.leaf.op.facts.decodes
-        number = 0 if self.decoded else int(str(view.leaf.name))
         if view.vector > 1 and not self.decoded:
-            dispatch.as_vectors(dispatch.operands[number], view.vector)
-        self._number = number
+            dispatch.as_vectors(self.memory, view.vector)
 
     @property
     def memory(self) -> Memory:
         """The operand's buffer."""
-        return self.dispatch.operands[self._number]
+        return self.dispatch.operand(self.view.leaf)
 
     def base(self, elements: ThreadElements, batch: Number, free: Number) -> Number:
         """The place of a row's (or column's) first term; along ``free`` vectors, their number."""
@@ -58,7 +55,7 @@ class Reader:
         if self.view.vector > 1:
             return self.memory[place]
         registers, dtype = elements.registers, self.view.leaf.dtype
-        found: Any = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
+        found: Operand = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
         return found
 
     def _decode(self, elements: ThreadElements, place: Number) -> Value:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ....graph.integers import ceil_div
 from ..machine import PROCESSORS, Machine, turns
 from .product import Product, kept_in, part_bytes
 
@@ -129,10 +130,10 @@ def ranked(product: Product, machine: Machine) -> list[Cut]:
 
 def _parts(product: Product, tile: Tile) -> list[int]:
     """The numbers of parts that sums may be cut into: no part is empty."""
-    blocks = -(-product.k // tile.bk)
+    blocks = ceil_div(product.k, tile.bk)
     found, parts = {1}, 2
     while parts <= MOST_PARTS and product.k // parts >= LEAST_TERMS:
-        whole = -(-blocks // -(-blocks // parts))
+        whole = ceil_div(blocks, ceil_div(blocks, parts))
         if whole * part_bytes(product) <= MOST_PART_BYTES:
             found.add(whole)
         parts *= 2
@@ -159,16 +160,16 @@ def cycles(product: Product, cut: Cut, processors: int = PROCESSORS) -> float:
     It is within a fifth of what an H200 takes for 128 x 576 x 576 up to 4096 x 4096 x 4096, with any tile and any number of parts.
     """
     tile = cut.tile
-    tiles = -(-product.m // tile.bm) * -(-product.n // tile.bn) * product.count * cut.parts
-    blocks = -(-product.k // tile.bk)
-    blocks = -(-blocks // cut.parts)
+    tiles = ceil_div(product.m, tile.bm) * ceil_div(product.n, tile.bn) * product.count * cut.parts
+    blocks = ceil_div(product.k, tile.bk)
+    blocks = ceil_div(blocks, cut.parts)
     each = turns(tiles, processors)
     together = min(each, max(1, REGISTERS // (tile.threads * (2 * tile.tm * tile.tn + 48))))
     # A multiprocessor has four schedulers, each for groups of 32 threads.
     work = tile.tm * tile.tn * tile.bk
-    groups = -(-tile.threads // 32)
+    groups = ceil_div(tile.threads, 32)
     full = work / tile.full * max(groups * together / 4, 1)
-    alone = work / ALONE * -(-groups // 4) + LATENCY
+    alone = work / ALONE * ceil_div(groups, 4) + LATENCY
     found = each / together * (blocks + 1) * max(full, alone)
     if cut.parts == 1:
         return found

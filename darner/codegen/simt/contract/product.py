@@ -45,11 +45,6 @@ class Operand:
     leaf: Node
     offset: int
 
-    @property
-    def number(self) -> int:
-        """Of the input."""
-        return int(str(self.leaf.name))
-
 
 @dataclass(frozen=True)
 class Product:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....graph.integers import ceil_div
 from ..dispatch import Dispatch, Stage
 from .epilogue import Results
 from .load import Reader, ThreadSums
@@ -40,7 +41,7 @@ def write_thread(dispatch: Dispatch, product: Product, readers: Sequence[Reader]
     b, results = dispatch.builder, Results(dispatch, product)
     elements, places = results.elements, results.elements.places
     rows, columns = rows_of(product), results.unit
-    down, across = -(-product.m // rows), -(-product.n // columns)
+    down, across = ceil_div(product.m, rows), ceil_div(product.n, columns)
     count = product.count * down * across
     with b.if_(b.thread < count):
         batch, line, unit = places.split(b.thread, (product.count, down, across))
@@ -64,4 +65,4 @@ def write_thread(dispatch: Dispatch, product: Product, readers: Sequence[Reader]
             with b.if_(exists):
                 own = sums.sums[i * columns : (i + 1) * columns]
                 results.write(results.line(batch, numbers[i]), column, own)
-    return dispatch.finish(-(-count // dispatch.threads))
+    return dispatch.finish(ceil_div(count, dispatch.threads))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ...ir.index import Number
 from ..builder import Memory, Value, Variable
 from ..dispatch import Dispatch
@@ -40,43 +41,43 @@ class _Share:
     base: Number
 
 
-class Loader:
-    """Brings blocks of one operand to workgroup memory.
+@dataclass(frozen=True)
+class Side:
+    """One operand of a product in tiles.
 
-    Args:
+    Attributes:
         name: of its tile.
         width: rows or columns of the tile.
         extent: all rows or columns.
         terms: of a sum.
+    """
+
+    name: str
+    width: int
+    extent: int
+    terms: int
+
+
+class Loader:
+    """Brings blocks of one operand to workgroup memory.
 
     Attributes:
         memory: the tile, as [term, vector of rows or columns].
     """
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        reader: Reader,
-        tile: Tile,
-        name: str,
-        width: int,
-        extent: int,
-        terms: int,
-    ) -> None:
+    def __init__(self, dispatch: Dispatch, reader: Reader, tile: Tile, side: Side) -> None:
         self.dispatch = dispatch
         self.builder = dispatch.builder
         self.reader = reader
         self.tile = tile
-        self.width = width
-        self.extent = extent
-        self.terms = terms
+        self.side = side
         view = reader.view
         self.turned = view.along == "summed"
         vector = view.vector
-        line = width // 4 + (tile.pad if self.turned else 0)
-        self.across = (tile.bk if self.turned else width) // vector
-        self.count = width * tile.bk // vector
-        self.memory: Memory = self.builder.shared(reader.kept, (tile.bk, line), name, width=4)
+        line = side.width // 4 + (tile.pad if self.turned else 0)
+        self.across = (tile.bk if self.turned else side.width) // vector
+        self.count = side.width * tile.bk // vector
+        self.memory: Memory = self.builder.shared(reader.kept, (tile.bk, line), side.name, width=4)
         self.shares: list[_Share] = []
 
     @property
@@ -91,15 +92,15 @@ class Loader:
         """
         b, places = self.builder, elements.places
         vector, threads = self.view.vector, self.dispatch.threads
-        for i in range(-(-self.count // threads)):
+        for i in range(ceil_div(self.count, threads)):
             item = b.let(b.local + i * threads, "item")
             line = b.let(item // self.across, "line")
             place = b.let(item % self.across, "place")
             if self.turned:
-                free, last = first + line, self.extent - 1
+                free, last = first + line, self.side.extent - 1
             else:
-                free, last = first // vector + place, self.extent // vector - 1
-            if self.extent % self.width or self.count % threads:
+                free, last = first // vector + place, self.side.extent // vector - 1
+            if self.side.extent % self.side.width or self.count % threads:
                 free = b.min(free, last)
             base = places.plain(self.reader.base(elements, batch, b.let(free)))
             self.shares.append(_Share(item, line, place, base))
@@ -110,18 +111,18 @@ class Loader:
         found = []
         for i, own in enumerate(self.shares):
             if self.turned:
-                step, last = tile.bk // self.view.vector, self.terms // self.view.vector
+                step, last = tile.bk // self.view.vector, self.side.terms // self.view.vector
                 number = block * step + own.place
             else:
-                number, last = block * tile.bk + own.line, self.terms
+                number, last = block * tile.bk + own.line, self.side.terms
             part = self.count % self.dispatch.threads and i == len(self.shares) - 1
-            whole = self.terms % tile.bk == 0 and not part
+            whole = self.side.terms % tile.bk == 0 and not part
             term = b.let(number)
             inside = term if whole else b.let(b.min(term, last - 1))
             raw = self.reader.load(
                 elements, places.add(own.base, self.reader.step(elements, inside))
             )
-            if self.terms % tile.bk:
+            if self.side.terms % tile.bk:
                 raw = b.let(b.choose(term < last, raw, 0))
             found.append(raw)
         return found
@@ -147,7 +148,7 @@ class Loader:
 def group_count(product: Product, cut: Cut) -> int:
     """Workgroups of a product."""
     tile = cut.tile
-    across, down = -(-product.n // tile.bn), -(-product.m // tile.bm)
+    across, down = ceil_div(product.n, tile.bn), ceil_div(product.m, tile.bm)
     return across * down * product.count * cut.parts
 
 
@@ -164,14 +165,14 @@ def write_tiles(
     took = sink(part)
     elements = dispatch.elements()
     loaders = [
-        Loader(dispatch, readers[0], tile, "tile_a", tile.bm, product.m, product.k),
-        Loader(dispatch, readers[1], tile, "tile_b", tile.bn, product.n, product.k),
+        Loader(dispatch, readers[0], tile, Side("tile_a", tile.bm, product.m, product.k)),
+        Loader(dispatch, readers[1], tile, Side("tile_b", tile.bn, product.n, product.k)),
     ]
     for loader, first in zip(loaders, (row, column), strict=True):
         loader.prepare(elements, batch, first)
     threads = _Threads(dispatch, tile, kept_in(product), row, column)
-    blocks = -(-product.k // tile.bk)
-    each = -(-blocks // cut.parts)
+    blocks = ceil_div(product.k, tile.bk)
+    each = ceil_div(blocks, cut.parts)
     start: Number = 0
     stop: Number = blocks
     if cut.parts > 1:
@@ -197,7 +198,7 @@ def _write_places(
 ) -> tuple[Value, Value, Value, Number]:
     """Write which tile, part and matrix a workgroup has; returns the tile's first row and column, the part and the matrix."""
     b, tile = dispatch.builder, cut.tile
-    across, down = -(-product.n // tile.bn), -(-product.m // tile.bm)
+    across, down = ceil_div(product.n, tile.bn), ceil_div(product.m, tile.bm)
     plane = b.let(b.group // (across * down), "plane")
     own = b.let(b.group % (across * down), "tile")
     row = b.let(own // across * tile.bm, "row0")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ....graph.integers import ceil_div
 from ...ir.index import Number
 from ..builder import Memory, Value
 from ..dispatch import Dispatch
@@ -86,7 +87,7 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
     size = kept_in(product).itemsize
     while product.m * columns * threads * size > min(machine.shared, MOST_SHARED):
         threads //= 2
-    across = power_below(-(-product.n // columns))
+    across = power_below(ceil_div(product.n, columns))
     if by_columns:
         units = min(LINE // (columns * matrix.leaf.dtype.itemsize), across, threads)
         units = min(max(units, threads // power_below(groups)), across, threads)
@@ -101,10 +102,10 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
     found: dict[Share, None] = {}
     for some, count in ((units, 2), (2 * units, 1), (units // 2, 1), (4 * units, 1)):
         # No thread is without columns, nor without terms, if it can be helped.
-        number = min(max(min(some, power_above(-(-product.n // columns))), least), threads)
+        number = min(max(min(some, power_above(ceil_div(product.n, columns))), least), threads)
         slices = min(threads // number, power_above(groups))
         if number * slices < FEWEST:
-            number = max(number, min(FEWEST // slices, power_above(-(-product.n // columns))))
+            number = max(number, min(FEWEST // slices, power_above(ceil_div(product.n, columns))))
         share = Share(number * slices, slices, columns, 1, ahead)
         found.update(dict.fromkeys(_in_parts(product, share, groups, machine.processors)[:count]))
     return list(found)
@@ -113,14 +114,14 @@ def shares_of(product: Product, views: Sequence[View], machine: Machine) -> list
 def _in_parts(product: Product, share: Share, groups: int, processors: int) -> list[Share]:
     """A share with its terms in parts: the numbers of parts that are expected to be best first."""
     workgroups = group_count(product, share)
-    batches = -(-groups // (share.slices * share.ahead))
+    batches = ceil_div(groups, share.slices * share.ahead)
     stored = product.operands[1].leaf.dtype.itemsize
     read = product.count * product.n * product.k * stored / BYTES
 
     def expected(parts: int) -> float:
         """Microseconds."""
         full = max(1.0, workgroups * parts / (2 * processors))
-        waited = -(-batches // parts) * full * STEP
+        waited = ceil_div(batches, parts) * full * STEP
         if parts == 1:
             return max(waited, read)
         return max(waited, read + 2 * parts * part_bytes(product) / BYTES) + DISPATCH
@@ -141,7 +142,7 @@ MOST_SHARED = 32768
 
 def group_count(product: Product, share: Share) -> int:
     """Workgroups of a product."""
-    return -(-product.n // share.width) * product.count * share.parts
+    return ceil_div(product.n, share.width) * product.count * share.parts
 
 
 def write_vector(
@@ -149,7 +150,7 @@ def write_vector(
 ) -> None:
     """Write the kernel of a product."""
     b = dispatch.builder
-    across = -(-product.n // share.width)
+    across = ceil_div(product.n, share.width)
     column = b.let(b.group % across * share.width, "column0")
     plane = b.let(b.group // across, "plane")
     batch: Number = b.let(plane % product.count, "matrix") if product.count > 1 else 0
@@ -182,7 +183,7 @@ def write_vector(
     if share.slices > 1:
         _write_reduction(share, sums, partial, slice_, share.units if by_columns else 1)
     apart = 1 if by_columns else share.slices
-    _write_results(product, share, partial, took, batch, column, apart)
+    _write_results(product, share, Partial(partial, apart), took, batch, column)
 
 
 def _write_terms(
@@ -191,7 +192,7 @@ def _write_terms(
     """Write the loop over a thread's terms."""
     b = sums.builder
     groups = product.k // sums.terms
-    each = -(-groups // share.parts)
+    each = ceil_div(groups, share.parts)
     group = b.variable(slice_ + part * each, "group0")
     stop = b.let(b.min((part + 1) * each, groups), "stop")
     step, ahead = share.slices, share.ahead
@@ -201,7 +202,7 @@ def _write_terms(
             for loaded in [sums.load(number) for number in numbers]:
                 sums.add(loaded)
             group.set(group + ahead * step)
-    left = min(ahead - 1, -(-each // step)) if each >= step * ahead else -(-each // step)
+    left = min(ahead - 1, ceil_div(each, step)) if each >= step * ahead else ceil_div(each, step)
     if groups % (share.parts * step * ahead) == 0:
         return
     # What is left is asked for at once too.
@@ -230,14 +231,21 @@ def _write_reduction(
         b.barrier()
 
 
+@dataclass(frozen=True)
+class Partial:
+    """Sums of a workgroup's threads in shared memory; the threads of neighbouring columns are ``apart``."""
+
+    memory: Memory
+    apart: int
+
+
 def _write_results(
     product: Product,
     share: Share,
-    partial: Memory,
+    partial: Partial,
     sink: Sink,
     batch: Number,
     first: Value,
-    apart: int,
 ) -> None:
     """Write the sums to where they go, a unit for each thread."""
     b, unit = sink.elements.builder, sink.unit
@@ -250,7 +258,10 @@ def _write_results(
         with b.if_(column < product.n):
             # The number of the sum among a thread's, and the thread.
             held = [
-                partial[row * share.columns + place % share.columns, place // share.columns * apart]
+                partial.memory[
+                    row * share.columns + place % share.columns,
+                    place // share.columns * partial.apart,
+                ]
                 for place in places
             ]
             sink.write(sink.line(batch, row if product.m > 1 else 0), column, held)

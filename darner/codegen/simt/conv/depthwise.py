@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from math import lcm, prod
-from typing import Any
 
+from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.strided import Strided
 from ...ir.index import Number
-from ...ir.registers import Registers
 from ...problems.conv import patches_of
+from ..builder import Memory, Operand, Value, Variable
 from ..dispatch import Dispatch, Written
 from ..machine import Machine
 from .epilogue import Finish, added_up, unmerged, words_of
 from .problem import Problem
-from .tile import number
 
 MOST_ROWS = 4
 """Channels of the result that one channel may have: with more, products are worth tiles."""
@@ -73,25 +73,25 @@ class Blocks:
     """The code of ``conv`` and ``conv_input_grad``."""
 
     def __init__(
-        self, shader: Dispatch, finish: Finish, problem: Problem, block: Sequence[int]
+        self, dispatch: Dispatch, finish: Finish, problem: Problem, block: Sequence[int]
     ) -> None:
-        self.shader, self.finish, self.problem, self.block = shader, finish, problem, block
+        self.dispatch, self.finish, self.problem, self.block = dispatch, finish, problem, block
         self.e = finish.elements
         patches = problem.patches
-        counts = [-(-size // own) for size, own in zip(patches.result, block, strict=True)]
+        counts = [ceil_div(size, own) for size, own in zip(patches.result, block, strict=True)]
         self.channels = patches.groups * problem.rows
         self.shape = [patches.batch, self.channels, *counts]
-        self._hits: dict[tuple[int, int], Any] = {}
-        self._values: dict[tuple[int, ...], Any] = {}
+        self._hits: dict[tuple[int, int], Value | None] = {}
+        self._values: dict[tuple[int, ...], Value] = {}
 
-    def write(self, operands: Sequence[int], seen: Sequence[Strided]) -> None:
+    def write(self, seen: Sequence[Strided]) -> None:
         """All of it."""
         e, patches, problem = self.e, self.problem.patches, self.problem
-        places, writer = e.places, self.shader.builder
+        places, b = e.places, e.builder
         self.seen = seen[0]
-        self.memory = self.shader.operands[operands[0]]
-        with writer.block(f"if (thread < {prod(self.shape)}u)"), e.scope():
-            image, channel, *blocks = places.split(number("thread"), self.shape)
+        self.memory = self.dispatch.operand(seen[0].base)
+        with b.if_(b.thread < prod(self.shape)):
+            image, channel, *blocks = places.split(b.thread, self.shape)
             self.corner = [
                 places.mul(i, own // stride * step)
                 for i, own, stride, step in zip(
@@ -102,7 +102,7 @@ class Blocks:
             plane = places.add(places.mul(image, patches.groups), group)
             base = places.add(places.mul(plane, patches.area), self.seen.offset)
             self.base = places.add(base, places.offset(self.corner, patches.sizes))
-            self._weights(self.shader.operands[operands[1]], seen[1], channel)
+            self._weights(self.dispatch.operand(seen[1].base), seen[1], channel)
             firsts = [places.mul(i, own) for i, own in zip(blocks, self.block, strict=True)]
             ahead = list(product(*(range(own) for own in self.block)))
             sums = {own: self._sum(own) for own in ahead}
@@ -111,7 +111,7 @@ class Blocks:
                 some = ahead[first : first + together]
                 self._finish([image, channel], firsts, some, [sums[own] for own in some])
 
-    def _weights(self, memory: Any, seen: Strided, channel: Number) -> None:
+    def _weights(self, memory: Memory, seen: Strided, channel: Number) -> None:
         e, taps = self.e, self.problem.taps
         first = e.places.add(e.places.mul(channel, taps), seen.offset)
         dtype = memory.dtype
@@ -121,7 +121,7 @@ class Blocks:
             for tap in range(taps)
         ]
 
-    def _sum(self, own: tuple[int, ...]) -> Any:
+    def _sum(self, own: tuple[int, ...]) -> Operand:
         """The sum of an element of the block."""
         e, patches, problem = self.e, self.problem.patches, self.problem
         phases = []
@@ -131,7 +131,7 @@ class Blocks:
             phases.append(problem.axes[axis][min(phase, len(problem.axes[axis]) - 1)])
             moved.append(pixel * patches.steps[axis])
         dtype = problem.main.dtype
-        total = e.registers.neutral("sum", dtype, dtype)
+        total: Operand = e.registers.neutral("sum", dtype, dtype)
         for taps in product(*(range(phase.count) for phase in phases)):
             far = tuple(
                 start + phase.offset + tap * delta
@@ -148,12 +148,12 @@ class Blocks:
             total = e.registers.multiply_add(total, self._value(far), weight, kept, kept)
         return total
 
-    def _value(self, far: tuple[int, ...]) -> Any:
+    def _value(self, far: tuple[int, ...]) -> Value:
         """What is so far from the block's corner: 0 outside the image."""
         if far in self._values:
             return self._values[far]
         e, sizes = self.e, self.problem.patches.sizes
-        inside: Any = None
+        inside: Value | None = None
         for axis, size in enumerate(sizes):
             hit = self._hit(axis, far[axis], size)
             if hit is not None:
@@ -162,7 +162,7 @@ class Blocks:
         if inside is not None:
             at = e.builder.select(inside, e.places.plain(at), e.places.plain(0))
         kept = e.registers.kept_in(self.memory.dtype)
-        value = e.registers.cast(
+        value: Value = e.registers.cast(
             e.registers.load(self.memory, at, self.memory.dtype), self.memory.dtype, kept
         )
         if inside is not None:
@@ -170,7 +170,7 @@ class Blocks:
         self._values[far] = value
         return value
 
-    def _hit(self, axis: int, far: int, size: int) -> Any:
+    def _hit(self, axis: int, far: int, size: int) -> Value | None:
         """Whether a place along an axis is inside; None where that is sure."""
         if (axis, far) not in self._hits:
             e, patches = self.e, self.problem.patches
@@ -188,20 +188,19 @@ class Blocks:
         plane: list[Number],
         firsts: Sequence[Number],
         some: Sequence[tuple[int, ...]],
-        sums: Sequence[Any],
+        sums: Sequence[Operand],
     ) -> None:
         """Take neighbouring sums to the results, where they exist."""
         e, patches = self.e, self.problem.patches
         pixels = [
             [e.places.add(first, i) for first, i in zip(firsts, own, strict=True)] for own in some
         ]
-        exists: Any = None
+        exists: Value | None = None
         for axis, size in enumerate(patches.result):
             if size % self.block[axis]:
                 within = e.places.compare("<", pixels[0][axis], size)
                 exists = e.registers.both(exists, within)
-        head = "" if exists is None else f"if ({e.builder.text(exists)})"
-        with self.shader.builder.block(head), e.scope():
+        with e.builder.if_(exists):
             main = self.problem.main
             indices = [[*plane, *unmerged(e, pixel, patches.result, main)] for pixel in pixels]
             self.finish.write(indices, sums, 0)
@@ -217,111 +216,129 @@ def _write_blocks(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strid
         if enough and _products(problem, more) <= MOST_PRODUCTS:
             block = more
     together = words if block[-1] % words == 0 and problem.patches.result[-1] % words == 0 else 1
-    shader = Dispatch(spec, machine, whole=together > 1)
-    finish = Finish(shader, main, 1, 0, together)
-    blocks = Blocks(shader, finish, problem, block)
-    blocks.write([int(str(view.base.name)) for view in seen], seen)
-    return Written((shader.finish(-(-prod(blocks.shape) // shader.threads)),))
+    dispatch = Dispatch(spec, machine, whole=together > 1)
+    finish = Finish(dispatch, main, 1, 0, together)
+    blocks = Blocks(dispatch, finish, problem, block)
+    blocks.write(seen)
+    return Written((dispatch.finish(ceil_div(prod(blocks.shape), dispatch.threads)),))
+
+
+class PixelSums:
+    """The code of ``conv_weight_grad``: a workgroup has a part of the pixels of a channel, and sums for all taps."""
+
+    def __init__(self, dispatch: Dispatch, finish: Finish, seen: Sequence[Strided]) -> None:
+        self.dispatch, self.finish, self.seen = dispatch, finish, seen
+        self.main, self.e = finish.main, finish.elements
+        self.patches = patches_of(self.main)
+        self.images, self.gradients = (dispatch.operand(view.base) for view in seen)
+        self.kept: DType = self.e.registers.kept_in(self.main.dtype)
+
+    def write(self, parts: int, each: int) -> None:
+        """All of it, for so many parts of ``each`` pixels."""
+        b, places = self.e.builder, self.e.places
+        patches, channels = self.patches, int(self.main.shape[0])
+        pixels = patches.batch * patches.pixels
+        part, channel = places.split(b.group, [parts, channels])
+        group = places.div(channel, channels // patches.groups)
+        first = places.value(places.mul(part, each))
+        last = b.let(b.min(first + each, pixels), "last")
+        taps = [b.variable(0, "tap", self.kept) for _ in range(prod(patches.kernel))]
+        with b.for_(first + b.local, last, self.dispatch.threads, name="at") as at:
+            image, *pixel = places.split(at, [patches.batch, *patches.result])
+            self._add([image, *pixel], channel, group, taps)
+        self._write_totals(taps, [channel], part)
+
+    def _load(self, memory: Memory, at: Number) -> Value:
+        registers, dtype = self.e.registers, self.main.dtype
+        found: Value = registers.cast(registers.load(memory, at, dtype), dtype, self.kept)
+        return found
+
+    def _add(
+        self, where: list[Number], channel: Number, group: Number, taps: Sequence[Variable]
+    ) -> None:
+        """What a pixel of an image gives to the sums."""
+        e, places, patches = self.e, self.e.places, self.patches
+        image, *pixel = where
+        plane = places.add(places.mul(image, int(self.main.shape[0])), channel)
+        own = places.add(places.mul(plane, patches.pixels), places.offset(pixel, patches.result))
+        gradient = self._load(self.gradients, places.add(own, self.seen[1].offset))
+        corner = [places.mul(i, step) for i, step in zip(pixel, patches.steps, strict=True)]
+        plane = places.add(places.mul(image, patches.groups), group)
+        base = places.add(places.mul(plane, patches.area), self.seen[0].offset)
+        base = places.add(base, places.offset(corner, patches.sizes))
+        hits: dict[tuple[int, int], Value] = {}
+        kernel = product(*(range(size) for size in patches.kernel))
+        for total, tap in zip(taps, kernel, strict=True):
+            far = [
+                axis.offset + i * delta
+                for axis, i, delta in zip(patches.phases[0].axes, tap, patches.deltas, strict=True)
+            ]
+            inside = self._is_inside(corner, far, hits)
+            at = places.add(base, int(places.offset(far, patches.sizes)))
+            if inside is not None:
+                at = e.builder.select(inside, places.plain(at), places.plain(0))
+            value = self._load(self.images, at)
+            if inside is not None:
+                nothing = e.registers.constant(0.0, self.kept)
+                value = e.registers.choose(inside, value, nothing)
+            total.set(e.builder.fma(gradient, value, total))
+
+    def _is_inside(
+        self, corner: Sequence[Number], far: Sequence[int], hits: dict[tuple[int, int], Value]
+    ) -> Value | None:
+        """Whether what is so far from a corner is inside the image; None where that is sure. ``hits`` is what is known of its axes."""
+        places, patches = self.e.places, self.patches
+        inside: Value | None = None
+        for axis, (size, moved) in enumerate(zip(patches.sizes, far, strict=True)):
+            most = (patches.result[axis] - 1) * patches.steps[axis] + moved
+            if moved < 0 or most >= size:
+                if (axis, moved) not in hits:
+                    place = places.plain(places.add(corner[axis], moved))
+                    hit = self.e.builder.icmp_unsigned("<", place, places.plain(size))
+                    hits[axis, moved] = hit
+                inside = self.e.registers.both(inside, hits[axis, moved])
+        return inside
+
+    def _write_totals(self, taps: Sequence[Variable], index: list[Number], part: Number) -> None:
+        """The sums of all threads, for each tap: a few threads for each first, then one."""
+        e, b, threads = self.e, self.e.builder, self.dispatch.threads
+        chunk = min(TOGETHER * 4 // self.kept.itemsize, len(taps))
+        few = threads // TOGETHER
+        held = b.shared(self.kept, (chunk, threads + 1), "held")
+        for first in range(0, len(taps), chunk):
+            some = taps[first : first + chunk]
+            for tap, value in enumerate(some):
+                held[tap, b.local] = value
+            b.barrier()
+            total = b.variable(0, "total", self.kept)
+            own = b.let(b.min(b.local // few, len(some) - 1), "own")
+            with b.for_(b.local % few, threads, few, name="k") as k:
+                total += held[own, k]
+            b.barrier()
+            with b.if_(b.local < len(some) * few):
+                held[b.local // few, b.local % few] = total
+            b.barrier()
+            with b.if_(b.local < len(some)):
+                total.set(0)
+                with b.for_(0, few, name="k") as k:
+                    total += held[b.local, k]
+                own_tap = e.places.add(b.local, first)
+                where = e.places.split(own_tap, [int(size) for size in self.main.shape[1:]])
+                self.finish.write([[*index, *where]], [b.let(total)], part)
+            b.barrier()
 
 
 def _write_sums(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> Written:
     """The gradient towards the weight."""
-    patches = patches_of(main)
-    kept = Registers.kept_in(main.dtype)
-    taps = prod(patches.kernel)
-    channels = int(main.shape[0])
-    rows = channels // patches.groups
+    patches, channels = patches_of(main), int(main.shape[0])
     pixels = patches.batch * patches.pixels
     parts = max(1, min(WORKGROUPS // channels, pixels // (THREADS * LEAST_PIXELS), MOST_PARTS))
-    each = -(-pixels // parts)
-    parts = -(-pixels // each)
-    shader = Dispatch(spec, machine, threads=THREADS)
-    finish = Finish(shader, main, parts)
-    e, writer = finish.elements, shader.builder
-    places, registers = e.places, e.registers
-    images, gradients = (shader.operands[int(str(view.base.name))] for view in seen)
-    part, channel = places.split(number("group"), [parts, channels])
-    group = places.div(channel, rows)
-    first = places.text(places.mul(part, each))
-    writer.line(f"let last = min({first} + {each}u, {pixels}u);")
-    nothing = writer.text(registers.constant(0.0, kept))
-    for tap in range(taps):
-        writer.line(f"var tap{tap} = {nothing};")
-    head = f"for (var at = {first} + local; at < last; at += {shader.threads}u)"
-    with writer.block(head), e.scope():
-        image, *pixel = places.split(number("at"), [patches.batch, *patches.result])
-        plane = places.add(places.mul(image, channels), channel)
-        own = places.add(places.mul(plane, patches.pixels), places.offset(pixel, patches.result))
-        own = places.add(own, seen[1].offset)
-        dtype = main.dtype
-        gradient = registers.cast(registers.load(gradients, own, dtype), dtype, kept)
-        corner = [places.mul(i, step) for i, step in zip(pixel, patches.steps, strict=True)]
-        plane = places.add(places.mul(image, patches.groups), group)
-        base = places.add(places.mul(plane, patches.area), seen[0].offset)
-        base = places.add(base, places.offset(corner, patches.sizes))
-        axes = patches.phases[0].axes
-        hits: dict[tuple[int, int], Any] = {}
-        for number_, tap_ in enumerate(product(*(range(size) for size in patches.kernel))):
-            far = [
-                axis.offset + i * delta
-                for axis, i, delta in zip(axes, tap_, patches.deltas, strict=True)
-            ]
-            inside: Any = None
-            for axis, (size, moved) in enumerate(zip(patches.sizes, far, strict=True)):
-                most = (patches.result[axis] - 1) * patches.steps[axis] + moved
-                if moved < 0 or most >= size:
-                    if (axis, moved) not in hits:
-                        place = places.plain(places.add(corner[axis], moved))
-                        hits[axis, moved] = e.builder.icmp_unsigned("<", place, places.plain(size))
-                    inside = registers.both(inside, hits[axis, moved])
-            at = places.add(base, int(places.offset(far, patches.sizes)))
-            if inside is not None:
-                at = e.builder.select(inside, places.plain(at), places.plain(0))
-            value = registers.cast(registers.load(images, at, dtype), dtype, kept)
-            if inside is not None:
-                value = registers.choose(inside, value, registers.constant(0.0, kept))
-            left, right = e.builder.text(gradient), e.builder.text(value)
-            writer.line(f"tap{number_} = fma({left}, {right}, tap{number_});")
-    _write_totals(shader, finish, taps, [channel], part)
-    stages = [shader.finish(parts * channels)]
-    return added_up(stages, spec, machine, main, parts, 0)
-
-
-def _write_totals(
-    shader: Dispatch, finish: Finish, taps: int, index: list[Number], part: Number
-) -> None:
-    """The sums of all threads, for each tap: a few threads for each first, then one."""
-    e, writer, threads = finish.elements, shader.builder, shader.threads
-    kept = e.registers.kept_in(finish.main.dtype)
-    scalar = "f64" if kept.itemsize == 8 else "f32"
-    chunk = min(TOGETHER * 4 // kept.itemsize, taps)
-    few = threads // TOGETHER
-    shader.text_shared("held", f"array<array<{scalar}, {threads + 1}>, {chunk}>")
-    kind = e.registers.constant(0.0, kept).type
-    nothing = writer.text(e.registers.constant(0.0, kept))
-    for first in range(0, taps, chunk):
-        count = min(chunk, taps - first)
-        for tap in range(count):
-            writer.line(f"held[{tap}][local] = tap{first + tap};")
-        shader.barrier()
-        total = writer.name("total")
-        writer.line(f"var {total} = {nothing};")
-        own = f"min(local / {few}u, {count - 1}u)"
-        head = f"for (var k = local % {few}u; k < {threads}u; k += {few}u)"
-        with writer.block(head):
-            writer.line(f"{total} = {total} + held[{own}][k];")
-        shader.barrier()
-        with writer.block(f"if (local < {count * few}u)"):
-            writer.line(f"held[local / {few}u][local % {few}u] = {total};")
-        shader.barrier()
-        with writer.block(f"if (local < {count}u)"), e.scope():
-            writer.line(f"{total} = {nothing};")
-            with writer.block(f"for (var k = 0u; k < {few}u; k++)"):
-                writer.line(f"{total} = {total} + held[local][k];")
-            own_tap = e.places.add(number("local"), first)
-            where = e.places.split(own_tap, [int(size) for size in finish.main.shape[1:]])
-            finish.write([[*index, *where]], [writer.let_text(kind, total)], part)
-        shader.barrier()
+    each = ceil_div(pixels, parts)
+    parts = ceil_div(pixels, each)
+    dispatch = Dispatch(spec, machine, threads=THREADS)
+    sums = PixelSums(dispatch, Finish(dispatch, main, parts), seen)
+    sums.write(parts, each)
+    return added_up([dispatch.finish(parts * channels)], spec, machine, main, parts, 0)
 
 
 def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> Written:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from ....graph.dtypes import DType
 from ....graph.node import Node
@@ -12,7 +11,7 @@ from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...ir.registers import Registers
-from ..builder import Memory, is_packed
+from ..builder import Memory, Operand, is_packed
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -31,24 +30,26 @@ class Finish:
     """The end of a kernel about a main node.
 
     Args:
-        shader: of the kernel; its results are written in whole words where ``together`` is above 1.
+        dispatch: of the kernel; its results are written in whole words where ``together`` is above 1.
         main: what it has sums of.
         parts: how many pieces these are in; several go to scratch memory from byte ``start`` on.
         together: neighbouring elements that are written at once.
     """
 
     def __init__(
-        self, shader: Dispatch, main: Node, parts: int, start: int = 0, together: int = 1
+        self, dispatch: Dispatch, main: Node, parts: int, start: int = 0, together: int = 1
     ) -> None:
-        self.shader, self.main, self.parts, self.together = shader, main, parts, together
+        self.dispatch, self.main, self.parts, self.together = dispatch, main, parts, together
         self.shape = sizes(main)
         self.memory: Memory | None = None
-        self.elements: ThreadElements = shader.elements()
+        self.elements: ThreadElements = dispatch.elements()
         if parts > 1:
             kept = self.elements.registers.kept_in(main.dtype)
-            self.memory = shader.scratch(start, parts * prod(self.shape), kept)
+            self.memory = dispatch.scratch(start, parts * prod(self.shape), kept)
 
-    def write(self, indices: Sequence[Sequence[Number]], sums: Sequence[Any], part: Number) -> None:
+    def write(
+        self, indices: Sequence[Sequence[Number]], sums: Sequence[Operand], part: Number
+    ) -> None:
         """Take the sums at neighbouring indices to the results."""
         e = self.elements
         at: Number = e.places.offset(indices[0], self.shape)
@@ -62,15 +63,15 @@ class Finish:
         for index, value in zip(indices, sums, strict=True):
             with e.scope():
                 e.give(self.main, e.registers.reduced("sum", value, self.main.dtype))
-                values.append([e.at(out, index) for out in self.shader.body.outputs])
+                values.append([e.at(out, index) for out in self.dispatch.body.outputs])
         for number, (out, memory) in enumerate(
-            zip(self.shader.body.outputs, self.shader.results, strict=True)
+            zip(self.dispatch.body.outputs, self.dispatch.results, strict=True)
         ):
             _store(e, memory, out.dtype, at, [row[number] for row in values])
 
 
 def _store(
-    e: ThreadElements, memory: Memory, dtype: DType, at: Number, values: Sequence[Any]
+    e: ThreadElements, memory: Memory, dtype: DType, at: Number, values: Sequence[Operand]
 ) -> None:
     """Write neighbouring elements; of small types whole words, where there are several."""
     share = 4 // dtype.itemsize if is_packed(dtype) else 1
@@ -78,14 +79,10 @@ def _store(
         for k, value in enumerate(values):
             e.registers.store(value, memory, e.places.add(at, k), dtype)
         return
-    bits = 8 * dtype.itemsize
-    word = e.places.text(e.places.div(at, share))
+    word = e.places.value(e.places.div(at, share))
     for first in range(0, len(values), share):
-        parts = [
-            f"({e.registers.packed(value, dtype)} << {bits * k}u)"
-            for k, value in enumerate(values[first : first + share])
-        ]
-        e.builder.line(f"{memory.name}[{word} + {first // share}u] = {' | '.join(parts)};")
+        made = e.registers.word(values[first : first + share], dtype)
+        memory[word + first // share] = made
 
 
 def added_up(
@@ -96,14 +93,14 @@ def added_up(
         return Written(tuple(stages), start)
     shape = sizes(main)
 
-    def element(shader: Dispatch) -> Element:
-        kept = shader.elements().registers.kept_in(main.dtype)
-        memory = shader.scratch(start, parts * prod(shape), kept)
+    def element(dispatch: Dispatch) -> Element:
+        kept = dispatch.elements().registers.kept_in(main.dtype)
+        memory = dispatch.scratch(start, parts * prod(shape), kept)
 
-        def at(e: ThreadElements, index: list[Number]) -> Any:
+        def at(e: ThreadElements, index: list[Number]) -> Operand:
             place = e.places.offset(index, shape)
 
-            def some(first: Number, count: int, total: Any) -> Any:
+            def add_parts(first: Number, count: int, total: Operand) -> Operand:
                 # All are read before any is added: so they are on the way together.
                 moved = [
                     e.places.mul(e.places.add(first, part), prod(shape)) for part in range(count)
@@ -117,9 +114,9 @@ def added_up(
             whole = parts // BESIDE * BESIDE
             if whole:
                 (total,) = e.loop(
-                    0, whole, lambda i, sums: [some(i, BESIDE, sums[0])], [total], step=BESIDE
+                    0, whole, lambda i, sums: [add_parts(i, BESIDE, sums[0])], [total], step=BESIDE
                 )
-            total = some(whole, parts - whole, total)
+            total = add_parts(whole, parts - whole, total)
             return e.registers.reduced("sum", total, main.dtype)
 
         return at
@@ -130,15 +127,13 @@ def added_up(
 
 def split_parts(
     e: ThreadElements, part: Number, parts: int, steps: int, count: Number
-) -> tuple[str, str]:
+) -> tuple[Number, Number]:
     """The first step of a part of the sums and the one behind its last, of ``count`` in all."""
     if parts == 1:
-        return "0u", e.places.text(count)
-    first, total = e.places.text(e.places.mul(part, steps)), e.places.text(count)
-    kind = e.places.plain(0).type
-    begin = e.builder.let_text(kind, f"min({first}, {total})")
-    end = e.builder.let_text(kind, f"min({first} + {steps}u, {total})")
-    return begin.text, end.text
+        return 0, count
+    b = e.builder
+    first, total = e.places.value(e.places.mul(part, steps)), e.places.value(count)
+    return b.let(b.min(first, total)), b.let(b.min(first + steps, total))
 
 
 def unmerged(

@@ -8,31 +8,30 @@ of the stride, as on the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
-from ....backends.wgpu.text import Text
+from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.strided import Strided
 from ...ir.index import Number
 from ...ir.registers import Registers
-from ..builder import Memory
+from ..builder import Memory, Value
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import GRANULE, Machine
 from .epilogue import Finish, added_up, split_parts, unmerged, words_of
-from .plan import Cut, cut_of
+from .plan import Cut, Products, cut_of
 from .problem import Place, Problem
-from .tile import COLUMNS, ROWS, Share, Tiles, number, text_of
+from .tile import Share, Source, Tiles
 
 PACKED = 1 << 29
 """Products from which on it pays to bring weights into the order in which tiles read them."""
-TAPS, WEIGHTS = "step_taps", "step_weights"
-"""In shared memory: for each row of a step, how far from a pixel's first tap it reads, in memory and along each axis; and where its weights lie."""
 TABLES = 20 * 16
-"""Bytes of both, for the longest steps."""
+"""Bytes of the tables of a step, for the longest."""
 FAR = 1 << 30
 """Further than any axis is long."""
 NONE = (1 << 32) - 1
@@ -43,16 +42,24 @@ class Steps:
     """What the steps of the sums go over: the channels of one tap after the other, or channels and taps together.
 
     In the second case, where each row of a step reads is found once for all threads, and stands in shared memory.
+
+    Attributes:
+        reach: for each row of a step, how far from a pixel's first tap it reads, in memory and along each axis.
+        weights: where its weights lie.
     """
+
+    reach: Memory
+    weights: Memory
 
     def __init__(self, tiles: Tiles, place: Place, flat: bool) -> None:
         self.tiles, self.place, self.flat = tiles, place, flat
         self.depth = tiles.tile.depth
         self.channels = place.problem.patches.channels
-        self.blocks = -(-self.channels // self.depth)
+        self.blocks = ceil_div(self.channels, self.depth)
         if flat:
-            tiles.shader.text_shared(TAPS, f"array<vec4<u32>, {self.depth}>")
-            tiles.shader.text_shared(WEIGHTS, f"array<u32, {self.depth}>")
+            b = tiles.builder
+            self.reach = b.shared(dtypes.u32, self.depth, "step_taps", width=4)
+            self.weights = b.shared(dtypes.u32, self.depth, "step_weights")
 
     @property
     def count(self) -> Number:
@@ -82,31 +89,33 @@ class Steps:
         tap, block = places.div(step, self.blocks), places.mod(step, self.blocks)
         return self.place.split(tap, self.place.counts), places.mul(block, self.depth)
 
-    def exists(self, channel: Number) -> Any:
+    def exists(self, channel: Number) -> Value | None:
         """Whether there is such a channel; None where that is sure."""
-        return None if self.exact else self.place.e.places.compare("<", channel, self.channels)
+        if self.exact:
+            return None
+        return self.place.e.places.compare("<", channel, self.channels)
 
-    def prepare(self, step: Text, weight: Callable[[Number, Number], Number]) -> None:
+    def prepare(self, step: Number, weight: Callable[[Number, Number], Number]) -> None:
         """Write down what the rows of a step read, where steps are flat: ``weight(channel, tap of the kernel)`` says where weights are."""
         place, places, patches = self.place, self.place.e.places, self.place.problem.patches
-        writer = self.tiles.writer
-        with writer.block(f"if (local < {self.depth}u)"):
-            k = places.add(places.mul(step, self.depth), number("local"))
+        b = self.tiles.builder
+        with b.if_(b.local < self.depth):
+            k = places.add(places.mul(step, self.depth), b.local)
             taps: Number = place.taps
             if not isinstance(taps, int):
-                taps = place.let(f"max({places.text(taps)}, 1u)")
+                taps = b.let(b.max(taps, 1))
             channel, rest = place.divided(k, taps)
             own = place.split(rest, place.counts)
             moved = self.moved(own)
             far = places.add(places.mul(channel, patches.area), places.offset(moved, patches.sizes))
-            parts = [places.text(part) for part in (far, *moved, *[0] * (3 - len(moved)))]
-            at = places.text(weight(channel, place.kernel_tap(own)))
+            parts = [places.value(part) for part in (far, *moved, *[0] * (3 - len(moved)))]
+            at = places.value(weight(channel, place.kernel_tap(own)))
             if not self.exact:
-                exists = f"{places.text(channel)} < {self.channels}u"
-                parts[1] = f"select({FAR}u, {parts[1]}, {exists})"
-                at = f"select({NONE}u, {at}, {exists})"
-            writer.line(f"{TAPS}[local] = vec4<u32>({', '.join(parts)});")
-            writer.line(f"{WEIGHTS}[local] = {at};")
+                exists = places.value(channel) < self.channels
+                parts[1] = b.choose(exists, parts[1], FAR)
+                at = b.choose(exists, at, NONE)
+            self.reach[b.local] = b.vector(parts)
+            self.weights[b.local] = at
 
 
 class ImageColumns:
@@ -117,7 +126,7 @@ class ImageColumns:
         self.e = self.place.e
         problem, places = self.place.problem, self.e.places
         patches, tile = problem.patches, self.tiles.tile
-        self.share = Share(self.tiles, COLUMNS, tile.columns)
+        self.share = Share(self.tiles, self.tiles.columns, tile.columns)
         column = places.add(self.place.first_column, self.share.places[0])
         image, *pixel = self.place.pixel(column)
         # The first tap may lie outside, below 0: numbers without signs are then too large.
@@ -132,14 +141,15 @@ class ImageColumns:
         self.guarded[0] |= steps.flat and not steps.exact
         if any(count % tile.columns for count in problem.columns) or self.place.is_uneven:
             # A column that does not exist is outside in every tap.
-            corner, own = places.text(self.corner[0]), places.text(column)
-            exists = f"{own} < {places.text(self.place.columns)}"
-            self.corner[0] = self.place.let(f"select({FAR}u, {corner}, {exists})")
+            b = self.e.builder
+            exists = places.value(column) < self.place.columns
+            self.corner[0] = b.let(b.choose(exists, places.value(self.corner[0]), FAR))
             self.guarded[0] = True
 
-    def _inside(self, moved: Sequence[Number]) -> Any:
+    def _is_inside(self, moved: Sequence[Number]) -> Value | None:
         """Whether what is so far from the first tap is inside the image; None where that is sure."""
-        e, places, found = self.e, self.e.places, None
+        e, places = self.e, self.e.places
+        found: Value | None = None
         sizes = self.place.problem.patches.sizes
         every = zip(self.corner, moved, sizes, self.guarded, strict=True)
         for corner, far, size, guarded in every:
@@ -149,21 +159,20 @@ class ImageColumns:
                 found = hit if found is None else e.builder.and_(found, hit)
         return found
 
-    def fetch(self, step: Text) -> None:
+    def fetch(self, step: Value) -> None:
         """See ``Loader``."""
         e, places, steps, share = self.e, self.e.places, self.steps, self.share
         patches = self.place.problem.patches
         if steps.flat:
             for depth, register in zip(share.depths, share.registers, strict=True):
-                taps = e.builder.name("taps")
-                e.builder.line(f"let {taps} = {TAPS}[{text_of(depth)}];")
-                moved = [number(f"{taps}[{axis + 1}]") for axis in range(len(patches.sizes))]
-                at = places.add(self.base, number(f"{taps}[0]"))
-                self.tiles.load(e, register, self.memory, at, self._inside(moved))
+                reach = steps.reach[depth]
+                moved = [reach[axis + 1] for axis in range(len(patches.sizes))]
+                source = Source(self.memory, places.add(self.base, reach.x), self._is_inside(moved))
+                self.tiles.load(e, register, source)
             return
         tap, first = steps.tap(step)
         far = steps.moved(tap)
-        inside = self._inside(far)
+        inside = self._is_inside(far)
         start = places.add(self.base, places.offset(far, patches.sizes))
         own = places.add(first, share.first)
         start = places.add(start, places.mul(own, patches.area))
@@ -173,7 +182,7 @@ class ImageColumns:
         for shift, register in zip(share.shifts, share.registers, strict=True):
             exists = e.registers.both(steps.exists(places.add(own, shift)), inside)
             at = places.add(start, shift * patches.area)
-            self.tiles.load(e, register, self.memory, at, exists, safe=steps.exact)
+            self.tiles.load(e, register, Source(self.memory, at, exists, safe=steps.exact))
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -188,7 +197,7 @@ class WeightRows:
         tiles, problem = steps.tiles, steps.place.problem
         # Weights of one row lie beside each other, or those of one product.
         self.deep = not problem.turned
-        self.share = Share(tiles, ROWS, tiles.tile.rows, deep=self.deep)
+        self.share = Share(tiles, tiles.rows, tiles.tile.rows, deep=self.deep)
 
     def weight(self, channel: Number, tap: Number) -> Number:
         """Where that of the group's first row lies."""
@@ -196,14 +205,14 @@ class WeightRows:
         at = weight_at(e, problem, self.place.group, 0, channel, tap)
         return e.places.add(at, self.seen.offset)
 
-    def fetch(self, step: Text) -> None:
+    def fetch(self, step: Value) -> None:
         """See ``Loader``."""
         e, share, problem, tiles = self.place.e, self.share, self.place.problem, self.steps.tiles
         places, registers = e.places, e.registers
         pitch = problem.taps * (1 if problem.turned else problem.patches.channels)
         own = places.add(self.place.first_row, share.places[0])
         begin: Number = 0
-        there: Any = None
+        there: Value | None = None
         for number_, register in enumerate(share.registers):
             if number_ == 0 or not self.deep:
                 first, there = self._first(step, share.depths[number_])
@@ -214,13 +223,13 @@ class WeightRows:
                 row = places.compare("<", places.add(own, shift), problem.rows)
                 exists = registers.both(there, row)
             at = places.add(begin, shift * pitch)
-            tiles.load(e, register, self.memory, at, exists)
+            tiles.load(e, register, Source(self.memory, at, exists))
 
-    def _first(self, step: Text, depth: Number) -> tuple[Number, Any]:
+    def _first(self, step: Value, depth: Number) -> tuple[Number, Value | None]:
         """Where the weights of a row of a step begin, and whether there are any (None: surely)."""
         steps, places = self.steps, self.place.e.places
         if steps.flat:
-            first = steps.tiles.let(f"{WEIGHTS}[{text_of(depth)}]")
+            first = steps.weights[depth]
             return first, None if steps.exact else places.compare("!=", first, NONE)
         taps, channel = steps.tap(step)
         channel = places.add(channel, depth)
@@ -237,7 +246,8 @@ class PackedRows:
     def __init__(self, steps: Steps, memory: Memory, width: int) -> None:
         self.steps, self.place, self.memory = steps, steps.place, memory
         self.vectors = width // 4
-        self.share = Share(steps.tiles, ROWS, steps.tiles.tile.rows, vector=4)
+        tiles = steps.tiles
+        self.share = Share(tiles, tiles.rows, tiles.tile.rows, vector=4)
 
     def weight(self, channel: Number, tap: Number) -> Number:
         """The row of packed weights."""
@@ -248,9 +258,9 @@ class PackedRows:
         first = places.mul(self.place.group, channels * taps)
         return places.add(first, places.offset(order, shape))
 
-    def fetch(self, step: Text) -> None:
+    def fetch(self, step: Value) -> None:
         """See ``Loader``."""
-        e, steps, share, tiles = self.place.e, self.steps, self.share, self.steps.tiles
+        e, steps, share = self.place.e, self.steps, self.share
         places = e.places
         column = places.add(places.div(self.place.first_row, 4), share.places[0])
         first: Number = 0
@@ -263,7 +273,7 @@ class PackedRows:
         for number_, register in enumerate(share.registers):
             exists = None
             if steps.flat:
-                row = tiles.let(f"{WEIGHTS}[{text_of(share.depths[number_])}]")
+                row = steps.weights[share.depths[number_]]
                 at = places.add(places.mul(row, self.vectors), column)
                 if not steps.exact:
                     exists = places.compare("!=", row, NONE)
@@ -273,10 +283,8 @@ class PackedRows:
                 exists = steps.exists(places.add(first, shift))
             if exists is not None:
                 at = e.builder.select(exists, places.plain(at), places.plain(0))
-            text = f"{self.memory.name}[{places.text(at)}]"
-            if exists is not None:
-                text = f"select({tiles.vector}(), {text}, {e.builder.text(exists)})"
-            e.builder.line(f"{register} = {text};")
+            value = self.memory[at]
+            register.set(value if exists is None else e.builder.choose(exists, value, 0.0))
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -297,42 +305,50 @@ def weight_at(
     )
 
 
-def _pack(
-    spec: Spec,
-    machine: Machine,
-    problem: Problem,
-    operand: int,
-    seen: Strided,
-    flat: bool,
-    width: int,
-    kept: DType,
-) -> Stage:
-    """Weights as [group, channel and tap in the order of the steps, row], with zeros up to ``width`` rows."""
-    shader = Dispatch(spec, machine)
-    patches, taps = problem.patches, problem.taps
-    order = [patches.channels, taps] if flat else [taps, patches.channels]
-    shape = [patches.groups, *order, width]
-    memory = shader.scratch(0, prod(shape), kept)
-    threads = [patches.groups, patches.channels, width]
-    with shader.builder.block(f"if (thread < {prod(threads)}u)"):
-        e = shader.elements()
-        places, registers = e.places, e.registers
-        group, channel, row = places.split(number("thread"), threads)
-        exists = places.compare("<", row, problem.rows)
-        nothing = registers.constant(0.0, kept)
+@dataclass(frozen=True)
+class Packing:
+    """Weights as [group, channel and tap in the order of the steps, row], with zeros up to ``width`` rows.
 
-        # All taps of a weight lie beside each other.
-        def one(tap: Number, _: Sequence[Any]) -> Sequence[Any]:
-            at = places.add(weight_at(e, problem, group, row, channel, tap), seen.offset)
-            at = e.builder.select(exists, places.plain(at), places.plain(0))
-            value = registers.load(shader.operands[operand], at, seen.base.dtype)
-            value = registers.choose(exists, registers.cast(value, seen.base.dtype, kept), nothing)
-            own = [channel, tap] if flat else [tap, channel]
-            registers.store(value, memory, places.offset([group, *own, row], shape), kept)
-            return []
+    Attributes:
+        flat: whether taps come after channels.
+        kept: the type that they are multiplied in.
+    """
 
-        e.loop(0, taps, one)
-    return shader.finish(-(-prod(threads) // shader.threads))
+    problem: Problem
+    flat: bool
+    width: int
+    kept: DType
+
+    @property
+    def shape(self) -> list[int]:
+        """Of the packed weights."""
+        patches, taps = self.problem.patches, self.problem.taps
+        order = [patches.channels, taps] if self.flat else [taps, patches.channels]
+        return [patches.groups, *order, self.width]
+
+    def write(self, spec: Spec, machine: Machine, seen: Strided) -> Stage:
+        """The dispatch that packs them."""
+        problem, kept = self.problem, self.kept
+        dispatch = Dispatch(spec, machine)
+        memory, weights = dispatch.scratch(0, prod(self.shape), kept), dispatch.operand(seen.base)
+        threads = [problem.patches.groups, problem.patches.channels, self.width]
+        b = dispatch.builder
+        with b.if_(b.thread < prod(threads)):
+            e = dispatch.elements()
+            places, registers = e.places, e.registers
+            group, channel, row = places.split(b.thread, threads)
+            exists = places.compare("<", row, problem.rows)
+            nothing = registers.constant(0.0, kept)
+            # All taps of a weight lie beside each other.
+            with b.for_(0, problem.taps, name="tap") as tap:
+                at = places.add(weight_at(e, problem, group, row, channel, tap), seen.offset)
+                at = b.select(exists, places.plain(at), places.plain(0))
+                value = registers.load(weights, at, seen.base.dtype)
+                value = registers.cast(value, seen.base.dtype, kept)
+                own = [channel, tap] if self.flat else [tap, channel]
+                offset = places.offset([group, *own, row], self.shape)
+                registers.store(registers.choose(exists, value, nothing), memory, offset, kept)
+        return dispatch.finish(ceil_div(prod(threads), dispatch.threads))
 
 
 def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> Written:
@@ -344,44 +360,44 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
     packed = problem.products >= PACKED and problem.taps > 1
     pad = 0 if packed or problem.turned else 1
     length = patches.most_taps * patches.channels
-    cut = cut_of(problem.rows, problem.columns, length, patches.groups, machine, kept, pad, TABLES)
+    products = Products(problem.rows, problem.columns, length, patches.groups, kept, pad)
+    cut = cut_of(products, machine, TABLES)
     flat = problem.is_flat(cut.tile.depth) or (not packed and problem.taps > 1)
     if not flat:
-        steps = patches.most_taps * -(-patches.channels // cut.tile.depth)
-        cut = Cut(cut.tile, cut.parts, -(-steps // cut.parts))
-    operands = [int(str(view.base.name)) for view in seen]
+        steps = patches.most_taps * ceil_div(patches.channels, cut.tile.depth)
+        cut = Cut(cut.tile, cut.parts, ceil_div(steps, cut.parts))
     stages, nbytes = [], 0
-    width = -(-problem.rows // cut.tile.rows) * cut.tile.rows
-    count = patches.groups * problem.taps * patches.channels * width
+    packing = Packing(problem, flat, round_up(problem.rows, cut.tile.rows), kept)
+    count = prod(packing.shape)
     if packed:
-        nbytes = -(-count * kept.itemsize // GRANULE) * GRANULE
-        stages.append(_pack(spec, machine, problem, operands[1], seen[1], flat, width, kept))
+        nbytes = round_up(count * kept.itemsize, GRANULE)
+        stages.append(packing.write(spec, machine, seen[1]))
 
     together = words_of(spec)
     if together > 1 and (prod(patches.result) % together or set(patches.strides) != {1}):
         together = 1
-    shader = Dispatch(spec, machine, threads=cut.tile.threads, whole=together > 1)
-    tiles = Tiles(shader, cut.tile, kept, pad)
-    finish = Finish(shader, main, cut.parts, nbytes, together)
+    dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=together > 1)
+    tiles, b = Tiles(dispatch, cut.tile, kept, pad), dispatch.builder
+    finish = Finish(dispatch, main, cut.parts, nbytes, together)
     e = finish.elements
     place = Place(e, problem, cut)
     if place.is_uneven:
-        first, all_ = e.places.text(place.first_column), e.places.text(place.columns)
-        shader.builder.line(f"if ({first} >= {all_}) {{ return; }}")
+        with b.if_(e.places.value(place.first_column) >= place.columns):
+            b.return_()
     steps_ = Steps(tiles, place, flat)
-    columns = ImageColumns(steps_, shader.operands[operands[0]], seen[0])
+    columns = ImageColumns(steps_, dispatch.operand(seen[0].base), seen[0])
     rows: WeightRows | PackedRows
     if packed:
-        rows = PackedRows(steps_, shader.scratch(0, count, kept, vector=4), width)
+        rows = PackedRows(steps_, dispatch.scratch(0, count, kept, vector=4), packing.width)
     else:
-        rows = WeightRows(steps_, shader.operands[operands[1]], seen[1])
+        rows = WeightRows(steps_, dispatch.operand(seen[1].base), seen[1])
     tiles.run(
         *split_parts(e, place.part, cut.parts, cut.steps, steps_.count),
         [rows, columns],
         (lambda step: steps_.prepare(step, rows.weight)) if flat else None,
     )
 
-    def before(column: Text) -> tuple[list[list[Number]], Any]:
+    def before(column: Value) -> tuple[list[list[Number]], Value]:
         found = []
         whole = e.places.add(place.first_column, column)
         for k in range(together):
@@ -393,16 +409,16 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
             found.append([image, *unmerged(e, moved, patches.result, main)])
         return found, e.places.compare("<", whole, place.columns)
 
-    def inside(found: tuple[list[list[Number]], Any], row: Text, values: list[Text]) -> None:
+    def write_row(found: tuple[list[list[Number]], Value], row: Value, values: list[Value]) -> None:
         pixels, exists = found
         own = e.places.add(place.first_row, row)
         if problem.rows % cut.tile.rows:
             exists = e.registers.both(exists, e.places.compare("<", own, problem.rows))
         channel = e.places.add(e.places.mul(place.group, problem.rows), own)
-        with shader.builder.block(f"if ({e.builder.text(exists)})"), e.scope():
+        with b.if_(exists):
             indices = [[image, channel, *pixel] for image, *pixel in pixels]
             finish.write(indices, values, place.part)
 
-    tiles.give(together, before, inside, e)
-    stages.append(shader.finish(place.workgroups))
+    tiles.give(together, before, write_row, e)
+    stages.append(dispatch.finish(place.workgroups))
     return added_up(stages, spec, machine, main, cut.parts, nbytes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div
 from ..machine import Machine, turns
 from .tile import Tile
 
@@ -65,20 +66,30 @@ class Cut:
     steps: int
 
 
-def cut_of(
-    rows: int,
-    columns: Sequence[int],
-    length: int,
-    repeats: int,
-    machine: Machine,
-    dtype: DType,
-    pad: int,
-    besides: int = 0,
-) -> Cut:
-    """The tiles of ``repeats`` products of so many rows, for each number of columns in ``columns``, with sums of ``length``.
+@dataclass(frozen=True)
+class Products:
+    """Products of matrices that are alike.
 
-    ``besides`` are bytes of shared memory that a kernel needs for something else.
+    Attributes:
+        rows: of each.
+        columns: of each of the products that differ in nothing else.
+        length: of the sums.
+        repeats: how often there are all of these.
+        dtype: the type that is computed in.
+        pad: vectors of shared memory behind each row; see ``Tile.nbytes``.
     """
+
+    rows: int
+    columns: Sequence[int]
+    length: int
+    repeats: int
+    dtype: DType
+    pad: int
+
+
+def cut_of(products: Products, machine: Machine, besides: int = 0) -> Cut:
+    """The tiles of products; ``besides`` are bytes of shared memory that a kernel needs for something else."""
+    dtype, rows = products.dtype, products.rows
     tiles: tuple[Tile, ...] = WIDE_TILES if dtype is dtypes.f64 else TILES
     if machine.software:
         # Compiling takes longer there than running.
@@ -86,21 +97,22 @@ def cut_of(
     fitting = [
         tile
         for tile in tiles
-        if tile.nbytes(dtype, pad) + besides <= machine.shared and tile.threads <= machine.threads
+        if tile.nbytes(dtype, products.pad) + besides <= machine.shared
+        and tile.threads <= machine.threads
     ]
-    nbytes = repeats * rows * sum(columns) * dtype.itemsize
+    nbytes = products.repeats * rows * sum(products.columns) * dtype.itemsize
     found: list[tuple[float, int, Cut]] = []
     for tile in fitting or tiles[-1:]:
-        across = sum(-(-count // tile.columns) for count in columns)
-        count = repeats * across * -(-rows // tile.rows)
-        steps, parts = -(-length // tile.depth), 1
+        across = sum(ceil_div(count, tile.columns) for count in products.columns)
+        count = products.repeats * across * ceil_div(rows, tile.rows)
+        steps, parts = ceil_div(products.length, tile.depth), 1
         while parts == 1 or (
             parts <= MOST_PARTS
             and steps >= parts * LEAST_STEPS
             and parts * nbytes <= MOST_PART_BYTES
         ):
-            each = -(-steps // parts)
-            cut = Cut(tile, -(-steps // each) if each else 1, each)
+            each = ceil_div(steps, parts)
+            cut = Cut(tile, ceil_div(steps, each) if each else 1, each)
             found.append((_cycles(cut, count, nbytes, machine.processors), len(found), cut))
             parts *= 2
     return min(found)[2]
@@ -114,9 +126,9 @@ def _cycles(cut: Cut, count: int, nbytes: int, processors: int) -> float:
     together = min(each, max(1, REGISTERS // held))
     work = tile.high * tile.wide * tile.depth
     # A multiprocessor has four schedulers, each for groups of 32 threads.
-    groups = -(-tile.threads // 32)
+    groups = ceil_div(tile.threads, 32)
     full = work / tile.rate * max(groups * together / 4, 1)
-    alone = work / ALONE * -(-groups // 4) + LATENCY
+    alone = work / ALONE * ceil_div(groups, 4) + LATENCY
     found = each / together * (cut.steps + 1) * max(full, alone)
     if cut.parts == 1:
         return found

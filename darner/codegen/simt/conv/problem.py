@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from ....backends.wgpu.text import Text
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ...ir.index import Number
 from ...problems.conv import Patches, Taps, patches_of
 from ..elements import ThreadElements
 from .plan import Cut
-from .tile import number
 
 WASTE = 1.15
 """How many more steps the taps may take one by one than with their channels together."""
@@ -70,7 +69,7 @@ class Problem:
     def is_flat(self, depth: int) -> bool:
         """Whether steps go over taps and channels together."""
         taps, channels = self.patches.most_taps, self.patches.channels
-        return taps * -(-channels // depth) > WASTE * -(-taps * channels // depth)
+        return taps * ceil_div(channels, depth) > WASTE * ceil_div(taps * channels, depth)
 
     def never_outside(self, axis: int) -> bool:
         """Whether all patches lie inside the image along an axis."""
@@ -91,12 +90,12 @@ class Place:
     def __init__(self, e: ThreadElements, problem: Problem, cut: Cut) -> None:
         self.e, self.problem, self.cut = e, problem, cut
         patches, tile = problem.patches, cut.tile
-        row_tiles = -(-problem.rows // tile.rows)
-        column_tiles = -(-max(problem.columns) // tile.columns)
+        row_tiles = ceil_div(problem.rows, tile.rows)
+        column_tiles = ceil_div(max(problem.columns), tile.columns)
         counts = [len(taps) for taps in problem.axes]
         parts = [cut.parts, *counts, patches.groups, column_tiles, row_tiles]
         self.workgroups = prod(parts)
-        self.part, *found = e.places.split(number("group"), parts)
+        self.part, *found = e.places.split(e.builder.group, parts)
         phases, (self.group, column, row) = found[: len(counts)], found[len(counts) :]
         self.first_row = e.places.mul(row, tile.rows)
         self.first_column = e.places.mul(column, tile.columns)
@@ -125,14 +124,8 @@ class Place:
         found: Number = values[0]
         for place, value in enumerate(values):
             if value != values[0]:
-                text, plain = self.e.places.text, self.e.places.plain(value)
-                chosen = f"select({text(found)}, {text(plain)}, {text(which)} == {place}u)"
-                found = self.let(chosen)
-        return found
-
-    def let(self, text: str) -> Text:
-        """Give an index a name."""
-        found: Text = self.e.builder.let_text(number("").type, text)
+                b = self.e.builder
+                found = b.let(b.choose(which == place, b.index(value), found))
         return found
 
     def product(self, values: Sequence[Number]) -> Number:
@@ -147,8 +140,8 @@ class Place:
         places = self.e.places
         if isinstance(by, int):
             return places.div(value, by), places.mod(value, by)
-        text, below = places.text(value), places.text(by)
-        return self.let(f"{text} / {below}"), self.let(f"{text} % {below}")
+        b, whole = self.e.builder, places.value(value)
+        return b.let(whole // by), b.let(whole % by)
 
     def split(self, value: Number, shape: Sequence[Number]) -> list[Number]:
         """Indices of a place in a shape; the first is not bounded."""

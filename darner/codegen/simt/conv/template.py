@@ -1,12 +1,11 @@
-"""Convolutions and both their gradients as shaders: products of matrices of which one operand, the patches of images, is never stored.
+"""Convolutions and both their gradients: products of matrices of which one operand, the patches of images, is never stored.
 
-``conv_images`` has the convolution and its gradient towards the input, ``conv_weights`` that towards the weight, ``conv_depthwise`` all three where every channel is convolved by itself.
+``images`` has the convolution and its gradient towards the input, ``weight_gradient`` that towards the weight, ``depthwise`` all three where every channel is convolved by itself.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from ....graph import dtypes
 from ....graph.errors import InternalError
@@ -16,6 +15,7 @@ from ....lower.specs import sizes
 from ....lower.strided import Strided, row_major, strided
 from ...ir.index import Number
 from ...problems.conv import CONVOLUTIONS
+from ..builder import Operand
 from ..dispatch import Written
 from ..machine import Machine
 from ..main_node import MainElements, is_bound, main_of, main_stages
@@ -67,7 +67,7 @@ def _write(spec: Spec, machine: Machine) -> Written:
     return form.write(spec, machine, main, seen)
 
 
-def _nothing(e: MainElements, index: list[Number]) -> Any:
+def _nothing(e: MainElements, index: list[Number]) -> Operand:
     """A sum over no images."""
     return e.registers.constant(0.0, e.main.dtype)
 

@@ -7,25 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
-from ....backends.wgpu.text import Text
+from ....graph import dtypes
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.strided import Strided
 from ...ir.index import Number
 from ...ir.registers import Registers
 from ...problems.conv import patches_of
-from ..builder import Memory
+from ..builder import Memory, Value
 from ..dispatch import Dispatch, Written
 from ..elements import ThreadElements
 from ..machine import Machine
 from .epilogue import Finish, added_up, split_parts, words_of
-from .plan import cut_of
-from .tile import COLUMNS, ROWS, Share, Tiles, number, text_of
+from .plan import Products, cut_of
+from .tile import Share, Source, Tiles
 
-TAPS = "column_taps"
-"""In shared memory: for each column of the tile how far from a pixel its tap lies, in memory and along each axis."""
 FAR = 1 << 30
 """Further than any axis is long."""
 
@@ -41,14 +39,15 @@ class Product:
         self.columns = patches.channels * self.taps
         self.length = patches.batch * patches.pixels
         tile, places = tiles.tile, e.places
-        grid = [parts, patches.groups, -(-self.columns // tile.columns), -(-self.rows // tile.rows)]
+        across, down = ceil_div(self.columns, tile.columns), ceil_div(self.rows, tile.rows)
+        grid = [parts, patches.groups, across, down]
         self.workgroups = prod(grid)
-        self.part, self.group, column, row = places.split(number("group"), grid)
+        self.part, self.group, column, row = places.split(e.builder.group, grid)
         self.first_row = places.mul(row, tile.rows)
         self.first_column = places.mul(column, tile.columns)
-        self.range = split_parts(e, self.part, parts, steps, -(-self.length // tile.depth))
+        self.range = split_parts(e, self.part, parts, steps, ceil_div(self.length, tile.depth))
 
-    def pixel(self, step: Number, depth: Number) -> tuple[list[Number], Any]:
+    def pixel(self, step: Number, depth: Number) -> tuple[list[Number], Value | None]:
         """The image and pixel of a row of a step, and whether there is one (None: always)."""
         places, depths = self.e.places, self.tiles.tile.depth
         k = places.add(places.mul(step, depths), depth)
@@ -63,9 +62,9 @@ class GradientRows:
 
     def __init__(self, product: Product, memory: Memory, seen: Strided) -> None:
         self.product, self.memory, self.seen, self.e = product, memory, seen, product.e
-        self.share = Share(product.tiles, ROWS, product.tiles.tile.rows, deep=True)
+        self.share = Share(product.tiles, product.tiles.rows, product.tiles.tile.rows, deep=True)
 
-    def fetch(self, step: Text) -> None:
+    def fetch(self, step: Value) -> None:
         """See ``Loader``."""
         product, share, places = self.product, self.share, self.e.places
         patches = product.patches
@@ -82,7 +81,7 @@ class GradientRows:
             row = None if whole else places.compare("<", places.add(own, shift), product.rows)
             at = places.add(begin, shift * patches.pixels)
             inside = self.e.registers.both(exists, row)
-            product.tiles.load(self.e, register, self.memory, at, inside)
+            product.tiles.load(self.e, register, Source(self.memory, at, inside))
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -94,26 +93,25 @@ class PatchColumns:
 
     def __init__(self, product: Product, memory: Memory, seen: Strided) -> None:
         self.product, self.memory, self.seen, self.e = product, memory, seen, product.e
-        tile, writer, places = product.tiles.tile, self.e.builder, self.e.places
+        tile, b, places = product.tiles.tile, self.e.builder, self.e.places
         patches = product.patches
-        product.tiles.shader.text_shared(TAPS, f"array<vec4<u32>, {tile.columns}>")
-        head = f"for (var i = local; i < {tile.columns}u; i += {tile.threads}u)"
-        with writer.block(head):
-            column = places.add(product.first_column, number("i"))
+        # For each column of the tile how far from a pixel its tap lies, in memory and along each axis.
+        self.taps = b.shared(dtypes.u32, tile.columns, "column_taps", width=4)
+        with b.for_(b.local, tile.columns, tile.threads) as i:
+            column = places.add(product.first_column, i)
             channel, *taps = places.split(column, [patches.channels, *patches.kernel])
             moved = [
                 places.mul(tap, delta) for tap, delta in zip(taps, patches.deltas, strict=True)
             ]
             far = places.add(places.mul(channel, patches.area), places.offset(moved, patches.sizes))
-            parts = [places.text(part) for part in (far, *moved, *[0] * (3 - len(moved)))]
+            parts = [places.value(part) for part in (far, *moved, *[0] * (3 - len(moved)))]
             # A column that does not exist is outside in every pixel.
-            exists = f"{places.text(column)} < {product.columns}u"
-            parts[1] = f"select({FAR}u, {parts[1]}, {exists})"
-            writer.line(f"{TAPS}[i] = vec4<u32>({', '.join(parts)});")
-        product.tiles.shader.barrier()
+            parts[1] = b.choose(places.value(column) < product.columns, parts[1], FAR)
+            self.taps[i] = b.vector(parts)
+        b.barrier()
         self.guarded = [self._may_be_outside(axis) for axis in range(len(patches.sizes))]
         self.guarded[0] |= product.columns % tile.columns != 0
-        self.share = Share(product.tiles, COLUMNS, tile.columns, deep=True)
+        self.share = Share(product.tiles, product.tiles.columns, tile.columns, deep=True)
 
     def _may_be_outside(self, axis: int) -> bool:
         patches = self.product.patches
@@ -121,7 +119,7 @@ class PatchColumns:
         last = (taps.pixels - 1) * patches.steps[axis] + (taps.count - 1) * patches.deltas[axis]
         return taps.offset < 0 or taps.offset + last >= patches.sizes[axis]
 
-    def fetch(self, step: Text) -> None:
+    def fetch(self, step: Value) -> None:
         """See ``Loader``."""
         e, product, share, places = self.e, self.product, self.share, self.e.places
         patches = product.patches
@@ -136,16 +134,14 @@ class PatchColumns:
             places.add(begin, places.offset(corner, patches.sizes)), self.seen.offset
         )
         for place, register in zip(share.places, share.registers, strict=True):
-            taps = e.builder.name("taps")
-            e.builder.line(f"let {taps} = {TAPS}[{text_of(place)}];")
-            inside = exists
+            taps, inside = self.taps[place], exists
             for axis, size in enumerate(patches.sizes):
                 if self.guarded[axis]:
-                    own = places.add(corner[axis], number(f"{taps}[{axis + 1}]"))
+                    own = places.add(corner[axis], taps[axis + 1])
                     hit = e.builder.icmp_unsigned("<", places.plain(own), places.plain(size))
                     inside = e.registers.both(inside, hit)
-            at = places.add(begin, number(f"{taps}[0]"))
-            product.tiles.load(e, register, self.memory, at, inside)
+            at = places.add(begin, taps.x)
+            product.tiles.load(e, register, Source(self.memory, at, inside))
 
     def put(self) -> None:
         """See ``Loader``."""
@@ -160,36 +156,36 @@ def write(spec: Spec, machine: Machine, main: Node, seen: Sequence[Strided]) -> 
     columns = patches.channels * prod(patches.kernel)
     length = patches.batch * patches.pixels
     # The columns' taps stand in shared memory too, 16 bytes each.
-    cut = cut_of(rows, [columns], length, patches.groups, machine, kept, 1, 16 * 128)
+    cut = cut_of(Products(rows, [columns], length, patches.groups, kept, 1), machine, 16 * 128)
     together = words_of(spec)
     if columns % together:
         together = 1
-    shader = Dispatch(spec, machine, threads=cut.tile.threads, whole=together > 1)
-    tiles = Tiles(shader, cut.tile, kept, 1)
-    finish = Finish(shader, main, cut.parts, 0, together)
+    dispatch = Dispatch(spec, machine, threads=cut.tile.threads, whole=together > 1)
+    tiles = Tiles(dispatch, cut.tile, kept, 1)
+    finish = Finish(dispatch, main, cut.parts, 0, together)
     e = finish.elements
     product = Product(e, tiles, main, cut.parts, cut.steps)
-    images, gradients = (shader.operands[int(str(view.base.name))] for view in seen)
+    images, gradients = (dispatch.operand(view.base) for view in seen)
     tiles.run(
         *product.range,
         [GradientRows(product, gradients, seen[1]), PatchColumns(product, images, seen[0])],
     )
     shape = [int(size) for size in main.shape[1:]]
 
-    def before(column: Text) -> tuple[list[list[Number]], Any]:
+    def before(column: Value) -> tuple[list[list[Number]], Value]:
         whole = e.places.add(product.first_column, column)
         found = [e.places.split(e.places.add(whole, k), shape) for k in range(together)]
         return found, e.places.compare("<", whole, columns)
 
-    def inside(found: tuple[list[list[Number]], Any], row: Text, values: list[Text]) -> None:
+    def write_row(found: tuple[list[list[Number]], Value], row: Value, values: list[Value]) -> None:
         others, exists = found
         own = e.places.add(product.first_row, row)
         if rows % cut.tile.rows:
             exists = e.registers.both(exists, e.places.compare("<", own, rows))
         channel = e.places.add(e.places.mul(product.group, rows), own)
-        with shader.builder.block(f"if ({e.builder.text(exists)})"), e.scope():
+        with dispatch.builder.if_(exists):
             finish.write([[channel, *other] for other in others], values, product.part)
 
-    tiles.give(together, before, inside, e)
-    stages = [shader.finish(product.workgroups)]
+    tiles.give(together, before, write_row, e)
+    stages = [dispatch.finish(product.workgroups)]
     return added_up(stages, spec, machine, main, cut.parts, 0)

@@ -8,20 +8,22 @@ together afterwards. Where every column has indices of its own, and there are ma
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TypeAlias
 
-from ....backends.wgpu.text import Text
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div, round_up
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ...ir.math import emit, register_type
-from ..builder import Memory, is_packed
+from ...ir.index import Number
+from ...ir.math import emit
+from ..builder import Memory, Operand, Simt, Value, is_packed
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
-from ..machine import Machine
-from ..sort.template import Sort, rounded, word
+from ..machine import GRANULE, Machine
+from ..sort.template import Item, Rows, Sort
 from ..template import Template
 from .update import filled, prepared
 
@@ -45,6 +47,23 @@ AHEAD = 4
 """Slices that are read before the first of them is combined."""
 COLUMNS = 4096
 """Columns of their own indices that keep a GPU busy with a thread for each."""
+
+Pair: TypeAlias = tuple[Memory, Memory]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Sorted slices of a row.
+
+    Attributes:
+        base: the first of the row.
+        first: the first of the piece, counted from there.
+        last: what is behind its last.
+    """
+
+    base: Value
+    first: Value
+    last: Value
 
 
 class _Scatter:
@@ -74,7 +93,7 @@ class _Scatter:
 
     # ------------------------------------------------------------- elements
 
-    def _parts(self, elements: ThreadElements, column: Any) -> tuple[list[Any], list[Any]]:
+    def _parts(self, elements: ThreadElements, column: Number) -> tuple[list[Number], list[Number]]:
         """The indices of a column along the axes before and after the one that is written along."""
         places = elements.places
         outer, inner = (
@@ -84,17 +103,18 @@ class _Scatter:
         lead = places.split(outer, self.lead) if self.lead else []
         return lead, places.split(inner, self.tail) if self.tail else []
 
-    def index(self, elements: ThreadElements, row: Any, number: Any) -> Text:
+    def index(self, elements: ThreadElements, row: Number, number: Number) -> Value:
         """The place that a slice goes to, as it is given."""
         if self.along:
             lead, tail = self._parts(elements, row)
             at = [*lead, number, *tail]
         else:
             at = elements.places.split(number, sizes(self.indices)) if self.indices.rank else []
-        found: Text = elements.places.plain(elements.integer(self.indices, at))
-        return found
+        return elements.places.value(elements.integer(self.indices, at))
 
-    def value(self, elements: ThreadElements, row: Any, number: Any, column: Any) -> Any:
+    def value(
+        self, elements: ThreadElements, row: Number, number: Number, column: Number
+    ) -> Operand:
         """An element of a slice, in the type that is combined in."""
         lead, tail = self._parts(elements, row if self.along else column)
         token = [number]
@@ -103,7 +123,9 @@ class _Scatter:
         found = elements.at(self.src, [*lead, *token, *tail])
         return elements.registers.cast(found, self.src.dtype, self.kept)
 
-    def offset(self, elements: ThreadElements, row: Any, place: Any, column: Any) -> Any:
+    def offset(
+        self, elements: ThreadElements, row: Number, place: Number, column: Number
+    ) -> Number:
         """Where an element of the result lies."""
         places = elements.places
         flat = row if self.along else column
@@ -112,22 +134,25 @@ class _Scatter:
             places.mul(places.add(places.mul(outer, self.size), place), self.inner), inner
         )
 
-    def neutral(self, elements: ThreadElements) -> Any:
+    def neutral(self, elements: ThreadElements) -> Operand:
         """What is combined with nothing."""
         if self.mode == "set":
             return elements.registers.constant(0, self.kept)
         return elements.registers.neutral(COMBINES[self.mode][0], self.kept, self.kept)
 
-    def combined(self, elements: ThreadElements, total: Any, value: Any) -> Any:
+    def combined(self, elements: ThreadElements, total: Operand, value: Operand) -> Operand:
         """Two values as one."""
         if self.mode == "set":
             return value
         op = COMBINES[self.mode][1]
-        return emit(op, elements.builder, [total, value], [self.kept, self.kept], self.kept)
+        kinds = [self.kept, self.kept]
+        return emit(op, elements.builder, [total, value], kinds, self.kept)
 
-    def store(self, shader: Dispatch, elements: ThreadElements, total: Any, offset: Any) -> None:
+    def store(
+        self, dispatch: Dispatch, elements: ThreadElements, total: Operand, offset: Number
+    ) -> None:
         """Write what slices gave together, with what was there before."""
-        registers, (result,) = elements.registers, shader.results
+        registers, (result,) = elements.registers, dispatch.results
         if self.x is not None and self.mode != "set":
             before = registers.load(result, offset, self.node.dtype)
             before = registers.cast(before, self.node.dtype, self.kept)
@@ -141,130 +166,108 @@ class _Scatter:
         """Every element of the result looks for the slices that go to it."""
         shape = sizes(self.node)
 
-        def value(elements: ThreadElements, at: Text) -> Any:
-            places, registers, writer = elements.places, elements.registers, elements.builder
+        def value(elements: ThreadElements, at: Value) -> Operand:
+            places, registers, b = elements.places, elements.registers, elements.builder
             index = places.split(at, shape)
             lead, place, tail = index[: self.axis], index[self.axis], index[self.axis + 1 :]
             outer = places.offset(lead, self.lead)
             column = places.add(places.mul(outer, self.inner), places.offset(tail, self.tail))
-            total = self.neutral(elements)
+            first = self.neutral(elements)
             if self.x is not None:
-                total = registers.cast(elements.at(self.x, index), self.x.dtype, self.kept)
-
-            def one(number: Any, held: list[Any]) -> list[Any]:
+                first = registers.cast(elements.at(self.x, index), self.x.dtype, self.kept)
+            total = b.variable(first, "total")
+            with b.for_(0, self.count, name="number") as number:
                 found = self.index(elements, column, number)
                 elements.check(self.node, found, self.size)
-                kind = writer.name("c")
-                writer.line(f"var {kind} = {writer.text(held[0])};")
-                same = f"if ({writer.text(found)} == {places.text(place)})"
-                with writer.block(same), elements.scope():
+                with b.if_(found == place):
                     each = self.value(elements, column, number, column)
-                    following = self.combined(elements, Text(held[0].type, kind), each)
-                    writer.line(f"{kind} = {writer.text(following)};")
-                return [Text(held[0].type, kind)]
-
-            (total,) = elements.loop(0, self.count, one, [total])
+                    total.set(self.combined(elements, total, each))
             return registers.cast(total, self.kept, self.node.dtype)
 
         return filled(self.spec, self.machine, 0, value)
 
     def directly(self) -> Stage:
         """Of all slices that go to one place one writes what they give together: the last where it replaces, the first where it combines all."""
-        shader, count = Dispatch(self.spec, self.machine), self.count * self.columns
-        writer, sets = shader.builder, self.mode == "set"
-        with writer.block(f"if (thread < {count}u)"):
-            elements = shader.elements()
-            number, column = elements.places.split(word("thread"), (self.count, self.columns))
-            number = elements.places.plain(number)
-            own = writer.text(number)
+        dispatch, count = Dispatch(self.spec, self.machine), self.count * self.columns
+        b, sets = dispatch.builder, self.mode == "set"
+        with b.if_(b.thread < count):
+            elements = dispatch.elements()
+            own, column = elements.places.split(b.thread, (self.count, self.columns))
+            number = elements.places.value(own)
             place = self.index(elements, 0, number)
             elements.check(self.node, place, self.size)
-            writer.line(f"var writes = {place.text} < {self.size}u;")
-            others = f"{own} + 1u; other < {self.count}u" if sets else f"0u; other < {own}"
-            with writer.block(f"for (var other = {others}; other++)"), elements.scope():
-                found = self.index(elements, 0, word("other"))
-                writer.line(f"writes = writes && {found.text} != {place.text};")
-            with writer.block("if (writes)"), elements.scope():
-                value = self.value(elements, 0, number, column)
-                writer.line(f"var total = {writer.text(value)};")
-                total = Text(value.type, "total")
+            writes = b.variable(place < self.size, "writes")
+            others = (number + 1, self.count) if sets else (0, number)
+            with b.for_(*others, name="other") as other:
+                writes.set(writes & (self.index(elements, 0, other) != place))
+            with b.if_(writes):
+                total = b.variable(self.value(elements, 0, number, column), "total")
                 if not sets:
-                    rest = f"for (var other = {own} + 1u; other < {self.count}u; other++)"
-                    with writer.block(rest), elements.scope():
-                        found = self.index(elements, 0, word("other"))
-                        with writer.block(f"if ({found.text} == {place.text})"), elements.scope():
-                            each = self.value(elements, 0, word("other"), column)
-                            following = self.combined(elements, total, each)
-                            writer.line(f"total = {writer.text(following)};")
-                self.store(shader, elements, total, self.offset(elements, 0, place, column))
-        return shader.finish(-(-count // shader.threads))
+                    later = b.for_(number + 1, self.count, name="other")
+                    with later as other, b.if_(self.index(elements, 0, other) == place):
+                        each = self.value(elements, 0, other, column)
+                        total.set(self.combined(elements, total, each))
+                self.store(dispatch, elements, total, self.offset(elements, 0, place, column))
+        return dispatch.finish(ceil_div(count, dispatch.threads))
 
     # ------------------------------------------------------------- columns with indices of their own
 
     def by_columns(self) -> Stage:
         """A thread goes along each column."""
-        shader = Dispatch(self.spec, self.machine)
-        writer, (result,) = shader.builder, shader.results
-        with writer.block(f"if (thread < {self.rows}u)"):
-            elements = shader.elements()
-
-            def one(number: Any, _: list[Any]) -> list[Any]:
-                place = self.index(elements, word("thread"), number)
+        dispatch = Dispatch(self.spec, self.machine)
+        b, (result,) = dispatch.builder, dispatch.results
+        with b.if_(b.thread < self.rows):
+            elements = dispatch.elements()
+            with b.for_(0, self.count, name="number") as number:
+                place = self.index(elements, b.thread, number)
                 elements.check(self.node, place, self.size)
-                with writer.block(f"if ({writer.text(place)} < {self.size}u)"), elements.scope():
-                    offset = self.offset(elements, word("thread"), place, 0)
+                with b.if_(place < self.size):
+                    offset = self.offset(elements, b.thread, place, 0)
                     before = elements.registers.load(result, offset, self.node.dtype)
-                    value = self.value(elements, word("thread"), number, 0)
+                    value = self.value(elements, b.thread, number, 0)
                     total = self.combined(elements, before, value)
                     elements.registers.store(total, result, offset, self.node.dtype)
-                return []
-
-            elements.loop(0, self.count, one)
-        return shader.finish(-(-self.rows // shader.threads))
+        return dispatch.finish(ceil_div(self.rows, dispatch.threads))
 
     # ------------------------------------------------------------- slices in order
 
     def in_order(self) -> tuple[list[Stage], int]:
         """Slices are sorted by their indices, and combined piece by piece."""
         count = self.rows * self.count
-        keys_at, numbers_at = 0, rounded(4 * count)
-        self._keys, self._numbers = keys_at, numbers_at
+        self._keys, self._numbers = 0, round_up(4 * count, GRANULE)
 
-        def key(shader: Dispatch, elements: ThreadElements, row: Text, number: Text) -> Text:
+        def key(dispatch: Dispatch, elements: ThreadElements, row: Value, number: Value) -> Value:
             found = self.index(elements, row, number)
             elements.check(self.node, found, self.size)
-            return shader.builder.let_text(found.type, f"min({found.text}, {self.size}u)")
+            b: Simt = dispatch.builder
+            return b.let(b.min(found, self.size))
 
-        def finish(
-            shader: Dispatch,
-            elements: ThreadElements,
-            row: Text,
-            place: Text,
-            key: Text,
-            number: Text,
-        ) -> None:
-            keys, numbers = self._sorted(shader)
-            at = f"{row.text} * {self.count}u + {place.text}"
-            shader.builder.line(f"{keys.name}[{at}] = {key.text};")
-            shader.builder.line(f"{numbers.name}[{at}] = {number.text};")
+        def finish(dispatch: Dispatch, elements: ThreadElements, item: Item) -> None:
+            keys, numbers = self._sorted(dispatch)
+            at = item.row * self.count + item.place
+            keys[at] = item.key
+            numbers[at] = item.number
 
-        start = numbers_at + rounded(4 * count)
-        sort = Sort(self.spec, self.machine, self.rows, self.count, key, finish, start=start)
+        start = self._numbers + round_up(4 * count, GRANULE)
+        rows = Rows(self.rows, self.count, key, finish, self.count)
+        sort = Sort(self.spec, self.machine, rows, start)
         stages = sort.stages()
         if self.mode == "set":
             return [*stages, self._last_of_each()], sort.end
-        pieces = -(-self.count // PIECE)
+        pieces = ceil_div(self.count, PIECE)
         self._partial = sort.end
         stages.append(self._pieces(pieces))
         end = sort.end
         if pieces > 1:
             stages.append(self._joined(pieces))
-            end += 2 * rounded(self._threads(pieces) * self._held.itemsize)
+            end += 2 * round_up(self._threads(pieces) * self._held.itemsize, GRANULE)
         return stages, end
 
-    def _sorted(self, shader: Dispatch) -> tuple[Memory, Memory]:
+    def _sorted(self, dispatch: Dispatch) -> Pair:
+        """The indices in order, and the slices that they are of."""
         count = self.rows * self.count
-        return tuple(shader.scratch(at, count, dtypes.u32) for at in (self._keys, self._numbers))  # type: ignore[return-value]
+        keys = dispatch.scratch(self._keys, count, dtypes.u32)
+        return keys, dispatch.scratch(self._numbers, count, dtypes.u32)
 
     def _threads(self, pieces: int) -> int:
         return self.rows * pieces * self.columns
@@ -274,137 +277,127 @@ class _Scatter:
         """The type that parts of a result are kept in."""
         return dtypes.u32 if is_packed(self.kept) else self.kept
 
-    def _heads_and_tails(self, shader: Dispatch, pieces: int) -> tuple[Memory, Memory]:
+    def _heads_and_tails(self, dispatch: Dispatch, pieces: int) -> Pair:
         """For each piece, what its first place gets where pieces before have slices of it too, and what its last gets where later ones have."""
-        count = self._threads(pieces)
-        return tuple(  # type: ignore[return-value]
-            shader.scratch(
-                self._partial + k * rounded(count * self._held.itemsize), count, self._held
-            )
-            for k in range(2)
-        )
+        count, start = self._threads(pieces), self._partial
+        heads = dispatch.scratch(start, count, self._held)
+        start += round_up(count * self._held.itemsize, GRANULE)
+        return heads, dispatch.scratch(start, count, self._held)
 
-    def _split(self, shader: Dispatch, per_row: int) -> tuple[Text, Text, Text]:
+    def _split(self, dispatch: Dispatch, per_row: int) -> tuple[Value, Value, Value]:
         """The row, the number in it and the column of a thread; neighbours have neighbouring columns."""
-        writer = shader.builder
-        writer.line(f"let column = thread % {self.columns}u;")
-        writer.line(f"let number = thread / {self.columns}u % {per_row}u;")
-        writer.line(f"let row = thread / {self.columns * per_row}u;")
-        return word("row"), word("number"), word("column")
+        b = dispatch.builder
+        column = b.let(b.thread % self.columns, "column")
+        number = b.let(b.thread // self.columns % per_row, "number")
+        return b.let(b.thread // (self.columns * per_row), "row"), number, column
 
     def _last_of_each(self) -> Stage:
         """Of the slices of one place the last is written."""
-        shader, count = Dispatch(self.spec, self.machine), self.rows * self.count * self.columns
-        writer = shader.builder
-        keys, numbers = self._sorted(shader)
-        with writer.block(f"if (thread < {count}u)"):
-            elements = shader.elements()
-            row, at, column = self._split(shader, self.count)
-            place = writer.let_text(word("").type, f"{keys.name}[number]")
-            last = f"(number == {self.count - 1}u || {keys.name}[min(number + 1u, {self.count - 1}u)] != {place.text})"
-            with writer.block(f"if ({place.text} < {self.size}u && {last})"), elements.scope():
-                which = writer.let_text(at.type, f"{numbers.name}[number]")
-                value = self.value(elements, row, which, column)
-                self.store(shader, elements, value, self.offset(elements, row, place, column))
-        return shader.finish(-(-count // shader.threads))
+        dispatch, count = Dispatch(self.spec, self.machine), self.rows * self.count * self.columns
+        b = dispatch.builder
+        keys, numbers = self._sorted(dispatch)
+        with b.if_(b.thread < count):
+            elements = dispatch.elements()
+            row, at, column = self._split(dispatch, self.count)
+            place, following = keys[at], keys[b.min(at + 1, self.count - 1)]
+            with b.if_(place < self.size, (at == self.count - 1) | (following != place)):
+                value = self.value(elements, row, numbers[at], column)
+                self.store(dispatch, elements, value, self.offset(elements, row, place, column))
+        return dispatch.finish(ceil_div(count, dispatch.threads))
+
+    def _piece(self, dispatch: Dispatch, row: Value, number: Value) -> Piece:
+        """The sorted slices of a piece of a row."""
+        b = dispatch.builder
+        base = b.let(row * self.count, "base")
+        first = b.let(number * PIECE, "first")
+        return Piece(base, first, b.let(b.min(first + PIECE, self.count), "last"))
 
     def _pieces(self, pieces: int) -> Stage:
         """Combine what lies in each piece; a place that lies in one piece only is done then."""
-        shader, writer = (made := Dispatch(self.spec, self.machine)), made.builder
-        keys, numbers = self._sorted(shader)
-        parts = self._heads_and_tails(shader, pieces) if pieces > 1 else None
-        elements = shader.elements()
-        kind = register_type(self.kept)
-        neutral = writer.text(self.neutral(elements))
+        dispatch = Dispatch(self.spec, self.machine)
+        b = dispatch.builder
+        keys, numbers = self._sorted(dispatch)
+        parts = self._heads_and_tails(dispatch, pieces) if pieces > 1 else None
+        elements = dispatch.elements()
+        with b.if_(b.thread < self._threads(pieces)):
+            row, number, column = self._split(dispatch, pieces)
+            piece = self._piece(dispatch, row, number)
+            place = b.variable(keys[piece.base + piece.first], "place")
+            before = keys[piece.base + b.max(piece.first, 1) - 1]
+            begins = b.variable((piece.first == 0) | (before != place), "begins")
+            total = b.variable(self.neutral(elements), "total")
 
-        def flush(ends: str) -> None:
-            with writer.block(f"if (place < {self.size}u)"), elements.scope():
-                total = Text(kind, "total")
-                if parts is None:
-                    self.store(
-                        shader, elements, total, self.offset(elements, row, word("place"), column)
-                    )
-                    return
-                with writer.block(f"if (begins && {ends})"), elements.scope():
-                    self.store(
-                        shader, elements, total, self.offset(elements, row, word("place"), column)
-                    )
-                with writer.block("else if (begins)"):
-                    writer.line(f"{parts[1].name}[thread] = {self._as_held('total')};")
-                with writer.block("else"):
-                    writer.line(f"{parts[0].name}[thread] = {self._as_held('total')};")
+            def flush(ends: Value | None) -> None:
+                def store() -> None:
+                    offset = self.offset(elements, row, place, column)
+                    self.store(dispatch, elements, total, offset)
 
-        with writer.block(f"if (thread < {self._threads(pieces)}u)"), elements.scope():
-            row, _, column = self._split(shader, pieces)
-            writer.line(f"let base = row * {self.count}u;")
-            writer.line(f"let first = number * {PIECE}u;")
-            writer.line(f"let last = min(first + {PIECE}u, {self.count}u);")
-            writer.line(f"var place = {keys.name}[base + first];")
-            before = f"{keys.name}[base + max(first, 1u) - 1u]"
-            writer.line(f"var begins = first == 0u || {before} != place;")
-            writer.line(f"var total = {neutral};")
-            head = f"for (var at = first; at < last; at += {AHEAD}u)"
-            with writer.block(head), elements.scope():
-                values = []
+                with b.if_(place < self.size):
+                    if parts is None:
+                        store()
+                        return
+                    with b.if_(begins, ends):
+                        store()
+                    with b.else_():
+                        with b.if_(begins):
+                            parts[1][b.thread] = self._as_held(elements, total)
+                        with b.else_():
+                            parts[0][b.thread] = self._as_held(elements, total)
+
+            with b.for_(piece.first, piece.last, AHEAD, name="at") as at:
+                several = []
                 for k in range(AHEAD):
-                    writer.line(f"let at{k} = base + min(at + {k}u, last - 1u);")
-                    writer.line(f"let key{k} = {keys.name}[at{k}];")
-                    which = writer.let_text(column.type, f"{numbers.name}[at{k}]")
-                    values.append(self.value(elements, row, which, column))
-                for k, value in enumerate(values):
-                    with writer.block(f"if (at + {k}u < last)"), elements.scope():
-                        with writer.block(f"if (key{k} != place)"), elements.scope():
-                            flush("true")
-                            writer.line(f"place = key{k};")
-                            writer.line("begins = true;")
-                            writer.line(f"total = {neutral};")
-                        following = self.combined(elements, Text(kind, "total"), value)
-                        writer.line(f"total = {writer.text(following)};")
-            after = f"{keys.name}[base + min(last, {self.count - 1}u)]"
-            writer.line(f"let ends = last == {self.count}u || {after} != place;")
-            flush("ends")
-        return shader.finish(-(-self._threads(pieces) // shader.threads))
+                    where = b.let(piece.base + b.min(at + k, piece.last - 1))
+                    key = keys[where]
+                    several.append((key, self.value(elements, row, numbers[where], column)))
+                for k, (key, value) in enumerate(several):
+                    with b.if_(at + k < piece.last):
+                        with b.if_(key != place):
+                            flush(None)
+                            place.set(key)
+                            begins.set(True)
+                            total.set(self.neutral(elements))
+                        total.set(self.combined(elements, total, value))
+            after = keys[piece.base + b.min(piece.last, self.count - 1)]
+            flush(b.let((piece.last == self.count) | (after != place), "ends"))
+        return dispatch.finish(ceil_div(self._threads(pieces), dispatch.threads))
 
-    def _as_held(self, text: str) -> str:
-        return f"u32({text})" if self.kept is dtypes.bool_ else text
+    def _as_held(self, elements: ThreadElements, value: Value) -> Value:
+        return elements.builder.bits(value) if is_packed(self.kept) else value
 
-    def _from_held(self, text: str) -> Text:
-        text = f"({text} != 0u)" if self.kept is dtypes.bool_ else text
-        return Text(register_type(self.kept), text)
+    def _from_held(self, elements: ThreadElements, held: Value) -> Value:
+        return elements.builder.of_bits(held, self.kept) if is_packed(self.kept) else held
 
     def _joined(self, pieces: int) -> Stage:
         """A place whose slices begin in one piece and end in another gets what all of these have for it."""
-        shader, writer = (made := Dispatch(self.spec, self.machine)), made.builder
-        keys, _ = self._sorted(shader)
-        heads, tails = self._heads_and_tails(shader, pieces)
-        elements = shader.elements()
-        with writer.block(f"if (thread < {self._threads(pieces)}u)"), elements.scope():
-            row, _, column = self._split(shader, pieces)
-            writer.line(f"let base = row * {self.count}u;")
-            writer.line(f"let first = number * {PIECE}u;")
-            writer.line(f"let last = min(first + {PIECE}u, {self.count}u);")
-            writer.line(f"let place = {keys.name}[base + last - 1u];")
-            before = f"{keys.name}[base + max(first, 1u) - 1u]"
-            writer.line(f"let begins = first == 0u || {before} != place;")
-            after = f"{keys.name}[base + min(last, {self.count - 1}u)]"
-            writer.line(f"let goes_on = last < {self.count}u && {after} == place;")
-            with writer.block(f"if (begins && goes_on && place < {self.size}u)"), elements.scope():
-                start = self._from_held(f"{tails.name}[thread]")
-                writer.line(f"var total = {writer.text(start)};")
-                writer.line("var piece = number + 1u;")
-                with writer.block(f"while (piece < {pieces}u)"), elements.scope():
-                    at = f"thread + (piece - number) * {self.columns}u"
-                    value = self._from_held(f"{heads.name}[{at}]")
-                    following = self.combined(elements, Text(start.type, "total"), value)
-                    writer.line(f"total = {writer.text(following)};")
-                    writer.line(f"let end = (piece + 1u) * {PIECE}u;")
-                    next_ = f"{keys.name}[base + min(end, {self.count - 1}u)]"
-                    writer.line(f"if (end >= {self.count}u || {next_} != place) {{ break; }}")
-                    writer.line("piece++;")
-                total = Text(start.type, "total")
-                offset = self.offset(elements, row, word("place"), column)
-                self.store(shader, elements, total, offset)
-        return shader.finish(-(-self._threads(pieces) // shader.threads))
+        dispatch = Dispatch(self.spec, self.machine)
+        b = dispatch.builder
+        keys, _ = self._sorted(dispatch)
+        heads, tails = self._heads_and_tails(dispatch, pieces)
+        elements = dispatch.elements()
+        with b.if_(b.thread < self._threads(pieces)):
+            row, number, column = self._split(dispatch, pieces)
+            own = self._piece(dispatch, row, number)
+            place = keys[own.base + own.last - 1]
+            before = keys[own.base + b.max(own.first, 1) - 1]
+            begins = b.let((own.first == 0) | (before != place), "begins")
+            after = keys[own.base + b.min(own.last, self.count - 1)]
+            goes_on = b.let((own.last < self.count) & (after == place), "goes_on")
+            with b.if_(begins, goes_on, place < self.size):
+                total = b.variable(self._from_held(elements, tails[b.thread]), "total")
+                piece = b.variable(number + 1, "piece")
+                with b.while_(lambda: piece < pieces):
+                    at = b.thread + (piece - number) * self.columns
+                    value = self._from_held(elements, heads[at])
+                    total.set(self.combined(elements, total, value))
+                    end = b.let((piece + 1) * PIECE, "end")
+                    following = keys[own.base + b.min(end, self.count - 1)]
+                    with b.if_((end >= self.count) | (following != place)):
+                        b.break_()
+                    piece.set(piece + 1)
+                offset = self.offset(elements, row, place, column)
+                self.store(dispatch, elements, total, offset)
+        return dispatch.finish(ceil_div(self._threads(pieces), dispatch.threads))
 
 
 # --------------------------------------------------------------------------- kernels

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
-from ....backends.wgpu.text import Text
+from ....graph import dtypes
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ..builder import Memory, is_packed
-from ..dispatch import Dispatch, Stage, Written
+from ...ir.index import Number
+from ..builder import Memory, Operand, Value, is_packed
+from ..dispatch import Dispatch, Stage, Written, operand_number
 from ..elements import ThreadElements
 from ..machine import Machine
-from ..sort.template import word
 from ..template import Template
 
 SEVERAL = 4
 """Words that a thread copies or clears."""
 
-Value = Callable[[ThreadElements, Text], Any]
+ElementAt = Callable[[ThreadElements, Value], Operand]
 """``value(elements, offset)``: the element at a place in row-major order."""
 
 
@@ -33,37 +33,33 @@ def share_of(node: Node) -> int:
 
 
 def write_word(
-    shader: Dispatch, elements: ThreadElements, memory: Memory, node: Node, at: str, value: Value
+    elements: ThreadElements, memory: Memory, node: Node, at: Value, value: ElementAt
 ) -> None:
     """Write one word of a result whose words are whole, or one element where it takes a word or more.
 
     ``value`` is asked for the elements from ``at * share_of(node)`` on; beyond the last it is asked for the last again.
     """
-    writer, share, count = shader.builder, share_of(node), prod(sizes(node))
+    b, share, count = elements.builder, share_of(node), prod(sizes(node))
     if share == 1:
-        elements.registers.store(value(elements, word(at)), memory, word(at), node.dtype)
+        elements.registers.store(value(elements, at), memory, at, node.dtype)
         return
-    bits, parts = 32 // share, []
+    found = []
     for k in range(share):
-        text = f"{at} * {share}u + {k}u"
-        offset = writer.let_text(
-            word("").type, f"min({text}, {count - 1}u)" if count % share else text
-        )
+        offset = at * share + k
+        offset = b.let(b.min(offset, count - 1) if count % share else offset)
         with elements.scope():
-            found = elements.registers.packed(value(elements, offset), node.dtype)
-        parts.append(f"({found} << {bits * k}u)")
-    writer.line(f"{memory.name}[{at}] = {' | '.join(parts)};")
+            found.append(value(elements, offset))
+    memory[at] = elements.registers.word(found, node.dtype)
 
 
-def filled(spec: Spec, machine: Machine, number: int, value: Value) -> Stage:
+def filled(spec: Spec, machine: Machine, number: int, value: ElementAt) -> Stage:
     """A dispatch that writes all elements of a result."""
     node = spec.body.outputs[number]
-    shader = Dispatch(spec, machine, whole=True)
-    words = -(-prod(sizes(node)) // share_of(node))
-    with shader.builder.block(f"if (thread < {words}u)"):
-        elements = shader.elements()
-        write_word(shader, elements, shader.results[number], node, "thread", value)
-    return shader.finish(-(-words // shader.threads))
+    dispatch = Dispatch(spec, machine, whole=True)
+    b, words = dispatch.builder, ceil_div(prod(sizes(node)), share_of(node))
+    with b.if_(b.thread < words):
+        write_word(dispatch.elements(), dispatch.results[number], node, b.thread, value)
+    return dispatch.finish(ceil_div(words, dispatch.threads))
 
 
 def prepared(spec: Spec, machine: Machine, x: Node | None) -> Stage:
@@ -72,21 +68,22 @@ def prepared(spec: Spec, machine: Machine, x: Node | None) -> Stage:
     if x is not None and x.name is None:
         shape = sizes(x)
         return filled(spec, machine, 0, lambda e, at: e.at(x, e.places.split(at, shape)))
-    shader = Dispatch(spec, machine, whole=True)
-    result = shader.results[0]
-    words = -(-prod(sizes(node)) // share_of(node))
-    operand = None if x is None else shader.operands[int(str(x.name))]
+    dispatch = Dispatch(spec, machine, whole=True)
+    result = dispatch.results[0]
+    words = ceil_div(prod(sizes(node)), share_of(node))
+    operand = None if x is None else dispatch.operand(x)
     if node.dtype.itemsize == 4 and words % 4 == 0:
-        result, words = shader.as_vectors(result, 4), words // 4
-        operand = operand and shader.as_vectors(operand, 4)
-    writer = shader.builder
-    writer.line(f"let first = group * {shader.threads * SEVERAL}u + local;")
+        result, words = dispatch.as_vectors(result, 4), words // 4
+        operand = operand and dispatch.as_vectors(operand, 4)
+    b = dispatch.builder
+    zero = b.constant(0, dtypes.u32 if is_packed(node.dtype) else node.dtype, result.vector)
+    first = b.let(b.group * (dispatch.threads * SEVERAL) + b.local, "first")
     for k in range(SEVERAL):
-        at = f"first + {k * shader.threads}u"
-        value = f"{result.item}()" if operand is None else f"{operand.name}[{at}]"
-        writer.line(f"if ({at} < {words}u) {{ {result.name}[{at}] = {value}; }}")
-    copies = None if x is None else (int(str(x.name)), 0)
-    return shader.finish(-(-words // (shader.threads * SEVERAL)), copies=copies)
+        at = first + k * dispatch.threads
+        with b.if_(at < words):
+            result[at] = zero if operand is None else operand[at]
+    copies = None if x is None else (operand_number(x), 0)
+    return dispatch.finish(ceil_div(words, dispatch.threads * SEVERAL), copies=copies)
 
 
 # --------------------------------------------------------------------------- blocks
@@ -114,13 +111,13 @@ def _replaced(spec: Spec, machine: Machine, node: Node) -> Stage:
     whole, part = sizes(x), sizes(update)
     share = share_of(node)
     by_words = is_packed(node.dtype) and bool(part) and _whole_words(whole, part, share)
-    shader = Dispatch(spec, machine, whole=by_words)
-    result = shader.results[0]
+    dispatch = Dispatch(spec, machine, whole=by_words)
+    b, result = dispatch.builder, dispatch.results[0]
     units = prod(part) // share if by_words else prod(part)
-    with shader.builder.block(f"if (thread < {units}u)"):
-        elements = shader.elements()
+    with b.if_(b.thread < units):
+        elements = dispatch.elements()
         places = elements.places
-        first = places.mul(word("thread"), share) if by_words else word("thread")
+        first = places.mul(b.thread, share) if by_words else b.thread
         index = places.split(first, part)
         moved = [
             places.add(i, places.clamp(elements.integer(starts, [axis]), 0, n - m))
@@ -130,8 +127,9 @@ def _replaced(spec: Spec, machine: Machine, node: Node) -> Stage:
         if not by_words:
             elements.registers.store(elements.at(update, index), result, offset, node.dtype)
         else:
-            _store_word(shader, elements, update, index, result, offset)
-    return shader.finish(-(-units // shader.threads))
+            word = elements.registers.word(_neighbours(elements, update, index), node.dtype)
+            result[places.value(offset) // share] = word
+    return dispatch.finish(ceil_div(units, dispatch.threads))
 
 
 def _whole_words(whole: Sequence[int], part: Sequence[int], share: int) -> bool:
@@ -139,22 +137,10 @@ def _whole_words(whole: Sequence[int], part: Sequence[int], share: int) -> bool:
     return part[-1] == whole[-1] and whole[-1] % share == 0
 
 
-def _store_word(
-    shader: Dispatch,
-    elements: ThreadElements,
-    update: Node,
-    index: Sequence[Any],
-    result: Memory,
-    offset: Any,
-) -> None:
-    share = share_of(update)
-    bits, parts = 32 // share, []
-    for k in range(share):
-        at = [*index[:-1], elements.places.add(index[-1], k)]
-        found = elements.registers.packed(elements.at(update, at), update.dtype)
-        parts.append(f"({found} << {bits * k}u)")
-    place = elements.places.text(offset)
-    shader.builder.line(f"{result.name}[{place} / {share}u] = {' | '.join(parts)};")
+def _neighbours(elements: ThreadElements, update: Node, index: Sequence[Number]) -> list[Operand]:
+    """The elements of the block that share a word."""
+    last = [elements.places.add(index[-1], k) for k in range(share_of(update))]
+    return [elements.at(update, [*index[:-1], place]) for place in last]
 
 
 UPDATES = Template("updates", _fits, _write)

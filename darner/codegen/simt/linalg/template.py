@@ -6,21 +6,21 @@ is shared by all threads, which then wait for each other. A pivot of 0, or a roo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
 
-from ....backends.wgpu.text import Text, spelled
 from ....graph import dtypes
+from ....graph.integers import round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ....ops.faults import can_fail
-from ...ir.math import emit, register_type
+from ...ir.index import Number
+from ...ir.math import emit
+from ..builder import Memory, Operand, Simt, Value, Variable
 from ..dispatch import Dispatch, Written
-from ..machine import Machine, power_above, power_below
-from ..sort.template import rounded, word
+from ..machine import GRANULE, Machine, power_above, power_below
 from ..template import Template
 
 LARGE = 128
@@ -47,271 +47,286 @@ class _Work:
         self.sides = sizes(node.operands[1])[-1] if len(node.operands) > 1 else 0
         self.width = self.order + self.sides
         self.dtype = dtypes.f32 if a.dtype.is_half else a.dtype
-        self.ir_type = register_type(self.dtype)
-        self.kind = spelled(self.ir_type)
-        self.bits = "u64" if self.kind == "f64" else "u32"
+        self.bits = dtypes.i64 if self.dtype is dtypes.f64 else dtypes.u32
         area = self.order * self.width
         threads = min(256, max(32, power_above(area // 4)))
         if self.order >= LARGE:
             threads = min(MOST, machine.threads)
         # A workgroup that combines by halves has a power of two of threads.
         threads = power_below(min(threads, machine.threads))
-        self.shader = Dispatch(spec, machine, threads=threads)
-        self.threads = self.shader.threads
-        self.writer = self.shader.builder
-        self.elements = self.shader.elements()
+        self.dispatch = Dispatch(spec, machine, threads=threads)
+        self.threads = self.dispatch.threads
+        self.builder: Simt = self.dispatch.builder
+        self.elements = self.dispatch.elements()
         room = machine.shared - threads * (4 + self.dtype.itemsize)
         self.inside = area * self.dtype.itemsize <= room
         self.scratch = 0
+        self.memory: Memory
+        self._largest: tuple[Memory, Memory] | None = None
+        self.base: Number = 0
         if self.inside:
-            self.name = self.shader.text_shared("work", f"array<{self.kind}, {max(area, 1)}>")
-            self.base = ""
+            self.memory = self.builder.shared(self.dtype, max(area, 1), "work")
         else:
-            self.scratch = rounded(self.batch * area * self.dtype.itemsize)
-            self.name = self.shader.scratch(0, self.batch * area, self.dtype).name
-            self.base = f"group * {area}u + "
+            self.scratch = round_up(self.batch * area * self.dtype.itemsize, GRANULE)
+            self.memory = self.dispatch.scratch(0, self.batch * area, self.dtype)
+            self.base = self.builder.let(self.builder.group * area, "base")
 
     # ------------------------------------------------------------- elements
 
-    def at(self, row: str, column: str) -> str:
+    def place(self, row: Number, column: Number) -> Number:
+        """Where an element of the matrix lies."""
+        return self.base + row * self.width + column
+
+    def at(self, row: Number, column: Number) -> Value:
         """An element of the matrix."""
-        return f"{self.name}[{self.base}({row}) * {self.width}u + {column}]"
+        return self.memory[self.place(row, column)]
+
+    def put(self, row: Number, column: Number, value: Operand) -> None:
+        """Give it another value."""
+        self.memory[self.place(row, column)] = value
 
     def wait(self) -> None:
         """Let the threads meet: what each wrote is then seen by all."""
-        if not self.inside:
-            self.writer.line("storageBarrier();")
-        self.shader.barrier()
+        self.builder.barrier(buffers=not self.inside)
 
     @contextmanager
-    def each(self, count: str) -> Iterator[None]:
-        """``i`` from 0 to before ``count``, shared out."""
-        head = f"for (var i = local; i < {count}; i += {self.threads}u)"
-        with self.writer.block(head), self.elements.scope():
-            yield
+    def each(self, count: Number) -> Iterator[Value]:
+        """Numbers from 0 to before ``count``, shared out."""
+        with self.builder.for_(self.builder.local, count, self.threads) as i:
+            yield i
+
+    def _across(self, columns: int) -> int:
+        """Threads that stand side by side along the columns of a block."""
+        return min(power_above(columns), 32, self.threads)
 
     @contextmanager
-    def rows_and_columns(
-        self, first: str, last: str, start: str, stop: str, columns: int, row: str = ""
-    ) -> Iterator[None]:
-        """``i`` from ``first`` to before ``last``, and ``j`` from ``start`` to before ``stop``: threads side by side take columns.
+    def rows_of(self, first: Number, last: Number, columns: int) -> Iterator[Value]:
+        """Rows of a block from ``first`` to before ``last``, which has at most so many ``columns``."""
+        across, b = self._across(columns), self.builder
+        begin = b.local // across + first
+        with b.for_(begin, last, self.threads // across, name="i") as i:
+            yield i
 
-        ``row`` is a line that is written for each ``i``.
-        """
-        across = min(power_above(columns), 32, self.threads)
-        rows = f"i = ({first}) + local / {across}u; i < ({last}); i += {self.threads // across}u"
-        with self.writer.block(f"for (var {rows})"), self.elements.scope():
-            if row:
-                self.writer.line(row)
-            inner = f"j = ({start}) + local % {across}u; j < ({stop}); j += {across}u"
-            with self.writer.block(f"for (var {inner})"), self.elements.scope():
-                yield
+    @contextmanager
+    def columns_of(self, first: Number, last: Number, columns: int) -> Iterator[Value]:
+        """Columns of it: threads side by side take these."""
+        across, b = self._across(columns), self.builder
+        with b.for_(b.local % across + first, last, across, name="j") as j:
+            yield j
 
     def fill(self, operand: int, start: int, *, lower: bool = False) -> None:
         """Copy an operand to the columns from ``start`` on, or what is not above its diagonal."""
-        node, writer = self.node.operands[operand], self.writer
+        node, b = self.node.operands[operand], self.builder
         columns = sizes(node)[-1]
-        with self.each(f"{self.order * columns}u"):
-            writer.line(f"let row = i / {columns}u;")
-            writer.line(f"let column = i % {columns}u;")
+        with self.each(self.order * columns) as i:
+            row = b.let(i // columns, "row")
+            column = b.let(i % columns, "column")
             places = self.elements.places
-            lead = places.split(word("group"), self.lead) if self.lead else []
-            value = self.elements.at(node, [*lead, word("row"), word("column")])
-            text = writer.text(self.elements.registers.cast(value, node.dtype, self.dtype))
+            lead = places.split(b.group, self.lead) if self.lead else []
+            value: Operand = self.elements.at(node, [*lead, row, column])
+            value = self.elements.registers.cast(value, node.dtype, self.dtype)
             if lower:
-                text = f"select({writer.text(self.constant(0))}, {text}, column <= row)"
-            writer.line(f"{self.at('row', f'{start}u + column')} = {text};")
+                value = b.select(b.let(column <= row), value, self.constant(0))
+            self.put(row, start + column, value)
 
     def write(self, columns: int, start: int) -> None:
         """Write the result from the columns from ``start`` on."""
-        registers = self.elements.registers
-        with self.each(f"{self.order * columns}u"):
-            at = self.at(f"i / {columns}u", f"{start}u + i % {columns}u")
-            value = registers.cast(
-                self.writer.let_text(self.ir_type, at), self.dtype, self.node.dtype
-            )
-            offset = self.writer.let_text(word("").type, f"group * {self.order * columns}u + i")
-            registers.store(value, self.shader.results[0], offset, self.node.dtype)
+        registers, b = self.elements.registers, self.builder
+        with self.each(self.order * columns) as i:
+            found = self.at(i // columns, start + i % columns)
+            value = registers.cast(found, self.dtype, self.node.dtype)
+            offset = b.let(b.group * (self.order * columns) + i)
+            registers.store(value, self.dispatch.results[0], offset, self.node.dtype)
 
-    def constant(self, number: float) -> Any:
+    def constant(self, number: float) -> Operand:
         """A number in the type that is computed in."""
         return self.elements.registers.constant(number, self.dtype)
 
-    def magnitude(self, text: str) -> str:
+    def magnitude(self, value: Value) -> Value:
         """The bits of a number without its sign: larger for larger numbers, NaN above all."""
-        mask = f"{(1 << 63) - 1}lu" if self.bits == "u64" else f"{(1 << 31) - 1}u"
-        return f"(bitcast<{self.bits}>({text}) & {mask})"
+        return self.builder.bits(value) & ((1 << (self.dtype.bits - 1)) - 1)
 
     @property
-    def infinity(self) -> str:
+    def infinity(self) -> int:
         """The bits of infinity."""
-        return f"{0x7FF << 52}lu" if self.bits == "u64" else f"{0xFF << 23}u"
+        return 0x7FF << 52 if self.dtype is dtypes.f64 else 0xFF << 23
 
     # ------------------------------------------------------------- elimination
 
-    def eliminate(self) -> None:
-        """Make the matrix upper triangular, each step by the largest element that is left in its column; ``sign`` is that of the order of rows."""
-        writer, n, width = self.writer, self.order, self.width
-        writer.line(f"var sign = {writer.text(self.constant(1))};")
+    def eliminate(self) -> Variable:
+        """Make the matrix upper triangular, each step by the largest element that is left in its column; returns the sign of the order of rows."""
+        b, n, width = self.builder, self.order, self.width
+        sign = b.variable(self.constant(1), "sign")
         if not self.inside:
-            self._eliminate_panels()
-            return
-        with writer.block(f"for (var k = 0u; k < {n}u; k++)"), self.elements.scope():
-            self._exchange()
-            writer.line(f"let pivot = {self.at('k', 'k')};")
-            self.refuse_pivot()
-            with writer.block(f"if ({self._usable('pivot')})"):
-                row, after = f"let factor = {self.at('i', 'k')} / pivot;", "k + 1u"
-                with self.rows_and_columns(after, f"{n}u", after, f"{width}u", width, row):
-                    target = self.at("i", "j")
-                    writer.line(f"{target} = {target} - factor * {self.at('k', 'j')};")
+            self._eliminate_panels(sign)
+            return sign
+        with b.for_(0, n, name="k") as k:
+            self._exchange(k, sign)
+            pivot = self.at(k, k)
+            self.refuse_pivot(pivot)
+            with b.if_(self._usable(pivot)), self.rows_of(k + 1, n, width) as i:
+                factor = b.let(self.at(i, k) / pivot, "factor")
+                with self.columns_of(k + 1, width, width) as j:
+                    self.subtract(i, j, factor, self.at(k, j))
             self.wait()
+        return sign
 
-    def _exchange(self) -> None:
+    def subtract(self, row: Number, column: Number, a: Value, b: Value) -> None:
+        """Take a product from an element."""
+        place = self.place(row, column)
+        self.memory[place] = self.memory[place] - a * b
+
+    def _exchange(self, k: Value, sign: Variable) -> None:
         """Exchange row ``k`` for the one with the first largest element of its column."""
-        writer = self.writer
-        self._pivot()
-        with writer.block("if (chosen != k)"):
-            with self.each(f"{self.width}u"):
-                writer.line(f"let one = {self.at('k', 'i')};")
-                writer.line(f"{self.at('k', 'i')} = {self.at('chosen', 'i')};")
-                writer.line(f"{self.at('chosen', 'i')} = one;")
-            writer.line("sign = -sign;")
+        b = self.builder
+        chosen = self._pivot(k)
+        with b.if_(chosen != k):
+            with self.each(self.width) as i:
+                upper, lower = self.at(k, i), self.at(chosen, i)
+                self.put(k, i, lower)
+                self.put(chosen, i, upper)
+            sign.set(-sign)
         self.wait()
 
-    def _usable(self, text: str) -> str:
-        return f"{self.magnitude(text)} != {'0lu' if self.bits == 'u64' else '0u'}"
+    def _usable(self, pivot: Value) -> Value:
+        return self.magnitude(pivot) != 0
 
-    def refuse(self, wrong: str) -> None:
+    def refuse(self, wrong: Value) -> None:
         """Tell of a matrix that cannot be taken, where ``wrong`` holds."""
-        self.elements.tell_if(f"local == 0u && {wrong}", self.node, "group")
+        b = self.builder
+        self.elements.tell_if((b.local == 0) & wrong, self.node, b.group)
 
-    def refuse_pivot(self) -> None:
-        """Tell of a matrix whose ``pivot`` is 0; the sign of a determinant is 0 then, which is no fault."""
+    def refuse_pivot(self, pivot: Value) -> None:
+        """Tell of a matrix with a pivot of 0; the sign of a determinant is 0 then, which is no fault."""
         if can_fail(self.node):
-            self.refuse(f"!({self._usable('pivot')})")
+            self.refuse(~self._usable(pivot))
 
     # ------------------------------------------------------------- elimination of large matrices
 
-    def _eliminate_panels(self) -> None:
+    def _eliminate_panels(self, sign: Variable) -> None:
         """The same, a few columns at a time: what is right of them is read and written once for all of these."""
-        writer, n = self.writer, self.order
-        head = f"for (var start = 0u; start < {n}u; start += {PANEL}u)"
-        with writer.block(head), self.elements.scope():
-            writer.line(f"let stop = min(start + {PANEL}u, {n}u);")
-            with writer.block("for (var k = start; k < stop; k++)"), self.elements.scope():
-                self._exchange()
-                self._narrow_step()
-            self._upper_rows()
-            self._lower_rows()
+        b, n = self.builder, self.order
+        factors = b.shared(self.dtype, TALL * (PANEL // 4), "factors", width=4)
+        with b.for_(0, n, PANEL, name="start") as start:
+            stop = b.let(b.min(start + PANEL, n), "stop")
+            with b.for_(start, stop, name="k") as k:
+                self._exchange(k, sign)
+                self._narrow_step(k, stop)
+            self._upper_rows(start, stop)
+            self._lower_rows(start, stop, factors)
 
-    def _narrow_step(self) -> None:
+    def _narrow_step(self, k: Value, stop: Value) -> None:
         """Take row ``k`` out of those below, in the panel alone; the factors stay where there would be zeros."""
-        writer = self.writer
-        writer.line(f"let pivot = {self.at('k', 'k')};")
-        self.refuse_pivot()
-        with writer.block(f"for (var i = k + 1u + local; i < {self.order}u; i += {self.threads}u)"):
-            writer.line(f"var factor = {writer.text(self.constant(0))};")
-            quotient = f"{self.at('i', 'k')} / pivot"
-            writer.line(f"if ({self._usable('pivot')}) {{ factor = {quotient}; }}")
-            writer.line(f"{self.at('i', 'k')} = factor;")
-            with writer.block("for (var j = k + 1u; j < stop; j++)"):
-                target = self.at("i", "j")
-                writer.line(f"{target} = {target} - factor * {self.at('k', 'j')};")
+        b = self.builder
+        pivot = self.at(k, k)
+        self.refuse_pivot(pivot)
+        with b.for_(k + 1 + b.local, self.order, self.threads) as i:
+            factor = b.variable(self.constant(0), "factor")
+            with b.if_(self._usable(pivot)):
+                factor.set(self.at(i, k) / pivot)
+            self.put(i, k, factor)
+            with b.for_(k + 1, stop, name="j") as j:
+                self.subtract(i, j, factor, self.at(k, j))
         self.wait()
 
-    def _columns(self) -> str:
-        return f"for (var j = stop + local; j < {self.width}u; j += {self.threads}u)"
+    @contextmanager
+    def _right_of(self, stop: Value) -> Iterator[Value]:
+        """The columns right of a panel, shared out."""
+        b = self.builder
+        with b.for_(stop + b.local, self.width, self.threads, name="j") as j:
+            yield j
 
-    def _upper_rows(self) -> None:
+    def _upper_rows(self, start: Value, stop: Value) -> None:
         """The rows of the panel, right of it: a thread for each column, from the first row to the last."""
-        writer = self.writer
-        with writer.block(self._columns()):
-            for t in range(PANEL):
-                writer.line(f"var u{t} = {writer.text(self.constant(0))};")
-            for t in range(PANEL):
-                with writer.block(f"if (start + {t}u < stop)"):
-                    place = self.at(f"start + {t}u", "j")
-                    writer.line(f"u{t} = {place};")
-                    for s in range(t):
-                        factor = self.at(f"start + {t}u", f"start + {s}u")
-                        writer.line(f"u{t} = u{t} - {factor} * u{s};")
-                    writer.line(f"{place} = u{t};")
+        b = self.builder
+        with self._right_of(stop) as j:
+            upper = [b.variable(self.constant(0), "upper") for _ in range(PANEL)]
+            for t, own in enumerate(upper):
+                with b.if_(start + t < stop):
+                    own.set(self.at(start + t, j))
+                    for s, other in enumerate(upper[:t]):
+                        own.set(own - self.at(start + t, start + s) * other)
+                    self.put(start + t, j, own)
         self.wait()
 
-    def _lower_rows(self) -> None:
+    def _lower_rows(self, start: Value, stop: Value, factors: Memory) -> None:
         """All that is below and right of the panel: some rows' factors at a time are shared by all columns."""
-        writer, n, halves = self.writer, self.order, PANEL // 4
-        vector = f"vec4<{self.kind}>"
-        self.shader.text_shared("factors", f"array<{vector}, {TALL * halves}>")
-        with writer.block(f"for (var top = stop; top < {n}u; top += {TALL}u)"):
-            head = f"for (var i = local; i < {TALL * halves}u; i += {self.threads}u)"
-            with writer.block(head):
-                writer.line(f"let row = min(top + i / {halves}u, {n - 1}u);")
-                parts = [self.at("row", f"start + i % {halves}u * 4u + {k}u") for k in range(4)]
-                writer.line(f"factors[i] = {vector}({', '.join(parts)});")
+        b, n, halves = self.builder, self.order, PANEL // 4
+        with b.for_(stop, n, TALL, name="top") as top:
+            with self.each(TALL * halves) as i:
+                row = b.let(b.min(top + i // halves, n - 1), "row")
+                parts = [self.at(row, start + i % halves * 4 + k) for k in range(4)]
+                factors[i] = b.vector(parts)
             self.wait()
-            with writer.block(self._columns()):
+            with self._right_of(stop) as j:
                 # Rows below a panel are only there where it has all its columns.
-                for t in range(PANEL):
-                    writer.line(f"let u{t} = {self.at(f'start + {t}u', 'j')};")
-                with writer.block(f"for (var r = 0u; r < min({TALL}u, {n}u - top); r += {AHEAD}u)"):
-                    for q in range(AHEAD):
-                        place = self.at(f"min(top + r + {q}u, {n - 1}u)", "j")
-                        writer.line(f"var x{q} = {place};")
-                    for q in range(AHEAD):
-                        for t in range(PANEL):
-                            factor = f"factors[(r + {q}u) * {halves}u + {t // 4}u][{t % 4}]"
-                            writer.line(f"x{q} = x{q} - {factor} * u{t};")
-                        place = self.at(f"top + r + {q}u", "j")
-                        writer.line(f"if (top + r + {q}u < {n}u) {{ {place} = x{q}; }}")
+                upper = [self.at(start + t, j) for t in range(PANEL)]
+                with b.for_(0, b.min(b.index(TALL), n - top), AHEAD, name="r") as r:
+                    self._rows_ahead(top, r, j, upper, factors)
             self.wait()
 
-    def _pivot(self) -> None:
-        """``chosen``: the first row with the largest element of column ``k``; row ``k`` itself where that is NaN."""
-        writer, threads = self.writer, self.threads
-        self.shader.text_shared("largest", f"array<{self.bits}, {threads}>")
-        self.shader.text_shared("largest_row", f"array<u32, {threads}>")
-        suffix, infinity = "lu" if self.bits == "u64" else "u", self.infinity
-        writer.line(f"var most = 0{suffix};")
-        writer.line("var row = k;")
-        with writer.block(f"for (var i = k + local; i < {self.order}u; i += {threads}u)"):
-            writer.line(f"var size = {self.magnitude(self.at('i', 'k'))};")
+    def _rows_ahead(
+        self, top: Value, r: Value, j: Value, upper: Sequence[Value], factors: Memory
+    ) -> None:
+        """Take the panel's rows out of a few rows of a column."""
+        b, n, halves = self.builder, self.order, PANEL // 4
+        found = [b.variable(self.at(b.min(top + r + q, n - 1), j), "found") for q in range(AHEAD)]
+        for q, own in enumerate(found):
+            for half in range(halves):
+                row = factors[(r + q) * halves + half]
+                for t, factor in enumerate(row.parts):
+                    own.set(own - factor * upper[half * 4 + t])
+            with b.if_(top + r + q < n):
+                self.put(top + r + q, j, own)
+
+    def _pivot(self, k: Value) -> Value:
+        """The first row with the largest element of column ``k``; row ``k`` itself where that is NaN."""
+        b, threads = self.builder, self.threads
+        if self._largest is None:
+            self._largest = (
+                b.shared(self.bits, threads, "largest"),
+                b.shared(dtypes.u32, threads, "largest_row"),
+            )
+        largest, largest_row = self._largest
+        most = b.variable(0, "most", self.bits)
+        row = b.variable(k, "row")
+        with b.for_(k + b.local, self.order, threads) as i:
+            size = b.variable(self.magnitude(self.at(i, k)), "size")
             # NaN is larger than nothing, and nothing is larger than it.
-            outside = f"select(0{suffix}, {infinity}, i == k)"
-            writer.line(f"if (size > {infinity}) {{ size = {outside}; }}")
-            writer.line("if (size > most) { most = size; row = i; }")
-        writer.line("largest[local] = most;")
-        writer.line("largest_row[local] = row;")
-        self.shader.barrier()
-        with writer.block(f"for (var half = {threads // 2}u; half > 0u; half >>= 1u)"):
-            with writer.block("if (local < half)"):
-                writer.line("let size = largest[local + half];")
-                writer.line("let other = largest_row[local + half];")
-                equal = "size == largest[local] && other < largest_row[local]"
-                with writer.block(f"if (size > largest[local] || ({equal}))"):
-                    writer.line("largest[local] = size;")
-                    writer.line("largest_row[local] = other;")
-            self.shader.barrier()
-        writer.line("let chosen = largest_row[0];")
+            with b.if_(size > self.infinity):
+                infinity = b.constant(self.infinity, self.bits)
+                size.set(b.choose(i == k, infinity, b.constant(0, self.bits)))
+            with b.if_(size > most):
+                most.set(size)
+                row.set(i)
+        largest[b.local] = most
+        largest_row[b.local] = row
+        b.barrier()
+        halves = b.iterate(threads // 2, lambda half: half > 0, lambda half: half >> 1, "half")
+        with halves as half:
+            with b.if_(b.local < half):
+                other, other_row = largest[b.local + half], largest_row[b.local + half]
+                own, own_row = largest[b.local], largest_row[b.local]
+                with b.if_((other > own) | ((other == own) & (other_row < own_row))):
+                    largest[b.local] = other
+                    largest_row[b.local] = other_row
+            b.barrier()
+        return largest_row[0]
 
     def substitute(self, lower: bool, unit_diagonal: bool) -> None:
         """Solve a triangular system for the right-hand sides, row by row."""
-        writer, n, sides = self.writer, self.order, self.sides
-        with writer.block(f"for (var step = 0u; step < {n}u; step++)"):
-            writer.line(f"let k = {'step' if lower else f'{n - 1}u - step'};")
+        b, n, sides = self.builder, self.order, self.sides
+        with b.for_(0, n, name="step") as step:
+            k = b.let(step if lower else n - 1 - step, "k")
             if not unit_diagonal:
                 if self.node.op.name == "triangular_solve":
-                    writer.line(f"let pivot = {self.at('k', 'k')};")
-                    self.refuse_pivot()
-                with self.each(f"{sides}u"):
-                    target = self.at("k", f"{n}u + i")
-                    writer.line(f"{target} = {target} / {self.at('k', 'k')};")
+                    self.refuse_pivot(self.at(k, k))
+                with self.each(sides) as i:
+                    self.put(k, n + i, self.at(k, n + i) / self.at(k, k))
                 self.wait()
-            first, last = ("k + 1u", f"{n}u") if lower else ("0u", "k")
-            with self.rows_and_columns(first, last, f"{n}u", f"{self.width}u", sides):
-                target = self.at("i", "j")
-                writer.line(f"{target} = {target} - {self.at('i', 'k')} * {self.at('k', 'j')};")
+            first, last = (k + 1, n) if lower else (0, k)
+            with self.rows_of(first, last, sides) as i, self.columns_of(n, self.width, sides) as j:
+                self.subtract(i, j, self.at(i, k), self.at(k, j))
             self.wait()
 
 
@@ -339,47 +354,43 @@ def _triangular_solve(work: _Work) -> None:
 def _slogdet(work: _Work) -> None:
     work.fill(0, 0)
     work.wait()
-    work.eliminate()
-    writer, elements, dtype = work.writer, work.elements, work.dtype
-    with writer.block("if (local == 0u)"), elements.scope():
+    order = work.eliminate()
+    b, elements, dtype = work.builder, work.elements, work.dtype
+    with b.if_(b.local == 0):
 
-        def one(k: Any, held: list[Any]) -> list[Any]:
-            value = writer.let_text(work.ir_type, work.at(writer.text(k), writer.text(k)))
-            sign = emit("sign", writer, [value], [dtype], dtype)
-            size = emit("abs", writer, [value], [dtype], dtype)
-            logarithm = emit("log", writer, [size], [dtype], dtype)
-            return [writer.fmul(held[0], sign), writer.fadd(held[1], logarithm)]
+        def multiply_pivot(k: Value, held: list[Value]) -> list[Value]:
+            value = work.at(k, k)
+            sign = emit("sign", b, [value], [dtype], dtype)
+            size = emit("abs", b, [value], [dtype], dtype)
+            logarithm = emit("log", b, [size], [dtype], dtype)
+            return [b.fmul(held[0], sign), b.fadd(held[1], logarithm)]
 
-        start = [Text(work.ir_type, "sign"), work.constant(0)]
-        found = elements.loop(0, work.order, one, start)
-        for output, result in zip(work.spec.body.outputs, work.shader.results, strict=True):
+        found = b.loop(0, work.order, 1, multiply_pivot, [order, work.constant(0)])
+        for output, result in zip(work.spec.body.outputs, work.dispatch.results, strict=True):
             value = found[int(output.attrs["index"])]
             value = elements.registers.cast(value, dtype, output.dtype)
-            elements.registers.store(value, result, word("group"), output.dtype)
+            elements.registers.store(value, result, b.group, output.dtype)
 
 
 def _cholesky(work: _Work) -> None:
     """Column by column: each takes what it stands for out of all that is left; above the diagonal is 0."""
-    writer, n = work.writer, work.order
+    b, n = work.builder, work.order
     work.fill(0, 0, lower=True)
     work.wait()
-    with writer.block(f"for (var k = 0u; k < {n}u; k++)"), work.elements.scope():
-        with writer.block("if (local == 0u)"), work.elements.scope():
-            value = writer.let_text(work.ir_type, work.at("k", "k"))
-            # NaN is not positive, and a shader may take it to be anything but for its bits.
-            bits, zero = work.magnitude(value.text), "0lu" if work.bits == "u64" else "0u"
-            negative = f"bitcast<{work.bits}>({value.text}) != {bits}"
-            work.refuse(f"({bits} == {zero} || {negative} || {bits} > {work.infinity})")
-            root = emit("sqrt", writer, [value], [work.dtype], work.dtype)
-            writer.line(f"{work.at('k', 'k')} = {writer.text(root)};")
+    with b.for_(0, n, name="k") as k:
+        with b.if_(b.local == 0):
+            value = work.at(k, k)
+            # NaN is not positive, and a compiler may take it to be anything but for its bits.
+            size = b.let(work.magnitude(value), "size")
+            work.refuse((size == 0) | (b.bits(value) != size) | (size > work.infinity))
+            work.put(k, k, emit("sqrt", b, [value], [work.dtype], work.dtype))
         work.wait()
-        with work.each(f"{n - 1}u - k"):
-            target = work.at("k + 1u + i", "k")
-            writer.line(f"{target} = {target} / {work.at('k', 'k')};")
+        with work.each(n - 1 - k) as i:
+            row = k + 1 + i
+            work.put(row, k, work.at(row, k) / work.at(k, k))
         work.wait()
-        with work.rows_and_columns("k + 1u", f"{n}u", "k + 1u", "i + 1u", n):
-            target = work.at("i", "j")
-            writer.line(f"{target} = {target} - {work.at('i', 'k')} * {work.at('j', 'k')};")
+        with work.rows_of(k + 1, n, n) as i, work.columns_of(k + 1, i + 1, n) as j:
+            work.subtract(i, j, work.at(i, k), work.at(j, k))
         work.wait()
     work.write(n, 0)
 
@@ -407,7 +418,7 @@ def _write(spec: Spec, machine: Machine) -> Written:
     if not work.batch or not any(prod(sizes(output)) for output in spec.body.outputs):
         return Written(())
     WRITERS[node.op.name](work)
-    return Written((work.shader.finish(work.batch),), work.scratch)
+    return Written((work.dispatch.finish(work.batch),), work.scratch)
 
 
 SOLVING = Template("solving", _fits, _write)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any
 
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
 from ...ir.index import Number
-from ..builder import Memory, Value, is_packed
+from ..builder import Memory, Operand, Value, is_packed
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -71,12 +71,12 @@ def _stage(
         together = VECTOR
         flat = [leaf for leaf in spec.inputs if _is_flat(spec.body, leaf, shape)]
         for leaf in flat:
-            dispatch.as_vectors(dispatch.operands[int(str(leaf.name))], VECTOR)
+            dispatch.as_vectors(dispatch.operand(leaf), VECTOR)
         for i in numbers:
             if spec.body.outputs[i].dtype.itemsize == 4:
                 dispatch.as_vectors(dispatch.results[i], VECTOR)
     unit = Unit(dispatch, shape, [(spec.body.outputs[i], dispatch.results[i]) for i in numbers])
-    units = -(-count // together)
+    units = ceil_div(count, together)
     several = SEVERAL if units >= MANY and together == 1 else 1
     b, threads = dispatch.builder, dispatch.threads
     if several == 1:
@@ -88,7 +88,7 @@ def _stage(
             number = b.let(first + k * threads, "unit")
             with b.if_(number < units):
                 unit.write(elements(dispatch), number, together, flat)
-    return dispatch.finish(-(-units // (threads * several)))
+    return dispatch.finish(ceil_div(units, threads * several))
 
 
 def _is_flat(body: Graph, leaf: Node, shape: tuple[int, ...]) -> bool:
@@ -120,8 +120,7 @@ class Unit:
         self, elements: ThreadElements, unit: Value, together: int, flat: Sequence[Node]
     ) -> None:
         """The code of one unit, by its number; ``flat`` operands are read as vectors."""
-        operands = self.dispatch.operands
-        vectors = {leaf: operands[int(str(leaf.name))][unit] for leaf in flat}
+        vectors = {leaf: self.dispatch.operand(leaf)[unit] for leaf in flat}
         # All are computed before any is written: a result may lie where an operand does.
         values, offsets = [], []
         for k, (offset, index) in enumerate(self._indices(elements, unit, together)):
@@ -161,7 +160,7 @@ class Unit:
     def _store_words(
         self,
         elements: ThreadElements,
-        made: Sequence[Any],
+        made: Sequence[Operand],
         node: Node,
         memory: Memory,
         unit: Value,
@@ -173,7 +172,7 @@ class Unit:
         for word in range(words):
             at = unit * words + word
             value = elements.registers.word(made[word * share : (word + 1) * share], node.dtype)
-            certain = last >= word + (-(-self.count // len(made)) - 1) * words
+            certain = last >= word + (ceil_div(self.count, len(made)) - 1) * words
             with self.builder.if_(None if certain else at <= last):
                 memory[at] = value
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
@@ -91,14 +92,14 @@ class _Squares:
         self.elements = self.dispatch.elements()
         rank = len(self.shape)
         self.others = [a for a in range(rank - 1) if a != turn.axis]
-        self.down = -(-self.shape[turn.axis] // SIDE)
-        self.across = -(-self.shape[-1] // SIDE)
+        self.down = ceil_div(self.shape[turn.axis], SIDE)
+        self.across = ceil_div(self.shape[-1], SIDE)
 
     def write(self) -> Written:
         """All of it."""
         b, dispatch, elements = self.builder, self.dispatch, self.elements
         rows, columns = self.shape[self.turn.axis], self.shape[-1]
-        operand = dispatch.operands[int(str(self.turn.seen.base.name))]
+        operand = dispatch.operand(self.turn.seen.base)
         # One more column, so that a column's elements are in different banks.
         square = b.shared(operand.dtype, (SIDE, SIDE + 1), "square")
         line = b.let(b.local // SIDE, "line")

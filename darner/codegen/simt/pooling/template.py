@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 from ....graph import dtypes
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.roles import pooling_ops
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...problems.pooling import Axis
-from ..builder import Memory
+from ..builder import Memory, Operand
 from ..dispatch import Dispatch, Written
 from ..elements import ThreadElements
 from ..machine import Machine
@@ -56,9 +56,9 @@ class Pooling:
     def taps(
         self,
         e: ThreadElements,
-        body: Callable[[list[Number], Number, list[Any]], Sequence[Any]],
-        carried: Sequence[Any],
-    ) -> list[Any]:
+        body: Callable[[list[Number], Number, list[Operand]], Sequence[Operand]],
+        carried: Sequence[Operand],
+    ) -> list[Operand]:
         """``body(tap, its number, carried values)`` for the elements of a window."""
         if prod(self.window) > WRITTEN_OUT:
             return e.loops(
@@ -73,7 +73,7 @@ class Pooling:
 
     def seen(
         self, e: ThreadElements, index: Sequence[Number], tap: Sequence[Number]
-    ) -> tuple[list[Number], Any]:
+    ) -> tuple[list[Number], Operand]:
         """Where an element of a window lies, and whether it does; somewhere inside where not."""
         places, where, hits = e.places, list[Number](index[:2]), None
         for axis, i, k in zip(self.axes, index[2:], tap, strict=True):
@@ -89,15 +89,15 @@ class Pooling:
     @property
     def covers(self) -> list[int]:
         """How many windows can cover one element, along each axis."""
-        return [-(-((a.window - 1) * a.dilation + 1) // a.stride) for a in self.axes]
+        return [ceil_div((a.window - 1) * a.dilation + 1, a.stride) for a in self.axes]
 
     def covering(
         self,
         e: ThreadElements,
         index: Sequence[Number],
-        body: Callable[[list[Number], Number, Any, list[Any]], Sequence[Any]],
-        carried: Sequence[Any],
-    ) -> list[Any]:
+        body: Callable[[list[Number], Number, Operand, list[Operand]], Sequence[Operand]],
+        carried: Sequence[Operand],
+    ) -> list[Operand]:
         """``body(window, the element's number in it, whether it covers the element, carried values)`` for all that may; some window where it does not."""
         places, both = e.places, e.registers.both
         moved = [places.add(i, axis.low) for i, axis in zip(index[2:], self.axes, strict=True)]
@@ -105,7 +105,7 @@ class Pooling:
             places.div(place, axis.stride) for place, axis in zip(moved, self.axes, strict=True)
         ]
 
-        def visit_window(back: Sequence[Number], values: list[Any]) -> Sequence[Any]:
+        def visit_window(back: Sequence[Number], values: list[Operand]) -> Sequence[Operand]:
             where, tap, hits = list[Number](index[:2]), list[Number](), None
             for axis, last, place, number in zip(self.axes, latest, moved, back, strict=True):
                 window, hit = _within(e, places.sub(last, number), axis.count)
@@ -128,13 +128,13 @@ class Pooling:
 
     # ------------------------------------------------------------- the ops
 
-    def forward(self, e: ThreadElements, index: list[Number]) -> Any:
+    def forward(self, e: ThreadElements, index: list[Number]) -> Operand:
         """An element of ``max_pool`` or ``avg_pool``."""
         main, registers = self.main, e.registers
         name = "max" if main.op.name == "max_pool" else "sum"
         nothing = registers.neutral(name, main.dtype, main.dtype)
 
-        def merge_tap(tap: list[Number], _: Number, values: list[Any]) -> Sequence[Any]:
+        def merge_tap(tap: list[Number], _: Number, values: list[Operand]) -> Sequence[Operand]:
             where, hits = self.seen(e, index, tap)
             value = registers.cast(
                 e.at(self.whole, where), main.dtype, registers.kept_in(main.dtype)
@@ -148,7 +148,7 @@ class Pooling:
             total = self.shared(e, total, index[2:])
         return registers.reduced(name, total, main.dtype)
 
-    def shared(self, e: ThreadElements, total: Any, window: Sequence[Number]) -> Any:
+    def shared(self, e: ThreadElements, total: Operand, window: Sequence[Number]) -> Operand:
         """A number divided by the elements that the mean of a window is over."""
         counts = bool(self.main.attrs["count_include_pad"])
         held: Number = 1
@@ -168,15 +168,15 @@ class Pooling:
             return e.builder.fdiv(total, e.registers.constant(held, kept))
         return e.builder.fdiv(total, e.registers.of_index(held, kept))
 
-    def means_backward(self, e: ThreadElements, index: list[Number]) -> Any:
+    def means_backward(self, e: ThreadElements, index: list[Number]) -> Operand:
         """An element of ``avg_pool_backward``: its share of every window that covers it."""
         main, registers = self.main, e.registers
         kept = registers.kept_in(main.dtype)
         nothing = registers.constant(0.0, kept)
 
         def add_share(
-            where: list[Number], _: Number, hits: Any, values: list[Any]
-        ) -> Sequence[Any]:
+            where: list[Number], _: Number, hits: Operand, values: list[Operand]
+        ) -> Sequence[Operand]:
             value = registers.cast(e.at(self.pooled, where), main.dtype, kept)
             share = registers.choose(hits, self.shared(e, value, where[2:]), nothing)
             return [e.builder.fadd(values[0], share)]
@@ -184,14 +184,16 @@ class Pooling:
         (total,) = self.covering(e, index, add_share, [nothing])
         return registers.reduced("sum", total, main.dtype)
 
-    def first_maximum(self, e: ThreadElements, index: Sequence[Number]) -> Any:
+    def first_maximum(self, e: ThreadElements, index: Sequence[Number]) -> Operand:
         """The number of the element that is the first maximum of a window."""
         main, registers = self.main, e.registers
         kept = registers.kept_in(main.dtype)
         source = main.operands[0]
         padding = registers.constant(float("-inf"), kept)
 
-        def compare_tap(tap: list[Number], number: Number, values: list[Any]) -> Sequence[Any]:
+        def compare_tap(
+            tap: list[Number], number: Number, values: list[Operand]
+        ) -> Sequence[Operand]:
             where, hits = self.seen(e, index, tap)
             value = registers.cast(e.at(source, where), main.dtype, kept)
             if hits is not None:
@@ -204,15 +206,17 @@ class Pooling:
         _, found = self.taps(e, compare_tap, [padding, e.places.plain(0)])
         return found
 
-    def maxima_backward(self, e: ThreadElements, index: list[Number], memory: Memory | None) -> Any:
+    def maxima_backward(
+        self, e: ThreadElements, index: list[Number], memory: Memory | None
+    ) -> Operand:
         """An element of ``max_pool_backward``: what the windows have whose first maximum it is; ``memory`` holds where those are, if anything does."""
         registers, dtype = e.registers, self.main.dtype
         kept, windows = registers.kept_in(dtype), sizes(self.pooled)
         nothing = registers.constant(0.0, kept)
 
         def add_if_maximum(
-            where: list[Number], number: Number, hits: Any, values: list[Any]
-        ) -> Sequence[Any]:
+            where: list[Number], number: Number, hits: Operand, values: list[Operand]
+        ) -> Sequence[Operand]:
             if memory is None:
                 found = self.first_maximum(e, where)
             else:
@@ -225,7 +229,7 @@ class Pooling:
         return registers.reduced("sum", total, dtype)
 
 
-def _within(e: ThreadElements, place: Number, size: int) -> tuple[Number, Any]:
+def _within(e: ThreadElements, place: Number, size: int) -> tuple[Number, Operand]:
     """A place that is on an axis, and whether the given one was: below 0 is far above, as numbers without signs are."""
     plain = e.places.plain(place)
     hit = e.builder.icmp_unsigned("<", plain, e.places.plain(size))
@@ -274,7 +278,7 @@ def _maxima_backward(spec: Spec, machine: Machine, plan: Pooling) -> Written:
         found = plan.first_maximum(e, e.places.split(b.thread, windows))
         memory = dispatch.scratch(0, prod(windows), dtypes.u32)
         e.registers.store(found, memory, b.thread, dtypes.u32)
-    first = dispatch.finish(-(-prod(windows) // dispatch.threads))
+    first = dispatch.finish(ceil_div(prod(windows), dispatch.threads))
 
     def element(dispatch: Dispatch) -> Element:
         memory = dispatch.scratch(0, prod(windows), dtypes.u32)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....graph.dtypes import DType
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...ir.index import Number, identity
-from ..builder import Memory, Value, is_packed
+from ..builder import Memory, Operand, Value, is_packed
 from ..elements import ThreadElements
 
 
@@ -40,7 +39,7 @@ class RowElements(ThreadElements):
             found.append(number)
         return found
 
-    def _element(self, node: Node, index: list[Number]) -> Any:
+    def _element(self, node: Node, index: list[Number]) -> Operand:
         found = self.beside.get(id(index[-1])) if node.id in self.leaves and index else None
         if found is None:
             return super()._element(node, index)
@@ -69,7 +68,7 @@ class RowElements(ThreadElements):
         ]
 
     def store_vector(
-        self, values: Sequence[Any], memory: Memory, offset: Number, dtype: DType
+        self, values: Sequence[Operand], memory: Memory, offset: Number, dtype: DType
     ) -> None:
         """Write a vector's elements, the first of them at an offset."""
         if memory.vector == 1:
@@ -86,7 +85,7 @@ class RowElements(ThreadElements):
         item = self.places.value(offset) >> (self.vector.bit_length() - 1)
         memory[item] = self.builder.vector(parts)
 
-    def word_of_threads(self, value: Any, dtype: DType) -> Value:
+    def word_of_threads(self, value: Operand, dtype: DType) -> Value:
         """The word that the elements of neighbouring threads share, those that run in step: all of these have it."""
         b, bits, share = self.builder, 8 * dtype.itemsize, 4 // dtype.itemsize
         word = self.registers.packed(value, dtype) << ((b.local & (share - 1)) * bits)

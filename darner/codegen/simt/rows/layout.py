@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ....graph.graph import Graph
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.specs import sizes
 from ...problems.rows import Passes
@@ -27,7 +28,7 @@ AT_ONCE = 8
 REGISTERS = 64
 """Elements of all operands and sums together that a thread keeps: more, and fewer threads find room beside each other."""
 LINES = 1450
-"""Lines of a shader that elements may take, written out one after another."""
+"""Lines of a kernel that elements may take, written out one after another."""
 FEW_GROUPS = 128
 """Workgroups that leave a GPU idle where they are fewer."""
 ENOUGH_GROUPS = 512
@@ -113,7 +114,7 @@ def _last(node: Node) -> int:
 
 
 def most_held(body: Graph, passes: Passes) -> int:
-    """Elements of a row that a thread can keep in registers, and a shader has lines for."""
+    """Elements of a row that a thread can keep in registers, and a kernel has lines for."""
     inputs, _ = full_nodes(body, passes)
     each = 1 + len(inputs) + len(passes.columns)
     lines = sum(_lines(node) for node in body.nodes if tuple(sizes(node)) == passes.space)
@@ -147,26 +148,26 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
     largest = largest_group(machine)
     threads = min(THREADS, largest)
     if lies_across(passes):
-        peers = min(threads, power_above(-(-length // EACH)))
+        peers = min(threads, power_above(ceil_div(length, EACH)))
         if peers > 1 and _slots(length, peers // 2, vector) < _slots(length, peers, vector):
             # Fewer threads, of which fewer have nothing to do.
             peers //= 2
         if length > peers * most and len(passes.levels) + bool(outputs) > 1:
             # As many threads as a workgroup can have, if that keeps the row in registers; where it does not, the fewer rows
             # are under way at the same time, the more of them the next pass finds in the cache.
-            wanted = power_above(-(-length // most))
+            wanted = power_above(ceil_div(length, most))
             if wanted <= largest or rows >= FEW_GROUPS:
                 peers = min(wanted, largest)
-        side = max(1, min(threads // peers, power_above(-(-rows // ENOUGH_GROUPS))))
+        side = max(1, min(threads // peers, power_above(ceil_div(rows, ENOUGH_GROUPS))))
         side = max(side, min(min(SIDE, threads) // peers, power_above(rows)))
     else:
         side = min(SIDE, threads, power_above(passes.space[-1]))
-        peers = min(threads // side, power_above(-(-length // EACH)))
-        while side * peers < threads and -(-rows // (2 * side)) >= ENOUGH_GROUPS:
+        peers = min(threads // side, power_above(ceil_div(length, EACH)))
+        while side * peers < threads and ceil_div(rows, 2 * side) >= ENOUGH_GROUPS:
             side *= 2
-    held = -(-length // (peers * vector))
-    # Pieces have a shader for each pass; rows that are not cut have all passes written out in one.
-    cut = -(-rows // side) < FEW_GROUPS and length * side >= LEAST_SPLIT
+    held = ceil_div(length, peers * vector)
+    # Pieces have a dispatch for each pass; rows that are not cut have all passes written out in one.
+    cut = ceil_div(rows, side) < FEW_GROUPS and length * side >= LEAST_SPLIT
     written_out = 1 if cut else len(passes.levels) + bool(outputs)
     at_once = max(1, min(AT_ONCE // (1 if vector == 1 else 2), most // vector // written_out))
     layout = Layout(peers, side, vector, held, at_once, 1, length, lies_across(passes))
@@ -177,15 +178,15 @@ def layout_for(body: Graph, passes: Passes, machine: Machine) -> Layout:
 
 def _slots(length: int, peers: int, vector: int) -> int:
     """Places for elements that so many threads have, those behind the row's end counted."""
-    return -(-length // (peers * vector)) * peers * vector
+    return round_up(length, peers * vector)
 
 
 def _in_pieces(layout: Layout, length: int, rows: int) -> Layout:
     """Rows that are not held: cut where there are few, and so that no thread adds up too much by itself."""
-    groups, step = -(-rows // layout.side), layout.step
-    split = -(-length // (step * LONGEST))
+    groups, step = ceil_div(rows, layout.side), layout.step
+    split = ceil_div(length, step * LONGEST)
     if groups < FEW_GROUPS and length * layout.side >= LEAST_SPLIT:
-        split = max(split, min(-(-ENOUGH_GROUPS // groups), -(-length // step)))
-    piece = -(-length // (max(split, 1) * step)) * step
-    pieces = -(-length // piece)
+        split = max(split, min(ceil_div(ENOUGH_GROUPS, groups), ceil_div(length, step)))
+    piece = ceil_div(length, max(split, 1) * step) * step
+    pieces = ceil_div(length, piece)
     return replace(layout, pieces=pieces, piece=piece) if pieces > 1 else layout

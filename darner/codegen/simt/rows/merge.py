@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ....graph import dtypes
 from ....graph.dtypes import DType
 from ....graph.node import Node
 from ...ir.index import Number
-from ..builder import Value
+from ..builder import Operand, Value
 from ..dispatch import Dispatch
 from ..elements import ThreadElements
 
-State: TypeAlias = list[Any]
+State: TypeAlias = list[Operand]
 """The values that a running result consists of."""
 
 NOWHERE = 0xFFFFFFFF
@@ -52,7 +52,7 @@ class Reduction:
             return [least, registers.constant(NOWHERE, dtypes.u32)]
         return [registers.neutral(node.op.name, node.operands[0].dtype, node.dtype)]
 
-    def of(self, value: Any, place: Number) -> State:
+    def of(self, value: Operand, place: Number) -> State:
         """The running result of one element, that stands at a place of its row."""
         if self.finds:
             return [value, self.elements.places.plain(place)]
@@ -88,7 +88,7 @@ class Reduction:
             states = [*paired, *states[len(states) // 2 * 2 :]]
         return states[0]
 
-    def result(self, state: State) -> Any:
+    def result(self, state: State) -> Operand:
         """What the reduction is."""
         registers, node = self.elements.registers, self.node
         if self.finds:

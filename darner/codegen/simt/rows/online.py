@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from ....graph.dtypes import f32
 from ....graph.node import Node
 from ...ir.math import emit
 from ...problems.rows import Passes
-from ..builder import Simt
+from ..builder import Operand, Simt
 
 SEEN_THROUGH = ("broadcast_to", "reshape", "stop_gradient")
 
@@ -47,7 +46,7 @@ def _source(node: Node) -> Node:
     return node
 
 
-def scaled(b: Simt, total: Any, peak: Any, higher: Any) -> Any:
+def scaled(b: Simt, total: Operand, peak: Operand, higher: Operand) -> Operand:
     """A sum of powers below ``peak`` as one of powers below what is not lower; of no powers, as no elements are above -inf, it is 0."""
     one, zero = b.constant(1.0, f32), b.constant(0.0, f32)
     lower = emit("sub", b, [peak, higher], [f32, f32], f32)
@@ -57,16 +56,16 @@ def scaled(b: Simt, total: Any, peak: Any, higher: Any) -> Any:
     return b.select(is_lowest(b, peak), zero, b.fmul(total, factor))
 
 
-def is_lowest(b: Simt, peak: Any) -> Any:
+def is_lowest(b: Simt, peak: Operand) -> Operand:
     """Whether the largest element is -inf."""
     return b.fcmp_ordered("==", peak, b.constant(-math.inf, f32))
 
 
-def above_lowest(b: Simt, peak: Any) -> Any:
+def above_lowest(b: Simt, peak: Operand) -> Operand:
     """What powers are taken below, where the largest so far may be -inf: its powers are then 0."""
     return b.select(is_lowest(b, peak), b.constant(0.0, f32), peak)
 
 
-def completed(b: Simt, total: Any, peak: Any) -> Any:
+def completed(b: Simt, total: Operand, peak: Operand) -> Operand:
     """The sum when all elements are in it: of a row of -inf it is NaN, as -inf less -inf is."""
     return b.select(is_lowest(b, peak), b.constant(math.nan, f32), total)

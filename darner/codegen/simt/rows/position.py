@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...problems.rows import Passes
-from ..builder import Value, is_packed
+from ..builder import Operand, Value, is_packed
 from ..dispatch import Dispatch
 from ..machine import Machine
 from .elements import RowElements, has_whole_words
@@ -171,17 +170,17 @@ class RowPlace:
 
     def over_row(
         self,
-        inside: Callable[[list[Vector], list[Any]], Sequence[Any]],
-        carried: Sequence[Any],
+        inside: Callable[[list[Vector], list[Operand]], Sequence[Operand]],
+        carried: Sequence[Operand],
         base: Number = 0,
         stop: Number | None = None,
-    ) -> list[Any]:
+    ) -> list[Operand]:
         """Go through this thread's elements of the row, all at once where they are held."""
         layout = self.layout
         if layout.held:
             return list(inside(self.held(), list(carried)))
 
-        def step(first: Any, values: list[Any]) -> Sequence[Any]:
+        def step(first: Operand, values: list[Operand]) -> Sequence[Operand]:
             vectors = [self.vector(self.stretch(first, k)) for k in range(layout.at_once)]
             return inside(vectors, values)
 

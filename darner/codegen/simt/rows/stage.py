@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any
 
 from ....graph import dtypes
 from ....graph.errors import InternalError
+from ....graph.integers import ceil_div
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir.index import Number
 from ...problems.rows import Passes
-from ..builder import Memory, Value
+from ..builder import Memory, Operand, Value
 from ..dispatch import Stage
 from ..machine import Machine
 from .layout import AT_ONCE, Layout, row_count
@@ -95,7 +95,7 @@ class RowStage(RowPlace):
         found = [self.reductions[node.id] for node in self.passes.levels[level]]
         self.hoist(level)
 
-        def combine_vectors(vectors: list[Vector], values: list[Any]) -> Sequence[Any]:
+        def combine_vectors(vectors: list[Vector], values: list[Operand]) -> Sequence[Operand]:
             states = _unflattened(found, values)
             if self.online and level == 0:
                 return _flattened(self._combined_online(found, vectors, states))
@@ -231,7 +231,7 @@ class RowStage(RowPlace):
             return
         self.hoist(len(self.passes.levels))
 
-        def write_vectors(vectors: list[Vector], _: list[Any]) -> Sequence[Any]:
+        def write_vectors(vectors: list[Vector], _: list[Operand]) -> Sequence[Operand]:
             # All are computed before any is written: a result may lie where an operand does.
             made = [
                 [self._to_write(number, node, vector) for number, node, _ in self.full]
@@ -249,7 +249,7 @@ class RowStage(RowPlace):
 
         self.over_row(write_vectors, [], base, stop)
 
-    def _to_write(self, number: int, node: Node, vector: Vector) -> Any:
+    def _to_write(self, number: int, node: Node, vector: Vector) -> Operand:
         """The elements of a result; a word of them where neighbouring threads have the others."""
         values = [self.elements.at(node, index) for index in vector.indices]
         if number not in self.joined:
@@ -332,7 +332,7 @@ class RowStage(RowPlace):
     ) -> list[State]:
         """What this thread's share of so many parts comes to: every so many of them, as there are threads."""
         b, peers = self.builder, self.layout.peers
-        at_once = min(AT_ONCE, -(-parts // peers))
+        at_once = min(AT_ONCE, ceil_div(parts, peers))
         step = peers * at_once
 
         def read_part(first: Number, number: int) -> list[State]:
@@ -342,7 +342,7 @@ class RowStage(RowPlace):
             valid = b.let(part < parts, "valid")
             return one_part(b.let(b.min(part, parts - 1)), valid)
 
-        def merge_parts(first: Any, values: list[Any]) -> Sequence[Any]:
+        def merge_parts(first: Operand, values: list[Operand]) -> Sequence[Operand]:
             several = [read_part(first, number) for number in range(at_once)]
             return _flattened(self.merged_here(found, [_unflattened(found, values), *several]))
 
@@ -357,10 +357,10 @@ class RowStage(RowPlace):
         return self.dispatch.finish(groups)
 
 
-def _flattened(states: Sequence[State]) -> list[Any]:
+def _flattened(states: Sequence[State]) -> list[Operand]:
     return [value for state in states for value in state]
 
 
-def _unflattened(found: Sequence[Reduction], values: Sequence[Any]) -> list[State]:
+def _unflattened(found: Sequence[Reduction], values: Sequence[Operand]) -> list[State]:
     left = list(values)
     return [[left.pop(0) for _ in one.types] for one in found]

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ...elements.collapse import collapsed
 from ...elements.elements import can_emit
 from ...ir.index import Number
 from ...problems.rows import Passes, passes
-from ..builder import Value
+from ..builder import Operand, Value
 from ..dispatch import Stage, Written
 from ..machine import Machine, power_above
 from ..template import Template
@@ -86,7 +86,7 @@ class _Rows:
         self.online = online is not None
         self.passes = online or found
         self.length, self.rows = row_length(found), row_count(found)
-        self.blocks = -(-self.rows // self.layout.side)
+        self.blocks = ceil_div(self.rows, self.layout.side)
         self.words = 0
         self.shared = 0
 
@@ -184,15 +184,15 @@ class _Rows:
         """Every workgroup has a run of rows, and the sums over them in registers."""
         layout, nodes = self.layout, self.passes.columns
         groups = min(self.blocks, MOST_RUNS)
-        each = -(-self.blocks // groups)
-        groups = -(-self.blocks // each)
+        each = ceil_div(self.blocks, groups)
+        groups = ceil_div(self.blocks, each)
         first = self._column_room(groups)
         stage = self.stage()
         found = [stage.reductions[node.id] for node in nodes]
         b, held = stage.builder, layout.held * layout.vector
         certain = groups * each * layout.side == self.rows
 
-        def one_row(number: Number, values: list[Any]) -> Sequence[Any]:
+        def one_row(number: Number, values: list[Operand]) -> Sequence[Operand]:
             row = b.group * each + number
             if layout.side > 1:
                 row = row * layout.side + stage.beside
@@ -227,7 +227,7 @@ class _Rows:
         return [self.finished(stage, groups), *self._added_up(groups, first)]
 
     def _write_run(
-        self, stage: RowStage, one: Reduction, k: int, values: Sequence[Any], first: int
+        self, stage: RowStage, one: Reduction, k: int, values: Sequence[Operand], first: int
     ) -> None:
         """What a run of rows comes to, for one vector of a thread: merged over the workgroup's rows, then written."""
         layout = self.layout
@@ -273,16 +273,16 @@ class _Rows:
     def _runs(self) -> int:
         layout = self._beside()
         step = layout.peers * layout.at_once
-        wanted = -(-ENOUGH_GROUPS // -(-self.length // layout.side))
-        runs = max(-(-self.rows // (step * LONGEST)), min(wanted, self.rows // step), 1)
-        self.run = -(-self.rows // (runs * step)) * step
-        return -(-self.rows // self.run)
+        wanted = ceil_div(ENOUGH_GROUPS, ceil_div(self.length, layout.side))
+        runs = max(ceil_div(self.rows, step * LONGEST), min(wanted, self.rows // step), 1)
+        self.run = ceil_div(self.rows, runs * step) * step
+        return ceil_div(self.rows, self.run)
 
     def columns_apart(self, totals: Partials) -> list[Stage]:
         """Sums over runs of rows, whose own reductions are known."""
         layout = self._beside()
         stage = self.stage(layout)
-        blocks = -(-self.length // layout.side)
+        blocks = ceil_div(self.length, layout.side)
         b = stage.builder
         column, valid = self._at_column(stage, b.group % blocks)
         run = b.let(b.group // blocks, "run")
@@ -290,7 +290,7 @@ class _Rows:
         stop = b.let(b.min(base + self.run, self.rows), "stop")
         found = [stage.reductions[node.id] for node in self.passes.columns]
 
-        def some_rows(start: Value, values: list[Any]) -> Sequence[Any]:
+        def some_rows(start: Value, values: list[Operand]) -> Sequence[Operand]:
             made: list[list[State]] = [[] for _ in found]
             for k in range(layout.at_once):
                 number = start + k * layout.peers + stage.member
@@ -346,7 +346,7 @@ class _Rows:
         with stage.builder.if_(stage.member == 0, valid):
             for node, memory in stage.columns:
                 stage.registers.store(sums[node.id], memory, column, node.dtype)
-        return [self.finished(stage, -(-self.length // layout.side))]
+        return [self.finished(stage, ceil_div(self.length, layout.side))]
 
 
 ROWS = Template("rows", _fits, _write)

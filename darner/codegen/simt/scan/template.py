@@ -9,19 +9,18 @@ another. 16-bit floats are summed in f32, each result rounded once.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
-from ....backends.wgpu.text import Text, spelled
 from ....graph import dtypes
+from ....graph.integers import ceil_div
 from ....lower.plan import Spec
 from ....lower.specs import sizes
-from ...ir.math import emit, register_type
+from ...ir.index import Number
+from ...ir.math import emit
+from ...ir.registers import Registers
 from ...problems.scan import NAMES
-from ..builder import Memory, is_packed
+from ..builder import Memory, Operand, Simt, Value, Variable, is_packed
 from ..dispatch import WORKGROUP, Dispatch, Stage, Written
-from ..elements import ThreadElements
 from ..machine import Machine, power_above, power_below
-from ..sort.template import word
 from ..template import Template
 
 ALONE = 32
@@ -54,22 +53,26 @@ class _Scan:
         self.reduction, self.op = NAMES[node.op.name]
         self.exclusive = bool(node.attrs.get("exclusive", False))
         self.reverse = bool(node.attrs["reverse"])
+        self.kept = Registers.kept_in(node.dtype)
 
     # ------------------------------------------------------------- elements
 
-    def start(self, shader: Dispatch, elements: ThreadElements) -> None:
-        """Say what all that follows needs of a shader."""
-        self.shader, self.elements, self.writer = shader, elements, shader.builder
-        self.kept = elements.registers.kept_in(self.node.dtype)
-        self.kind = register_type(self.kept)
-        self.neutral = self.writer.text(
-            elements.registers.neutral(self.reduction, self.x.dtype, self.node.dtype)
-        )
+    def start(self, dispatch: Dispatch) -> Simt:
+        """Say which dispatch all that follows is written to."""
+        self.dispatch, self.elements = dispatch, dispatch.elements()
+        self.builder: Simt = dispatch.builder
+        return self.builder
 
-    def _place(self, step: Text) -> Any:
+    def running(self, name: str) -> Variable:
+        """A running result that nothing was added to."""
+        registers = self.elements.registers
+        nothing = registers.neutral(self.reduction, self.x.dtype, self.node.dtype)
+        return self.builder.variable(nothing, name)
+
+    def _place(self, step: Value) -> Number:
         return self.elements.places.sub(self.length - 1, step) if self.reverse else step
 
-    def read(self, row: Text, step: Text) -> Any:
+    def read(self, row: Value, step: Value) -> Operand:
         """The element of a row that comes at a step."""
         places = self.elements.places
         outer, inner = places.div(row, self.inner), places.mod(row, self.inner)
@@ -78,165 +81,130 @@ class _Scan:
         value = self.elements.at(self.x, [*lead, self._place(step), *tail])
         return self.elements.registers.cast(value, self.x.dtype, self.kept)
 
-    def write(self, row: Text, step: Text, total: Any) -> None:
+    def write(self, row: Value, step: Value, total: Operand) -> None:
         """The result of a step."""
         places, registers = self.elements.places, self.elements.registers
         outer, inner = places.div(row, self.inner), places.mod(row, self.inner)
         at = places.add(places.mul(outer, self.length), self._place(step))
         offset = places.add(places.mul(at, self.inner), inner)
         value = registers.cast(total, self.kept, self.node.dtype)
-        registers.store(value, self.shader.results[0], offset, self.node.dtype)
+        registers.store(value, self.dispatch.results[0], offset, self.node.dtype)
 
-    def combined(self, a: str, b: Any) -> str:
+    def combined(self, a: Operand, b: Operand) -> Operand:
         """Two running results as one."""
-        values = [Text(self.kind, a), Text(self.kind, b) if isinstance(b, str) else b]
-        return self.writer.text(
-            emit(self.op, self.writer, values, [self.kept, self.kept], self.kept)
-        )
+        return emit(self.op, self.builder, [a, b], [self.kept, self.kept], self.kept)
 
     # ------------------------------------------------------------- dispatches
 
     def by_threads(self) -> Stage:
         """A thread goes along each row."""
-        shader = Dispatch(self.spec, self.machine, threads=64)
-        elements = shader.elements()
-        self.start(shader, elements)
-        writer = shader.builder
-        with writer.block(f"if (thread < {self.rows}u)"), elements.scope():
-            writer.line(f"var total = {self.neutral};")
-
-            def one(step: Any, _: list[Any]) -> list[Any]:
-                value = self.read(word("thread"), step)
-                following = self.combined("total", value)
-                shown = "total" if self.exclusive else following
-                self.write(word("thread"), step, writer.let_text(self.kind, shown))
-                writer.line(f"total = {following};")
-                return []
-
-            elements.loop(0, self.length, one)
-        return shader.finish(-(-self.rows // shader.threads))
+        dispatch = Dispatch(self.spec, self.machine, threads=64)
+        b = self.start(dispatch)
+        with b.if_(b.thread < self.rows):
+            total = self.running("total")
+            with b.for_(0, self.length, name="step") as step:
+                following = self.combined(total, self.read(b.thread, step))
+                self.write(b.thread, step, total if self.exclusive else following)
+                total.set(following)
+        return dispatch.finish(ceil_div(self.rows, dispatch.threads))
 
     def by_workgroups(self, pieces: int = 1) -> Stage:
         """A workgroup goes along each piece of a row; where there are several, it begins with what those before come to."""
-        shader = self._begin(pieces)
-        writer, elements = self.writer, self.elements
-        if pieces == 1:
-            writer.line(f"var carried = {self.neutral};")
-        else:
-            sums = self._sums(shader, pieces)
-            writer.line(f"var own = {self.neutral};")
-            head = f"for (var i = local; i < piece; i += {shader.threads}u)"
-            with writer.block(head), elements.scope():
-                value = writer.let_text(
-                    self.kind, self._from_word(f"{sums.name}[group - piece + i]")
-                )
-                writer.line(f"own = {self.combined('own', value)};")
-            self._reduce()
-            writer.line(f"var carried = {self._held('0')};")
-            shader.barrier()
-        head = f"for (var part = first; part < last; part += {shader.threads * NEIGHBOURS}u)"
-        with writer.block(head), elements.scope():
-            self._part(shader.threads)
-        return shader.finish(self.rows * pieces)
+        b = self._begin(pieces)
+        threads = self.dispatch.threads
+        carried = self.running("carried")
+        if pieces > 1:
+            sums = self._sums(pieces)
+            own = self.running("own")
+            with b.for_(b.local, self.piece, threads) as i:
+                own.set(self.combined(own, self._from_scratch(sums[b.group - self.piece + i])))
+            self._reduce(own)
+            carried.set(self.held[0])
+            b.barrier()
+        with b.for_(self.first, self.last, threads * NEIGHBOURS, name="part") as part:
+            self._part(b.let(part + b.local * NEIGHBOURS, "at"), carried)
+        return self.dispatch.finish(self.rows * pieces)
 
     def sums(self, pieces: int) -> Stage:
         """What every piece of a row comes to."""
-        shader = self._begin(pieces)
-        writer, elements = self.writer, self.elements
-        found = self._sums(shader, pieces)
-        writer.line(f"var own = {self.neutral};")
-        head = f"for (var step = first + local; step < last; step += {shader.threads}u)"
-        with writer.block(head), elements.scope():
-            value = self.read(word("row"), word("step"))
-            writer.line(f"own = {self.combined('own', value)};")
-        self._reduce()
-        text = self._to_word(self._held("0"))
-        writer.line(f"if (local == 0u) {{ {found.name}[group] = {text}; }}")
-        return shader.finish(self.rows * pieces)
+        b = self._begin(pieces)
+        sums, own = self._sums(pieces), self.running("own")
+        with b.for_(self.first + b.local, self.last, self.dispatch.threads, name="step") as step:
+            own.set(self.combined(own, self.read(self.row, step)))
+        self._reduce(own)
+        with b.if_(b.local == 0):
+            total = self.held[0]
+            sums[b.group] = b.bits(total) if is_packed(self.kept) else total
+        return self.dispatch.finish(self.rows * pieces)
 
     # ------------------------------------------------------------- pieces
 
-    def _begin(self, pieces: int) -> Dispatch:
+    def _begin(self, pieces: int) -> Simt:
         """A dispatch with a workgroup for each piece of each row, which knows where its own begins and ends."""
-        size = -(-self.length // pieces)
-        needed = max(32, power_above(-(-size // NEIGHBOURS)))
+        size = ceil_div(self.length, pieces)
+        needed = max(32, power_above(ceil_div(size, NEIGHBOURS)))
         threads = min(power_below(min(WORKGROUP, self.machine.threads)), needed)
-        shader = Dispatch(self.spec, self.machine, threads=threads)
-        self.start(shader, shader.elements())
-        # Bools of workgroup memory may share words, which threads would overwrite for each other.
-        kind = "u32" if spelled(self.kind) == "bool" else spelled(self.kind)
-        shader.text_shared("sums", f"array<{kind}, {threads}>")
-        self.writer.line(f"let row = group / {pieces}u;")
-        self.writer.line(f"let piece = group % {pieces}u;")
-        self.writer.line(f"let first = min(piece * {size}u, {self.length}u);")
-        self.writer.line(f"let last = min(first + {size}u, {self.length}u);")
-        return shader
+        b = self.start(Dispatch(self.spec, self.machine, threads=threads))
+        # What the threads of the workgroup have come to.
+        self.held = b.shared(self.kept, self.dispatch.threads, "held")
+        self.row = b.let(b.group // pieces, "row")
+        self.piece = b.let(b.group % pieces, "piece")
+        self.first = b.let(b.min(self.piece * size, self.length), "first")
+        self.last = b.let(b.min(self.first + size, self.length), "last")
+        return b
 
-    def _sums(self, shader: Dispatch, pieces: int) -> Memory:
+    def _sums(self, pieces: int) -> Memory:
         held = dtypes.u32 if is_packed(self.kept) else self.kept
-        return shader.scratch(0, self.rows * pieces, held)
+        return self.dispatch.scratch(0, self.rows * pieces, held)
 
-    def _to_word(self, text: str) -> str:
-        return f"u32({text})" if spelled(self.kind) == "bool" else text
+    def _from_scratch(self, word: Value) -> Value:
+        return self.builder.of_bits(word, self.kept) if is_packed(self.kept) else word
 
-    def _from_word(self, text: str) -> str:
-        return f"({text} != 0u)" if spelled(self.kind) == "bool" else text
+    def _reduce(self, own: Value) -> None:
+        """What all threads have together, in ``held[0]``."""
+        b, held = self.builder, self.held
+        held[b.local] = own
+        b.barrier()
+        halves = b.iterate(
+            self.dispatch.threads // 2, lambda half: half > 0, lambda half: half >> 1, "half"
+        )
+        with halves as half:
+            with b.if_(b.local < half):
+                held[b.local] = self.combined(held[b.local], held[b.local + half])
+            b.barrier()
 
-    def _held(self, place: str) -> str:
-        """What a thread of the workgroup has put down."""
-        return self._from_word(f"sums[{place}]")
-
-    def _hold(self, text: str) -> None:
-        """Put down what the other threads are to know."""
-        self.writer.line(f"sums[local] = {self._to_word(text)};")
-
-    def _reduce(self) -> None:
-        """What all threads have as ``own`` together, in ``sums[0]``."""
-        writer, shader = self.writer, self.shader
-        self._hold("own")
-        shader.barrier()
-        head = f"for (var half = {shader.threads // 2}u; half > 0u; half >>= 1u)"
-        with writer.block(head), self.elements.scope():
-            with writer.block("if (local < half)"), self.elements.scope():
-                self._hold(self.combined(self._held("local"), self._held("local + half")))
-            shader.barrier()
-
-    def _part(self, threads: int) -> None:
-        """As many elements as a workgroup takes at a time; ``carried`` is what came before."""
-        shader, writer, elements = self.shader, self.writer, self.elements
-        writer.line(f"let at = part + local * {NEIGHBOURS}u;")
-        writer.line(f"var own = {self.neutral};")
-        values = []
+    def _part(self, at: Value, carried: Variable) -> None:
+        """As many elements as a workgroup takes at a time, this thread's from ``at`` on; ``carried`` is what came before."""
+        b, held, threads = self.builder, self.held, self.dispatch.threads
+        own, values = self.running("own"), []
         for k in range(NEIGHBOURS):
-            name = writer.name("x")
-            writer.line(f"var {name} = {self.neutral};")
-            with writer.block(f"if (at + {k}u < last)"), elements.scope():
-                step = writer.let_text(word("").type, f"at + {k}u")
-                writer.line(f"{name} = {writer.text(self.read(word('row'), step))};")
-            values.append(name)
-            writer.line(f"own = {self.combined('own', name)};")
-        self._hold("own")
-        shader.barrier()
-        head = f"for (var apart = 1u; apart < {threads}u; apart <<= 1u)"
-        with writer.block(head), elements.scope():
-            writer.line(f"var found = {self.neutral};")
-            writer.line(f"if (local >= apart) {{ found = {self._held('local - apart')}; }}")
-            shader.barrier()
-            writer.line(f"own = {self.combined('found', 'own')};")
-            self._hold("own")
-            shader.barrier()
-        writer.line(f"var former = {self.neutral};")
-        writer.line(f"if (local > 0u) {{ former = {self._held('local - 1u')}; }}")
-        writer.line(f"var total = {self.combined('carried', 'former')};")
-        for k, each in enumerate(values):
-            with writer.block(f"if (at + {k}u < last)"), elements.scope():
-                following = self.combined("total", each)
-                shown = "total" if self.exclusive else following
-                step = writer.let_text(word("").type, f"at + {k}u")
-                self.write(word("row"), step, writer.let_text(self.kind, shown))
-                writer.line(f"total = {following};")
-        writer.line(f"carried = {self.combined('carried', self._held(f'{threads - 1}u'))};")
-        shader.barrier()
+            value = self.running("x")
+            with b.if_(at + k < self.last):
+                value.set(self.read(self.row, b.let(at + k)))
+            own.set(self.combined(own, value))
+            values.append(value)
+        held[b.local] = own
+        b.barrier()
+        doubles = b.iterate(1, lambda apart: apart < threads, lambda apart: apart << 1, "apart")
+        with doubles as apart:
+            found = self.running("found")
+            with b.if_(b.local >= apart):
+                found.set(held[b.local - apart])
+            b.barrier()
+            own.set(self.combined(found, own))
+            held[b.local] = own
+            b.barrier()
+        former = self.running("former")
+        with b.if_(b.local > 0):
+            former.set(held[b.local - 1])
+        total = b.variable(self.combined(carried, former), "total")
+        for k, value in enumerate(values):
+            with b.if_(at + k < self.last):
+                following = self.combined(total, value)
+                self.write(self.row, b.let(at + k), total if self.exclusive else following)
+                total.set(following)
+        carried.set(self.combined(carried, held[threads - 1]))
+        b.barrier()
 
 
 def _fits(spec: Spec, machine: Machine) -> bool:
@@ -249,7 +217,7 @@ def _write(spec: Spec, machine: Machine) -> Written:
         return Written(())
     if scan.length <= ALONE or scan.rows >= MANY:
         return Written((scan.by_threads(),))
-    pieces = -(-scan.length // PIECE)
+    pieces = ceil_div(scan.length, PIECE)
     if scan.rows >= ROWS or pieces == 1:
         return Written((scan.by_workgroups(),))
     stages = (scan.sums(pieces), scan.by_workgroups(pieces))

@@ -8,17 +8,18 @@ binary search, how many of each other run come before it. Where few of a row are
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
-from ....backends.wgpu.text import Text
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....graph.integers import ceil_div, round_up
 from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ...ir import sort_keys
-from ..builder import Memory
+from ...ir.index import Number
+from ..builder import Memory, Operand, Value
 from ..dispatch import Dispatch, Stage, Written
 from ..elements import ThreadElements
 from ..machine import GRANULE, Machine, power_above
@@ -31,61 +32,69 @@ TOGETHER = 512
 """Items of short rows that one workgroup sorts at the same time."""
 WAYS = 4
 """Runs that are merged into one."""
-
-Key = Callable[[Dispatch, ThreadElements, Text, Text], Text]
-"""``key(shader, elements, row, number)``: the key of an element."""
-Finish = Callable[[Dispatch, ThreadElements, Text, Text, Text, Text], None]
-"""``finish(shader, elements, row, place, key, number)``: what is done with an item whose place is known."""
+NOTHING = -1
+"""The key and the number of no item: behind all others, as all bits are set."""
 
 
-def word(text: str) -> Text:
-    """A u32 expression as a value."""
-    from llvmlite import ir
+@dataclass(frozen=True)
+class Item:
+    """What is sorted, in its place.
 
-    return Text(ir.IntType(32), text)
+    Attributes:
+        row: the number of its row.
+        place: its place in it.
+        key: what it is ordered by.
+        number: its place before.
+    """
+
+    row: Value
+    place: Value
+    key: Value
+    number: Value
 
 
-def rounded(nbytes: int) -> int:
-    """Bytes up to where the next part of scratch memory may begin."""
-    return -(-nbytes // GRANULE) * GRANULE
+Key = Callable[[Dispatch, ThreadElements, Value, Value], Operand]
+"""``key(dispatch, elements, row, number)``: the key of an element."""
+Finish = Callable[[Dispatch, ThreadElements, Item], None]
+"""``finish(dispatch, elements, item)``: what is done with an item whose place is known."""
 
 
-class Sort:
-    """Rows of items, and the dispatches that put each in order.
+@dataclass(frozen=True)
+class Rows:
+    """Rows of items.
 
-    Args:
-        spec: the kernel that needs it.
-        machine: for which GPU.
-        rows: how many rows there are.
+    Attributes:
+        count: how many rows there are.
         length: items of each.
         key: what the items are ordered by.
         finish: what is done with each of them in the end.
         keep: how many of a row are wanted.
         wide: whether keys have 64 bits.
+    """
+
+    count: int
+    length: int
+    key: Key
+    finish: Finish
+    keep: int
+    wide: bool = False
+
+
+class Sort:
+    """The dispatches that put each row in order.
+
+    Args:
+        spec: the kernel that needs it.
+        machine: for which GPU.
+        rows: what is sorted.
         start: the first byte of scratch memory that is free.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        machine: Machine,
-        rows: int,
-        length: int,
-        key: Key,
-        finish: Finish,
-        *,
-        keep: int | None = None,
-        wide: bool = False,
-        start: int = 0,
-    ) -> None:
-        self.spec, self.machine = spec, machine
-        self.rows, self.length = rows, length
-        self.key, self.finish = key, finish
-        self.keep = length if keep is None else keep
-        self.dtype: DType = dtypes.i64 if wide else dtypes.u32
-        self.kind = "u64" if wide else "u32"
-        self.last = f"{(1 << 64) - 1}lu" if wide else f"{(1 << 32) - 1}u"
-        self.block = BLOCK_BYTES // (16 if wide else 8)
+    def __init__(self, spec: Spec, machine: Machine, rows: Rows, start: int = 0) -> None:
+        self.spec, self.machine, self.sorted = spec, machine, rows
+        self.rows, self.length, self.keep = rows.count, rows.length, rows.keep
+        self.dtype: DType = dtypes.i64 if rows.wide else dtypes.u32
+        self.block = BLOCK_BYTES // (16 if rows.wide else 8)
         self._areas = (start, start)
         self.end = start
 
@@ -101,98 +110,101 @@ class Sort:
 
     def _make_areas(self, items: int) -> None:
         """Two parts of scratch memory for so many items."""
-        each = rounded(self.rows * items * self.dtype.itemsize) + rounded(self.rows * items * 4)
+        count = self.rows * items
+        each = round_up(count * self.dtype.itemsize, GRANULE) + round_up(count * 4, GRANULE)
         self._areas = (self.end, self.end + each)
         self.end += 2 * each
 
-    def _items(self, shader: Dispatch, area: int, items: int) -> tuple[Memory, Memory]:
+    def _items(self, dispatch: Dispatch, area: int, items: int) -> tuple[Memory, Memory]:
         """The keys and the numbers of one of these parts."""
         start, count = self._areas[area], self.rows * items
-        keys = shader.scratch(start, count, self.dtype)
-        start += rounded(count * self.dtype.itemsize)
-        return keys, shader.scratch(start, count, dtypes.u32)
+        keys = dispatch.scratch(start, count, self.dtype)
+        start += round_up(count * self.dtype.itemsize, GRANULE)
+        return keys, dispatch.scratch(start, count, dtypes.u32)
 
     # ------------------------------------------------------------- blocks
 
     def _selection(self) -> list[Stage]:
-        self._make_areas(-(-self.length // self.block) * self.keep)
+        self._make_areas(ceil_div(self.length, self.block) * self.keep)
         stages, items, level = [], self.length, 0
         while items > self.block:
             stages.append(self._blocks(items, level))
-            items, level = -(-items // self.block) * self.keep, level + 1
+            items, level = ceil_div(items, self.block) * self.keep, level + 1
         return [*stages, self._blocks(items, level, final=True)]
 
     def _blocks(self, length: int, level: int, *, final: bool = False) -> Stage:
         """Sort the blocks of all rows: of the elements at first, later of what was kept of the blocks before."""
         padded = min(power_above(length), self.block)
-        blocks = -(-length // padded)
+        blocks = ceil_div(length, padded)
         segments = self.rows * blocks
         share = min(max(1, TOGETHER // padded), segments)
         items = share * padded
         kept = min(self.keep, padded)
-        shader = Dispatch(self.spec, self.machine, threads=min(256, max(32, items // 2)))
-        elements, writer = shader.elements(), shader.builder
-        shader.text_shared("keys", f"array<{self.kind}, {items}>")
-        shader.text_shared("numbers", f"array<u32, {items}>")
-        before = self._items(shader, (level - 1) % 2, length) if level else None
-        after = None if final else self._items(shader, level % 2, blocks * kept)
-        step = f"{shader.threads}u"
-        with writer.block(f"for (var i = local; i < {items}u; i += {step})"), elements.scope():
-            writer.line(f"let segment = group * {share}u + i / {padded}u;")
-            writer.line(f"let row = segment / {blocks}u;")
-            writer.line(f"let place = segment % {blocks}u * {padded}u + i % {padded}u;")
-            writer.line(f"var key = {self.last};")
-            writer.line("var number = 0xffffffffu;")
-            with writer.block(f"if (segment < {segments}u && place < {length}u)"), elements.scope():
+        dispatch = Dispatch(self.spec, self.machine, threads=min(256, max(32, items // 2)))
+        elements, b = dispatch.elements(), dispatch.builder
+        keys = b.shared(self.dtype, items, "keys")
+        numbers = b.shared(dtypes.u32, items, "numbers")
+        before = self._items(dispatch, (level - 1) % 2, length) if level else None
+        after = None if final else self._items(dispatch, level % 2, blocks * kept)
+        with b.for_(b.local, items, dispatch.threads) as i:
+            segment = b.let(b.group * share + i // padded, "segment")
+            row = b.let(segment // blocks, "row")
+            place = b.let(segment % blocks * padded + i % padded, "place")
+            key = b.variable(NOTHING, "key", self.dtype)
+            number = b.variable(NOTHING, "number", dtypes.u32)
+            with b.if_(segment < segments, place < length):
                 if before is None:
-                    found = self.key(shader, elements, word("row"), word("place"))
-                    writer.line(f"key = {writer.text(found)};")
-                    writer.line("number = place;")
+                    key.set(self.sorted.key(dispatch, elements, row, place))
+                    number.set(place)
                 else:
-                    writer.line(f"key = {before[0].name}[row * {length}u + place];")
-                    writer.line(f"number = {before[1].name}[row * {length}u + place];")
-            writer.line("keys[i] = key;")
-            writer.line("numbers[i] = number;")
-        shader.barrier()
-        self._network(shader, padded, items)
-        with writer.block(f"for (var i = local; i < {share * kept}u; i += {step})"):
-            writer.line(f"let segment = group * {share}u + i / {kept}u;")
-            writer.line(f"let place = i % {kept}u;")
-            writer.line(f"let at = i / {kept}u * {padded}u + place;")
-            with writer.block(f"if (segment < {segments}u)"), elements.scope():
+                    at = row * length + place
+                    key.set(before[0][at])
+                    number.set(before[1][at])
+            keys[i] = key
+            numbers[i] = number
+        b.barrier()
+        self._network(dispatch, (keys, numbers), padded)
+        with b.for_(b.local, share * kept, dispatch.threads) as i:
+            segment = b.let(b.group * share + i // kept, "segment")
+            place = b.let(i % kept, "place")
+            at = b.let(i // kept * padded + place, "at")
+            with b.if_(segment < segments):
                 if after is None:
                     # Blocks are rows here.
-                    self._finish(shader, elements, "segment", "place", "keys[at]", "numbers[at]")
+                    item = Item(segment, place, keys[at], numbers[at])
+                    self.sorted.finish(dispatch, elements, item)
                 else:
-                    writer.line(f"{after[0].name}[segment * {kept}u + place] = keys[at];")
-                    writer.line(f"{after[1].name}[segment * {kept}u + place] = numbers[at];")
-        return shader.finish(-(-segments // share))
+                    to = segment * kept + place
+                    after[0][to] = keys[at]
+                    after[1][to] = numbers[at]
+        return dispatch.finish(ceil_div(segments, share))
 
-    def _network(self, shader: Dispatch, padded: int, items: int) -> None:
+    def _network(self, dispatch: Dispatch, items: tuple[Memory, Memory], padded: int) -> None:
         """Sort every ``padded`` items of a workgroup's memory."""
-        writer = shader.builder
         if padded < 2:
             return
-        outer = writer.block(f"for (var size = 2u; size <= {padded}u; size <<= 1u)")
-        with outer, writer.block("for (var apart = size >> 1u; apart > 0u; apart >>= 1u)"):
-            head = f"for (var pair = local; pair < {items // 2}u; pair += {shader.threads}u)"
-            with writer.block(head):
-                writer.line("let low = pair & (apart - 1u);")
-                writer.line("let i = ((pair - low) << 1u) | low;")
-                writer.line("let j = i | apart;")
-                writer.line("let a = keys[i]; let b = keys[j];")
-                writer.line("let m = numbers[i]; let n = numbers[j];")
-                writer.line("let wrong = a > b || (a == b && m > n);")
-                with writer.block(f"if (wrong == ((i & {padded - 1}u & size) == 0u))"):
-                    writer.line("keys[i] = b; keys[j] = a;")
-                    writer.line("numbers[i] = n; numbers[j] = m;")
-            shader.barrier()
+        b, (keys, numbers) = dispatch.builder, items
+        doubles = b.iterate(2, lambda size: size <= padded, lambda size: size << 1, "size")
+        with doubles as size:
+            steps = b.iterate(size >> 1, lambda apart: apart > 0, lambda apart: apart >> 1, "apart")
+            with steps as apart:
+                with b.for_(b.local, keys.shape[0] // 2, dispatch.threads, name="pair") as pair:
+                    low = b.let(pair & (apart - 1), "low")
+                    i = b.let(((pair - low) << 1) | low, "first")
+                    j = b.let(i | apart, "second")
+                    left, right = keys[i], keys[j]
+                    of_left, of_right = numbers[i], numbers[j]
+                    wrong = (left > right) | ((left == right) & (of_left > of_right))
+                    with b.if_(b.let(wrong, "wrong") == ((i & (padded - 1) & size) == 0)):
+                        keys[i], keys[j] = right, left
+                        numbers[i], numbers[j] = of_right, of_left
+                b.barrier()
 
     # ------------------------------------------------------------- merging
 
     def _merging(self) -> list[Stage]:
         keep, self.keep = self.keep, self.length
-        self._make_areas(-(-self.length // self.block) * self.block)
+        self._make_areas(round_up(self.length, self.block))
         stages = [self._blocks(self.length, 0)]
         self.keep = keep
         run, area = self.block, 0
@@ -203,58 +215,44 @@ class Sort:
 
     def _merge(self, run: int, area: int, *, final: bool) -> Stage:
         """Make one of every few runs of a row: each item finds its own place."""
-        stride = -(-self.length // self.block) * self.block
-        shader = Dispatch(self.spec, self.machine)
-        elements, writer = shader.elements(), shader.builder
-        keys, numbers = self._items(shader, area, stride)
-        after = None if final else self._items(shader, 1 - area, stride)
-        with writer.block(f"if (thread < {self.rows * self.length}u)"), elements.scope():
-            writer.line(f"let row = thread / {self.length}u;")
-            writer.line(f"let at = thread % {self.length}u;")
-            writer.line(f"let base = row * {stride}u;")
-            writer.line(f"let key = {keys.name}[base + at];")
-            writer.line(f"let own = at / {run}u;")
-            writer.line(f"let first = own / {WAYS}u * {WAYS}u;")
-            others = range(1, WAYS)
-            for k in others:
-                writer.line(f"let run{k} = first + (own - first + {k}u) % {WAYS}u;")
-                writer.line(f"let start{k} = min(run{k} * {run}u, {self.length}u);")
-                writer.line(f"let size{k} = min(start{k} + {run}u, {self.length}u) - start{k};")
-                writer.line(f"var count{k} = 0u;")
-            with writer.block(f"for (var step = {run}u; step > 0u; step >>= 1u)"):
-                for k in others:
-                    with writer.block(f"if (count{k} + step <= size{k})"):
-                        at = f"{keys.name}[base + start{k} + count{k} + step - 1u]"
-                        writer.line(f"let other = {at};")
+        stride = round_up(self.length, self.block)
+        dispatch = Dispatch(self.spec, self.machine)
+        elements, b = dispatch.elements(), dispatch.builder
+        keys, numbers = self._items(dispatch, area, stride)
+        after = None if final else self._items(dispatch, 1 - area, stride)
+        with b.if_(b.thread < self.rows * self.length):
+            row = b.let(b.thread // self.length, "row")
+            at = b.let(b.thread % self.length, "at")
+            base = b.let(row * stride, "base")
+            key = keys[base + at]
+            own = b.let(at // run, "own")
+            first = b.let(own // WAYS * WAYS, "first")
+            others = []
+            for k in range(1, WAYS):
+                other = b.let(first + (own - first + k) % WAYS, "run")
+                start = b.let(b.min(other * run, self.length), "start")
+                size = b.let(b.min(start + run, self.length) - start, "size")
+                others.append((other, start, size, b.variable(0, "count", dtypes.u32)))
+            steps = b.iterate(run, lambda step: step > 0, lambda step: step >> 1, "step")
+            with steps as step:
+                for other, start, size, count in others:
+                    with b.if_(count + step <= size):
+                        found = keys[base + start + count + step - 1]
                         # Of equals those of the runs before come first.
-                        writer.line(
-                            f"if (other < key || (other == key && run{k} < own)) {{ count{k} += step; }}"
-                        )
-            total = " + ".join(f"count{k}" for k in others)
-            writer.line(f"let place = first * {run}u + at % {run}u + {total};")
+                        with b.if_((found < key) | ((found == key) & (other < own))):
+                            count += step
+            place: Number = first * run + at % run
+            for *_, count in others:
+                place = place + count
+            place = b.let(place, "place")
             if after is None:
-                with writer.block(f"if (place < {self.keep}u)"), elements.scope():
-                    number = f"{numbers.name}[base + at]"
-                    self._finish(shader, elements, "row", "place", "key", number)
+                with b.if_(place < self.keep):
+                    item = Item(row, place, key, numbers[base + at])
+                    self.sorted.finish(dispatch, elements, item)
             else:
-                writer.line(f"{after[0].name}[base + place] = key;")
-                writer.line(f"{after[1].name}[base + place] = {numbers.name}[base + at];")
-        return shader.finish(-(-self.rows * self.length // shader.threads))
-
-    def _finish(
-        self,
-        shader: Dispatch,
-        elements: ThreadElements,
-        row: str,
-        place: str,
-        key: str,
-        number: str,
-    ) -> None:
-        from llvmlite import ir
-
-        found = shader.builder.let_text(ir.IntType(64 if self.kind == "u64" else 32), key)
-        which = shader.builder.let_text(ir.IntType(32), number)
-        self.finish(shader, elements, word(row), word(place), found, which)
+                after[0][base + place] = key
+                after[1][base + place] = numbers[base + at]
+        return dispatch.finish(ceil_div(self.rows * self.length, dispatch.threads))
 
 
 # --------------------------------------------------------------------------- kernels
@@ -280,28 +278,25 @@ def _write(spec: Spec, machine: Machine) -> Written:
     kept = [keep if k == axis else size for k, size in enumerate(whole)]
     compared = dtypes.f32 if x.dtype.is_half else x.dtype
 
-    def index(elements: ThreadElements, row: Text, place: Text) -> list[Any]:
+    def index(elements: ThreadElements, row: Value, place: Value) -> list[Number]:
         lead = elements.places.split(row, outer) if outer else []
         return [*lead[:axis], place, *lead[axis:]]
 
-    def key(shader: Dispatch, elements: ThreadElements, row: Text, number: Text) -> Text:
-        value: Any = elements.at(x, index(elements, row, number))
+    def key(dispatch: Dispatch, elements: ThreadElements, row: Value, number: Value) -> Operand:
+        value = elements.at(x, index(elements, row, number))
         value = elements.registers.cast(value, x.dtype, compared)
-        found: Any = sort_keys.key_of(shader.builder, value, compared, descending)
-        return found
+        return sort_keys.key_of(dispatch.builder, value, compared, descending)
 
-    def finish(
-        shader: Dispatch, elements: ThreadElements, row: Text, place: Text, _: Text, number: Text
-    ) -> None:
-        offset = elements.places.offset(index(elements, row, place), kept)
-        for output, memory in zip(spec.body.outputs, shader.results, strict=True):
-            value: Any = number
+    def finish(dispatch: Dispatch, elements: ThreadElements, item: Item) -> None:
+        offset = elements.places.offset(index(elements, item.row, item.place), kept)
+        for output, memory in zip(spec.body.outputs, dispatch.results, strict=True):
+            value: Operand = item.number
             if _is_values(output):
-                value = elements.at(x, index(elements, row, number))
+                value = elements.at(x, index(elements, item.row, item.number))
             elements.registers.store(value, memory, offset, output.dtype)
 
-    wide = x.dtype.itemsize == 8
-    sort = Sort(spec, machine, prod(outer), length, key, finish, keep=keep, wide=wide)
+    rows = Rows(prod(outer), length, key, finish, keep, wide=x.dtype.itemsize == 8)
+    sort = Sort(spec, machine, rows)
     stages = sort.stages()
     return Written(tuple(stages), sort.end)
 

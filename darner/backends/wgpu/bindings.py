@@ -1,10 +1,10 @@
-"""Kernels with more buffers than a shader of the GPU can have, or with larger ones than it can see at once.
+"""What a dispatch has bound, where it has more buffers than a shader of the GPU can have, or larger ones than it can see at once.
 
-Templates write ``name[index]`` wherever they read or write, and know nothing of this. When a kernel is more than the GPU can have bound, its text is written over, here and nowhere else:
+Templates load and store, and know nothing of this: how an ``Access`` is written goes by what is decided here, when a kernel is written to its end.
 
-* A tensor of more bytes than a binding shows is bound several times, in windows: ``name[index]`` becomes a call of a function that chooses the window.
-* Of too many buffers, the smallest are copied side by side into scratch memory before the dispatch, results back after it. Those of one type are then one binding, and
-  ``name[index]`` becomes ``shelf[index + start]``. What the kernel has as scratch memory anyway needs no copy for that.
+* A tensor of more bytes than a binding shows is bound several times, in windows; a function of the shader chooses the window.
+* Of too many buffers, the smallest are copied side by side into scratch memory before the dispatch, results back after it. Those of one type are then one binding, a
+  shelf. What the kernel has as scratch memory anyway needs no copy for that.
 
 A result is copied there too, not only back: some kernels write only what changes of an operand whose memory their result has.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from ...codegen.simt.dispatch import FAULT_BYTES, Binding, Written
 from ...codegen.simt.machine import GRANULE
 from ...graph.errors import InternalError, UnsupportedError
+from ...graph.integers import ceil_div, round_up
 from ...lower.plan import Spec
 from .access import Shelf, Windows
 from .machine import Machine
@@ -89,7 +90,7 @@ def _window(machine: Machine) -> int:
 
 
 def _windows(one: _Bound, machine: Machine) -> int:
-    return -(-one.nbytes // _window(machine))
+    return ceil_div(one.nbytes, _window(machine))
 
 
 # Shelves -------------------------------------------------------------------------------------------
@@ -115,11 +116,11 @@ def _on_shelves(
     chosen: Sequence[_Bound], scratch: int, machine: Machine
 ) -> tuple[list[list[_Bound]], int]:
     """Buffers of one type beside each other, as far as one binding reaches."""
-    placed, end = [], -(-scratch // GRANULE) * GRANULE
+    placed, end = [], round_up(scratch, GRANULE)
     for one in sorted(chosen, key=lambda one: (one.start is None, one.item)):
         if one.start is None:
             one = replace(one, start=end)
-            end += -(-one.nbytes // GRANULE) * GRANULE
+            end += round_up(one.nbytes, GRANULE)
         placed.append(one)
     shelves: list[list[_Bound]] = []
     last: dict[str, list[_Bound]] = {}

@@ -1,101 +1,10 @@
-"""Values of a shader as text: types, constants, and expressions that have parentheses only where WGSL needs them."""
+"""Expressions of a shader, that have parentheses only where WGSL needs them: what the values of the SIMT builder are here."""
 
 from __future__ import annotations
 
-import math
-import struct
-from functools import lru_cache
-
 from ...codegen.simt.builder import Operand, Type, Value, Variable
-from ...graph import dtypes
-from ...graph.dtypes import DType
 from ...graph.errors import InternalError
-
-FLOATS = {"half": "f32", "float": "f32", "double": "f64"}
-
-
-def width(type_: Type) -> int:
-    """The bits of an integer type; 0 of others."""
-    return int(getattr(type_, "width", 0))
-
-
-def spelled(type_: Type, signed: bool = False) -> str:
-    """How WGSL calls the type that holds values of an IR type."""
-    count = getattr(type_, "count", None)
-    if count is not None:
-        return f"vec{count}<{spelled(type_.element, signed)}>"
-    bits = width(type_)
-    if bits == 0:
-        return FLOATS[str(type_)]
-    if bits == 1:
-        return "bool"
-    return f"{'i' if signed else 'u'}{64 if bits == 64 else 32}"
-
-
-def element(type_: Type) -> Type:
-    """The type of a vector's parts; a scalar's own."""
-    return getattr(type_, "element", type_)
-
-
-@lru_cache(maxsize=64)
-def vector(type_: Type, count: int) -> Type:
-    """The type of so many scalars of a type."""
-    from llvmlite import ir
-
-    return ir.VectorType(type_, count)
-
-
-@lru_cache(maxsize=8)
-def integer(bits: int) -> Type:
-    """The IR type of integers."""
-    from llvmlite import ir
-
-    return ir.IntType(bits)
-
-
-def dtype_of(type_: Type) -> DType:
-    """The element type that values of a type, or the parts of a vector, are computed in."""
-    name = spelled(element(type_))
-    return dtypes.i64 if name == "u64" else dtypes.dtype(name)
-
-
-def number(value: float, type_: Type, signed: bool = False) -> str:
-    """A constant as WGSL.
-
-    >>> from llvmlite import ir
-    >>> number(1.5, ir.FloatType()), number(-1, ir.IntType(8)), number(True, ir.IntType(1))
-    ('1.5f', '255u', 'true')
-    """
-    bits = width(type_)
-    if bits == 1:
-        return "true" if value else "false"
-    if bits and signed:
-        shown = f"{int(value)}{'li' if bits == 64 else 'i'}"
-        return f"({shown})" if value < 0 else shown
-    if bits:
-        return f"{int(value) % (1 << bits)}{'lu' if bits == 64 else 'u'}"
-    wide = str(type_) == "double"
-    if not wide:
-        value = _as_float32(float(value))
-    if math.isnan(value):
-        return "nan64()" if wide else "bitcast<f32>(nan_bits)"
-    if math.isinf(value):
-        sign = "-" if value < 0 else ""
-        return f"({sign}infinity64())" if wide else f"({sign}bitcast<f32>(infinity_bits))"
-    text = repr(value)
-    shown = text if "e" in text or "." in text else f"{text}.0"
-    shown += "lf" if wide else "f"
-    return f"({shown})" if value < 0 or text.startswith("-") else shown
-
-
-def _as_float32(value: float) -> float:
-    try:
-        return float(struct.unpack("f", struct.pack("f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-# --------------------------------------------------------------------------- expressions
+from .spelling import element, integer, number, spelled, vector, width
 
 ATOM, UNARY, PRODUCT, SUM, SHIFT, RELATION, LOWEST = range(7, 0, -1)
 """How tightly an expression holds together: names and calls most of all."""
@@ -118,6 +27,8 @@ BINDS = {
 }
 """The level of what an operator makes, and those from which on its operands need no parentheses."""
 COMPARES = frozenset({"<", "<=", ">", ">=", "==", "!="})
+OF_VECTORS = COMPARES | {"<<", ">>", "&", "|", "^"}
+"""Operators that WGSL has of two vectors, and not of a vector and a scalar."""
 
 
 class Text(Value):
@@ -175,20 +86,22 @@ class Cell(Text, Variable):
     comes from outside of, is an error.
 
     Attributes:
+        owner: what writes its shader.
         version: how often it was set.
         used: the loops in which an expression is used that was made before them.
     """
 
-    __slots__ = ("used", "version")
+    __slots__ = ("owner", "used", "version")
 
     def __init__(self, type_: Type, text: str, builder: Expressions, signed: bool = False) -> None:
         super().__init__(type_, text, builder, signed=signed)
+        self.owner = builder
         self.version = 0
         self.used: set[int] = set()
 
     def change(self) -> None:
         """It is set."""
-        if not self.used.isdisjoint(self.builder.loops):
+        if not self.used.isdisjoint(self.owner.loops):
             raise InternalError(
                 f"'{self.raw}' is set in a loop that uses an expression of it from before: that needs a name"
             )
@@ -202,7 +115,7 @@ class Read:
 
     def __init__(self, cell: Cell) -> None:
         self.cell, self.version = cell, cell.version
-        self.loops = tuple(cell.builder.loops)
+        self.loops = tuple(cell.owner.loops)
 
     def check(self) -> None:
         """See that it still is so."""
@@ -211,7 +124,7 @@ class Read:
             raise InternalError(
                 f"an expression of '{cell.raw}' is used after that was set: it needs a name"
             )
-        cell.used.update(loop for loop in cell.builder.loops if loop not in self.loops)
+        cell.used.update(loop for loop in cell.owner.loops if loop not in self.loops)
 
 
 def reads_of(*values: Operand) -> tuple[Read, ...]:
@@ -234,8 +147,6 @@ class Expressions:
         """Another operand: a value, a constant, or a number of Python in the type of ``like``."""
         if isinstance(value, Text):
             return value
-        if isinstance(value, str):
-            return Text(like.type, value, self, LOWEST)
         constant = getattr(value, "constant", None)
         if constant is None:
             if not isinstance(value, int | float):
@@ -256,15 +167,18 @@ class Expressions:
         """``a sign b``."""
         if isinstance(a, Text):
             known = b if type(b) is int else None
-            if known is not None and (same := _unchanged(sign, a, known, right=True)) is not None:
+            if (
+                known is not None
+                and (same := _unchanged(self, sign, a, known, right=True)) is not None
+            ):
                 return same
             left, right = a, self._distance(b) if sign in ("<<", ">>") else self.literal(b, a)
         else:
-            if type(a) is int and (same := _unchanged(sign, b, a, right=False)) is not None:
+            if type(a) is int and (same := _unchanged(self, sign, b, a, right=False)) is not None:
                 return same
             left, right = self.literal(a, b), b
         type_ = left.type if left.width >= right.width else right.type
-        if sign in (*COMPARES, "<<", ">>", "&", "|", "^") and left.width != right.width:
+        if sign in OF_VECTORS and left.width != right.width:
             left, right = (self._spread(x, type_) for x in (left, right))
         truths = width(element(type_)) == 1
         if truths and left.width == 1 and sign in ("&", "|"):
@@ -294,14 +208,14 @@ class Expressions:
         text = f"{spelled(kind, value.signed)}({value.whole})"
         return Text(kind, text, self, signed=value.signed, reads=reads_of(value))
 
-    def apply(self, sign: str, a: Text) -> Text:
+    def apply(self, sign: str, a: Operand) -> Text:
         """``-a`` or ``~a``; not ``a``, of truths."""
         if sign == "~" and width(element(a.type)) == 1:
             sign = "!"
         text = f"{sign}{a.above(ATOM)}"
         return Text(a.type, text, self, UNARY, a.signed, reads_of(a))
 
-    def part(self, a: Text, which: Operand) -> Text:
+    def part(self, a: Operand, which: Operand) -> Text:
         """A part of a vector."""
         if a.width == 1:
             raise InternalError(f"{a!r} is no vector")
@@ -310,7 +224,9 @@ class Expressions:
         return Text(element(a.type), text, self, signed=a.signed, reads=reads_of(a, which))
 
 
-def _unchanged(sign: str, value: Text, known: int, *, right: bool) -> Text | None:
+def _unchanged(
+    builder: Expressions, sign: str, value: Text, known: int, *, right: bool
+) -> Text | None:
     """What an operation with a known integer leaves of a value, where that takes no code."""
     if width(value.type) < 32:
         return None
@@ -319,9 +235,7 @@ def _unchanged(sign: str, value: Text, known: int, *, right: bool) -> Text | Non
     if known == 1 and (sign == "*" or (right and sign == "//")):
         return value
     if (known == 0 and sign in "*&") or (known == 1 and right and sign == "%"):
-        return Text(
-            value.type, number(0, value.type, value.signed), value.builder, signed=value.signed
-        )
+        return Text(value.type, number(0, value.type, value.signed), builder, signed=value.signed)
     return None
 
 
