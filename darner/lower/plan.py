@@ -97,7 +97,6 @@ class Buffer:
         name: the leaf's name, or the constant's key in ``Plan.constants``.
         offset: bytes from the start of the arena.
         init: what every element of a state is before the first run.
-        storage: how a parameter is kept; see the op ``parameter``.
     """
 
     type: TensorType
@@ -105,7 +104,6 @@ class Buffer:
     name: str | None = None
     offset: int | None = None
     init: float = 0.0
-    storage: str = "dense"
 
     @property
     def nbytes(self) -> int:
@@ -126,7 +124,7 @@ class Buffer:
         """The attributes of an input, parameter or state as a node of a graph."""
         attrs = {"name": self.name, "shape": self.type.shape, "dtype": self.type.dtype}
         if self.place == "parameter":
-            return {**attrs, "storage": self.storage, "init": None}
+            return {**attrs, "storage": "dense", "init": None}
         return {**attrs, "init": float(self.init)} if self.place == "state" else attrs
 
 
@@ -284,10 +282,7 @@ class Plan:
         content = [
             ["darner", __version__, self.version, self.target],
             list(self.specs),
-            [
-                [str(b.type), b.place, b.name, b.offset, repr(float(b.init)), b.storage]
-                for b in self.buffers
-            ],
+            [[str(b.type), b.place, b.name, b.offset, repr(float(b.init))] for b in self.buffers],
             [[kernel.spec, kernel.operands, kernel.results] for kernel in self.kernels],
             [self.outputs, self.output_names, self.updates, self.arena_bytes],
             [self.commit, {name: list(bound) for name, bound in self.bounds.items()}],

@@ -66,7 +66,6 @@ def to_rows(plan: Plan) -> Rows:
                 b.name,
                 b.offset,
                 repr(b.init),
-                b.storage,
             ]
             for b in plan.buffers
         ],
@@ -100,8 +99,8 @@ def from_rows(rows: Rows, sources: Iterable[Source | None]) -> Plan:
         target=rows["target"],
         specs=Specs({key: (kind, text, step) for key, kind, text, step in rows["specs"]}),
         buffers=tuple(
-            Buffer(types[number], place, name, offset, float(init), storage)
-            for number, place, name, offset, init, storage in rows["buffers"]
+            Buffer(types[number], place, name, offset, float(init))
+            for number, place, name, offset, init in rows["buffers"]
         ),
         kernels=tuple(
             Kernel(

@@ -92,8 +92,7 @@ def _arena(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 def _leaf(plan: Plan, i: int) -> tuple[str, ...]:
     buffer = plan.buffers[i]
-    kept = "" if buffer.storage == "dense" else f"kept as {buffer.storage}"
-    return buffer.place, _shown(plan, i), f"'{buffer.name}'", kept
+    return buffer.place, _shown(plan, i), f"'{buffer.name}'"
 
 
 def _spec(spec: Spec, uses: int) -> tuple[str, ...]:
