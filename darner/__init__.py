@@ -58,6 +58,8 @@ from .interpreter import run
 from .ops.attention import MaskKind, SlidingWindow
 from .ops.custom import MultiOutputHandle
 from .ops.declare import binary, unary
+from .ops.quant_scheme import QuantScheme
+from .ops.quantiser import QuantizedWeights, quantize_weights
 from .ops.registered import lookup_op, register_op
 from .ops.splat_records import (
     GaussianSplatBackwardParams,
@@ -203,6 +205,8 @@ __all__ = [
     "OptimizeReport",
     "OutOfMemoryError",
     "Plan",
+    "QuantScheme",
+    "QuantizedWeights",
     "ReduceOp",
     "RematPolicy",
     "RuleError",
@@ -257,6 +261,7 @@ __all__ = [
     "peak_live_bytes",
     "primitive",
     "promote",
+    "quantize_weights",
     "register_op",
     "remat",
     "run",

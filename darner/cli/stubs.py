@@ -52,6 +52,7 @@ _ATTRIBUTES = {
     "int": "int",
     "float": "float",
     "text": "str",
+    "scheme": "str",
     "name": "str",
     "integers": "int | Sequence[int]",
     "numbers": "float | Sequence[float]",

@@ -46,6 +46,7 @@ class Facts:
         carries: an operand that the last of several results is made of, part by part: it may take the operand's place in memory.
         reads_rows: its kernels read operands wherever their rows lie, if these have no gaps; others have such views copied.
         reads_all: it reads every element of its operands, as every element-wise op does.
+        decodes: its operands are stored in fewer bits than its result has: a product that reads it computes its elements as it goes.
         selects: each element of the result is an element of the first operand.
         fails_on: what data can be such that it has no value: an index outside its axis, a matrix, a negative exponent of an integer, more entries than there is room for.
         indexes: of ops that fail on an index, whose axis the operand ``indices`` is of: an operand, or ``RESULT``.
@@ -71,6 +72,7 @@ class Facts:
     carries: str | None = None
     reads_rows: bool = False
     reads_all: bool = False
+    decodes: bool = False
     selects: bool = False
     fails_on: Literal["index", "matrix", "exponent", "room"] | None = None
     indexes: str | None = None

@@ -240,8 +240,20 @@ class GraphMethods:
         """The op registered as ``name``, with a result of the type ``out_shape``; its ``infer_shape`` is not asked."""
     def dense_solve(self, a: NodeLike, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
+    def dequant_grouped_matmul(self, x: NodeLike, packed_w: NodeLike, expert: NodeLike, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
+        """Each row times the packed matrix that its index chooses: ``y[i] = x[i] @ W[expert[i]].T``."""
+    def dequant_matmul(self, x: NodeLike, w_q: NodeLike, scale: NodeLike | None, zp: NodeLike | None, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x @ W`` with quantised weights W [K, N], which are decoded as they are read and never stored as floats."""
+    def dequant_matmul_nvfp4(self, x: NodeLike, w_q: NodeLike, block_scales: NodeLike, global_scale: NodeLike | None = None, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x @ W`` with NVFP4 weights: floats of 4 bits, a float of 8 bits for each 16 rows of a column, and one scale for all."""
+    def dequant_matmul_packed(self, x: NodeLike, packed_w: NodeLike, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x @ W.T`` with the weights of a GGUF file as they are there: W [N, K] in blocks of bytes along K."""
+    def dequant_moe_weights(self, packed_w: NodeLike, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
+        """The matrices of all experts as f32 [E, K, N], from packed slabs [E, N, row bytes]: what ``grouped_matmul`` takes."""
     def dequantize(self, q: NodeLike, scale: float, zero_point: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
         """What codes stand for, ``(q - zero_point) * scale``, as f32; ``q`` is i8, or u8 with a zero point in 0..255."""
+    def dequantize_blocks(self, codes: NodeLike, scales: NodeLike | None = None, offsets: NodeLike | None = None, shape: Any = None, *, scheme: str, to: DTypeLike = ..., label: str | None = None) -> Node:
+        """What stored weights stand for, by ``scheme`` (a ``QuantScheme`` or its name)."""
     def dequantize_per_channel(self, q: NodeLike, axis: int, scales: float | Sequence[float], zero_points: int | Sequence[int], shape: Any = None, *, label: str | None = None) -> Node:
         """``dequantize`` with a scale and a zero point for each slice along ``axis``."""
     def det(self, a: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
@@ -1161,8 +1173,20 @@ class NodeMethods:
         """The derivative of ``cumsum``: running sums of ``dy`` from the end."""
     def dense_solve(self, b: NodeLike, shape: Any = None, *, label: str | None = None) -> Node:
         """The ``x`` with ``a @ x = b``, for a [N, N] and b [N] or [N, K]."""
+    def dequant_grouped_matmul(self, packed_w: NodeLike, expert: NodeLike, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
+        """Each row times the packed matrix that its index chooses: ``y[i] = x[i] @ W[expert[i]].T``."""
+    def dequant_matmul(self, w_q: NodeLike, scale: NodeLike | None, zp: NodeLike | None, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x @ W`` with quantised weights W [K, N], which are decoded as they are read and never stored as floats."""
+    def dequant_matmul_nvfp4(self, w_q: NodeLike, block_scales: NodeLike, global_scale: NodeLike | None = None, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x @ W`` with NVFP4 weights: floats of 4 bits, a float of 8 bits for each 16 rows of a column, and one scale for all."""
+    def dequant_matmul_packed(self, packed_w: NodeLike, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
+        """``x @ W.T`` with the weights of a GGUF file as they are there: W [N, K] in blocks of bytes along K."""
+    def dequant_moe_weights(self, scheme: str, shape: Any = None, *, label: str | None = None) -> Node:
+        """The matrices of all experts as f32 [E, K, N], from packed slabs [E, N, row bytes]: what ``grouped_matmul`` takes."""
     def dequantize(self, scale: float, zero_point: int = 0, shape: Any = None, *, label: str | None = None) -> Node:
         """What codes stand for, ``(q - zero_point) * scale``, as f32; ``q`` is i8, or u8 with a zero point in 0..255."""
+    def dequantize_blocks(self, scales: NodeLike | None = None, offsets: NodeLike | None = None, shape: Any = None, *, scheme: str, to: DTypeLike = ..., label: str | None = None) -> Node:
+        """What stored weights stand for, by ``scheme`` (a ``QuantScheme`` or its name)."""
     def dequantize_per_channel(self, axis: int, scales: float | Sequence[float], zero_points: int | Sequence[int], shape: Any = None, *, label: str | None = None) -> Node:
         """``dequantize`` with a scale and a zero point for each slice along ``axis``."""
     def det(self, shape: Any = None, *, label: str | None = None) -> Node:

@@ -328,7 +328,7 @@ def _leaf(node: Node) -> Buffer:
     if place == "state":
         return Buffer(_tensor(node), "state", node.name, init=node.attrs["init"])
     if place == "parameter":
-        return Buffer(_tensor(node), "parameter", node.name, storage=node.attrs["storage"])
+        return Buffer(_tensor(node), "parameter", node.name)
     return Buffer(_tensor(node), "input", node.name)
 
 

@@ -98,7 +98,6 @@ class Buffer:
         name: the leaf's name, or the constant's key in ``Plan.constants``.
         offset: bytes from the start of the arena.
         init: what every element of a state is before the first run.
-        storage: how a parameter is kept; see the op ``parameter``.
         parts: the parameters or states that stand side by side in it, where it is not one of them by itself.
     """
 
@@ -107,7 +106,6 @@ class Buffer:
     name: str | None = None
     offset: int | None = None
     init: float = 0.0
-    storage: str = "dense"
     parts: Parts | None = None
 
     @property
@@ -129,7 +127,7 @@ class Buffer:
         """The attributes of an input, parameter or state as a node of a graph."""
         attrs = {"name": self.name, "shape": self.type.shape, "dtype": self.type.dtype}
         if self.place == "parameter":
-            return {**attrs, "storage": self.storage, "init": None}
+            return {**attrs, "storage": "dense", "init": None}
         return {**attrs, "init": float(self.init)} if self.place == "state" else attrs
 
 
@@ -301,7 +299,7 @@ class Plan:
             ["darner", __version__, self.version, self.target],
             list(self.specs),
             [
-                [str(b.type), b.place, b.name, b.offset, repr(float(b.init)), b.storage]
+                [str(b.type), b.place, b.name, b.offset, repr(float(b.init))]
                 + ([] if b.parts is None else [b.parts.axis, b.parts.sources])
                 for b in self.buffers
             ],

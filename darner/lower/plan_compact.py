@@ -67,7 +67,6 @@ def to_rows(plan: Plan) -> Rows:
                 b.name,
                 b.offset,
                 repr(b.init),
-                b.storage,
                 None if b.parts is None else [b.parts.axis, b.parts.sources],
             ]
             for b in plan.buffers
@@ -102,8 +101,8 @@ def from_rows(rows: Rows, sources: Iterable[Source | None]) -> Plan:
         target=rows["target"],
         specs=Specs({key: (kind, text, step) for key, kind, text, step in rows["specs"]}),
         buffers=tuple(
-            Buffer(types[number], place, name, offset, float(init), storage, _parts(parts))
-            for number, place, name, offset, init, storage, parts in rows["buffers"]
+            Buffer(types[number], place, name, offset, float(init), _parts(parts))
+            for number, place, name, offset, init, parts in rows["buffers"]
         ),
         kernels=tuple(
             Kernel(

@@ -103,7 +103,7 @@ def _write_buffer(buffer: Buffer, types: dict[TensorType, int]) -> Record:
     return record
 
 
-_OPTIONAL = {"name": None, "offset": None, "storage": "dense"}
+_OPTIONAL = {"name": None, "offset": None}
 
 
 def _write_kernel(kernel: Kernel, files: dict[str, int]) -> Record:
@@ -314,9 +314,6 @@ def _constant(key: str, record: Any) -> tuple[str, Data]:
 def _buffer(record: Record, types: list[TensorType]) -> Buffer:
     if (place := _field(record, "place", str)) not in PLACES:
         raise FormatError(f"the place of a buffer is {_shown(place)}, not {', '.join(PLACES)}")
-    kept = _field(record, "storage", str) if "storage" in record else "dense"
-    if kept not in ("dense", "q4", "q8"):
-        raise FormatError(f"a parameter cannot be kept as {_shown(kept)}")
     init = 0.0
     if "init" in record:
         try:
@@ -329,7 +326,6 @@ def _buffer(record: Record, types: list[TensorType]) -> Buffer:
         name=_field(record, "name", str) if "name" in record else None,
         offset=_field(record, "offset", int) if "offset" in record else None,
         init=init,
-        storage=kept,
         parts=_parts(record["parts"]) if "parts" in record else None,
     )
 

@@ -92,7 +92,7 @@ def _arena(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 def _leaf(plan: Plan, i: int) -> tuple[str, ...]:
     buffer = plan.buffers[i]
-    kept = "" if buffer.storage == "dense" else f"kept as {buffer.storage}"
+    kept = ""
     if buffer.parts is not None:
         kept = f"side by side along axis {buffer.parts.axis}"
     return buffer.place, _shown(plan, i), f"'{buffer.name}'", kept

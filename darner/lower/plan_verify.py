@@ -125,8 +125,8 @@ def _faults_of_buffer(plan: Plan, buffer: Buffer, names: set[str]) -> Iterator[s
 
 def _faults_of_parts(buffer: Buffer, parts: Parts) -> Iterator[str]:
     """What stands side by side fills a parameter or state, each part under a name of its own."""
-    if buffer.place not in ("parameter", "state") or buffer.storage != "dense":
-        yield f"a leaf of {buffer.place} kept as {buffer.storage} has no parts"
+    if buffer.place not in ("parameter", "state"):
+        yield f"a leaf of {buffer.place} has no parts"
     elif not 0 <= parts.axis < len(buffer.type.shape):
         yield f"its parts stand along axis {parts.axis} of {buffer.type}"
     elif len(parts.sources) < 2 or len({buffer.name, *parts}) != len(parts.sources) + 1:

@@ -8,6 +8,8 @@ from typing import Any
 from ..graph.attribute_text import attribute_text
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
+from ..graph.types import TensorType
+from ..ops.leaves import restored_node, stored_type
 from ..transforms.expand import expand
 from .roles import stays_whole, whole_ops
 
@@ -29,6 +31,7 @@ def prepare(graph: Graph, whole: Collection[str] | None = None) -> Graph:
     (1, 1)
     """
     names = whole_ops() if whole is None else whole
+    graph = with_stored_parameters(graph)
     written = expand(graph, keep=lambda node: node.op.name in names and stays_whole(node))
     return merged(_Bodies().rewritten(written))
 
@@ -95,6 +98,36 @@ class _Bodies:
                 made[node.id] = result.insert_like(node, [made[i] for i in node.inputs])
         result.set_outputs([made[node.id] for node in inner.outputs])
         return result.freeze(), constants
+
+
+def with_stored_parameters(graph: Graph) -> Graph:
+    """The graph with its parameters as they lie in memory, and what they are decoded to where they were.
+
+    >>> import darner
+    >>> g = darner.Graph("stored")
+    >>> g.set_outputs([g.input("x", (4, 32)) @ g.parameter("w", (32, 6), storage="q8")])
+    >>> [str(node.type) for node in with_stored_parameters(g).nodes]
+    ['f32[4, 32]', 'u8[6, 34]', 'f32[6, 32]', 'f32[32, 6]', 'f32[4, 6]']
+    """
+    if all(leaf.attrs["storage"] == "dense" for leaf in graph.parameters.values()):
+        return graph
+    result = Graph(graph.name)
+    made: dict[int, Node] = {}
+    for node in graph.nodes:
+        kept = node.attrs["storage"] if node.op.name == "parameter" else "dense"
+        if kept == "dense":
+            made[node.id] = result.insert_like(node, [made[i] for i in node.inputs])
+            continue
+        lies = stored_type(TensorType(node.shape, node.dtype), kept)
+        attrs = {**node.attrs, "shape": lies.shape, "dtype": lies.dtype}
+        attrs |= {"storage": "dense", "init": None}
+        leaf = result.insert("parameter", [], (), attrs, scope=node.scope, source=node.source)
+        made[node.id] = restored_node(leaf, kept, node.dtype)
+    result.set_outputs([made[node.id] for node in graph.outputs])
+    for leaf, value in graph.updates.items():
+        result.set_update(made[leaf.id], made[value.id])
+    result.inherit(graph)
+    return result
 
 
 def merged(graph: Graph) -> Graph:

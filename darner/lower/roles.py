@@ -93,7 +93,10 @@ def roles(graph: Graph) -> list[Role]:
         numbers.append(number)
         found.append("view" if number and node.id not in ends else own)
     for node in graph.nodes:
-        if is_widening(node) and node.id not in ends and _only_multiplied(graph, node):
+        if node.id in ends:
+            continue
+        widened = is_widening(node) and _only_multiplied(graph, node)
+        if widened or (node.op.facts.decodes and _only_decoded(graph, node)):
             found[node.id] = "view"
     for node in graph.nodes:
         facts = node.op.facts
@@ -118,6 +121,41 @@ def _only_multiplied(graph: Graph, node: Node) -> bool:
             if stored != {node.operands[0].dtype.name}:
                 return False
     return bool(graph.users(node))
+
+
+def _only_decoded(graph: Graph, node: Node) -> bool:
+    """Whether all that is done with decoded weights is to multiply rows by them, which then decodes them as it goes."""
+    weights = [node]
+    users: list[tuple[Node, Node]] = []
+    for weight in weights:
+        for user in graph.users(weight):
+            if user.op.name == "transpose" and node.rank == 2:
+                weights.append(user)
+            else:
+                users.append((weight, user))
+    ends = {end.id for end in (*graph.outputs, *graph.updates.values())}
+    if ends.intersection(weight.id for weight in weights):
+        return False
+    return bool(users) and all(decodes_operand(user, weight) for weight, user in users)
+
+
+def decodes_operand(user: Node, weight: Node) -> bool:
+    """Whether a node is a product of what lies in memory and a matrix that it can decode, or one for each of a batch."""
+    if user.op.name != "dot_general" or weight.dtype.name != "f32":
+        return False
+    others = [operand for operand in user.operands if operand.id != weight.id]
+    if len(others) != 1 or _source(others[0]).op.facts.decodes:
+        return False
+    side = "a" if user.inputs[0] == weight.id else "b"
+    batch = tuple(range(weight.rank - 2))
+    return len(user.attrs[f"{side}_contract"]) == 1 and user.attrs[f"{side}_batch"] == batch
+
+
+def _source(node: Node) -> Node:
+    """What a node is a view of."""
+    while is_view(node):
+        (node,) = node.operands
+    return node
 
 
 def _stored(node: Node) -> str:

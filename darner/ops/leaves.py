@@ -9,7 +9,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.attributes import Name, ShapeOf, Tuple, Values
 from ..graph.data import Array, Data, as_data
-from ..graph.dims import as_shape, format_shape, product
+from ..graph.dims import as_shape, divide, format_shape, product
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, DTypeError, ShapeError
 from ..graph.facts import Facts
@@ -18,6 +18,9 @@ from ..graph.initial import parse_rule
 from ..graph.node import Node
 from ..graph.op import primitive
 from ..graph.types import TensorType, TupleType
+from .packed import decoded, dequantize_blocks
+from .quant_scheme import QuantScheme
+from .quantiser import quantize_weights
 from .samples import sample
 
 Q_BLOCK = 32
@@ -55,8 +58,8 @@ def parameter(
 ) -> TensorType:
     """A trained tensor, kept between runs and saved by its name.
 
-    ``storage`` says how it is kept: as it is, or quantised in blocks of 32 values down each column (``q4``:
-    4 bits with a scale and a minimum, ``q8``: 8 bits with a scale). What is computed with is what the
+    ``storage`` says how it is kept in memory and in checkpoints: as it is, or quantised in blocks of 32 values down each column (``q4``:
+    4 bits with a scale and a minimum, ``q8``: 8 bits with a scale). Floats that it is set to are quantised; what is computed with is what the
     stored form decodes to. ``init`` is how a session fills it where it is not told otherwise, such as ``"normal(0.02)"``
     or ``"ones"``; zeros when left out.
     """
@@ -133,21 +136,53 @@ def _(source: tuple[Array, ...], index: int) -> Array:
     return source[index]
 
 
-def stored_value(array: Array, storage: str) -> Array:
-    """What a quantised parameter decodes to, from the values it was given."""
-    if storage == "dense" or array.size == 0:
+# --------------------------------------------------------------------------- parameters in blocks
+
+
+STORED: dict[str, QuantScheme] = {"q4": QuantScheme.GgufQ4_1, "q8": QuantScheme.GgufQ8_0}
+"""The schemes of the ways to store a matrix; its blocks run down columns, so that it is its transpose that lies in memory."""
+
+
+def stored_type(type_: TensorType, storage: str) -> TensorType:
+    """What a parameter is in memory.
+
+    >>> stored_type(TensorType.new((64, 3)), "q8"), stored_type(TensorType.new((64, 3)), "dense")
+    (TensorType(shape=(3, 68), dtype=u8), TensorType(shape=(64, 3), dtype=f32))
+    """
+    if storage == "dense":
+        return type_
+    rows, columns = type_.shape
+    blocks = divide(rows, Q_BLOCK)
+    if blocks is None:
+        raise ShapeError(f"{storage} storage needs rows in blocks of {Q_BLOCK}, got {rows}")
+    return TensorType((columns, blocks * STORED[storage].layout.bytes), dtypes.u8)
+
+
+def stored(array: Array, storage: str) -> Array:
+    """A value of a parameter as it is in memory."""
+    if storage == "dense":
         return array
-    rows, columns = array.shape
-    blocks = array.astype(np.float64).reshape(rows // Q_BLOCK, Q_BLOCK, columns)
-    if storage == "q8":
-        scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
-        scale = scale.astype(np.float16).astype(np.float64)
-        codes = np.round(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
-        decoded = np.clip(codes, -127, 127) * scale
-    else:
-        low = blocks.min(axis=1, keepdims=True).astype(np.float16).astype(np.float64)
-        scale = ((blocks.max(axis=1, keepdims=True) - low) / 15).astype(np.float16)
-        scale = scale.astype(np.float64)
-        codes = np.round(np.divide(blocks - low, scale, out=np.zeros_like(blocks), where=scale > 0))
-        decoded = np.clip(codes, 0, 15) * scale + low
-    return decoded.reshape(rows, columns).astype(array.dtype)
+    return quantize_weights(array.T, STORED[storage]).codes
+
+
+def restored(array: Array, storage: str, dtype: DType) -> Array:
+    """What lies in memory as a value of a parameter of this type."""
+    if storage == "dense":
+        return array
+    wide = dtype if dtype is dtypes.f64 else dtypes.f32
+    return np.ascontiguousarray(decoded(STORED[storage], array, wide).T).astype(dtype.numpy)
+
+
+def stored_value(array: Array, storage: str) -> Array:
+    """What a parameter is computed with, from the value it was given."""
+    if storage == "dense":
+        return array
+    return restored(stored(array, storage), storage, dtypes.dtype(array.dtype))
+
+
+def restored_node(packed: Node, storage: str, dtype: DType) -> Node:
+    """The same in a graph."""
+    to = dtype if dtype is dtypes.f64 else dtypes.f32
+    weights = dequantize_blocks(packed, scheme=STORED[storage], to=to).transpose((1, 0))
+    result: Node = weights if dtype is to else weights.cast(dtype)
+    return result

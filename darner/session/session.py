@@ -464,7 +464,7 @@ class Session:
     def save_checkpoint(self, path: Path, *, metadata: Mapping[str, str] | None = None) -> None:
         """Save all parameters and states to a safetensors file, in place of what is there, whole or not at all."""
         with self._using("save_checkpoint"):
-            parameters = {name: self._values.read(name) for name in self._graph.parameters}
+            parameters = {name: self._values.kept(name) for name in self._graph.parameters}
             states = {name: self._values.read(name) for name in self._values.types("state")}
             entries = {"session.graph": self._graph.digest()}
             learns = self._learner.used
@@ -489,12 +489,13 @@ class Session:
             if self._learner.awaits_optimizer:
                 learned = names_in(found.metadata.get(STATES_KEY, "[]"), path)
                 held = {name: np.array(states.pop(name)) for name in learned if name in states}
-            wanted, needed = self._values.types("parameter"), self._values.types("state")
+            wanted, needed = self._values.kept_types("parameter"), self._values.types("state")
             if (
                 found.is_foreign
             ):  # weights of another program: states are restored where it has them
                 needed = {name: type_ for name, type_ in needed.items() if name in states}
-            trimmed = Checkpoint(found.parameters, states, found.metadata)
+            own = self._values.as_kept(found.parameters)
+            trimmed = Checkpoint(own, states, found.metadata)
             made = fit(trimmed, wanted, needed, strict=strict)
             if made.mismatches:
                 raise FormatError(listed_mismatches(path, made.mismatches, found.metadata))

@@ -27,7 +27,7 @@ def split(graph: Graph) -> tuple[Graph | None, Graph, tuple[str, ...]]:
     """A graph of what depends on parameters alone, the graph of the rest, and the names of its new inputs.
 
     The outputs of the first are the inputs of the second, in the order of the names. Without any such value the first is
-    None. A view, and what only makes a parameter wider, stays in the step: there it costs nothing, or less than reading
+    None. A view, and what only makes a parameter wider or decodes it, stays in the step: there it costs nothing, or less than reading
     its result.
     """
     wanted = _border(graph)
@@ -128,6 +128,6 @@ def _worthwhile(graph: Graph, computed: set[int]) -> set[int]:
 
 
 def _is_free(node: Node) -> bool:
-    if is_view(node) or node.op.facts.role == "part":
+    if is_view(node) or node.op.facts.role == "part" or node.op.facts.decodes:
         return True
     return node.op.name == "cast" and node.dtype.itemsize > node.operands[0].dtype.itemsize

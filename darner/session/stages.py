@@ -35,7 +35,7 @@ from ..optim.base import Optimizer, matrices_only
 from .config import SessionConfig
 from .pipeline import Pipeline, Plans, check_leaves
 from .progress import Phases
-from .values import leaf_type
+from .values import kept_type, leaf_type
 
 if TYPE_CHECKING:
     from ..optimizer import OptimizeReport
@@ -286,11 +286,10 @@ def _check_fit(graph: Graph, plans: Plans, config: SessionConfig) -> None:
         found = step.stored(place)
         for name, leaf in leaves.items():
             buffer = found.pop(name, None)
-            kept = leaf.attrs.get("storage", "dense")
-            if buffer is None or (buffer.type, buffer.storage) != (leaf_type(leaf), kept):
+            if buffer is None or buffer.type != kept_type(leaf):
                 shown = "is not in it" if buffer is None else f"is {buffer.type} in it"
                 raise FormatError(
-                    f"the plan is of another graph: {place} '{name}' is {leaf.type}, and {shown}"
+                    f"the plan is of another graph: {place} '{name}' is {kept_type(leaf)}, and {shown}"
                 )
         allowed = set(plans.setup_names) if place == "input" else set()
         extra = found.keys() - allowed
@@ -332,7 +331,7 @@ def _check_setup(graph: Graph, plans: Plans) -> None:
         raise FormatError(f"the step has no input '{unknown[0]}'")
     types = [plans.step.buffers[inputs[name]].type for name in names]
     _check_ends(setup, types, len(setup.outputs), "value")
-    wanted = {name: leaf_type(leaf) for name, leaf in graph.parameters.items()}
+    wanted = {name: kept_type(leaf) for name, leaf in graph.parameters.items()}
     for buffer in setup.buffers:
         if buffer.place in ("input", "state"):
             raise FormatError(f"the setup reads the {buffer.place} '{buffer.name}'")

@@ -19,7 +19,7 @@ from ..graph.node import Node
 from ..graph.types import TensorType
 from ..io.memory import together
 from ..lower.plan import Buffer
-from ..ops.leaves import stored_value
+from ..ops.leaves import restored, stored, stored_type
 from ..optim.base import Optimizer
 from .binding import as_value, known
 from .config import SessionConfig
@@ -87,7 +87,7 @@ class Values:
         self.shared = Shared(changes=config.trains or bool(graph.states))
         self.added: dict[str, TensorType] = {}
         self.unset: list[str] = []
-        starts = {name: (leaf_type(leaf), 0.0) for name, leaf in graph.parameters.items()}
+        starts = {name: (kept_type(leaf), 0.0) for name, leaf in graph.parameters.items()}
         starts |= states_of(graph)
         self.arrays = allocate_all(starts)
         # What another session gives need not be drawn.
@@ -102,12 +102,42 @@ class Values:
 
     # ------------------------------------------------------------- values
 
+    def kept_types(self, kind: str) -> dict[str, TensorType]:
+        """What parameters or states are in memory, by name: of those that are stored in blocks, the bytes."""
+        if kind != "parameter":
+            return self.types(kind)
+        return {name: kept_type(leaf) for name, leaf in self._graph.parameters.items()}
+
+    def as_kept(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
+        """Parameters of a file as they are to be in memory: floats of those that are stored in blocks are quantised."""
+        found = dict(parameters)
+        types = self.types("parameter")
+        for name in types.keys() & found.keys():
+            array, size = found[name], int(types[name].size)
+            if self.storage(name) != "dense" and array.dtype != np.uint8 and array.size == size:
+                shape = tuple(int(n) for n in types[name].shape)
+                found[name] = self._stored(name, array.reshape(shape))
+        return found
+
+    def storage(self, name: str) -> str:
+        """How a parameter or state is stored."""
+        leaf = self._graph.parameters.get(name)
+        return "dense" if leaf is None else str(leaf.attrs["storage"])
+
     def read(self, name: str) -> Array:
         """The value of a parameter or state, to be read: its memory, or a copy."""
+        found = self.kept(name)
+        storage = self.storage(name)
+        if storage == "dense":
+            return found
+        return restored(found, storage, self._graph.parameters[name].dtype)
+
+    def kept(self, name: str) -> Array:
+        """The same as it is in memory."""
         return self.shared.weights.read(self.arrays[name])
 
     def write(self, name: str, value: Array) -> None:
-        """Give a parameter or state a value of its type."""
+        """Give a parameter or state what it is to be in memory."""
         self.shared.weights.write(self.arrays[name], value)
 
     def write_checked(self, kind: str, values: Mapping[str, Any]) -> None:
@@ -116,12 +146,19 @@ class Values:
         for name, value in values.items():
             typed = as_value(value, types[known(kind, name, types)], f"{kind} '{name}'")
             if kind == "parameter":
-                typed = stored_value(typed, self._graph.parameters[name].attrs["storage"])
+                typed = self._stored(name, typed)
             made[name] = typed
         for name, value in made.items():
             self.write(name, value)
         if kind == "parameter":
             self.changed()
+
+    def _stored(self, name: str, value: Array) -> Array:
+        """A parameter's value as it is to be in memory."""
+        try:
+            return stored(value, self.storage(name))
+        except ArgumentError as error:
+            raise ArgumentError(f"parameter '{name}': {error.rule}") from None
 
     def changed(self) -> None:
         """Note that parameters are others than before."""
@@ -136,7 +173,7 @@ class Values:
             rule = rule_for(name, rules, leaf.attrs["init"])
             if rule is not None:
                 value = initial_value(rule, name, leaf_type(leaf), seed)
-                made[name] = stored_value(value, leaf.attrs["storage"])
+                made[name] = self._stored(name, value)
         self.unset = [n for n in names if n not in made and len(leaves[n].shape) > 1]
         for name, value in made.items():
             self.write(name, value)
@@ -171,7 +208,7 @@ class Values:
         """The names that both have, whose types must agree."""
         found = []
         for kind in kinds:
-            own, theirs = self.types(kind), other.types(kind)
+            own, theirs = self.kept_types(kind), other.kept_types(kind)
             for name in own.keys() & theirs.keys():
                 if own[name] != theirs[name]:
                     raise ShapeError(
@@ -207,6 +244,11 @@ def states_of(graph: Graph) -> dict[str, tuple[TensorType, float]]:
 def leaf_type(leaf: Node) -> TensorType:
     """The type of a parameter or state."""
     return TensorType(leaf.shape, leaf.dtype)
+
+
+def kept_type(leaf: Node) -> TensorType:
+    """The type that a parameter or state has in memory."""
+    return stored_type(leaf_type(leaf), leaf.attrs.get("storage", "dense"))
 
 
 def allocate(type_: TensorType, what: str) -> Array:

@@ -81,6 +81,17 @@ bad("symbols compared before they are known", lambda m: darner.symbol("n") < 3, 
 bad("symbol bound to a float", lambda m: m.g.bind(seq=2.5), ShapeError, "2.5")
 bad("symbol bound to text that is none", lambda m: m.g.bind(seq="a b"), ShapeError, "not a size")
 bad("bind to a list", lambda m: m.g.bind([("seq", 3)]), ArgumentError, "bind")
+# ---- quantised weights
+bad("scheme of a number", lambda m: m.g.dequantize_blocks(m.bytes, scheme=4), ArgumentError, "scheme")
+bad("scheme of somebody's own", lambda m: m.g.dequantize_blocks(m.bytes, scheme=Evil()), ArgumentError, "scheme")
+bad("scheme of bytes", lambda m: m.g.dequantize_blocks(m.bytes, scheme=b"q4_0"), ArgumentError, "scheme")
+bad("scheme with a newline", lambda m: m.g.dequantize_blocks(m.bytes, scheme="q4_0\n"), ArgumentError, "scheme")
+bad("scheme of a vast block", lambda m: darner.QuantScheme("int8_block(" + "9" * 30 + ")"), ArgumentError, "a block must have")
+bad("scheme of a long number", lambda m: darner.QuantScheme("int8_block(" + "9" * 5000 + ")"), ArgumentError, "a block must have")
+bad("scheme of a surrogate", lambda m: darner.QuantScheme("\ud800"), ArgumentError, "scheme")
+bad("scheme that nobody knows", lambda m: m.g.dequantize_blocks(m.bytes, scheme="q4"), UnknownNameError, "no scheme 'q4'")
+bad("weights to f16", lambda m: m.g.dequantize_blocks(m.bytes, scheme="fp8_e4m3", to="f16"), DTypeError, "f32 or f64")
+bad("codes of somebody's own", lambda m: darner.quantize_weights(Evil(), "q8_0"), RunError, "weights")
 # ---- element types
 bad("type that is a number", lambda m: m.g.input("n", (3,), 32), DTypeError, "32")
 bad("type of objects", lambda m: m.g.input("n", (3,), object), DTypeError, "object")

@@ -63,7 +63,7 @@ def test_an_input_has_no_parts():
         replace(b, parts=Parts(1, (("p", 2), ("q", 4)))) if b.place == "input" else b
         for b in made.buffers
     ]
-    with pytest.raises(VerifyError, match="a leaf of input kept as dense has no parts"):
+    with pytest.raises(VerifyError, match="a leaf of input has no parts"):
         replace(made, buffers=tuple(buffers)).verify()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import darner
 from darner import FormatError, Graph, RunError, TensorType, VerifyError
+from darner.backends.base.lowering import lower_for
 from darner.backends.reference.plan import run_plan
 from darner.graph.data import Data
 from darner.graph.types import TupleType
@@ -70,8 +71,7 @@ def lower(graph, *, reuse=True, in_place=True, target="reference", options=None)
     for node in graph.nodes:
         name = node.op.name
         if name in ("input", "parameter", "state"):
-            kept = {"state": "init", "parameter": "storage"}.get(node.op.name)
-            more = {kept: node.attrs[kept]} if kept else {}
+            more = {"init": node.attrs["init"]} if name == "state" else {}
             where[node.id, 0] = buffer(node.type, name, node.name, **more)
         elif name == "constant":
             data = node.attrs["values"]
@@ -260,12 +260,14 @@ def test_a_node_of_several_results_is_one_kernel_and_projections_are_none():
     assert_plan_runs_as_graph(graph, plan)
 
 
-def test_quantised_parameters_are_computed_with_as_they_are_stored():
+def test_quantised_parameters_lie_in_memory_as_bytes():
     graph = Graph()
     graph.set_outputs([graph.input("x", (2, 32)) @ graph.parameter_q8("w", (32, 3))])
-    plan = lower(graph)
-    assert plan.buffers[plan.leaves("parameter")["w"]].storage == "q8"
-    assert_plan_runs_as_graph(graph, Plan.from_json(plan.to_json()))
+    plan = lower_for("cpu", graph)
+    assert str(plan.buffers[plan.leaves("parameter")["w"]].type) == "u8[3, 34]"
+    assert [plan.spec(kernel).kind for kernel in plan.kernels] == ["contract"]
+    assert not plan.arena_bytes or plan.arena_bytes < 32 * 3 * 4
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_values_of_every_width_and_of_no_size_lie_in_one_arena():
@@ -562,7 +564,6 @@ FAULTS = {
     r"but the constant '\w+' is f32\[4\]": lambda: edited(
         PLAN, CONSTANT, type=TensorType.new((4,), "f64")
     ),
-    "q8 storage needs rows in blocks of 32, got 4": lambda: edited(PLAN, W, storage="q8"),
     "fractions do not fit in i32": lambda: edited(
         PLAN, X, place="state", init=0.5, type=TensorType.new((2,), "i32")
     ),
@@ -686,7 +687,6 @@ def test_the_digest_is_of_what_matters_and_of_nothing_else():
         replace(PLAN, updates=((W, W),)),
         replace(PLAN, kernels=PLAN.kernels[::-1]),
         edited(PLAN, FIRST, offset=640),
-        edited(PLAN, W, storage="q8"),
         edited(PLAN, W, place="state", init=1.0),
         with_spec(fine),
     ]

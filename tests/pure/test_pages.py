@@ -51,11 +51,3 @@ def test_names_with_their_module_exist(page):
     known = {(module, name) for module, name in found if module in MODULES and name != "md"}
     assert len(known) > 5
     assert {pair for pair in known if not hasattr(MODULES[pair[0]], pair[1])} == set()
-
-
-def test_what_is_said_to_be_missing_is():
-    page = (DOCS / "coming-from-rlx.md").read_text(encoding="utf-8")
-    section = page.partition("## What does not exist yet")[2]
-    names = {name for line in section.splitlines() for name in WORD.findall(line.split(" | ")[0])}
-    assert "dequant_matmul" in names
-    assert {name for name in names if hasattr(Graph("any"), name)} == set()

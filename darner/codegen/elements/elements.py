@@ -23,6 +23,7 @@ from ..ir.philox import emit_bits
 from ..ir.registers import Registers
 from ..ir.types import ElementBuilder, Memory, Value
 from .argmax import arg_reduce
+from .packed import dequantize_blocks
 from .sums import dot_general, fold, reduce
 
 Indices = Sequence[Index]
@@ -556,6 +557,7 @@ _EMITTERS: dict[str, Emitter] = {
     "broadcast_to": _broadcast,
     "concat": _concat,
     "constant": _constant,
+    "dequantize_blocks": dequantize_blocks,
     "dot_general": dot_general,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,

@@ -79,7 +79,7 @@ class _Dots:
         self.dtype, self.accumulator = contraction.dtype, accumulator_of(contraction.dtype)
         self.lanes, self.k, self.m = lanes, contraction.k, contraction.m
         self.across = contraction.b_strides[2]
-        found = _rows(builder, plan, columns.a, columns.copy)
+        found = contiguous_rows(builder, plan, columns.a, columns.copy)
         self.source, self.source_type, self.row_stride = found
         self.size = STORAGE_BYTES[self.source_type]
         self.most = plan.model.of_l1(NEAR)
@@ -217,7 +217,9 @@ class _Dots:
         return [offset(builder, address, self.dtype, i * across) for i in range(each)]
 
 
-def _rows(builder: Builder, plan: Cut, a: Pointer, copy: Pointer) -> tuple[Pointer, str, int]:
+def contiguous_rows(
+    builder: Builder, plan: Cut, a: Pointer, copy: Pointer
+) -> tuple[Pointer, str, int]:
     """Rows of A with contiguous terms, as they lie or copied; their type, and how far they are from each other.
 
     Vectors that begin within a line take twice as long to load: rows are copied to where none does, as columns cannot be.

@@ -170,6 +170,8 @@ class Driver:
                 self.segments(batch, a, b, low, high)
             return
         sum_columns = sum_rows if plan.path == "rows" else sum_dots
+        if plan.decoder is not None:
+            sum_columns = plan.decoder.sum_few
 
         end = minimum(builder, builder.mul(high, i64(plan.grain)), i64(contraction.n))
 

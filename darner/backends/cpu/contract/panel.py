@@ -13,7 +13,7 @@ from ....graph.integers import ceil_div
 from ..emit.panels import Panels
 from ..model import LINE
 from .pack import Ends, PackKernel
-from .plan import Contraction, Cut
+from .plan import Contraction, Cut, PanelOf
 from .prefetch import Asks, Rows, paced
 from .tile import Tile
 
@@ -36,10 +36,17 @@ def emit_pack_panel(
     _, down, across = contraction.b_strides
     contiguous = "columns" if across == 1 else "k" if down == 1 else "neither"
     width = plan.tile.width
+    decoder = plan.decoder
     start = offset(builder, source, contraction.dtype, builder.mul(number, i64(width * across)))
 
     def panel(tile: Tile) -> None:
         valid = width if tile is plan.tile else contraction.n % width
+        if decoder is not None:
+            place, at, count = span or (i64(0), i64(0), i64(contraction.k))
+            write = offset(builder, target, plan.panel, builder.mul(at, i64(tile.width)))
+            read = offset(builder, start, contraction.dtype, builder.mul(place, i64(down)))
+            decoder.pack(builder, PanelOf(tile.width, valid, tile.lanes), (read, count), write)
+            return
         ends = Ends(valid < tile.width, span is None and 0 < contraction.together < tile.lanes)
         kernel = PackKernel(contraction.dtype, plan.panel, tile.width, tile.lanes, contiguous, ends)
         pack = kernel.function(builder.module)
@@ -313,6 +320,8 @@ class Slices:
                 builder.mul(panel, i64(tile.width * across)),
                 builder.mul(after, i64(down)),
             )
+        if plan.decoder is not None:
+            wanted = ir().Constant(wanted.type, 0)  # it lies at no address
         place = builder.select(wanted, place, near)
         usual = ceil_div(plan.block * tile.rows, plan.rows)
         usual = contraction.whole_terms(usual, tile.lanes)

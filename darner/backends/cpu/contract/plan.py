@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Protocol
 
 from ....codegen.ir.emit import accumulator_of
-from ....codegen.ir.types import STORAGE_BYTES
+from ....codegen.ir.types import STORAGE_BYTES, Builder, Pointer, Value
 from ....graph.errors import ArgumentError
 from ....graph.integers import ceil_div, round_up
 from ..emit.panels import Panels
 from ..model import CpuModel
 from ..runtime.jit import Machine
+from .columns import Columns
 from .prefetch import EACH
 from .tile import LONG_TURN, UNROLL, Tile, choose_tile, fit_tile
 
@@ -59,6 +61,8 @@ FEWEST_HELD = 4
 """Panels of B that must fit the cache for rows of C to be written in long runs."""
 FEW_ROWS = 4
 """Up to this many rows, B is read once from where it stands: packing it would cost more than using it."""
+MOST_DECODED_ROWS = 8
+"""The most rows that are multiplied with terms of B as these are decoded."""
 MOST_DOT_ROWS = 24
 """The most rows for which dot products are made of columns whose terms are contiguous."""
 TERMS_OF_DOT_ROW = 32
@@ -78,6 +82,7 @@ class Contraction:
         strided_terms: size, stride in A and stride in B of summed axes that do not follow the others; ``k`` counts them too.
         b_panels: how the transpose of B lies, where that is in panels; ``b_strides`` are those within one.
         c_panels: how C lies, where that is in panels; ``c_strides`` are those within one.
+        decoded: of a B that is decoded, how many terms lie side by side in blocks of it, or 1; 0 where it lies in memory as it is.
 
     >>> Contraction.dense("f32", 2, 3, 4, transpose_b=True).b_strides
     (0, 1, 4)
@@ -95,6 +100,7 @@ class Contraction:
     strided_terms: tuple[Strides, ...] = ()
     b_panels: Panels | None = None
     c_panels: Panels | None = None
+    decoded: int = 0
 
     def __post_init__(self) -> None:
         accumulator_of(self.dtype)
@@ -149,9 +155,36 @@ class Contraction:
         return replace(self, batch=batch, k=k, b_panels=panels)
 
     def whole_terms(self, count: int, lanes: int) -> int:
-        """Terms that are best packed together, at least ``count``: of whole vectors, or of whole panels where these lie in panels."""
-        grain = lanes if self.b_panels is None else self.b_panels.width
+        """Terms that are best packed together, at least ``count``: of whole vectors and blocks, or of whole panels where these lie in panels."""
+        grain = max(lanes, self.decoded) if self.b_panels is None else self.b_panels.width
         return round_up(count, grain)
+
+
+class Decoding(Protocol):
+    """Packs panels of a B that is decoded as it is packed."""
+
+    def pack(
+        self, builder: Builder, panel: PanelOf, span: tuple[Value, Value], target: Pointer
+    ) -> None:
+        """Pack the columns of a panel: ``span`` is the address of their first term, and how many terms."""
+
+    def sum_few(self, builder: Builder, plan: Cut, columns: Columns) -> None:
+        """The sums of some columns of a few rows."""
+
+
+@dataclass(frozen=True)
+class PanelOf:
+    """Columns that are packed together.
+
+    Attributes:
+        width: of a panel, a multiple of the lanes.
+        valid: how many of them there are.
+        lanes: of a vector.
+    """
+
+    width: int
+    valid: int
+    lanes: int
 
 
 @dataclass(frozen=True)
@@ -177,6 +210,7 @@ class Cut:
         packed: whether B was packed before.
         asks: whether the next rows of B are asked for while a few rows of A meet some.
         model: the processor.
+        decoder: what packs a B that is decoded, where code is written.
     """
 
     contraction: Contraction
@@ -197,6 +231,7 @@ class Cut:
     packed: bool = False
     asks: bool = True
     model: CpuModel = field(kw_only=True)
+    decoder: Decoding | None = field(default=None, kw_only=True)
 
     @property
     def passes(self) -> int:
@@ -328,6 +363,7 @@ def cut(
     tile = choose_tile(machine, storage) if usual else fit_tile(machine, storage, m, n)
     size = STORAGE_BYTES[accumulator]
     path, chunk = _path(contraction, tile, packed_b)
+    path = _decoded_path(contraction, tile) or path
     block = _block(contraction, tile)
     panels = max(1, ceil_div(n, tile.width))
     tiles = max(1, ceil_div(m, tile.rows))
@@ -402,6 +438,7 @@ def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, in
         and k > 0
         and n > tile.lanes
         and not contraction.strided_terms
+        and not contraction.decoded
     )
     if few and not packed_b:
         _, down, across = contraction.b_strides
@@ -409,6 +446,17 @@ def _path(contraction: Contraction, tile: Tile, packed_b: bool) -> tuple[str, in
     elif not packed_b and _sums_dots(contraction):
         path, chunk = "dots", min(chunk, LONGEST_CHUNK * FEW_ROWS // (m * tile.lanes) * tile.lanes)
     return path, chunk
+
+
+def _decoded_path(contraction: Contraction, tile: Tile) -> str:
+    """The path of a few rows of a B that is decoded, where packing panels of it would take longer; none of others."""
+    few = contraction.decoded and 0 < contraction.m <= MOST_DECODED_ROWS and contraction.k > 0
+    if not few or contraction.strided_terms or tile.lanes == 1:
+        return ""
+    if contraction.decoded % tile.lanes == 0:
+        return "dots"
+    rows = contraction.b_strides[2] == 1
+    return "rows" if rows and contraction.n > tile.lanes else ""
 
 
 def _blocked_rows(
@@ -470,6 +518,7 @@ def _sums_dots(contraction: Contraction) -> bool:
         contraction.b_strides[1] != 1
         or contraction.strided_terms
         or contraction.b_panels is not None
+        or contraction.decoded
     ):
         return False
     return 0 < contraction.m <= min(MOST_DOT_ROWS, contraction.k // TERMS_OF_DOT_ROW)
@@ -478,6 +527,8 @@ def _sums_dots(contraction: Contraction) -> bool:
 def _is_readable(contraction: Contraction, machine: Machine, tile: Tile) -> bool:
     """Whether a tile can read B as it lies."""
     if contraction.b_strides[2] != 1 or contraction.strided_terms or contraction.k == 0:
+        return False
+    if contraction.decoded:
         return False
     # Machines with narrow vectors have no loads of some lanes.
     return not contraction.n % tile.lanes or machine.vector_bytes >= 32

@@ -11,6 +11,7 @@ from ....graph.node import Node
 from ....lower.plan import Spec
 from ....lower.specs import sizes
 from ....lower.strided import merged_stride, row_major, strided
+from ....ops.quant_scheme import QuantScheme
 from .plan import Contraction
 
 FEW_COLUMNS = 24
@@ -27,7 +28,7 @@ class Side:
     """An operand of a product as strides.
 
     Attributes:
-        leaf: the input of the body that it views.
+        leaf: the input of the body that it views, or what is decoded.
         offset: of its first element.
         batch: the strides of the batch axes.
         outer: sizes and strides of axes that only this operand has and that do not follow the inner ones.
@@ -45,6 +46,11 @@ class Side:
     free: int
     summed: int
     strided_terms: tuple[int, ...]
+
+    @property
+    def decoded(self) -> bool:
+        """Whether it lies in memory in fewer bits than it is multiplied in."""
+        return self.leaf.op.facts.decodes
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -94,7 +100,7 @@ def _side(node: Node, operand: Node, letter: str, together: int) -> Side | None:
     ``together`` is how many of the summed axes are taken as one.
     """
     seen = strided(operand, widened=True)
-    if seen is None or seen.base.op.name != "input":
+    if seen is None or not (seen.base.op.name == "input" or seen.base.op.facts.decodes):
         return None
     shape = sizes(operand)
     summed, batch = node.attrs[f"{letter}_contract"], node.attrs[f"{letter}_batch"]
@@ -153,9 +159,15 @@ def product_of(spec: Spec) -> Product | None:
     a, b = _side(node, left, "a", together), _side(node, right, "b", together)
     if a is None or b is None or a.leaf.dtype is not b.leaf.dtype:
         return None
+    if not all(_can_decode(side, x) for side, x in ((a, left), (b, right))):
+        return None
+    if a.decoded and b.decoded:
+        return None
     summed = [sizes(left)[i] for i in node.attrs["a_contract"]]
     strided_terms = summed[: len(summed) - together]
     transposed = _is_better_transposed(a, b, 0 if strided_terms else prod(summed))
+    if a.decoded or b.decoded:
+        transposed = a.decoded
     if transposed:
         a, b = b, a
     loops = _loops(node, left, a, b, transposed)
@@ -170,8 +182,39 @@ def product_of(spec: Spec) -> Product | None:
         (0, b.summed, b.free),
         (m * n, 1, prod(a.sizes)) if transposed else (m * n, prod(b.sizes), 1),
         strided_terms=tuple(zip(strided_terms, a.strided_terms, b.strided_terms, strict=True)),
+        decoded=_run_of(b),
     )
     return _with_rows_of_batch(Product(node, a, b, loops, contraction, transposed))
+
+
+def _run_of(side: Side) -> int:
+    """How many terms lie side by side in the blocks of a decoded operand, 1 where none do; 0 of what lies in memory."""
+    if not side.decoded:
+        return 0
+    scheme = QuantScheme(side.leaf.attrs["scheme"])
+    return scheme.layout.run if side.summed == 1 and scheme.is_packed else 1
+
+
+def decoded_axis(product: Product) -> int:
+    """The axis of a decoded B that is summed over, through transposes."""
+    letter = "a" if product.transposed else "b"
+    operand = product.node.operands[0 if product.transposed else 1]
+    axis = int(product.node.attrs[f"{letter}_contract"][0])
+    while operand.id != product.b.leaf.id:
+        axis = int(operand.attrs["perm"][axis])
+        (operand,) = operand.operands
+    return axis
+
+
+def _can_decode(side: Side, operand: Node) -> bool:
+    """Whether an operand lies in memory, or is a matrix of f32 that is decoded, transposed or not, or one for each of a batch."""
+    if not side.decoded:
+        return True
+    while operand.op.name == "transpose" and operand.rank == 2:
+        (operand,) = operand.operands
+    plain = operand.id == side.leaf.id and operand.dtype.name == "f32"
+    matrices = len(side.batch) == operand.rank - 2
+    return plain and matrices and not (side.outer or side.strided_terms)
 
 
 def _is_better_transposed(a: Side, b: Side, terms: int) -> bool:

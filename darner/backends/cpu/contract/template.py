@@ -33,11 +33,13 @@ from ..emit.panels import Offer, Panels
 from ..emit.template import Code, Packing, Scratch, Template
 from ..model import CpuModel
 from ..runtime.jit import Machine
+from .decoded import Decoder
+from .decoded_elements import Decoded, no_address
 from .driver import Driver, Operands, Target, Write
 from .panel import emit_pack_panel
 from .pieces import fair_share
 from .plan import ROLLING, Contraction, Cut, cut
-from .product import Product, product_of
+from .product import Product, Side, decoded_axis, product_of
 from .queued import FEWEST_PANELS, can_claim, can_claim_parts, emit_claimed, scratch_of
 from .tile import choose_tile
 
@@ -251,9 +253,11 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         return i64(a), i64(b)
 
     a, b = (
-        offset(builder, code.operand_of(side.leaf), dtype, side.offset + skipped * distance)
+        offset(builder, _address(code, side), dtype, side.offset + skipped * distance)
         for side, distance in ((product.a, product.a.summed), (product.b, step))
     )
+    if product.b.decoded:
+        plan = replace(plan, decoder=Decoder(Decoded(code, product.b.leaf, decoded_axis(product))))
     if code.packed:
         b = code.operand_of(product.b.leaf)
     operands = Operands(a, b, offsets, code.packed)
@@ -264,6 +268,11 @@ def _emit_cut(code: Code, product: Product, plan: Cut, skipped: int, target: Tar
         emit_claimed(driver, code)
     else:
         driver.emit(*fair_share(builder, code.share, plan))
+
+
+def _address(code: Code, side: Side) -> Pointer:
+    """Where an operand lies."""
+    return no_address(code.builder) if side.decoded else code.operand_of(side.leaf)
 
 
 def _offset_of(
@@ -466,6 +475,8 @@ def _panels_of(spec: Spec, machine: Machine) -> Offer:
     dtype = contraction.dtype
     if contraction.empty or contraction.batch != 1 or dtype != accumulator_of(dtype):
         return Offer()
+    if contraction.decoded:
+        return Offer()
     alone: dict[int, Panels] = {}
     together: dict[int, Panels] = {}
     if _can_pack_b(spec, product) and contraction.m >= FEWEST_ROWS and not b.offset:
@@ -503,6 +514,8 @@ def _panels_for(machine: Machine, dtype: str, rows: int, columns: int) -> Panels
 
 def _laid(spec: Spec, product: Product, panels: Mapping[int, Panels]) -> tuple[Product, bool]:
     """A product with what lies in panels, and whether B needs no packing."""
+    if product.b.decoded:
+        return product, False
     contraction, b = product.contraction, panels.get(operand_number(product.b.leaf))
     c = panels.get(len(spec.inputs))
     whole = b is not None and contraction.b_strides[2] == 1
@@ -526,7 +539,7 @@ def _can_pack_b(spec: Spec, product: Product) -> bool:
     """Whether B is one matrix for the whole product and nothing else reads it."""
     contraction, b = product.contraction, product.b
     repeated = any(axis.b for axis in product.loops)
-    if contraction.empty or repeated or contraction.strided_terms:
+    if contraction.empty or repeated or contraction.strided_terms or contraction.decoded:
         return False
     uses = [node for node in spec.body.nodes if b.leaf.id in node.inputs]
     return len(uses) == 1 and product.a.leaf.id != b.leaf.id

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from ....graph import dtypes
 from ....graph.dtypes import DType
+from ....lower.specs import sizes
+from ...elements.neighbours import decoded_neighbours
 from ...ir.index import Number
 from ..builder import Memory, Operand, Simt, Value, Variable, is_packed
 from ..dispatch import Dispatch
@@ -27,7 +29,8 @@ class Reader:
         self.builder = dispatch.builder
         self.view = view
         self.kept = kept
-        if view.vector > 1:
+        self.decoded = view.leaf.op.facts.decodes
+        if view.vector > 1 and not self.decoded:
             dispatch.as_vectors(self.memory, view.vector)
 
     @property
@@ -47,11 +50,25 @@ class Reader:
 
     def load(self, elements: ThreadElements, place: Number) -> Value:
         """What lies at a place, as it is stored; an element of a type of its own as a number."""
+        if self.decoded:
+            return self._decode(elements, place)
         if self.view.vector > 1:
             return self.memory[place]
         registers, dtype = elements.registers, self.view.leaf.dtype
         found: Operand = registers.cast(registers.load(self.memory, place, dtype), dtype, self.kept)
         return found
+
+    def _decode(self, elements: ThreadElements, place: Number) -> Value:
+        """The elements that would lie at a place."""
+        b, leaf, count = self.builder, self.view.leaf, self.view.vector
+        if count == 1:
+            return b.let(elements.at(leaf, elements.places.split(place, sizes(leaf))))
+        *rows, last = sizes(leaf)
+        *before, number = elements.places.split(place, [*rows, last // count])
+        first = elements.places.mul(number, count)
+        return b.vector(
+            [b.let(x) for x in decoded_neighbours(elements, leaf, before, first, count)]
+        )
 
     def wide(self, raw: Value) -> Value:
         """A vector that ``load`` gave, as numbers to multiply."""

@@ -40,7 +40,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Operand:
-    """What an operand of a product is read from: an input of the kernel, and the offset of the first element."""
+    """What an operand of a product is read from: an input of the kernel, or what is decoded from some; and the offset of the first element."""
 
     leaf: Node
     offset: int
@@ -126,10 +126,15 @@ def product_of(spec: Spec) -> Product | None:
     if any(output.shape != node.shape for output in spec.body.outputs):
         return None
     seen = [strided(operand, widened=True) for operand in (left, right)]
-    if any(view is None or view.base.op.name != "input" for view in seen):
+    if any(view is None or not _is_read(view.base) for view in seen):
         return None
     a, b = (view for view in seen if view is not None)
     return _product(node, a, b)
+
+
+def _is_read(base: Node) -> bool:
+    """Whether elements are read from memory, or decoded from what is."""
+    return base.op.name == "input" or base.op.facts.decodes
 
 
 def _product(node: Node, a: Strided, b: Strided) -> Product:
@@ -192,7 +197,7 @@ class View:
     """An operand as vectors: where the one of an index lies, counted in vectors.
 
     Attributes:
-        leaf: the input that it views.
+        leaf: the input that it views, or what is decoded; that counts as lying row by row.
         along: whether the elements of a vector are neighbours along the ``summed`` axes or along the ``free`` ones.
         vector: elements of a vector; 1 where elements are read one by one.
         offset: of the first vector.
