@@ -392,7 +392,7 @@ def test_impossible_ids_are_never_drawn():
 def test_the_call_of_rlx_states_the_shape_last():
     graph = Graph("rlx")
     x = graph.input("x", (3, 7))
-    node = graph.sample(x, 5, 0.9, 0.7, 42, darner.Shape.new([3], "f32"))
+    node = graph.sample(x, 5, 0.9, 0.7, 42, darner.Shape.new([3], "i32"))
     assert str(node.type) == "i32[3]"
     assert {k: node.attrs[k] for k in ("top_k", "top_p", "temperature", "seed")} == {
         "top_k": 5,
@@ -402,6 +402,8 @@ def test_the_call_of_rlx_states_the_shape_last():
     }
     with pytest.raises(ShapeError, match=r"the result is \(3,\), but \(4,\) was stated"):
         graph.sample(x, 5, 0.9, 0.7, 42, [4])
+    with pytest.raises(darner.DTypeError, match="the result is i32, but f32 was stated"):
+        graph.sample(x, 5, 0.9, 0.7, 42, darner.Shape.new([3], "f32"))
 
 
 def test_sampling_draws_anew_at_every_run():
