@@ -24,6 +24,7 @@ from ..graph.data import Data
 from ..graph.errors import Calling, ShapeError
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
+from ..graph.parts import Parts
 from ..graph.types import TensorType
 from .commit import committed, index_bounds
 from .loops import STACKED, body_graph, without_lines
@@ -42,12 +43,13 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
     options: Mapping[str, Any] | None = None,
     alignment: int = ALIGNMENT,
     segment: int | None = None,
+    stored: Mapping[str, Parts] | None = None,
 ) -> Plan:
     """The plan of a graph whose sizes are all known.
 
     ``whole`` names the composites for which the target has kernels of their own, ``ended`` the ops by index whose kernels may end with what is
     element-wise after them; every value of the arena begins at a multiple of ``alignment`` bytes, and with ``segment`` none lies across a multiple
-    of that many.
+    of that many. ``stored`` says of which parameters or states a leaf is made that holds several side by side, for a target that keeps them so.
 
     States and parameters are updated in place where the kernel that computes the new value is the last to read the old one, and none that can fail comes
     after it.
@@ -58,7 +60,7 @@ def lower(  # many parameters: all but the graph are what a backend asks for, by
             raise ShapeError(
                 f"the sizes {', '.join(symbols)} are not known", hint="graph.bind(name=size) first"
             )
-    rules = _Rules(target, whole, ended, alignment, segment)
+    rules = _Rules(target, whole, ended, alignment, segment, stored or {})
     return rules.plan(graph, dict(options or {})).verify()
 
 
@@ -71,12 +73,15 @@ class _Rules:
     ended: Collection[str] | None
     alignment: int
     segment: int | None
+    stored: Mapping[str, Parts]
 
     def plan(self, graph: Graph, options: dict[str, Any]) -> Plan:
         """The plan of a graph."""
         prepared = prepare(graph, self.whole)
         works, commit = committed(prepared, kernels(prepared, self.ended))
-        return _Assembly(prepared, works, commit, self).plan(graph, options)
+        made = _Assembly(prepared, works, commit, self)
+        made.name_parts(self.stored)
+        return made.plan(graph, options)
 
     def step(self, kernel: Graph) -> Plan:
         """The plan of one step of a kernel's loop.
@@ -132,6 +137,13 @@ class _Assembly:
     def _add(self, id: int, buffer: Buffer) -> None:
         self.of_node[id] = len(self.buffers)
         self.buffers.append(buffer)
+
+    def name_parts(self, stored: Mapping[str, Parts]) -> None:
+        """Say what leaves are made of that hold several side by side."""
+        for i, buffer in enumerate(self.buffers):
+            parts = stored.get(str(buffer.name))
+            if parts is not None and buffer.place in ("parameter", "state"):
+                self.buffers[i] = replace(buffer, parts=parts)
 
     # ------------------------------------------------------------- kernels
 

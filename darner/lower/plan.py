@@ -12,7 +12,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,6 +22,7 @@ from ..graph.data import Data
 from ..graph.errors import Calling, Source, VerifyError
 from ..graph.graph import LEAVES, Graph
 from ..graph.node import Node
+from ..graph.parts import Parts
 from ..graph.types import TensorType, TupleType
 from .loops import shares_carry
 
@@ -97,6 +98,7 @@ class Buffer:
         name: the leaf's name, or the constant's key in ``Plan.constants``.
         offset: bytes from the start of the arena.
         init: what every element of a state is before the first run.
+        parts: the parameters or states that stand side by side in it, where it is not one of them by itself.
     """
 
     type: TensorType
@@ -104,6 +106,7 @@ class Buffer:
     name: str | None = None
     offset: int | None = None
     init: float = 0.0
+    parts: Parts | None = None
 
     @property
     def nbytes(self) -> int:
@@ -212,6 +215,19 @@ class Plan:
         found = enumerate(self.buffers)
         return {str(buffer.name): i for i, buffer in found if buffer.place == place}
 
+    def stored(self, place: str) -> dict[str, Buffer]:
+        """The inputs, parameters or states by their own names, also those that are parts of a buffer: each as if it were one by itself."""
+        found: dict[str, Buffer] = {}
+        for buffer in self.buffers:
+            if buffer.place != place:
+                continue
+            if buffer.parts is None:
+                found[str(buffer.name)] = buffer
+                continue
+            for name, type_ in buffer.parts.types(buffer.type).items():
+                found[name] = replace(buffer, type=type_, name=name, parts=None)
+        return found
+
     @cached_property
     def step_bytes(self) -> int:
         """Bytes beside the arena that the steps of a loop need: no two loops run at once, but loops within a step do."""
@@ -282,7 +298,11 @@ class Plan:
         content = [
             ["darner", __version__, self.version, self.target],
             list(self.specs),
-            [[str(b.type), b.place, b.name, b.offset, repr(float(b.init))] for b in self.buffers],
+            [
+                [str(b.type), b.place, b.name, b.offset, repr(float(b.init))]
+                + ([] if b.parts is None else [b.parts.axis, b.parts.sources])
+                for b in self.buffers
+            ],
             [[kernel.spec, kernel.operands, kernel.results] for kernel in self.kernels],
             [self.outputs, self.output_names, self.updates, self.arena_bytes],
             [self.commit, {name: list(bound) for name, bound in self.bounds.items()}],

@@ -6,7 +6,7 @@ entries are known to be whole. What kernels compute is kept as text and read whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from ..graph.data import Data
 from ..graph.errors import Source
 from ..graph.graph import Graph
+from ..graph.parts import Parts
 from ..graph.types import TensorType, parse_type
 from .plan import Buffer, Kernel, Plan, Spec
 
@@ -66,6 +67,7 @@ def to_rows(plan: Plan) -> Rows:
                 b.name,
                 b.offset,
                 repr(b.init),
+                None if b.parts is None else [b.parts.axis, b.parts.sources],
             ]
             for b in plan.buffers
         ],
@@ -99,8 +101,8 @@ def from_rows(rows: Rows, sources: Iterable[Source | None]) -> Plan:
         target=rows["target"],
         specs=Specs({key: (kind, text, step) for key, kind, text, step in rows["specs"]}),
         buffers=tuple(
-            Buffer(types[number], place, name, offset, float(init))
-            for number, place, name, offset, init in rows["buffers"]
+            Buffer(types[number], place, name, offset, float(init), _parts(parts))
+            for number, place, name, offset, init, parts in rows["buffers"]
         ),
         kernels=tuple(
             Kernel(
@@ -125,6 +127,10 @@ def from_rows(rows: Rows, sources: Iterable[Source | None]) -> Plan:
         options=rows["options"],
         version=rows["version"],
     )
+
+
+def _parts(row: tuple[int, Sequence[tuple[str, int]]] | None) -> Parts | None:
+    return None if row is None else Parts(row[0], tuple((name, size) for name, size in row[1]))
 
 
 def with_inits(plan: Plan, inits: Mapping[str, float]) -> Plan:

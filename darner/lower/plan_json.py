@@ -19,6 +19,7 @@ from .._version import __version__
 from ..graph.data import Data
 from ..graph.errors import DarnerError, FormatError, Source
 from ..graph.graph import Graph
+from ..graph.parts import Parts
 from ..graph.types import TensorType, parse_type
 from .plan import KINDS, PLACES, VERSION, Buffer, Kernel, Plan, Spec
 
@@ -95,6 +96,8 @@ def _write_buffer(buffer: Buffer, types: dict[TensorType, int]) -> Record:
         if (value := getattr(buffer, name)) != default:
             record[name] = value
     # JSON has no infinities and no NaN; -0.0 equals the default.
+    if buffer.parts is not None:
+        record["parts"] = [buffer.parts.axis, [list(pair) for pair in buffer.parts.sources]]
     if buffer.place == "state":
         record["init"] = repr(float(buffer.init))
     return record
@@ -323,7 +326,23 @@ def _buffer(record: Record, types: list[TensorType]) -> Buffer:
         name=_field(record, "name", str) if "name" in record else None,
         offset=_field(record, "offset", int) if "offset" in record else None,
         init=init,
+        parts=_parts(record["parts"]) if "parts" in record else None,
     )
+
+
+def _parts(row: object) -> Parts:
+    axis, pairs = _two(row, "an axis and parts")
+    sources = []
+    for pair in _require(pairs, list, "the parts of a leaf"):
+        name, size = _two(pair, "a part's name and size")
+        sources.append((_require(name, str, "a part's name"), _require(size, int, "a part's size")))
+    return Parts(_require(axis, int, "the axis of parts"), tuple(sources))
+
+
+def _two(row: object, what: str) -> tuple[object, object]:
+    if not isinstance(row, list) or len(row) != 2:
+        raise FormatError(f"expected {what}, got {_shown(row)}")
+    return row[0], row[1]
 
 
 def _kernel(record: Record, files: list[str]) -> Kernel:

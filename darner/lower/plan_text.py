@@ -92,7 +92,10 @@ def _arena(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 def _leaf(plan: Plan, i: int) -> tuple[str, ...]:
     buffer = plan.buffers[i]
-    return buffer.place, _shown(plan, i), f"'{buffer.name}'"
+    kept = ""
+    if buffer.parts is not None:
+        kept = f"side by side along axis {buffer.parts.axis}"
+    return buffer.place, _shown(plan, i), f"'{buffer.name}'", kept
 
 
 def _spec(spec: Spec, uses: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..graph.errors import DarnerError, VerifyError
 from ..graph.op import get_op
+from ..graph.parts import Parts
 from .loops import body_graph
 from .plan import ALIGNMENT, KINDS, PLACES, Buffer, Kernel, Plan, Spec, may_share, symbolic
 
@@ -110,14 +111,31 @@ def _faults_of_buffer(plan: Plan, buffer: Buffer, names: set[str]) -> Iterator[s
         elif plan.constants[buffer.name].type != buffer.type:
             stored = plan.constants[buffer.name].type
             yield f"it is {buffer.type}, but the constant '{buffer.name}' is {stored}"
-    elif buffer.name in names:
-        yield f"another leaf is called '{buffer.name}' too"
+    elif taken := names.intersection((buffer.name, *(buffer.parts or ()))):
+        yield f"another leaf is called '{min(taken)}' too"
     else:
-        names.add(buffer.name)
+        names.update((buffer.name, *(buffer.parts or ())))
+        if buffer.parts is not None:
+            yield from _faults_of_parts(buffer, buffer.parts)
         try:
             get_op(buffer.place).infer_type((), (), buffer.leaf_attrs)
         except DarnerError as error:
             yield error.rule
+
+
+def _faults_of_parts(buffer: Buffer, parts: Parts) -> Iterator[str]:
+    """What stands side by side fills a parameter or state, each part under a name of its own."""
+    if buffer.place not in ("parameter", "state"):
+        yield f"a leaf of {buffer.place} has no parts"
+    elif not 0 <= parts.axis < len(buffer.type.shape):
+        yield f"its parts stand along axis {parts.axis} of {buffer.type}"
+    elif len(parts.sources) < 2 or len({buffer.name, *parts}) != len(parts.sources) + 1:
+        yield f"its parts are {', '.join(map(repr, parts))}"
+    elif (
+        min(int(size) for _, size in parts.sources) < 1
+        or parts.size != buffer.type.shape[parts.axis]
+    ):
+        yield f"its parts have {parts.size} of {buffer.type} along axis {parts.axis}"
 
 
 def _faults_of_kernel(plan: Plan, kernel: Kernel, written: set[int]) -> Iterator[str]:

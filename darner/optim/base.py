@@ -33,6 +33,10 @@ DecayFilter = Callable[[str, tuple[Dim, ...]], bool]
 """From a parameter's name and shape to whether weight decay applies to it."""
 
 
+KnownAs = tuple[str, tuple[Dim, ...]]
+"""A parameter's name and shape, by which an optimizer's options are looked up."""
+
+
 def matrices_only(name: str, shape: tuple[Dim, ...]) -> bool:
     """A ``decay_filter`` that leaves out biases, gains of norms and all other vectors and scalars."""
     return len(shape) > 1
@@ -252,13 +256,20 @@ class Slot:
         decays: whether weight decay applies to it.
     """
 
-    def __init__(self, clock: Clock, leaf: Node, value: Node, gradient: Node) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        leaf: Node,
+        value: Node,
+        gradient: Node,
+        known_as: KnownAs | None = None,
+    ) -> None:
         self._clock = clock
         self._leaf = leaf
-        self.name = str(leaf.name)
+        self.name, shape = known_as or (str(leaf.name), leaf.shape)
         self.value = value
         self.gradient = gradient
-        self.decays = clock.optimizer.decays(self.name, leaf.shape)
+        self.decays = clock.optimizer.decays(self.name, shape)
         factor = clock.optimizer.multiplier(self.name)
         rate = clock.learning_rate if factor == 1.0 else clock.learning_rate * factor
         self.learning_rate = as_dtype(rate, self.dtype)
@@ -285,7 +296,7 @@ class Slot:
     def state(self, name: str, shape: Any = None, init: float = 0.0) -> Node:
         """A new state ``<parameter>/<name>``, by default of the parameter's shape."""
         shape = self._leaf.shape if shape is None else shape
-        return self.graph.state(f"{self.name}/{name}", shape, self.dtype, init=init)
+        return self.graph.state(f"{self._leaf.name}/{name}", shape, self.dtype, init=init)
 
     def set(self, state: Node, following: Node) -> Node:
         """What a state is after the update; returned for use in the same step."""

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
 from ..graph.errors import ArgumentError, Calling, nearest
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..graph.types import TensorType
 from ..transforms.gradients import Wrt, check_paths, differentiated, has_path, quoted, select
 from ..transforms.remat import Remat
-from .base import GRADIENT_NORM, GRADIENT_SUM, Clock, Optimizer, Slot, as_dtype, fits, runs_so_far
+from .base import (
+    GRADIENT_NORM,
+    GRADIENT_SUM,
+    Clock,
+    KnownAs,
+    Optimizer,
+    Slot,
+    as_dtype,
+    fits,
+    runs_so_far,
+)
 from .clipping import clip_by_norm, clip_by_value, global_norm
 
 
@@ -117,13 +128,17 @@ class Summing(Optimizer):
     """
 
     learning_rate: float = 0.0
+    of: Optimizer | None = None
+    """Whose runs without an update they are: gradients lie in memory as it has parameters."""
 
     @classmethod
     def before(cls, optimizer: Optimizer) -> Summing:
-        """What runs before the updates of an optimizer: it depends on nothing but which parameters are trained."""
-        return cls(multipliers={name: float(f > 0) for name, f in optimizer.multipliers.items()})
+        """What runs before the updates of an optimizer: it depends on which parameters are trained, and on which it has side by side."""
+        factors = {name: float(f > 0) for name, f in optimizer.multipliers.items()}
+        return cls(multipliers=factors, of=optimizer)
 
 
+# many parameters: the last two are options, by name.
 def add_updates(
     graph: Graph,
     optimizer: Optimizer,
@@ -131,11 +146,13 @@ def add_updates(
     gradients: Sequence[Node],
     *,
     due: bool = False,
+    known_as: Mapping[str, KnownAs] | None = None,
 ) -> None:
     """Add to a graph what an optimizer makes of parameters and their gradients.
 
     With ``accumulate`` the graph finds out itself whether a run makes an update, and computes it in every run; if every
-    run of the graph is known to make one, it is ``due``.
+    run of the graph is known to make one, it is ``due``. A leaf that stands for several parameters has the options of the one that it is
+    ``known_as``.
     """
     wide = [as_dtype(gradient, _computed(gradient.dtype)) for gradient in gradients]
     if isinstance(optimizer, Summing):
@@ -151,8 +168,35 @@ def add_updates(
         # What updates a parameter belongs to its place in the model and its line in the user's code.
         with graph.derived_from(leaf):
             value, master = _value(optimizer, leaf)
-            slot = Slot(clock, leaf, value, gradient)
+            slot = Slot(clock, leaf, value, gradient, (known_as or {}).get(str(leaf.name)))
             slot.finish(optimizer.update(slot), master)
+
+
+def update_of_elements(optimizer: Optimizer, known_as: KnownAs, type_: TensorType) -> str | None:
+    """What an optimizer computes for each element of a parameter, as text; None where that depends on other elements too.
+
+    The parameter has the options of the one that it is ``known_as``. Equal texts mean that parameters may be updated as one.
+
+    >>> from darner import optim
+    >>> matrix = TensorType.new((2, 3))
+    >>> [update_of_elements(rule, ("w", matrix.shape), matrix) is None for rule in (optim.Adam(), optim.Adafactor())]
+    [False, True]
+    """
+    graph = Graph("update")
+    leaf = graph.parameter("leaf", type_.shape, type_.dtype)
+    gradient = graph.input("gradient", type_.shape, type_.dtype)
+    # A norm of all gradients is the same however they are stored.
+    alone = replace(optimizer, clip_norm=None)
+    add_updates(graph, alone, [leaf], [gradient], due=True, known_as={"leaf": known_as})
+    own = [node for name, node in graph.states.items() if name.startswith("leaf/")]
+    reached = {leaf.id, gradient.id, *(state.id for state in own)}
+    alike = all(state.shape == leaf.shape for state in own)
+    for node in graph.nodes:
+        if reached.intersection(node.inputs):
+            alike &= "elementwise" in node.op.traits and node.shape == leaf.shape
+            reached.add(node.id)
+        alike &= "random" not in node.op.traits
+    return str(graph) if alike else None
 
 
 def _computed(dtype: DType) -> DType:

@@ -4,6 +4,7 @@
     blocks      where a graph repeats itself, so that each block is worked on once
     saturate    all forms that rules find, kept together in an e-graph (``engine``: egglog)
     choose      the cheapest of them, exactly (``extract``: integer programs), by a target's prices
+    layout      which parameters stand side by side; ``groups`` says what a training step saves by it
     rebuild     the result as a graph, wherever the block occurs
 
 ``passes`` puts them in order. Rules are rows of data, in ``rules``; anyone may add one, or a target.

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from ..graph.attribute_text import attribute_text
 from ..graph.data import Array
 from ..graph.dims import Dim
-from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..graph.parts import Parts
 from ..graph.types import TensorType
 
 
@@ -35,6 +33,7 @@ class DerivedParam:
         axis: the axis along which they stand side by side.
         type: the type of the whole.
 
+    >>> import numpy as np
     >>> both = DerivedParam("gate+up", (("gate", 2), ("up", 1)), 1, TensorType.new((1, 3)))
     >>> both.join({"gate": np.array([[1, 2]]), "up": np.array([[3]])})
     array([[1, 2, 3]])
@@ -48,30 +47,30 @@ class DerivedParam:
     type: TensorType
 
     @cached_property
+    def parts(self) -> Parts:
+        """The sources side by side, whatever the block is called."""
+        return Parts(self.axis, self.sources)
+
+    @property
     def places(self) -> dict[str, tuple[int, int]]:
         """Where along the axis each source begins and ends."""
-        found, start = {}, 0
-        for name, size in self.sources:
-            found[name] = (start, start + int(size))
-            start += int(size)
-        return found
+        return self.parts.places
 
     def join(self, values: Mapping[str, Array]) -> Array:
         """The whole from its parts."""
-        return np.concatenate([values[name] for name, _ in self.sources], self.axis)
+        return self.parts.join(values)
 
     def split(self, whole: Array) -> dict[str, Array]:
         """The parts of the whole, as views: what is written into them is written into it."""
-        return {name: self.view(whole, name) for name in self.places}
+        return self.parts.split(whole)
 
     def view(self, whole: Array, name: str) -> Array:
         """One part of the whole, as a view."""
-        if name not in self.places:
-            raise ArgumentError(f"'{name}' is not a part of {self.name}")
-        start, stop = self.places[name]
-        index: list[Any] = [slice(None)] * whole.ndim
-        index[self.axis] = slice(start, stop)
-        return whole[tuple(index)]
+        return self.parts.view(whole, name)
+
+
+SideBySide = tuple[tuple[str, ...], ...]
+"""Groups of parameters, each by name in the order in which they stand."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,15 @@ class Layouts:
             for block, ids in enumerate(self.blocks)
             for place, id in enumerate(ids)
         }
+
+    def only(self, graph: Graph, allowed: SideBySide) -> Layouts:
+        """These groups, where blocks have them; each other parameter is in a block of its own, and no two are parts of one product."""
+        leaves = graph.parameters
+        groups = [tuple(leaves[name].id for name in names) for names in allowed]
+        kept = [ids for ids in groups if any(set(ids) <= set(block) for block in self.blocks)]
+        inside = {i for ids in kept for i in ids}
+        alone = [(leaf.id,) for leaf in leaves.values() if leaf.id not in inside]
+        return Layouts((*kept, *alone))
 
 
 def plan_layouts(graph: Graph) -> Layouts:
@@ -140,7 +148,7 @@ def _sharing(graph: Graph) -> Iterator[tuple[tuple[int, ...], str]]:
     groups: dict[tuple[int, int, Dim], dict[int, None]] = {}
     same = _value_numbers(graph)
     for node in graph.nodes:
-        found = _weight_of(node)
+        found = weight_of(node)
         if found is not None:
             weight, axis = found
             key = (same[node.inputs[0]], axis, weight.shape[1 - axis])
@@ -150,7 +158,7 @@ def _sharing(graph: Graph) -> Iterator[tuple[tuple[int, ...], str]]:
             yield tuple(sorted(weights)), f"the products of %{shared}"
 
 
-def _weight_of(node: Node) -> tuple[Node, int] | None:
+def weight_of(node: Node) -> tuple[Node, int] | None:
     """The weight on the right of a product, and its axis that becomes the result's last."""
     if node.op.name not in ("matmul", "matmul_bt", "dot_general"):
         return None

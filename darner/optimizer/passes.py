@@ -20,7 +20,7 @@ from .choose import Recipe, choose, is_fusion, unchanged
 from .declare import RULES, Mode
 from .engine import Engine
 from .joint import join_products
-from .layout import Layouts, plan_layouts
+from .layout import Layouts, SideBySide, plan_layouts
 from .price import Pricer
 from .rebuild import Rebuilt, rebuild
 from .region import make_block, whole
@@ -57,7 +57,7 @@ def optimize(  # many parameters: they are the user's options, by name
     level: int = ...,
     mode: Mode = ...,
     before_gradient: bool = ...,
-    side_by_side: bool = ...,
+    side_by_side: bool | SideBySide = ...,
     budget: Budget = ...,
     report: Literal[False] = ...,
 ) -> Graph: ...
@@ -69,7 +69,7 @@ def optimize(  # many parameters: they are the user's options, by name
     level: int = ...,
     mode: Mode = ...,
     before_gradient: bool = ...,
-    side_by_side: bool = ...,
+    side_by_side: bool | SideBySide = ...,
     budget: Budget = ...,
     report: Literal[True],
 ) -> tuple[Graph, OptimizeReport]: ...
@@ -80,7 +80,7 @@ def optimize(  # many parameters: they are the user's options, by name
     level: int = 2,
     mode: Mode = "train",
     before_gradient: bool = False,
-    side_by_side: bool = True,
+    side_by_side: bool | SideBySide = True,
     budget: Budget = USUAL,
     report: bool = False,
 ) -> Graph | tuple[Graph, OptimizeReport]:
@@ -94,8 +94,8 @@ def optimize(  # many parameters: they are the user's options, by name
         mode: "train", where parameters change between runs, or "inference", where they do not, dropout does nothing, and
             what is computed from parameters alone is computed once.
         before_gradient: the graph is to be differentiated: forms that have a worse gradient are left for later.
-        side_by_side: whoever runs it can store parameters side by side, so that a ``concat`` of them costs nothing. In
-            inference it never does.
+        side_by_side: whoever runs it can store parameters side by side, so that a ``concat`` of them costs nothing: all of them (True), none,
+            or these groups of names. In inference it never costs anything.
         budget: how far saturation and extraction may go.
         report: also return an ``OptimizeReport``.
 
@@ -132,7 +132,7 @@ def optimize_training(
     *,
     target: str | Target = "cpu",
     level: int = 2,
-    side_by_side: bool = True,
+    side_by_side: bool | SideBySide = True,
     budget: Budget = USUAL,
 ) -> tuple[Graph, OptimizeReport]:
     """The graph of a loss and its gradients, optimized before and after differentiation.
@@ -222,7 +222,7 @@ class _Pass:
         mode: Mode,
         before_gradient: bool,
         budget: Budget,
-        side_by_side: bool = True,
+        side_by_side: bool | SideBySide = True,
     ) -> None:
         self.level = level
         self.side_by_side = side_by_side
@@ -290,10 +290,10 @@ class _Pass:
         return result
 
     def _layouts(self, graph: Graph) -> Layouts:
-        if self.side_by_side or self.mode == "inference":
+        if self.side_by_side is True or self.mode == "inference":
             return plan_layouts(graph)
-        # Each in a block of its own: no two of them can be parts of one product.
-        return Layouts(tuple((leaf.id,) for leaf in graph.parameters.values()))
+        allowed = self.side_by_side or ()
+        return (plan_layouts(graph) if allowed else Layouts()).only(graph, allowed)
 
     def _work(self, graph: Graph) -> tuple[int, Work]:
         return graph_work(graph, self.pricer, self.mode)

@@ -71,7 +71,7 @@ class Pricer:
 
     def kept(self, type_: Type) -> Price:
         """The price of what is computed once and kept: its room, which is worth little but not nothing."""
-        return Price(TIE + ROOM * _number(type_.nbytes) / self.target.bandwidth)
+        return Price(TIE + ROOM * number(type_.nbytes) / self.target.bandwidth)
 
     def _price(
         self,
@@ -86,16 +86,16 @@ class Pricer:
         if op is loop:
             return self._looped(attrs["body"], attrs["length"])
         cost = call_cost(op, slots, attrs, types, type_)
-        flops, moved = _number(cost.flops), _number(cost.bytes)
+        flops, moved = number(cost.flops), number(cost.bytes)
         target = self.target
         if "elementwise" in op.traits or op.facts.fused:
-            moved = _number(type_.nbytes) / 2
+            moved = number(type_.nbytes) / 2
             return self._finish(flops * op.facts.weight / target.vector, moved, 0.0)
         if op.facts.full_rate:
             # What is added at the end is read where it is used, as an element-wise node would.
             for slot, operand in zip(slots, types, strict=True):
                 if slot == "residual":
-                    moved -= _number(operand.nbytes) / 2
+                    moved -= number(operand.nbytes) / 2
             rate = target.half if _is_half(types) else 1.0
             work = flops / rate + self._epilogue(attrs.get("activation"), type_) / target.vector
             return self._finish(work, moved, op.facts.kernels)
@@ -120,7 +120,7 @@ class Pricer:
         """The arithmetic of an activation at the end of a contraction: what it would be alone."""
         if activation is None:
             return 0.0
-        return _number(
+        return number(
             call_cost(OPS[activation], ("x",), _defaults(activation), (type_,), type_).flops
         )
 
@@ -137,7 +137,8 @@ def _is_half(types: Sequence[Type]) -> bool:
     return any(isinstance(t, TensorType) and t.dtype.is_half for t in types)
 
 
-def _number(size: Dim) -> float:
+def number(size: Dim) -> float:
+    """A size as a number, whatever it is a symbol of."""
     if isinstance(size, int):
         return float(size)
     return float(int(bind_dim(size, dict.fromkeys(size.symbols, NOMINAL))))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 SHOWN = 20
@@ -229,6 +229,14 @@ class OptimizeReport:
     def empty(cls) -> OptimizeReport:
         """A report of nothing."""
         return cls()
+
+    def with_notes(self, notes: Sequence[str]) -> OptimizeReport:
+        """The same with more to say, in the last pass."""
+        if not notes or not self.passes:
+            return self
+        last = self.passes[-1]
+        more = replace(last, notes=[*last.notes, *notes])
+        return OptimizeReport([*self.passes[:-1], more], self.cached)
 
     @property
     def egglog_program(self) -> str:

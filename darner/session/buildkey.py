@@ -26,6 +26,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node
 from ..graph.op import Op
 from ..optim.base import Optimizer
+from ..optim.step import Summing
 from .config import SessionConfig
 from .pipeline import keeps_gradients, trained_names, update_graph
 
@@ -82,6 +83,7 @@ def build_key(
         ["build", _versions(config.device), source_digest()],
         [graph.name, graph.digest(), about, list(sizes)],
         [config.device, config.mode, config.level, config.precision, config.tune],
+        [config.side_by_side],
         [keeps_gradients(config, optimizer), _described(graph, optimizer, call)],
         _machine(config.device),
     ]
@@ -122,6 +124,8 @@ def _described(graph: Graph, optimizer: Optimizer | None, call: Source | None) -
     """An optimizer in plain values; where functions of the user are part of it, what they make of this graph."""
     if optimizer is None:
         return None
+    if isinstance(optimizer, Summing):
+        return ["Summing", optimizer.multipliers, _described(graph, optimizer.of, call)]
     schedule, decays = optimizer.schedule, optimizer.decay_filter
     own = _module_of(type(optimizer)).startswith("darner.") and not hasattr(optimizer, "rule")
     own = own and (schedule is None or not schedule.functions)

@@ -90,7 +90,7 @@ class Compiler:
         found = self._pipelines.get(sizes)
         if found is None:
             bound = self._graph.bind(dict(sizes)) if sizes else self._graph
-            found = self._pipelines[sizes] = Pipeline(bound, self._config)
+            found = self._pipelines[sizes] = Pipeline(bound, self._config, self._graph)
         self._pipelines.move_to_end(sizes)
         while len(self._pipelines) > self._config.specialisations:
             self._pipelines.popitem(last=False)
@@ -178,5 +178,9 @@ class Compiler:
         """Let parameters hold their values that a step reads as they are."""
         if not program.on_host:
             return
-        for buffer in program.reads.intersection(program.plan.leaves("parameter").values()):
-            self._values.shared.weights.keep(program.arrays[buffer])
+        plan, weights = program.plan, self._values.shared.weights
+        for number in program.reads.intersection(plan.leaves("parameter").values()):
+            parts = plan.buffers[number].parts
+            names = [str(plan.buffers[number].name)] if parts is None else [*parts]
+            for name in names:
+                weights.keep(program.storage[name])

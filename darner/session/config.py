@@ -48,6 +48,8 @@ class SessionConfig:
             cache folder, None or False to keep none.
         progress: show phases of building on a terminal; when left out, if it takes more than a second.
         keep_gradients: whether gradients can be read after a step; when left out, while there is no optimizer.
+        side_by_side: whether training stores weights that share an operand (queries, keys and values; gate and up) side by side in one block, so that their
+            products are one: where that is predicted to pay (None), wherever it is possible, or nowhere. Names, values and files are the same.
         specialisations: how many choices of symbolic sizes are kept compiled.
         tune: time the ways in which a GPU's kernels can be written and keep the fastest of each, for a bounded time; what is found is remembered in the
             cache for this GPU, its driver and this version.
@@ -67,6 +69,7 @@ class SessionConfig:
     cache: str | os.PathLike[str] | bool | None = True
     progress: bool | None = None
     keep_gradients: bool | None = None
+    side_by_side: bool | None = None
     specialisations: int = 8
     tune: bool = False
 
@@ -97,7 +100,7 @@ class SessionConfig:
         if self.tune and not backend.tunes:
             others = " or ".join(f"device='{row.name}'" for row in built_in() if row.tunes)
             raise ArgumentError(f"kernels of '{self.device}' are not tuned", hint=others)
-        for name in ("progress", "keep_gradients"):
+        for name in ("progress", "keep_gradients", "side_by_side"):
             if getattr(self, name) not in (None, True, False):
                 raise ArgumentError(f"{name} is True, False or None, got {getattr(self, name)!r}")
 

@@ -16,13 +16,16 @@ from ..backends.base.registry import backend_of
 from ..graph.errors import ArgumentError
 from ..graph.graph import Graph
 from ..graph.node import Node
+from ..graph.parts import Parts
 from ..lower.plan import Plan
 from ..ops.random import STEP
 from ..optim.base import Optimizer
 from ..optim.step import add_updates, trained_parameters
 from ..transforms.gradients import select
 from .config import SessionConfig
+from .groups import Wishes, wishes_of
 from .setup import split
+from .side_by_side import stored
 
 if TYPE_CHECKING:
     from ..optimizer import OptimizeReport
@@ -123,12 +126,14 @@ class Pipeline:
     Args:
         graph: with sizes that are all known.
         config: of the session.
+        unbound: the graph as it is for all sizes, by which it is decided what is stored side by side: parameters lie in one way whatever the sizes.
     """
 
-    def __init__(self, graph: Graph, config: SessionConfig) -> None:
+    def __init__(self, graph: Graph, config: SessionConfig, unbound: Graph | None = None) -> None:
         self.graph = graph
         self.config = config
-        self._optimized: dict[tuple[str, ...], tuple[Graph, OptimizeReport]] = {}
+        self._unbound = graph if unbound is None else unbound
+        self._optimized: dict[object, tuple[Graph, OptimizeReport]] = {}
 
     @property
     def target(self) -> Target:
@@ -151,25 +156,48 @@ class Pipeline:
         from ..optimizer import optimize_training
 
         names = trained_names(self.graph, optimizer)
-        if names not in self._optimized:
-            with timed("optimize"):
-                self._optimized = {
-                    # A session stores each parameter by itself: side by side they would be copied in every step.
-                    names: optimize_training(
-                        self.graph,
-                        list(names),
-                        level=self.config.level,
-                        target=self.target,
-                        side_by_side=False,
-                    )
-                }
-        full, report = self._optimized[names]
         keep = keeps_gradients(self.config, optimizer)
+        with timed("optimize"):
+            wishes = self._wishes(optimizer, names, keep)
+            groups = wishes.granted
+            if (names, groups) not in self._optimized:
+                found = optimize_training(
+                    self.graph,
+                    list(names),
+                    level=self.config.level,
+                    target=self.target,
+                    side_by_side=groups,
+                )
+                self._optimized = {(names, groups): found}
+        full, plain = self._optimized[names, groups]
         with timed("lower"):
-            graph = _labelled(attach(full, optimizer, names, keep), self.graph)
-            step = lower_for(self.config.device, graph, options)
+            parts: dict[str, Parts] = {}
+            if optimizer is not None and groups:
+                joined = stored(full, names, groups)
+                report = plain.with_notes(wishes.told(joined.groups))
+                graph, parts = joined.attached(optimizer, keep), joined.parts
+            else:
+                report = plain.with_notes(wishes.told(()))
+                graph = attach(full, optimizer, names, keep)
+            step = lower_for(self.config.device, _labelled(graph, self.graph), options, parts)
         kept = names if keep else ()
         return Plans(step, None, (), len(self.graph.outputs), kept, lambda: report)
+
+    def _wishes(self, optimizer: Optimizer | None, names: Sequence[str], keep: bool) -> Wishes:
+        """The parameters that this session may store side by side, and the others that would like it."""
+        config = self.config
+        backend = backend_of(config.device)
+        offered = backend.rules(backend.machine(config.device)).side_by_side
+        if config.side_by_side is False or config.level < 2 or not offered:
+            return Wishes()
+        return wishes_of(
+            self._unbound,
+            self.target,
+            optimizer,
+            names,
+            keep=keep,
+            everywhere=config.side_by_side is True,
+        )
 
     def _inference(self, timed: Timed, options: dict[str, Any]) -> Plans:
         from ..optimizer import optimize_inference

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from ..backends.base.blocks import Block, find_block
 from ..backends.base.mirrors import changed, refresh
 from ..backends.base.program import Program
 from ..graph.data import Array
@@ -124,6 +125,7 @@ class Prepared:
         self._ran = False
         self._inputs: dict[int, list[int]] = {}
         self._joined: dict[str, Recovery] = {}
+        self._in_blocks: set[str] = set()
         if setup is not None:
             for output, buffer in zip(setup.plan.outputs, inputs, strict=True):
                 self._inputs.setdefault(output, []).append(buffer)
@@ -164,14 +166,21 @@ class Prepared:
         """Kernel by kernel. A parameter that no other will read is finished at once, and no longer ``waiting``."""
         plan = setup.plan
         last = {i: k for k, kernel in enumerate(plan.kernels) for i in _touched(kernel)}
+        self._in_blocks.clear()
         for output in self._inputs.keys() - last.keys():
             self._take(setup, output)
         for number, kernel in enumerate(plan.kernels):
-            for buffer in kernel.operands:
-                if plan.buffers[buffer].place == "parameter":
-                    self._weights.fill(setup.arrays[buffer])
-            setup.run(number, number + 1)
             done = [i for i in dict.fromkeys(_touched(kernel)) if last[i] == number]
+            block = self._block(setup, kernel)
+            if block is not None:
+                block.fill()
+                self._give(kernel.results[0], block.array)
+                done.remove(kernel.results[0])
+            else:
+                for buffer in kernel.operands:
+                    if plan.buffers[buffer].place == "parameter":
+                        self._weights.fill(setup.storage[str(plan.buffers[buffer].name)])
+                setup.run(number, number + 1)
             for buffer in self._inputs.keys() & done:
                 self._take(setup, buffer)
             for buffer in done:
@@ -183,15 +192,39 @@ class Prepared:
     def _take(self, setup: Program, output: int) -> None:
         """Let the step have an output of the setup, whose memory is given back where only what the step makes of it is read."""
         array = setup.arrays[output]
+        self._give(output, array)
+        if self._step.reads.isdisjoint(self._inputs[output]):
+            release(array)
+
+    def _give(self, output: int, array: Array) -> None:
+        """Let the step read an output of the setup where it lies, and make what it wants of it."""
         for buffer in self._inputs[output]:
             self._step.bind(buffer, array)
             self._step.prepare(buffer)
-        if self._step.reads.isdisjoint(self._inputs[output]):
-            release(array)
+
+    def _block(self, setup: Program, kernel: Kernel) -> Block | None:
+        """The block in which a training step already has what a kernel of the setup would put side by side."""
+        (output, *others), plan = kernel.results, setup.plan
+        made = plan.spec(kernel).body.outputs[0]
+        if others or made.op.name != "concat" or output not in self._inputs:
+            return None
+        if any(operand.op.name != "input" for operand in made.operands) or setup.plan.updates:
+            return None
+        again = any(output in one.operands for one in plan.kernels)
+        buffers = [plan.buffers[kernel.operands[operand_number(x)]] for x in made.operands]
+        if again or any(buffer.place != "parameter" for buffer in buffers):
+            return None
+        names = [str(buffer.name) for buffer in buffers]
+        found = find_block([setup.storage[name] for name in names], made.attrs["axis"])
+        if found is not None:
+            self._in_blocks.update(names)
+        return found
 
     def _finish(self, name: str) -> None:
         """Let the step make what it wants of a parameter, which is given back if it can be read from that."""
         buffer = self._parameters[name]
+        if name in self._in_blocks:
+            return
         array = self._step.arrays[buffer]
         self._weights.fill(array)
         self._step.prepare(buffer)

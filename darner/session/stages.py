@@ -40,7 +40,7 @@ from .values import kept_type, leaf_type
 if TYPE_CHECKING:
     from ..optimizer import OptimizeReport
 
-PLANNED = ("device", "mode", "level", "precision", "keep_gradients", "optimizer")
+PLANNED = ("device", "mode", "level", "precision", "keep_gradients", "side_by_side", "optimizer")
 """The fields of a config that a plan is made by: a session of the plan has them as they are."""
 
 PLAIN = (bool, int, float, str, dict, type(None))
@@ -283,7 +283,7 @@ def _check_fit(graph: Graph, plans: Plans, config: SessionConfig) -> None:
     if step.target != (target := backend_of(config.device).target):
         raise FormatError(f"the plan is for {step.target}, but '{config.device}' is {target}")
     for place, leaves in _leaves(graph).items():
-        found = {name: step.buffers[i] for name, i in step.leaves(place).items()}
+        found = step.stored(place)
         for name, leaf in leaves.items():
             buffer = found.pop(name, None)
             if buffer is None or buffer.type != kept_type(leaf):

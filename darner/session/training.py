@@ -151,7 +151,7 @@ class Learner:
         if special is None:
             states = states_of(update_graph(self._graph, new))
         else:
-            states = self._states_in(special.plans.step)
+            states = self._states_in(special.plans.step, new)
         runner.retire()
         self._close_separate()
         self._adopt(new, states, old if old is not None else self._separate_optimizer())
@@ -171,11 +171,13 @@ class Learner:
             for name in names
         )
 
-    def _states_in(self, plan: Plan) -> dict[str, tuple[TensorType, float]]:
+    def _states_in(self, plan: Plan, optimizer: Optimizer) -> dict[str, tuple[TensorType, float]]:
         """The states that an optimizer added to the graph of a plan: their types, and what they are at first."""
+        if any(buffer.parts is not None for buffer in plan.buffers):
+            # In the order that they have where each is stored by itself, which is that of files.
+            return states_of(update_graph(self._graph, optimizer))
         own = self._graph.states
-        leaves = plan.leaves("state").items()
-        added = {name: plan.buffers[buffer] for name, buffer in leaves if name not in own}
+        added = {name: buffer for name, buffer in plan.stored("state").items() if name not in own}
         return {name: (buffer.type, buffer.init) for name, buffer in added.items()}
 
     def _adopt(

@@ -9,6 +9,7 @@
     host        programs whose memory is the process's own
     memory      memory of the process for values
     mirrors     values that a device has a copy of, and which of the two is newer
+    blocks      parameters and states side by side in one block, as mirrors
     cache       compiled code on disk
     keys        what everything on disk is keyed by
     trust       who can have written a file

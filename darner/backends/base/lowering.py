@@ -7,6 +7,7 @@ from typing import Any
 
 from ...graph.errors import ArgumentError, UnsupportedError
 from ...graph.graph import Graph
+from ...graph.parts import Parts
 from ...lower.lower import lower
 from ...lower.plan import Kernel, Plan, Spec
 from ...lower.roles import whole_ops
@@ -16,9 +17,15 @@ from .program import Program
 from .registry import backend_of
 
 
-def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = None) -> Plan:
+def lower_for(
+    device: str,
+    graph: Graph,
+    options: Mapping[str, Any] | None = None,
+    stored: Mapping[str, Parts] | None = None,
+) -> Plan:
     """The plan of a graph for a device; what the device cannot run is an error here.
 
+    ``stored`` says which leaves hold several parameters or states side by side, for a device that keeps them so (``LowerRules.side_by_side``).
     Composites for which a device has no kernel are written out.
     """
     backend = backend_of(device)
@@ -33,6 +40,7 @@ def lower_for(device: str, graph: Graph, options: Mapping[str, Any] | None = Non
             options=options,
             alignment=rules.alignment,
             segment=segment,
+            stored=stored,
         )
         rules.check(plan, graph)
         lacking = [(k, spec) for k, spec in written_specs(plan) if not rules.runs(spec)]

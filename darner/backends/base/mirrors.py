@@ -7,7 +7,7 @@ Who reads such an array calls ``refresh`` first, who has written one calls ``cha
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...graph.data import Array
@@ -64,46 +64,72 @@ class Mirror:
             self._push(self.copy, array)
             self.newer_here = False
 
-    def move(self) -> None:
-        """Let the value be in the copy alone, which has it, and give the array's memory back."""
+    def fill(self) -> None:
+        """Let the copy have the value, wherever it is."""
+        array = self._array()
+        if array is None or self.newer_there:
+            return
+        for one in _mirrors[id(array)]:
+            one.refresh()
+        self.send()
+
+    def take(self) -> None:
+        """Let the copy be the only one that has the value: it will be changed there. The memory of the array, and of copies that nobody uses, is given back."""
+        if self.newer_there:
+            return
+        self.fill()
         array = self._array()
         if array is not None:
-            self.newer_there = True
+            found = _mirrors[id(array)]
+            found[:] = [one for one in found if one is self or one.users]
+            for one in found:
+                one.newer_here = True
+            self.newer_here, self.newer_there = False, True
             release(array)
 
 
-_mirrors: dict[int, Mirror] = {}
+_mirrors: dict[int, list[Mirror]] = {}
+"""By array, its copies: the value is in the array, or in one of them."""
 
 
-def mirror(array: Array, make: Callable[[Array], Mirror]) -> Mirror:
-    """An array's copy on a device, made where there is none."""
+def mirror(array: Array, make: Callable[[Array], Mirror], owner: object = None) -> Mirror:
+    """An array's copy on a device, made where there is none; with an owner that one's, beside those of others."""
     found = _mirrors.get(id(array))
     if found is None:
-        found = _mirrors[id(array)] = make(array)
+        found = _mirrors[id(array)] = []
         weakref.finalize(array, _mirrors.pop, id(array), None)
-    return found
+    for one in found:
+        if owner is None or one.owner == owner:
+            return one
+    for one in found:
+        one.refresh()
+    found.append(make(array))
+    return found[-1]
+
+
+def mirrors_of(array: Array) -> Sequence[Mirror]:
+    """All copies of an array."""
+    return _mirrors.get(id(array), ())
 
 
 def refresh(array: Array) -> Array:
     """The array, with the value that a device may have given it."""
-    found = _mirrors.get(id(array))
-    if found is not None:
-        found.refresh()
+    for one in _mirrors.get(id(array), ()):
+        one.refresh()
     return array
 
 
 def changed(array: Array) -> None:
     """Tell that an array was written to."""
-    found = _mirrors.get(id(array))
-    if found is not None:
-        found.newer_here, found.newer_there = True, False
+    for one in _mirrors.get(id(array), ()):
+        one.newer_here, one.newer_there = True, False
 
 
 def drop(array: Array) -> None:
-    """Free the copy that no program works on any more; the array holds its value."""
+    """Free the copies that no program works on any more; the array holds its value."""
     found = _mirrors.get(id(array))
-    if found is not None and not found.users:
-        del _mirrors[id(array)]
+    if found:
+        found[:] = [one for one in found if one.users]
 
 
 def there_are_mirrors() -> bool:

@@ -27,6 +27,7 @@ class LowerRules:
         alignment: where every value of the arena begins at a multiple of, in bytes.
         largest: bytes of its largest piece of memory; a larger arena lies in several.
         ended: the ops by index whose kernels may end with what is element-wise after them.
+        side_by_side: whether its programs keep several parameters in one buffer, each known by its own name (``Buffer.parts``).
         check: raises where a value of a plan, made of a graph, is more than the device can hold.
     """
 
@@ -34,4 +35,5 @@ class LowerRules:
     alignment: int = ALIGNMENT
     largest: int = maxsize
     ended: Collection[str] = ()
+    side_by_side: bool = False
     check: Callable[[Plan, Graph], None] = _fits

@@ -1,40 +1,55 @@
-"""Parameters and states that a program keeps in panels: mirrors of the session's arrays, which then need no memory of their own."""
+"""Parameters and states that a program keeps in panels or side by side: mirrors of the session's arrays, which then need no memory of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
 from ....graph.data import Array
-from ....graph.errors import ArgumentError
 from ....io.memory import Bytes, aligned, reclaim
 from ....lower.plan import Plan
+from ...base.blocks import Block
 from ...base.mirrors import Mirror, changed, drop, mirror, refresh, there_are_mirrors
 from ..emit.panels import Panels
 
 
 class Leaves:
-    """The parameters and states of one program: some in panels, and others that another program may have in panels.
+    """The parameters and states of one program: some in panels, some side by side or both, and others that another program may have so.
 
     Args:
         plan: of the program.
         arrays: of its buffers.
         panels: by name, those that this program has in panels.
+        blocks: by buffer, those that are several side by side.
     """
 
-    def __init__(self, plan: Plan, arrays: Sequence[Array], panels: Mapping[str, Panels]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        arrays: Sequence[Array],
+        panels: Mapping[str, Panels],
+        blocks: Mapping[int, Block],
+    ) -> None:
         self._mirrors: dict[int, Mirror] = {}
+        self._blocks = dict(blocks)
+        self._parts = [one for block in blocks.values() for one in block.mirrors]
         self._plain: list[Array] = []
+        updated = {old for old, _ in plan.updates}
+        used = {i for kernel in plan.kernels for i in (*kernel.operands, *kernel.results)}
+        used.update(plan.outputs, updated, (new for _, new in plan.updates))
         for place in ("parameter", "state"):
             for name, buffer in plan.leaves(place).items():
                 if name in panels:
-                    self._mirrors[buffer] = _in_panels(name, arrays[buffer], panels[name])
-                else:
+                    self._mirrors[buffer] = _in_panels(arrays[buffer], panels[name])
+                elif buffer in used:
                     self._plain.append(arrays[buffer])
-        for one in self._mirrors.values():
+        for one in self._all():
             one.users += 1
-        updated = {old for old, _ in plan.updates}
         self._written = [arrays[i] for i in updated if i not in self._mirrors]
+
+    def _all(self) -> Iterator[Mirror]:
+        yield from self._parts
+        yield from self._mirrors.values()
 
     def address(self, buffer: int, array: Array) -> int:
         """Where kernels find a buffer's value."""
@@ -42,7 +57,9 @@ class Leaves:
         return int(array.ctypes.data if found is None else found.copy.ctypes.data)
 
     def refresh(self, buffer: int) -> None:
-        """Let the array of a buffer hold its value, if that is in panels."""
+        """Let the array of a buffer hold its value, if that is in panels or in arrays of its parts."""
+        if buffer in self._blocks:
+            self._blocks[buffer].fill()
         if buffer in self._mirrors:
             self._mirrors[buffer].refresh()
 
@@ -50,20 +67,19 @@ class Leaves:
         """Let every value be where the program's kernels read it, and know that they will change some."""
         if not there_are_mirrors():
             return
-        for one in self._mirrors.values():
-            one.send()
+        for one in self._all():
             if not one.newer_there:
-                one.move()
+                one.take()
         for array in self._plain:
             drop(refresh(array))
         for array in self._written:
             changed(array)
 
     def close(self) -> None:
-        """Leave what is in panels to whoever wants it next."""
-        for one in self._mirrors.values():
+        """Leave what is in panels or side by side to whoever wants it next."""
+        for one in self._all():
             one.users -= 1
-        self._mirrors = {}
+        self._mirrors, self._blocks, self._parts = {}, {}, []
 
 
 class Values(Sequence[Array]):
@@ -87,7 +103,7 @@ class Values(Sequence[Array]):
         return self._arrays[index]
 
 
-def _in_panels(name: str, array: Array, panels: Panels) -> Mirror:
+def _in_panels(array: Array, panels: Panels) -> Mirror:
     """The copy of an array in panels."""
 
     def pull(room: Bytes, array: Array) -> None:
@@ -101,10 +117,4 @@ def _in_panels(name: str, array: Array, panels: Panels) -> Mirror:
         room = aligned(panels.elements * array.itemsize, "a parameter in panels")
         return Mirror(array, panels, room, pull, push, "the CPU, in panels")
 
-    found = mirror(array, make)
-    if found.owner != panels:
-        raise ArgumentError(
-            f"'{name}' is kept by {found.where} already",
-            hint="sessions that share parameters are on one device",
-        )
-    return found
+    return mirror(array, make, owner=panels)

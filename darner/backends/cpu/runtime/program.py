@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from ....graph.integers import round_up
 from ....io.memory import ALIGNMENT, Bytes, aligned, room_for, together
 from ....lower.faults import raised
 from ....lower.plan import Buffer, Plan
+from ...base.blocks import block_of, parts_of
 from ...base.cache import ObjectCache
 from ...base.host import HostMemory, empty_like
 from ...base.host_kernels import run_kernel
@@ -74,9 +76,14 @@ class CpuProgram(HostMemory):
         self._team = Team(threads)
         self.arena = room_for(plan.arena_bytes, arena)
         self.storage: dict[str, Array] = dict(storage or {})
-        self._arrays = [self._memory(buffer) for buffer in plan.buffers]
+        self._blocks = {
+            number: block_of(buffer, self._parts(buffer))
+            for number, buffer in enumerate(plan.buffers)
+            if buffer.parts is not None
+        }
+        self._arrays = [self._memory(*pair) for pair in enumerate(plan.buffers)]
         self._homes = list(self._arrays)
-        self._leaves = Leaves(plan, self._arrays, native.panels)
+        self._leaves = Leaves(plan, self._arrays, native.panels, self._blocks)
         self._packed = self._packed_memory(native)
         uses: dict[int, list[tuple[int, int]]] = {}
         self._packing: dict[int, list[tuple[int, int]]] = {}
@@ -115,7 +122,17 @@ class CpuProgram(HostMemory):
 
     # ------------------------------------------------------------- making it
 
-    def _memory(self, buffer: Buffer) -> Array:
+    def _parts(self, buffer: Buffer) -> dict[str, Array]:
+        """The memory of what stands side by side in a buffer, by name."""
+        parts = parts_of(buffer)
+        for name, type_ in parts.types(buffer.type).items():
+            if name not in self.storage:
+                self.storage[name] = empty_like(replace(buffer, type=type_, name=name))
+        return {name: self.storage[name] for name in parts}
+
+    def _memory(self, number: int, buffer: Buffer) -> Array:
+        if number in self._blocks:
+            return self._blocks[number].array
         if buffer.place == "arena":
             if buffer.offset is None:
                 raise InternalError("a buffer of the arena has no place")
@@ -233,6 +250,7 @@ class CpuProgram(HostMemory):
             self._leaves.collect()
             self._packs.run()
             return
+        self._leaves.refresh(buffer)
         refresh(self._arrays[buffer])
         for number, _ in self._packing.get(buffer, ()):
             self._packs.run(number, number + 1)
@@ -249,6 +267,12 @@ class CpuProgram(HostMemory):
             if packing.panels is not None:
                 return partial(packing.panels.unpacked, room, like=self._arrays[buffer])
         return None
+
+    def write(self, buffer: int, value: Array) -> None:
+        """Give a buffer a value of its type and shape."""
+        if buffer in self._blocks:
+            self._blocks[buffer].take()
+        super().write(buffer, value)
 
     def run(
         self, first: int = 0, last: int | None = None, times: npt.NDArray[np.int64] | None = None
