@@ -1,7 +1,7 @@
 """Loops beside ``jax.lax.scan`` and PyTorch's recurrent layers, and the memory of gradients with checkpoints.
 
-    python -m bench.loops                        # medians of interleaved rounds, one thread each
-    python -m bench.loops --rounds 31 lstm map
+    python -m bench.loops                        # medians of interleaved rounds, two threads each
+    python -m bench.loops --threads 1 --rounds 31 lstm map
 
 Results and gradients are compared first. Times are of one call from Python: a step of the session, a call of the
 jitted function, forward and backward of the module.
@@ -11,10 +11,6 @@ import argparse
 import os
 import statistics
 import time
-
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-)
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +67,7 @@ def lstm(rounds):
             g.set_outputs([y.square().sum()])
             x = np.random.default_rng(0).normal(size=(batch, steps, inputs)).astype(np.float32)
             module, given = theirs(inputs, width, batch_first=True), torch.tensor(x)
-            with darner.build_session(g, threads=1) as session:
+            with darner.build_session(g, threads=torch.get_num_threads()) as session:
                 for name, value in module.named_parameters():
                     session.set_parameter(f"rnn.{name}", value.detach().numpy())
 
@@ -92,7 +88,7 @@ def lstm(rounds):
 def beside_jax(case, ours, theirs, values, inputs, training, rounds):
     """A graph of one loss beside a function of JAX, by the parameters ``values``."""
     build = darner.build_session if training else darner.build_inference_session
-    with build(ours, threads=1) as session:
+    with build(ours, threads=torch.get_num_threads()) as session:
         for name, value in values.items():
             session.set_parameter(name, value)
         function = jax.jit(jax.value_and_grad(theirs) if training else theirs)
@@ -166,7 +162,7 @@ def checkpoints(rounds):
             lambda h, _: ((h * 1.01).sin(), None), h, length=steps, checkpoints=kept
         )
         g.set_outputs([last.square().sum()])
-        with darner.build_session(g, threads=1) as session:
+        with darner.build_session(g, threads=torch.get_num_threads()) as session:
             session.set_parameter("h", np.linspace(-1, 1, count).astype(np.float32))
             seconds = []
             for _ in range(max(rounds // 3, 3)):
@@ -187,8 +183,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="all by default")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads)
+    if given.threads == 1:  # read when JAX computes for the first time
+        os.environ["XLA_FLAGS"] = (
+            "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        )
     for name in given.groups or GROUPS:
         GROUPS[name](given.rounds)
 
