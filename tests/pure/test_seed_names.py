@@ -12,6 +12,7 @@ import pytest
 import darner
 from darner import DType, Graph, Shape
 from darner.graph.op import OPS, unregister
+from tests.gpu import needs_gpu
 
 NAMES = Path(__file__).parents[1].joinpath("seed_names.txt").read_text().split()
 
@@ -48,9 +49,14 @@ class Desk:
         self.values[name] = array
         return self.graph.input(name, array.shape, array.dtype)
 
-    def run(self, *nodes):
+    def run(self, *nodes, device=None):
+        """The values of nodes: the reference's, or those of a session on a device."""
         self.graph.set_outputs(list(nodes))
-        return darner.run(self.graph, self.values)
+        if device is None:
+            return darner.run(self.graph, self.values)
+        options = {"device": device, "threads": 1, "progress": False}
+        with darner.build_inference_session(self.graph, **options) as session:
+            return list(session.run(self.values).values())
 
 
 BUILDERS = {}
@@ -1745,3 +1751,23 @@ def test_seed_spelling_means_what_it_says(name):
     for found, wanted in zip(results[::2], results[1::2], strict=True):
         assert found.shape == wanted.shape
         np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("name", sorted(BUILDERS))
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=needs_gpu)])
+def test_seed_spelling_runs_in_a_session(name, device):
+    desk = Desk()
+    rows = BUILDERS[name](desk)
+    flat = [node for pair in (rows if isinstance(rows, list) else [rows]) for node in pair]
+    if not flat:
+        return  # a leaf: there is nothing to run
+    if device == "gpu" and name.startswith("custom_op"):
+        with pytest.raises(darner.UnsupportedError, match="darner knows only its NumPy function"):
+            desk.run(*flat, device=device)
+        return
+    wanted = desk.run(*flat)
+    for found, value in zip(desk.run(*flat, device=device), wanted, strict=True):
+        assert found.dtype == value.dtype
+        np.testing.assert_allclose(found, value, rtol=5e-4, atol=5e-5)
