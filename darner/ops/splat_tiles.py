@@ -292,7 +292,10 @@ def splat_blend_backward(  # many parameters: they are the user's options
     max_splat_steps: int = 32,
     transmittance_threshold: float = 0.01,
 ) -> TensorType:
-    """What ``features`` of ``splat_blend`` receive from the cotangent ``g`` of its result; which splats a pixel sees, and in which order, stays as it is."""
+    """What ``features`` of ``splat_blend`` receive from the cotangent ``g`` of its result; which splats a pixel sees, and in which order, stays as it is.
+
+    No two tiles may share entries of ``lists``, as is so in those of ``splat_lists``: sums are formed entry by entry.
+    """
     attrs = BlendAttrs(
         width=width,
         height=height,

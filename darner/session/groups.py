@@ -49,7 +49,7 @@ class Wishes:
         """The groups that may be stored side by side."""
         return tuple(fate.names for fate in self.fates if fate.fault is None)
 
-    def told(self, stored: Groups) -> list[str]:
+    def notes(self, stored: Groups) -> list[str]:
         """A line for all groups of one fate, with the first of them; ``stored`` are those of which the optimizer made one product."""
         kinds: dict[str | None, list[Fate]] = {}
         for fate in self.fates:

@@ -174,10 +174,10 @@ class Pipeline:
             parts: dict[str, Parts] = {}
             if optimizer is not None and groups:
                 joined = stored(full, names, groups)
-                report = plain.with_notes(wishes.told(joined.groups))
+                report = plain.with_notes(wishes.notes(joined.groups))
                 graph, parts = joined.attached(optimizer, keep), joined.parts
             else:
-                report = plain.with_notes(wishes.told(()))
+                report = plain.with_notes(wishes.notes(()))
                 graph = attach(full, optimizer, names, keep)
             step = lower_for(self.config.device, _labelled(graph, self.graph), options, parts)
         kept = names if keep else ()

@@ -20,7 +20,7 @@ class Row(Protocol):
     b: Simt
     dtype: DType
 
-    def given(self, number: Value | int) -> Complex:
+    def operand_at(self, number: Value | int) -> Complex:
         """A number of the operand."""
 
     def give(self, number: Value | int, z: Complex) -> None:
@@ -112,7 +112,7 @@ def steps_of(problem: Transform) -> Steps:
     after: list[Step] = []
 
     def get(row: Row, i: Value) -> Complex:
-        return row.given(i)
+        return row.operand_at(i)
 
     def put(row: Row, i: Value, z: Complex) -> None:
         row.give(i, z)
@@ -230,7 +230,7 @@ def _joined(row: Row, i: Value, count: int, packed: bool) -> Complex:
     zero = constant(b, 0.0, row.dtype)
 
     def bin_of(number: Value, alone: Value) -> Complex:
-        z = row.given(number)
+        z = row.operand_at(number)
         return Complex(z.re, zero.where(alone, z.im))
 
     if packed:

@@ -113,7 +113,7 @@ class _Row:
 
     # ------------------------------------------------------------- operands
 
-    def given(self, number: Value | int) -> Complex:
+    def operand_at(self, number: Value | int) -> Complex:
         """A number of the operand; real ones in pairs where their number is even."""
         kind, b = self.problem.kind, self.b
         if kind == "half":
