@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....codegen.ir.index import Number
 from ....codegen.simt.builder import Simt, Value
 from ....codegen.simt.contract.epilogue import Sink
 from ....codegen.simt.contract.product import Product
@@ -21,7 +22,7 @@ Fragment = Sequence[Value]
 class Corner:
     """Where the sums of a warp begin: a matrix of the batch, a row and a column."""
 
-    batch: Value | int
+    batch: Number
     row: Value
     column: Value
 
